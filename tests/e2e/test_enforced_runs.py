@@ -116,7 +116,7 @@ def test_with_weights_an_entity_trains_at_most_its_bound_on_average(
     assert contributions(ownership, by_round(trained_on)[0])[2] <= M
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_bounds_select_the_same_on_any_number_of_nodes(run: Run, trained_on: list[tuple[int, list[int]]]) -> None:
     sentences = []
     for nodes in (1, 5):

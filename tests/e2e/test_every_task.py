@@ -133,7 +133,7 @@ def test_the_user_level_baseline_classifies(topics: Path, bert: Path, tmp_path: 
     assert (run(tmp_path / "out", settings).result or {})["error"] <= 1
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_features_are_cached_on_request_and_change_nothing(topics: Path, bert: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     kept = classification(topics, bert, model__tune="head", corpus__feature_cache=cache)
@@ -161,7 +161,7 @@ def test_states_of_lower_layers_are_kept_on_request_and_change_nothing(topics: P
     assert "has no effect" not in " ".join((first.result or {})["warnings"])
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_classifier_that_was_killed_ends_the_same(topics: Path, bert: Path, tmp_path: Path) -> None:
     """Its features were lost and are computed again."""
     settings = classification(topics, bert, rounds=3, model__tune="head", engine__name="inline")
@@ -209,7 +209,7 @@ def test_what_cannot_run_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_awd_lstm_with_the_papers_dropouts(topics: Path, tmp_path: Path) -> None:
     settings = {
         "corpus.path": topics, "model.name": "awd-lstm", "model.hidden": 24, "model.embedding": 16,

@@ -101,7 +101,7 @@ def test_a_run_and_what_it_writes_meanwhile(tmp_path: Path) -> None:
     assert open_to_others(out.parent) == []
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_sweep(tmp_path: Path, no_plots: None) -> None:
     corpus, file = small_corpus(tmp_path / "corpus"), tmp_path / "sweep.toml"
     given = settings(corpus, tmp_path, rounds=1, **QUICK_TO_LOAD)

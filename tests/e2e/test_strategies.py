@@ -129,7 +129,7 @@ def test_the_claim_stands_in_the_record_beside_what_is_proven(run: Run) -> None:
     assert "epsilon_as_published is what the paper's accountant says" in " ".join(text.split())
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_as_coded_the_claim_is_the_same_and_the_proof_is_not(run: Run) -> None:
     stated, coded = (run(noise, rounds=3, privacy__noise=noise, **PUBLISHED) for noise in ("as-stated", "as-coded"))
     assert (stated.result or {})["epsilon_as_published"] == (coded.result or {})["epsilon_as_published"]
@@ -137,7 +137,7 @@ def test_as_coded_the_claim_is_the_same_and_the_proof_is_not(run: Run) -> None:
     assert "gives no useful guarantee" in summary(coded)
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_weights_from_data_count_for_every_user(run: Run) -> None:
     result = run("run", rounds=2, **OPTIONS["published weights"]).result or {}
     epsilons = {value for name, value in result.items() if name.startswith("epsilon_user_entity")}

@@ -90,7 +90,7 @@ def test_the_page(capsys: Capture) -> None:
     assert f"{NAME}: q_u 0.5, user clip β 0.5, noise multiplier z 1 (noise 0.5 on the sum)" in " ".join(text.split())
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_the_ledger_alone_gives_the_same_epsilon(capsys: Capture) -> None:
     assert train() == 0
     result = json.loads(capsys.readouterr().out)

@@ -162,6 +162,7 @@ CAPS: dict[str, Callable[[Any], None]] = {
     "fl_sim.experiments.held_out_users.personal_models": capped(
         "PersonalSettings.__init__", users=2, steps=2, most_sentences=6
     ),
+    "fl_sim.research.representations.evaluation.attacks": constants(_MOST_ITERATIONS=20, FRACTIONS=(0.25, 0.5, 1.0)),
     "fl_sim.search.planner": cap_planner,
     "fl_sim.search.settings_search": capped("Search.__init__", trials=2, sentences=50),
 }

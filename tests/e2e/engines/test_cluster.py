@@ -81,7 +81,7 @@ def undisturbed(corpus: Path, machines: Machines, tmp_path_factory: pytest.TempP
     return Undisturbed(run, folder / "notes", errors.getvalue())
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_run_joins_an_existing_cluster_and_gives_the_model_of_one_process(
     undisturbed: Undisturbed, machines: Machines, corpus: Path, tmp_path: Path
 ) -> None:
@@ -92,7 +92,7 @@ def test_a_run_joins_an_existing_cluster_and_gives_the_model_of_one_process(
     assert undisturbed.errors == ""
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 @pytest.mark.usefixtures("undisturbed")
 def test_a_run_leaves_the_cluster_alive_and_no_worker_on_it(machines: Machines) -> None:
     assert _alive(machines) == list(machines.raylets)

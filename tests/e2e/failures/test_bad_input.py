@@ -387,6 +387,7 @@ def test_disk_full_before_the_first_round(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.system
 @pytest.mark.parametrize("rows", [2, 4])
 def test_disk_full_on_the_way(

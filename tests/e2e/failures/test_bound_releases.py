@@ -115,7 +115,7 @@ def test_a_ledger_with_releases_and_no_checkpoint_is_refused(corpus: Path, tmp_p
     refused(out, "has no checkpoint, but its ledger has 3 releases")
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_run_that_released_nothing_begins_again_without_its_checkpoint(corpus: Path, tmp_path: Path) -> None:
     config = configuration(corpus, tmp_path / "run")
     with pytest.raises(Crash):
@@ -148,7 +148,7 @@ def test_a_run_killed_before_it_was_bound_is_bound_when_it_resumes(
     assert Ledger.read(out).computation
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_run_killed_while_it_measures_the_initial_model_again_resumes(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +290,7 @@ def test_the_same_sum_is_the_same_release(corpus: Path, tmp_path: Path, released
     assert [entry.round for entry in Ledger.read(out).entries] == [1, 2, 3, 4]
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_third_attempt_repeats_the_second(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: Sums
 ) -> None:

@@ -101,7 +101,7 @@ def test_a_copy_at_work_beside_another_stops_before_it_releases(corpus: Path, tm
     assert len(Ledger.read(run).entries) == 4
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_account_unites_copies(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = stopped(corpus, tmp_path / "run", anchor="none")
     other = copied(one, tmp_path / "copy")

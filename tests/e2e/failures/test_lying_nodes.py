@@ -111,6 +111,7 @@ def test_every_lie_moves_its_round_within_the_clip_and_is_counted_by_its_kind(
     assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["NaN", "a norm of 10^12"])
 def test_the_same_run_without_the_liar_is_within_the_clip(name: str, lie: Lie, allowed: float) -> None:

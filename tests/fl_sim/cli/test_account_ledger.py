@@ -66,7 +66,7 @@ def test_one_run(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
     assert (report["user_sentences"], report["reach_users"], report["reach_total"]) == (15, 15, 20)
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_several_runs(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
     folders = [ledger_of("a", ReleaseRecord.of(PLAN, 0), 20), ledger_of("b", ReleaseRecord.of(LOUDER, 1), 10)]
     report = account(capsys, f"--ledger {folders[0]} {folders[1]} {ASKED}")
@@ -244,7 +244,7 @@ def test_a_run_keeps_a_ledger_that_gives_its_result(strategy: str) -> None:
     assert [terms.noise for terms in terms] == ["seeded"]
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_crashed_seeded_run_goes_on_without_another_charge(small: Path, tmp_path: Path) -> None:
     whole = simulation.run(configuration(small, tmp_path / "whole", rounds=4, privacy__q_s=0.5))
     resumed = simulation.resume(crashed(small, tmp_path / "crashed"))
@@ -265,7 +265,7 @@ def test_a_crashed_secure_run_pays_for_the_rounds_that_it_does_again(small: Path
     assert (resumed.result or {})["stopped"] == "rounds"
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_the_budget_pays_for_lost_rounds_too(small: Path, tmp_path: Path) -> None:
     once = simulation.run(configuration(small, tmp_path / "once", rounds=4, privacy__q_s=0.5))
     budget = once.metrics()["epsilon_any"].iloc[-1] * 1.001  # four releases and no more

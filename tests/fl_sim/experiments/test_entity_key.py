@@ -69,7 +69,7 @@ def test_a_run_by_name_is_another_one_and_does_not_depend_on_its_nodes(tmp_path:
     assert not np.array_equal(model_of(by_name), model_of(by_id))
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_another_key_samples_others_and_has_other_noise(tmp_path: Path, key_file: Path) -> None:
     corpus, other = small_corpus(tmp_path / "corpus"), tmp_path / "other"
     other.write_bytes(b"another key of 23 bytes")
@@ -83,7 +83,7 @@ def test_another_key_samples_others_and_has_other_noise(tmp_path: Path, key_file
     assert not np.array_equal(model_of(one), model_of(two))
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_the_key_of_a_run_that_resumes_is_that_of_its_beginning(tmp_path: Path, key_file: Path) -> None:
     corpus, out = small_corpus(tmp_path / "corpus"), tmp_path / "run"
 

@@ -156,7 +156,7 @@ def test_a_built_in_name_means_what_ships(corpus: Path, tmp_path: Path, monkeypa
     assert (experiment.config.model.name, experiment.config.model.tokenizer) == ("small-gpt2", "bundled")
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_the_noise_of_a_target_is_found_once(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(corpus, tmp_path / "out", **{"privacy.target_epsilon": 1.0})
     recorded = json.loads((tmp_path / "out" / "config.json").read_text())["plan"]["noise_multiplier"]
@@ -244,6 +244,7 @@ def test_an_accountant_that_says_something_else_does_not_go_on(
 # Stopping
 
 
+@pytest.mark.sample(1)
 @pytest.mark.system
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_requested_stop_is_an_interruption_that_can_be_resumed(at: int, corpus: Path, tmp_path: Path) -> None:

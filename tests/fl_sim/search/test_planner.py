@@ -122,7 +122,7 @@ def test_signal_and_budget_are_what_rounds_draw(bound: dict[str, object]) -> Non
     assert q_u * q_s * crowd.sampled_sentences(q_e) == pytest.approx(computed / rounds, rel=0.03)
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_the_proposal_keeps_the_target_and_the_budget(found: Proposal) -> None:
     units = units_of(bounds_of(few()))
     assert [unit.robust for unit in units] == [False, True]  # any entity, and any sentence without one
@@ -133,7 +133,7 @@ def test_the_proposal_keeps_the_target_and_the_budget(found: Proposal) -> None:
         assert settings.rounds <= GOAL.rounds
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 @pytest.mark.usefixtures("narrow")
 def test_the_target_may_be_that_of_a_user_alone() -> None:
     bounds = bounds_of(crowd_of())

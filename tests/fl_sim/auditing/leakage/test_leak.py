@@ -152,7 +152,7 @@ def without_seconds(found: leak.Leakage) -> dict[str, Any]:
     return {name: {key: value for key, value in one.items() if key != "seconds"} for name, one in attacks.items()}
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_runs_that_began_with_one_model_share_what_is_found_in_it(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names, options = ("honest", "noise_off"), Options(max_users=20)
     alone = [without_seconds(leak.leak([runs / name], options)) for name in names]

@@ -73,7 +73,7 @@ def test_a_measured_batch_leaves_the_model_alone() -> None:
     assert seconds_per_sentence(model, []) == 0
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_the_disk_includes_the_states_of_frozen_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of float16 a token: the file begins as a hole, and may fill."""
     ownership = fl_sim.open_corpus("bundled").ownership("train")

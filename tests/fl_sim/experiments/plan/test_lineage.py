@@ -78,7 +78,7 @@ def composed(events: dict, adjacency: Adjacency) -> float:
 # --- both trainings together -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_every_figure_is_that_of_both_trainings(parent: Path, corpus: Path, tmp_path: Path) -> None:
     child = child_of(parent, corpus, tmp_path / "child", **{"privacy.noise_multiplier": 2.0})
     result, rows = child.result or {}, child.metrics()
@@ -101,7 +101,7 @@ def test_every_figure_is_that_of_both_trainings(parent: Path, corpus: Path, tmp_
     assert assumed == [1, 0]
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_every_run_counts_within_its_own_bounds(parent: Path, tmp_path: Path) -> None:
     """On a corpus with smaller users, the earlier rounds still had the larger ones."""
     smaller = tiny.tiny_corpus(tmp_path / "smaller", each=2)
@@ -113,7 +113,7 @@ def test_every_run_counts_within_its_own_bounds(parent: Path, tmp_path: Path) ->
     assert epsilon_user > composed({before: rounds + count}, Adjacency(2)) * 1.01
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_ledger_names_its_ancestors_and_account_counts_each_once(parent: Path, corpus: Path, tmp_path: Path) -> None:
     child = child_of(parent, corpus, tmp_path / "child")
     ledger, first = Ledger.read(child.path), Ledger.read(parent)
@@ -190,7 +190,7 @@ def test_a_noiseless_start_leaves_no_guarantee(corpus: Path, tmp_path: Path) -> 
     assert {value for name, value in result.items() if name.startswith("epsilon_")} == {math.inf}
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_resumed_child_still_counts_its_parent(parent: Path, corpus: Path, tmp_path: Path) -> None:
     whole = child_of(parent, corpus, tmp_path / "whole", rounds=3)
     config = configured(corpus, tmp_path / "stopped", rounds=3, seed=1, **{"model.name": str(parent / "model")})

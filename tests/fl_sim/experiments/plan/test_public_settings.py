@@ -194,7 +194,7 @@ def released(folder: Path, name: str, given: Iterator[Sentence], **privacy: Any)
     return run, [{key: v for key, v in json.loads(line).items() if key not in chain} for line in lines]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.system
 @pytest.mark.usefixtures("no_plots")
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_plan_for_a_target_is_that_of_the_simulation(nodes: Nodes) -> None:
     assert joint["kept"]["sentences"] == divided["kept"]["sentences"] < 1
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_report_and_account_read_the_run(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     run = nodes.run("run")
     assert report(run)["epsilon"]["epsilon_any"] == run.metrics()["epsilon_any"].iloc[-1]
@@ -80,7 +80,7 @@ def test_report_and_account_read_the_run(nodes: Nodes, capsys: pytest.CaptureFix
     assert "epsilon_user_entity " in printed
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_budget_ends_the_run(nodes: Nodes) -> None:
     noisy = {"privacy__noise_multiplier": 2.0, "rounds": 4}
     whole = nodes.run("whole", **noisy)
@@ -110,7 +110,7 @@ def _classified(nodes: Nodes, held_out: tuple[str, ...]) -> None:
     divide(nodes.joint, (names[:2], names[2:]), nodes.folder)
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_classes_are_those_of_the_held_out_text(nodes: Nodes) -> None:
     _classified(nodes, ("boats", "rain"))
     joint, divided = nodes.simulate("joint-run", **CLASSIFIER), nodes.run("divided", **CLASSIFIER)
@@ -124,7 +124,7 @@ def test_a_class_that_the_held_out_text_lacks_is_refused(nodes: Nodes) -> None:
         nodes.run("run", **CLASSIFIER)
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_secure_noise_draws_other_noise_in_every_run(nodes: Nodes) -> None:
     secure = {"privacy__secure_noise": True}
     assert not np.array_equal(model_of(nodes.run("one", **secure)), model_of(nodes.run("other", **secure)))
@@ -207,7 +207,7 @@ def test_an_absent_node_counts_as_zero_and_takes_part_again(nodes: Nodes, monkey
     ]
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_a_node_that_joins_late_with_other_text_is_left_out(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

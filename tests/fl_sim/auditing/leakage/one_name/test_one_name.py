@@ -104,7 +104,7 @@ def test_the_bound_is_that_of_the_units_own_contribution(runs: Path, capsys: Cap
     assert 0.01 < attacks["user"]["bound"]["largest_tpr_at_fpr"]["0.01"] < 0.2
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_names_are_shown_only_where_asked(runs: Path, tmp_path: Path, capsys: Capture) -> None:
     words = ["leak", str(runs / "plain"), "--entity", ENTITY, "--user", USER, "--quiet", "--max-users", "20"]
     for flags, shown in (([], False), (["--show-names"], True)):
