@@ -41,7 +41,9 @@ sys.exit(getattr(importlib.import_module(module), function)())
 
 # An editable installation would supply modules that a checkout itself lacks, such as moved ones.
 _ISOLATION = """
-import sys
+import os, sys
+is_file = os.path.isfile
+sys.path[2:] = [p for p in sys.path[2:] if not (is_file(f"{p}/pyproject.toml") and is_file(f"{p}/fl_sim/__init__.py"))]
 sys.meta_path[:] = [f for f in sys.meta_path if not getattr(f, "__module__", "").startswith("__editable__")]
 """
 

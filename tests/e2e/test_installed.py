@@ -26,6 +26,7 @@ SOURCES = (
     "README.md",
     "THIRD_PARTY.md",
     "pyproject.toml",
+    "setup.py",
     "fl_sim",
     "clients",
     "data_prep",
@@ -144,6 +145,32 @@ def test_the_wheel_has_files_and_all_data(wheel: Path) -> None:
     assert {name.partition("/")[0] for name in names} == {"fl_sim", f"fl_sim-{fl_sim.__version__}.dist-info"}
     checkout = {path.relative_to(REPOSITORY) for link in LINKS for path in (REPOSITORY / link).rglob("*.py")}
     assert {f"fl_sim/{path.as_posix()}" for path in checkout} <= names
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("kind", ["wheel", "sdist", "editable"])
+def test_a_copy_that_lost_its_links_is_not_built(kind: str, tmp_path: Path) -> None:
+    for name in ("LICENSE", "README.md", "THIRD_PARTY.md", "pyproject.toml", "setup.py"):
+        shutil.copy(REPOSITORY / name, tmp_path)
+    (tmp_path / "fl_sim").mkdir()
+    shutil.copy(REPOSITORY / "fl_sim" / "__init__.py", tmp_path / "fl_sim")
+    for name in LINKS:  # as zipfile unpacks a link, and as git does with core.symlinks=false
+        (tmp_path / "fl_sim" / name).write_text(f"../{name}")
+    program = f"from setuptools import build_meta; build_meta.build_{kind}('built')"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    (refusal,) = done.stderr.splitlines()
+    assert refusal.startswith("fl_sim/clients, fl_sim/data_prep, fl_sim/strategies: no links to the folders beside")
+    assert refusal.endswith("git config core.symlinks true && git checkout -- fl_sim")
+
+
+@pytest.mark.system
+def test_a_type_checker_elsewhere_finds_an_editable_installation(sources: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    programs = environment(tmp_path / "environment", "--editable", sources)
+    (tmp_path / "use.py").write_text("import fl_sim.strategies.uedp\nimport fl_sim.config\n")
+    mypy = (sys.executable, "-m", "mypy", "--python-executable", programs / "python", "--cache-dir", os.devnull)
+    succeed(*mypy, "--follow-imports", "skip", "use.py", folder=tmp_path)  # modules are found, and not read
 
 
 @pytest.mark.nightly
