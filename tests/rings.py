@@ -3,7 +3,8 @@
 * default, no mark: works in its own process, without Ray, without another process of Python's and without network.
 * ``@pytest.mark.system``: starts Ray, flwr and command lines, sends signals, installs, runs notebooks.
 * ``@pytest.mark.documented``: runs the commands that README.md and docs/ show, at small size.
-* ``@pytest.mark.nightly``: takes minutes: full sizes, fuzzing, many kills, real corpora.
+* ``@pytest.mark.nightly``: takes minutes (full sizes, fuzzing, many kills, real corpora), or tries once more, in
+  another way, what a quicker ring tries.
 
 ``@pytest.mark.sample(3)`` leaves three cases of a parametrised test, evenly spread, in its ring and puts the
 others into the nightly ring.
@@ -38,10 +39,17 @@ def rings_of(item: pytest.Item) -> list[str]:
 
 
 def put_most_cases_into_nightly(items: list[pytest.Item]) -> None:
-    """Mark the cases that ``sample`` leaves out of their test's ring."""
+    """Mark the cases that ``sample`` leaves out of their test's ring; those that are nightly anyway do not count.
+
+    Raises:
+        pytest.UsageError: if a sampled test is nightly as a whole, so that a quicker ring would keep nothing of it.
+    """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sample"):
+        marks = {mark.name for mark in getattr(getattr(item, "function", None), "pytestmark", ())}
+        if marks >= {"sample", "nightly"}:
+            raise pytest.UsageError(f"{item.nodeid} is nightly whatever its sample is; allowed: one of both marks")
+        if "sample" in marks and item.get_closest_marker("nightly") is None:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for own in cases.values():
         (kept,) = own[0].get_closest_marker("sample").args

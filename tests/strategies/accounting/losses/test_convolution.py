@@ -171,8 +171,7 @@ def test_a_tiny_delta_is_that_of_a_simulation(q_u: float, z: float, rounds: int,
     assert abs(simulated - delta) < 4 * deviation
 
 
-@pytest.mark.nightly
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("delta", [1e-9, 1e-12, 1e-14])
 @pytest.mark.parametrize("rounds", [1, 30, 5000, 10**6])
 def test_small_deltas_have_a_finite_epsilon(rounds: int, delta: float) -> None:
