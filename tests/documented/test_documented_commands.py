@@ -1,6 +1,6 @@
 """Every command that README.md and docs/ show runs as pasted: page by page, each in a copy of the checkout.
 
-pytest -m documented -n 2 --dist worksteal                           # all pages, at small size; minutes on two cores
+pytest -m documented --dist worksteal                                # all pages, at small size; minutes on two cores
 pytest -m documented -n 0 -k sweeps tests/documented                 # one of them
 pytest -m nightly -n 2 --dist worksteal tests/documented             # at full size; half an hour
 DOCUMENTED_LOG=FILE pytest -m documented …                           # and a log of what each block took and printed
@@ -100,27 +100,27 @@ PAGES = pytest.mark.parametrize("page", list(_pages_to_run()))
 @pytest.mark.documented
 @PAGES
 def test_commands_run_as_pasted(page: Path, checkout: Path, tmp_path: Path, small_size: dict[str, str]) -> None:
-    _run_page(page, checkout, tmp_path, small_size)
+    _run_page(page, checkout, tmp_path, small_size, [block for block in blocks_of(page) if not block.full_size])
 
 
 @pytest.mark.nightly
 @PAGES
 def test_commands_run_at_full_size(page: Path, checkout: Path, tmp_path: Path, full_size: dict[str, str]) -> None:
-    _run_page(page, checkout, tmp_path, full_size)
+    _run_page(page, checkout, tmp_path, full_size, blocks_of(page))
 
 
-def _run_page(page: Path, checkout: Path, home: Path, variables: dict[str, str]) -> None:
+def _run_page(page: Path, checkout: Path, home: Path, variables: dict[str, str], blocks: list[Block]) -> None:
     """Run the page's blocks in their order; skip the test if none of them can run here."""
     left_out = []
     for name, content in files_of(page).items():
         (checkout / name).write_text(content, encoding="utf-8")
-    for block in blocks_of(page):
+    for block in blocks:
         if lacking := _lacking(block):
             left_out.append(f"{name_of(page)}:{block.line}: {lacking}")
         else:
             with _in_turn(block, checkout):
                 run_block(block, checkout, home, name_of(page), variables)
-    if left_out and len(left_out) == len(blocks_of(page)):
+    if left_out and len(left_out) == len(blocks):
         pytest.skip("; ".join(left_out))
 
 
@@ -158,9 +158,10 @@ def run_block(block: Block, checkout: Path, home: Path, page: str, variables: di
 
 
 def _user_variables() -> dict[str, str]:
-    """Return a user's environment: nothing of pytest's."""
+    """Return a user's environment: nothing of pytest's, and nothing that would have Flower install fl_sim anew."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_", "RAY_"))}
     return kept | {
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # Ray's workers would wait for everything else that a busy machine does
     }

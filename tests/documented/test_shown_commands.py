@@ -67,10 +67,18 @@ def test_a_page_is_read_as_it_is_shown(tmp_path: Path) -> None:
     assert commands_outside_of_blocks(page) == ["    fl-sim stats here"]
 
 
+@pytest.mark.parametrize("kind", ["needs", "full size", "not run"])
+def test_a_comment_before_a_block_says_when_it_runs(kind: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"<!-- {kind}: module its_module -->\n```bash\nfl-sim stats here\n```\n", encoding="utf-8")
+    (block,) = blocks_of(page)
+    assert block == Block(3, "fl-sim stats here", **{kind.replace(" ", "_"): "module its_module"})
+
+
 @pytest.mark.parametrize("command", ["run --roundz 3", "stats", "plan --rounds 3"])
 def test_a_wrong_command_is_noticed(command: str) -> None:
     with pytest.raises(AssertionError, match="here: fl-sim"):
-        _parse(Block(1, command, "", "").body.split(), "here")
+        _parse(Block(1, command).body.split(), "here")
 
 
 def _asks_a_plug_in(words: list[str]) -> bool:
