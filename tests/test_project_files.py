@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import yaml
 
 from tests.conftest import REPOSITORY
 
+TEMPLATE = REPOSITORY / "fl_sim" / "cli" / "project_commands" / "template"
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -33,3 +38,45 @@ def test_the_page_for_contributors_leads_on() -> None:
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert "docs/development.md" in links
     assert [link for link in links if not (REPOSITORY / link).exists()] == []
+
+
+def modules_of_the_product() -> list[Path]:
+    folders = (REPOSITORY / name for name in ("clients", "data_prep", "fl_sim", "strategies"))
+    return [path for folder in folders for path in folder.rglob("*.py") if not path.is_relative_to(TEMPLATE)]
+
+
+def names_defined_in(body: list[ast.stmt]) -> Iterator[str]:
+    """Functions, classes and constants of a module or a class, without those that a decorator may register."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.decorator_list:
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def test_no_module_defines_a_name_twice() -> None:
+    twice = {}
+    for path in modules_of_the_product():
+        names = Counter(names_defined_in(ast.parse(path.read_text(encoding="utf-8")).body))
+        if repeated := [name for name, times in names.items() if times > 1]:
+            twice[str(path)] = repeated
+    assert twice == {}
+
+
+def test_what_is_defined_is_used() -> None:
+    """A name that stands nowhere but in its definition and in tests is dead."""
+    users = [*modules_of_the_product(), *(REPOSITORY / "notebooks").glob("*.ipynb")]
+    users += [path for name in ("benchmarks", "scripts") for path in (REPOSITORY / name).rglob("*.py")]
+    words = Counter(word for path in users for word in re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    dead = []
+    for path in modules_of_the_product():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.bases]  # no overrides
+        methods = [f.name for c in classes for f in c.body if isinstance(f, ast.FunctionDef) and not f.decorator_list]
+        dead += [
+            f"{path.relative_to(REPOSITORY)}: {name}"
+            for name in (*names_defined_in(tree.body), *methods)
+            if words[name] == 1 and not re.fullmatch(r"__\w+__|_repr_\w+_", name)
+        ]
+    assert dead == []

@@ -162,10 +162,6 @@ class LanguageModel:
             tensor = value.detach().cpu()
             yield (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
-    def named_shapes(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Return (name, shape) of each trainable parameter, in the vector's order."""
-        return self.parameters.shapes()
-
     def encode(self, texts: Sequence[str], targets: Sequence[int] | None = None) -> list[Example]:
         """Return each text as the example ``[bos] w1 … wn [eos]``, numbered from 0.
 

@@ -34,7 +34,6 @@ from fl_sim.data_prep.store.source_limits import SourceLimits
 from fl_sim.data_prep.store.textfiles import note_position
 from fl_sim.input_files import check_regular
 
-TABLE_KINDS = ("jsonl", "csv", "tsv", "parquet")
 HELD_OUT = "test"
 TRAIN = "train"
 

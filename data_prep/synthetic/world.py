@@ -34,7 +34,6 @@ Fjord Onyx Rivo Sable Tempo Ember Nimbus Altair Corvo Juno Mistral Polaris Verve
 Fable Garnet
 """
 _MAKERS = _MAKER_NAMES.split()
-_MAILBOXES = ("info", "office", "service", "contact", "bookings", "accounts", "hello", "support")
 _LINES = ("", "X", "Mini", "Pro", "Plus", "Max", "S", "Air", "Go", "Duo")
 
 

@@ -28,51 +28,27 @@ from fl_sim.data_prep.records import CorpusError
 class Category(StrEnum):
     """The rows of Table I, in its order; the values replace mentions in de-identified text."""
 
-    PERSON = "PERSON"
-    LOC = "LOC"
-    ORG = "ORG"
-    MISC = "MISC"
-    GPE = "GPE"
-    PII = "PII"
-    DATE = "DATE"
-    NORP = "NORP"
-    FAC = "FAC"
-    PRODUCT = "PRODUCT"
-    EVENT = "EVENT"
-    LAW = "LAW"
-    LANGUAGE = "LANGUAGE"
-    WORK_OF_ART = "WORK_OF_ART"
-    TIME = "TIME"
-    PERCENT = "PERCENT"
-    MONEY = "MONEY"
-    QUANTITY = "QUANTITY"
-    ORDINAL = "ORDINAL"
-    CARDINAL = "CARDINAL"
+    PERSON = "PERSON"  # people, made-up ones too
+    LOC = "LOC"  # places other than states and towns: mountains, seas, regions
+    ORG = "ORG"  # companies, authorities, clubs, schools and other bodies
+    MISC = "MISC"  # names of other things than persons, places and organisations, and names of unknown kind
+    GPE = "GPE"  # countries, states, cities: places with a government
+    PII = "PII"  # identifiers and addresses of persons: e-mail, phone, card, account and social security numbers
+    DATE = "DATE"  # calendar dates and periods, absolute or relative
+    NORP = "NORP"  # nationalities, religions, political groups
+    FAC = "FAC"  # buildings, airports, roads, bridges
+    PRODUCT = "PRODUCT"  # things that are made and sold: vehicles, devices, food; no services
+    EVENT = "EVENT"  # battles, storms, matches and other happenings with a name
+    LAW = "LAW"  # documents that became law and have a name
+    LANGUAGE = "LANGUAGE"  # languages
+    WORK_OF_ART = "WORK_OF_ART"  # titles of books, songs, films
+    TIME = "TIME"  # times and durations within a day
+    PERCENT = "PERCENT"  # shares in per cent
+    MONEY = "MONEY"  # sums of money with their currency
+    QUANTITY = "QUANTITY"  # measured weights, lengths and the like
+    ORDINAL = "ORDINAL"  # first, second, third
+    CARDINAL = "CARDINAL"  # other numbers
 
-
-DESCRIPTIONS: Mapping[Category, str] = {
-    Category.PERSON: "people, made-up ones too",
-    Category.LOC: "places other than states and towns: mountains, seas, regions",
-    Category.ORG: "companies, authorities, clubs, schools and other bodies",
-    Category.MISC: "names of other things than persons, places and organisations, and names of unknown kind",
-    Category.GPE: "countries, states, cities: places with a government",
-    Category.PII: "identifiers and addresses of persons: e-mail, phone, card, account and social security numbers",
-    Category.DATE: "calendar dates and periods, absolute or relative",
-    Category.NORP: "nationalities, religions, political groups",
-    Category.FAC: "buildings, airports, roads, bridges",
-    Category.PRODUCT: "things that are made and sold: vehicles, devices, food; no services",
-    Category.EVENT: "battles, storms, matches and other happenings with a name",
-    Category.LAW: "documents that became law and have a name",
-    Category.LANGUAGE: "languages",
-    Category.WORK_OF_ART: "titles of books, songs, films",
-    Category.TIME: "times and durations within a day",
-    Category.PERCENT: "shares in per cent",
-    Category.MONEY: "sums of money with their currency",
-    Category.QUANTITY: "measured weights, lengths and the like",
-    Category.ORDINAL: "first, second, third",
-    Category.CARDINAL: "other numbers",
-}
-"""What each category holds."""
 
 NAMES = frozenset(
     {

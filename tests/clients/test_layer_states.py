@@ -240,7 +240,7 @@ def test_classifiers_start_from_states_too(split: EncodedSplit, tmp_path: Path) 
 
 
 def test_adapters_are_in_the_upper_layers_alone() -> None:
-    names = [name for name, _ in llama(lora_layers=2, lora_targets=("q_proj",)).named_shapes()]
+    names = [name for name, _ in llama(lora_layers=2, lora_targets=("q_proj",)).parameters.shapes()]
     assert sorted({name.split(".")[4] for name in names}) == ["1", "2"]
     assert len(names) == 4
     assert llama(lora_layers=3).lower is None  # in all layers: nothing below is frozen

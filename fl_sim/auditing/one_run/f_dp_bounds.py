@@ -151,34 +151,6 @@ def f_dp_gaussian_epsilon(
     return gaussian_epsilon(mu, delta)
 
 
-def f_dp_noise_at_most(
-    claims_at: Callable[[float], Sequence[tuple[float, float]]],
-    claimed: float,
-    included: Bools,
-    scores: Floats,
-    confidence: float,
-    shares: Sequence[float] = SHARES,
-) -> float:
-    """Return an upper bound on the noise multiplier if all else is as claimed; inf if four times the claim survives.
-
-    Args:
-        claims_at: the pairs (δ, ε) that the accountant proves at a noise multiplier.
-        claimed: the claimed noise multiplier, about which the bound is searched.
-        included, scores, confidence, shares: as for :func:`f_dp_epsilon`.
-    """
-
-    def refuted(noise: float) -> bool:
-        return refutes_by_ranking(curve_trade_off(claims_at(noise)), included, scores, confidence, shares)
-
-    lower, upper = claimed / 4, claimed * 4
-    if not refuted(upper):
-        return math.inf
-    while upper > lower * 1.02:
-        middle = math.sqrt(lower * upper)
-        lower, upper = (lower, middle) if refuted(middle) else (middle, upper)
-    return upper
-
-
 def fitted_gaussian_epsilon(included: Bools, scores: Floats, delta: float, confidence: float) -> float:
     """Return a lower bound on ε at ``delta`` from a Gaussian fit of the scores (Andrew et al. 2023, arXiv 2302.03098).
 

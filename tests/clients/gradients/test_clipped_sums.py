@@ -41,7 +41,7 @@ def true_gradients(model: LanguageModel, sentences: Sequence[Example]) -> list[N
     """-∇ l(θ, s) of each sentence from the definition: alone, unpadded, in float64, by plain autograd."""
     module: Any = copy.deepcopy(model.module).double()
     parameters = dict(module.named_parameters())
-    trainable = [parameters[name] for name, _ in model.named_shapes()]
+    trainable = [parameters[name] for name, _ in model.parameters.shapes()]
     gradients = []
     for example in sentences:
         if model.task.size(example) == 0:

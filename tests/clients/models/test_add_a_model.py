@@ -102,7 +102,7 @@ def test_every_sentence_is_clipped_exactly(here: Path, task: Task, tune: str) ->
         if not task.size(example):
             continue
         gradients = loss_gradients(model, model.batch([example]))[1]
-        vector = np.concatenate([gradients[name].double().numpy().ravel() for name, _ in model.named_shapes()])
+        vector = np.concatenate([gradients[name].double().numpy().ravel() for name, _ in model.parameters.shapes()])
         expected -= vector * min(1.0, clip_norm / np.linalg.norm(vector))
     summed = clipped_gradient_sum(model, given, clip_norm)
     assert np.linalg.norm(summed.vector - expected) <= 2e-5 * np.linalg.norm(expected)
@@ -147,7 +147,7 @@ def test_an_entry_point_is_a_name_and_its_folders_come_back(here: Path, installe
     (here / installed).mkdir()  # a registered name comes before a folder
     model = shifted(load_model(ModelSpec(name=installed, hidden=12, max_tokens=CONTEXT), 0))
     by_path = load_model(ModelSpec(name=NAME, hidden=12, max_tokens=CONTEXT), 0)
-    assert by_path.named_shapes() == model.named_shapes()
+    assert by_path.parameters.shapes() == model.parameters.shapes()
     model.save(here / "saved")
     again = load_model(ModelSpec(name=str(here / "saved"), max_tokens=CONTEXT), 1)
     np.testing.assert_array_equal(again.get_vector(), model.get_vector())

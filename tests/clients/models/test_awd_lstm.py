@@ -49,7 +49,7 @@ def test_it_is_torchs_lstm() -> None:
 
 def test_the_public_one_has_its_own_sizes_and_the_dropout_of_the_spec() -> None:
     model = load_model(ModelSpec(name=SMALL_AWD_LSTM_PUBLIC, hidden=7, dropout=1.0), 3)
-    shapes = dict(model.named_shapes())
+    shapes = dict(model.parameters.shapes())
     assert shapes["body.embedding.weight"] == (VOCABULARY, 64)
     assert [shapes[f"body.layers.{i}.recurrence.weight"][1] for i in range(2)] == [96, 64]
     assert model.has_dropout
@@ -59,7 +59,7 @@ def test_the_public_one_has_its_own_sizes_and_the_dropout_of_the_spec() -> None:
 
 def test_the_papers_sizes_are_the_defaults() -> None:
     model = load_model(ModelSpec(name="awd-lstm"), 0)
-    shapes = dict(model.named_shapes())
+    shapes = dict(model.parameters.shapes())
     assert shapes["body.embedding.weight"] == (VOCABULARY, 100)
     assert [shapes[f"body.layers.{i}.recurrence.weight"][1] for i in range(3)] == [1150, 1150, 100]
     assert "decoder.weight" not in shapes  # tied

@@ -76,7 +76,7 @@ def test_the_pooler_is_the_model_s_own(pooled_folder: Path, tmp_path: Path) -> N
     first = model.architecture.states(module.body, batch)[:, 0]
     expected = torch.tanh(first @ own.pooler.dense.weight.T + own.pooler.dense.bias)
     torch.testing.assert_close(module.features(batch)[:, 0], expected)
-    assert "body.pooler.dense.weight" in dict(model.named_shapes())  # it trains with the body
+    assert "body.pooler.dense.weight" in dict(model.parameters.shapes())  # it trains with the body
     models_to_try.shifted(model).save(tmp_path)
     back: Any = classifier(tmp_path, pooling="pooler").module
     torch.testing.assert_close(back.features(batch), module.features(batch))
@@ -108,7 +108,7 @@ def test_padding_does_not_matter(bert_folder: Path, pooling: str) -> None:
 )
 def test_only_what_is_tuned_travels(bert_folder: Path, changes: dict[str, Any], trained: Any) -> None:
     model = classifier(bert_folder, **changes)
-    names = [name for name, _ in model.named_shapes()]
+    names = [name for name, _ in model.parameters.shapes()]
     assert all(trained(name) for name in names)
     assert {"head.weight", "head.bias"} <= set(names)
     assert model.reads_features == (changes == {"tune": "head"})
@@ -116,7 +116,7 @@ def test_only_what_is_tuned_travels(bert_folder: Path, changes: dict[str, Any], 
 
 
 def test_biases_of_a_model_of_words() -> None:
-    names = [name for name, _ in load_model(SMALL.model_copy(update={"tune": "bias"}), 0).named_shapes()]
+    names = [name for name, _ in load_model(SMALL.model_copy(update={"tune": "bias"}), 0).parameters.shapes()]
     assert names
     assert all(name.endswith(".bias") for name in names)
 

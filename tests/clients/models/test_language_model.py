@@ -75,7 +75,7 @@ def test_the_default_model_is_small_and_ties_its_embeddings() -> None:
     assert 600_000 <= model.num_parameters <= 1_000_000
     assert module.lm_head.weight is module.get_input_embeddings().weight
     assert not module.training
-    assert sum(math.prod(shape) for _, shape in model.named_shapes()) == model.num_parameters
+    assert sum(math.prod(shape) for _, shape in model.parameters.shapes()) == model.num_parameters
 
 
 def test_the_vector_goes_out_and_in(small: LanguageModel) -> None:
@@ -95,7 +95,7 @@ def test_only_adapters_travel_and_the_base_stays() -> None:
     whole = models_to_try.small_gpt2()
     adapted = load_model(SMALL.model_copy(update={"lora_rank": 3}), seed=0)
     assert adapted.num_parameters < whole.num_parameters / 50
-    assert all("lora_" in name for name, _ in adapted.named_shapes())
+    assert all("lora_" in name for name, _ in adapted.parameters.shapes())
     given = examples(9, 20)
     torch.testing.assert_close(sentence_losses(adapted, given), sentence_losses(whole, given))  # B starts at zero
     adapted.set_vector(adapted.get_vector() + 0.1)

@@ -58,7 +58,7 @@ def test_the_command_makes_an_awd_lstm(tmp_path: Path, capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["model"]["name"] == "awd-lstm"
     loaded = load_model(ModelSpec(name=str(tmp_path / "model")), 0)
     built = load_model(ModelSpec(name="awd-lstm", hidden=12, layers=2, embedding=8), 0)
-    assert loaded.named_shapes() == built.named_shapes()
+    assert loaded.parameters.shapes() == built.parameters.shapes()
     assert not np.array_equal(loaded.get_vector(), built.get_vector())
 
 

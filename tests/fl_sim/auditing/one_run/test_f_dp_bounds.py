@@ -16,7 +16,6 @@ from fl_sim.auditing.one_run.f_dp_bounds import (
     curve_trade_off,
     f_dp_epsilon,
     f_dp_gaussian_epsilon,
-    f_dp_noise_at_most,
     fitted_gaussian_epsilon,
     gaussian_trade_off,
     refutes,
@@ -159,15 +158,6 @@ def test_the_proven_curve_of_a_sampled_mechanism_is_refuted_only_where_the_noise
     assert sum(intact) <= ALLOWED
     broken = [refutes_by_ranking(claimed, *sampled_canaries(500, 0.4, seed), CONFIDENCE) for seed in range(10)]
     assert sum(broken) == 10
-
-
-@pytest.mark.nightly
-def test_the_noise_is_bounded_if_all_else_is_as_claimed() -> None:
-    cached = functools.cache(claims_at)
-    included, scores = sampled_canaries(2000, CLAIMED, 1)
-    assert CLAIMED < f_dp_noise_at_most(cached, CLAIMED, included, scores, CONFIDENCE) < 3 * CLAIMED
-    nothing = np.random.default_rng(0).random(2000)
-    assert f_dp_noise_at_most(cached, CLAIMED, included, nothing, CONFIDENCE) == math.inf
 
 
 def test_shares_of_guesses_share_the_failure_probability(monkeypatch: pytest.MonkeyPatch) -> None:
