@@ -20,6 +20,7 @@ from pathlib import Path
 
 from fl_sim.data_prep.bundle import SHIPPED_CORPORA
 from fl_sim.data_prep.records import CorpusError
+from fl_sim.output_files import naming
 
 
 def require_free(out: Path) -> None:
@@ -49,7 +50,7 @@ def folder_appearing_at(out: Path, *, replace: bool = False) -> Iterator[Path]:
 
     Raises:
         CorpusError: ``out`` is taken, or another process is writing it.
-        OSError: the place cannot be written.
+        OSError: the place cannot be written; a full disk's names ``out``.
     """
     if not replace:
         require_free(out)
@@ -57,7 +58,8 @@ def folder_appearing_at(out: Path, *, replace: bool = False) -> Iterator[Path]:
     scratch = out.parent / f".{out.name}.partial"
     lock = _claimed(scratch, out)
     try:
-        yield scratch
+        with naming(out):
+            yield scratch
         if replace and out.exists():
             _exchange(scratch, out)
         else:

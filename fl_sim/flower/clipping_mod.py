@@ -18,10 +18,12 @@ the app's metrics. A request of another strategy is refused, so no unprotected u
 
 from __future__ import annotations
 
+import copy
 import importlib
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -138,11 +140,9 @@ class UserLevelClipping:
             try:
                 if number not in identities:
                     raise private_messages.ProtocolError("the node no longer holds a user whom it enrolled with")
-                if self._users is not None:
-                    context.state = RecordDict()
                 own = self._for_user(message, content, identities[number])
                 with own_generators(seed), time_limit(self._seconds):
-                    reply = call_next(own, context)
+                    reply = call_next(own, context if self._users is None else _without_memory(context))
                 total.add(reply, start)
             except Exception as error:  # one user's data must not decide whether others are counted
                 log.warning("training of a user failed", exc_info=True)
@@ -156,7 +156,7 @@ class UserLevelClipping:
 
     def _for_user(self, message: Message, content: RecordDict, identity: str) -> Message:
         """Return the app's message for one user, with records of its own: the app may change them."""
-        records: dict[str, Any] = {name: _copied(record) for name, record in content.items()}
+        records: dict[str, Any] = {name: copy.deepcopy(record) for name, record in content.items()}
         if self._users is not None:
             _only({k: r for k, r in records.items() if isinstance(r, ConfigRecord)}, "request")["user-id"] = identity
         message.content = RecordDict(records)
@@ -234,11 +234,10 @@ def _reason(error: Exception) -> str:
     return printable(text)
 
 
-def _copied(record: Any) -> Any:
-    """Return a record with the same values, of which another user's train function sees no change."""
-    if isinstance(record, ArrayRecord):
-        return ArrayRecord(dict(record))
-    return ConfigRecord(dict(record)) if isinstance(record, ConfigRecord) else record
+def _without_memory(context: Context) -> Context:
+    """Return a context in which one user's training leaves nothing for the next one's."""
+    node_config, run_config = dict(context.node_config), dict(context.run_config)
+    return replace(context, node_config=node_config, run_config=run_config, state=RecordDict())
 
 
 def _only(records: Any, where: str) -> Any:

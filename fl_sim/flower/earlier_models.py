@@ -1,7 +1,8 @@
 """Know a model that an earlier run of a Flower app released, so that a training from it counts that run's releases.
 
-Every run keeps a digest of the model of each of its rounds. A run whose initial model is one of them, in the same
-folder of runs, composes the releases of both, as a run on a corpus does with the lineage of its model
+Every run keeps a digest of each model that it released, from before anybody sees the model: also of one whose round was
+lost in a stop, and of which the metrics know nothing. A run whose initial model is one of them, in the same folder of
+runs, composes the releases of both, as a run on a corpus does with the lineage of its model
 (:mod:`fl_sim.experiments.plan.lineage`). A model that was changed on the way, or is of a run elsewhere, is not known.
 
 >>> earlier_of(Path("no/such/run"), "0a1b", seed=None).composed
@@ -10,19 +11,30 @@ folder of runs, composes the releases of both, as a run on a corpus does with th
 
 from __future__ import annotations
 
-import sys
+import os
 from pathlib import Path
 
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.flower.private_settings import USER_METRIC, USER_UNIT
+from fl_sim.output_files import naming
+from fl_sim.private_files import owner_only
 from fl_sim.storage import model_lineage
 from fl_sim.storage.model_lineage import Ancestor, Lineage
-from fl_sim.storage.run_folder import rows_of
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 from fl_sim.strategies.primitives.limits import PrivacyError
 
-MODEL_DIGEST = "model_digest"
-"""The name of the digest in the metrics of a round."""
+RELEASED_MODELS = "released_models.txt"
+"""The file in a run's folder with the digests of the models that it released, a line each."""
+
+
+@owner_only()
+def keep_digest(folder: Path, digest: str) -> None:
+    """Keep the digest of a model that a run is about to show; it is on disk when this returns."""
+    path = folder / RELEASED_MODELS
+    with naming(path), path.open("ab") as file:
+        file.write(f"{digest}\n".encode())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def earlier_of(folder: Path, digest: str, seed: int | None) -> Earlier:
@@ -38,8 +50,8 @@ def earlier_of(folder: Path, digest: str, seed: int | None) -> Earlier:
         PrivacyError: the run would have the samples of one of them.
     """
     known: dict[str, Ancestor] = {}
-    for file in sorted(folder.parent.glob("*/metrics.jsonl")):
-        if file.parent != folder and _released(file, digest):
+    for file in sorted(folder.parent.glob(f"*/{RELEASED_MODELS}")):
+        if file.parent != folder and digest.encode() in file.read_bytes():
             before = model_lineage.read_ancestors(file.parent).ancestors
             for one in (*before, Ancestor(Ledger.read(file.parent), "", {USER_METRIC: USER_UNIT.record()})):
                 known[one.ledger.run] = one
@@ -55,13 +67,6 @@ def earlier_of_record(folder: Path) -> Earlier:
         LineageError, LedgerError: they were changed.
     """
     return Earlier(model_lineage.read_ancestors(folder))
-
-
-def _released(metrics: Path, digest: str) -> bool:
-    """Return whether a run released a model after one of its rounds; the initial one it did not release."""
-    if digest.encode() not in metrics.read_bytes():
-        return False
-    return any(row["round"] > 0 and row.get(MODEL_DIGEST) == digest for row in rows_of(metrics.parent, sys.maxsize))
 
 
 def _check_seed(seed: int, ledgers: list[Ledger]) -> None:

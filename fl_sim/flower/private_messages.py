@@ -41,9 +41,10 @@ def user_number(identity: str) -> int:
     """Return the number by which server and nodes know a user, in [0, 2^63): a hash of the user's identity.
 
     It is a function of the identity alone, so the same user is sampled in the same rounds of one seed in a simulation,
-    where nodes have random ids, and in a deployment.
+    where nodes have random ids, and in a deployment. A name may be of any characters, as that of a file may that is not
+    UTF-8: no user's name decides whether its node can name the others.
     """
-    digest = hashlib.blake2b(identity.encode(), digest_size=8, person=b"fl_sim user").digest()
+    digest = hashlib.blake2b(identity.encode(errors="surrogatepass"), digest_size=8, person=b"fl_sim user").digest()
     return int.from_bytes(digest, "little") >> 1
 
 

@@ -36,7 +36,7 @@ from fl_sim.engines.grids import AttendedGrid
 from fl_sim.flower import private_messages
 from fl_sim.flower.app_run import AppRun
 from fl_sim.flower.array_layout import ArrayLayout
-from fl_sim.flower.earlier_models import MODEL_DIGEST, earlier_of, earlier_of_record
+from fl_sim.flower.earlier_models import earlier_of, earlier_of_record, keep_digest
 from fl_sim.flower.enrolled_nodes import EnrolledNodes
 from fl_sim.flower.private_messages import PrivateRound
 from fl_sim.flower.private_settings import PrivateSettings
@@ -266,11 +266,11 @@ class UserLevelDifferentialPrivacy(Strategy):
             began = time.monotonic()
             replies = grid.send_and_receive(self.configure_train(server_round, arrays, config, grid), timeout=timeout)
             arrays, metrics = self.aggregate_train(server_round, replies)
+            keep_digest(self.folder, _model_digest(self._open.layout, arrays))
             result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
             seconds = time.monotonic() - began
             figures = self._evaluated(server_round, arrays, evaluate_config, grid, result)
             figures |= _measured(evaluate_fn, server_round, arrays, result)
-            figures[MODEL_DIGEST] = _model_digest(self._open.layout, arrays)
             run.add_row(server_round, self._counted(seconds) | figures)
             run.checkpoint(server_round, self._vector(arrays), self._step.state())
             log.info("fl-sim: %s", self._in_words(server_round, num_rounds, figures))

@@ -92,6 +92,26 @@ class Checkpoint:
             raise ResultsError(f"checkpoint {path} is corrupt: {reason}") from error
 
 
+def folder_head_of(folder: Path) -> Mapping[str, Any] | None:
+    """Return the head of settings and metrics of the checkpoint in ``folder``, without reading its arrays.
+
+    None before the first round's checkpoint: the row of the initial model may be measured again.
+
+    Raises:
+        ResultsError: the checkpoint is corrupt.
+    """
+    path = folder / _FILE
+    if not path.exists():
+        return None
+    check_regular(path)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata()
+        return dict(json.loads(metadata[_FOLDER])) if int(metadata[_ROUND]) else None
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ResultsError(f"checkpoint {path} is corrupt: {error}") from error
+
+
 def _save(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file array by array: the library's own writer hides the system's error behind one of its own.
 

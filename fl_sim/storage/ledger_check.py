@@ -22,6 +22,7 @@ from typing import Any
 
 from fl_sim.formats import format_epsilon
 from fl_sim.plugins import PluginError
+from fl_sim.storage.checkpoint import folder_head_of
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.ledger import LEDGER_FILE, Ledger, LedgerError, epsilon_of, epsilon_of_any
@@ -96,6 +97,7 @@ def _contradictions(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> I
             f"{file}: has {ledger.releases(last)} releases of the rounds 1 to {last}, metrics.jsonl counts "
             f"{int(counted)}"
         )
+    yield from _changed_since_checkpoint(run)
     yield from _other_bounds(run, ledger)
     if run.result is not None:
         yield from _contradictions_of_result(run, run.result, ledger, row)
@@ -112,21 +114,39 @@ def _other_bounds(run: RunFolder, ledger: Ledger) -> Iterator[str]:
                 yield f"{file}: {name} is {stated.get(name)}, but the releases in its ledger have {bounds[name]}"
 
 
-def _understated(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield that the metrics' ε is below that of the ledger's releases, if it is.
+def _changed_since_checkpoint(run: RunFolder) -> Iterator[str]:
+    """Yield that an unfinished run's settings or metrics are not those of its checkpoint, if they are not.
 
-    The ledger's own releases are a part of those that ε covers: a model may have been trained before. ε of a user alone
-    is checked where the metrics have no other: a bound on the user's sentences may make it smaller than the ledger's.
+    A finished run has the same figures twice, in metrics and result.
     """
-    name = "epsilon_any" if "epsilon_any" in row else "epsilon_user"
-    written, delta = row.get(name), run.setting("delta")
-    if written is None or not math.isfinite(written) or delta is None:
+    if run.finished:
         return
+    try:
+        head = folder_head_of(run.checkpoint_dir)
+        if head is not None:
+            run.check_head(head)
+    except ResultsError as error:
+        yield f"{error}"
+
+
+def _understated(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield that the metrics' ε of any user, with any entity or alone, is below that of the ledger's releases, if so.
+
+    The ledger's own releases are a part of those that ε covers: a model may have been trained before.
+    """
     entries = [entry for entry in ledger.entries if entry.round <= row["round"]]
-    proven = epsilon_of_any(entries, delta) if name == "epsilon_any" else epsilon_of(entries, Adjacency(), delta)
-    if written < proven * (1 - _OF_ACCOUNTANTS):
-        found = format_epsilon(proven)
-        yield f"{run.metrics_file}: has {name} {written:g}, but the releases in its ledger have ε {found}"
+    delta = run.setting("delta")
+    if delta is None or not entries:
+        return
+    user = Adjacency(max(entry.terms.guarantee.user.user_sentences for entry in entries))
+    for name in ("epsilon_any", "epsilon_user"):
+        written = row.get(name)
+        if written is None or not math.isfinite(written):
+            continue
+        proven = epsilon_of_any(entries, delta) if name == "epsilon_any" else epsilon_of(entries, user, delta)
+        if written < proven * (1 - _OF_ACCOUNTANTS):
+            found = format_epsilon(proven)
+            yield f"{run.metrics_file}: has {name} {written:g}, but the releases in its ledger have ε {found}"
 
 
 def _contradictions_of_result(

@@ -143,7 +143,7 @@ class RunFolder:
             raise ResultsError(f"{path}: {'is not a folder' if path.exists() else 'there is no such folder'}")
         if not (path / "config.json").is_file():
             raise ResultsError(f"{path}: is not a run folder (it has no config.json)")
-        run = cls(path, config=_read_json(path / "config.json"), environment=_read_json(path / "environment.json"))
+        run = cls(path, config=_read_tree(path / "config.json"), environment=_read_json(path / "environment.json"))
         rows, _ = _read_rows(run.metrics_file)
         run._last_round = rows[-1]["round"] if rows else None
         return run
@@ -238,7 +238,7 @@ class RunFolder:
         """Return the result of :meth:`finish`; None for an unfinished run."""
         if self._closing is not None:
             return self._closing
-        return _with_epsilons(_read_json(self.result_file), self.result_file) if self.result_file.exists() else None
+        return _with_epsilons(_read_tree(self.result_file), self.result_file) if self.result_file.exists() else None
 
     @property
     def finished(self) -> bool:
@@ -481,6 +481,32 @@ class _Sums(dict[str, list[float]]):
 
     def __missing__(self, name: str) -> list[float]:
         raise ResultsError(f"{self._path}: is corrupt (it has no {name})")
+
+
+def _read_tree(path: Path) -> dict[str, Any]:
+    """Return what config.json or result.json has; ResultsError names a value of another kind than readers take it for.
+
+    None is as good as nothing.
+    """
+    values = _read_json(path)
+    for name, (kind, words) in _KINDS.items():
+        value = values.get(name)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise ResultsError(f"{path}: is corrupt ({name} is a {type(value).__name__}; allowed: {words})")
+    return {name: value for name, value in values.items() if value is not None}
+
+
+_OBJECTS = (
+    "run", "plan", "corpus", "gradients", "failed_nodes", "held_out", "attacker", "ledger", "model_files", "reach",
+    "reach_coverage", "guarantee", "kept", "initial_model", "measured", "forecast",
+)  # fmt: skip
+_KINDS: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(_OBJECTS, (dict, "an object")),
+    "warnings": (list, "a list"),
+    "stopped": (str, "a text"),
+    "user_sentences": (Real, "a number"),
+}
+"""The values of config.json and result.json that are read as more than a figure, and what each is."""
 
 
 def _with_epsilons(values: dict[str, Any], where: Path | str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fl_sim.data_prep.store.arrays import write_array
+from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.output_files import remove_temporaries, replace_file
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import LEDGER_FILE, Ledger, ReleaseRecord
@@ -56,6 +57,16 @@ def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(OSError, match="No space") as caught:
         write_array(Path("/dev/full"), np.zeros(1 << 16))
     assert caught.value.filename == "/dev/full"
+
+
+def test_a_disk_that_is_full_names_the_folder_that_was_to_appear(tmp_path: Path) -> None:
+    def fill() -> None:
+        with folder_appearing_at(tmp_path / "corpus"):
+            full(0)
+
+    with pytest.raises(OSError, match="No space") as caught:
+        fill()
+    assert caught.value.filename == str(tmp_path / "corpus")
 
 
 def test_what_a_killed_write_left_goes(tmp_path: Path) -> None:

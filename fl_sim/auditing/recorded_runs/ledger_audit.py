@@ -115,6 +115,8 @@ def audit_ledger(folder: Path | str, *, seed: int = 0) -> LedgerAudit:
     """
     path = Path(folder)
     run_folder = RunFolder.open(path)
+    if not {"run", "plan"} <= run_folder.config.keys():
+        raise ResultsError(f"{run_folder.config_file}: is corrupt ('run' and 'plan' are expected)")
     try:
         *ancestors, ledger = read_ledgers([path])
     except LedgerError as error:

@@ -171,7 +171,6 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBo
     from fl_sim.storage.run_folder import ResultsError, RunFolder
     from fl_sim.strategies.accounting.adjacency import Adjacency
     from fl_sim.strategies.ledger import has_repeated_sums
-    from fl_sim.strategies.registry import plan_from_record
 
     for name in ("corpus", "split", *_MECHANISM, *_BOUNDS):
         if getattr(args, name) is not None:
@@ -204,9 +203,10 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBo
             f"{folder.path}: a round was released with {'other settings' if others else 'several sums'}; allowed: runs "
             "of one sum a round (fl-sim account counts all of them)"
         )
-    bounds, delta = recorded_bounds(folder, record, corpus, ledger), plan_from_record(record.plan).delta
+    bounds = recorded_bounds(folder, record, corpus, ledger)
     # A round repeated after a crash, with fresh noise, is another release; the ledger has all of them.
-    training = Training(event, len(ledger.entries), delta, bounds.guarantee.user.user_sentences)
+    n = bounds.guarantee.user.user_sentences
+    training = Training(event, len(ledger.entries), config.privacy.delta, n)
     return corpus, config.corpus.train_split, training, bounds, mechanism.population
 
 

@@ -213,7 +213,7 @@ def test_the_noise_of_a_run_is_that_of_its_ledger(
     asked = ["entities", "--run", str(folder.path), "--json"]
     assert main(asked) == 0
     before = json.loads(capsys.readouterr().out)
-    edited(folder, "plan", noise_multiplier=30.0, q_s=0.01, q_e=0.1, user_cap=9.0, population=10_000)
+    edited(folder, "plan", noise_multiplier=30.0, q_s=0.01, q_e=0.1, user_cap=9.0, population=10_000, adaptive=3)
     edited(folder, "privacy", noise_multiplier=30.0)
     assert main(asked) == 0
     assert json.loads(capsys.readouterr().out) == before

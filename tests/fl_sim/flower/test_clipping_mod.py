@@ -133,6 +133,24 @@ def test_the_app_sees_its_own_records_alone_and_every_user_a_copy() -> None:
     assert seen == [{"lr": 0.5, "user-id": "0"}, {"lr": 0.5, "user-id": "2"}]
 
 
+def test_what_a_user_changes_in_message_and_context_is_forgotten() -> None:
+    def spoiling(message: Message, context: Context) -> Message:
+        history, start = message.content["config"]["history"], message.content["arrays"]["weight"]
+        seen = (len(history), len(context.node_config), len(context.run_config), len(context.state), start.numpy()[0])
+        reply = moved(message, np.eye(SIZE)[0] * (seen == (1, 1, 0, 0, 0)))
+        history.append(1.0)
+        start.data = ArrayRecord([np.full(SIZE, 9, np.float32)])["0"].data
+        context.node_config["mark"] = context.run_config["mark"] = 1
+        context.state["mark"] = ConfigRecord()
+        return reply
+
+    record = PrivateRound(1, (user_number("0"), user_number("2")), (b"a", b"b"), 1.0, False).record()
+    config = ConfigRecord({"lr": 0.5, "history": [0.0]})
+    content = RecordDict({"arrays": model(SIZE), "config": config, RECORD: record})
+    sent = _asked(spoiling, UserLevelClipping(users=_users("0", "2")), content)
+    assert _sum(sent) == pytest.approx([2, 0, 0, 0, 0], abs=1e-5)
+
+
 def test_a_node_of_one_user_is_named_by_user_id_before_partition_id() -> None:
     assert only_user(context_of(1, {"partition-id": 4, "user-id": "ann"})) == ["ann"]
     assert only_user(context_of(1, {"partition-id": 4})) == ["4"]

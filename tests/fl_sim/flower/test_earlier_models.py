@@ -9,7 +9,6 @@ from flwr.app import Array, ArrayRecord
 
 import fl_sim
 from fl_sim.experiments.plan.lineage import Earlier
-from fl_sim.flower.earlier_models import MODEL_DIGEST
 from fl_sim.flower.private_settings import USER_UNIT, PrivateSettings
 from fl_sim.reporting.report import report, summary
 from fl_sim.storage.run_folder import RunFolder, rows_of
@@ -74,11 +73,30 @@ def test_a_model_of_any_round_and_any_type_of_floats_is_known(tmp_path: Path) ->
     assert second.epsilon() > rows_of(tmp_path / "1", 2)[2]["epsilon_user"]
 
 
+@pytest.mark.parametrize("seed", [0, None])
+def test_a_model_that_the_app_kept_before_a_stop_is_known_whether_the_run_went_on_or_not(
+    tmp_path: Path, seed: int | None
+) -> None:
+    kept: list[ArrayRecord] = []
+
+    def keeping(server_round: int, arrays: ArrayRecord) -> None:
+        kept.append(arrays)
+        if server_round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "1", nodes_of(3), rounds=2, evaluate_fn=keeping, seed=seed)
+    _, second = train(tmp_path / "2", nodes_of(3), rounds=1, seed=1, initial=kept[-1])
+    train(tmp_path / "1", nodes_of(3), rounds=2, seed=seed, resume=True)  # without a seed, round 2 has another model
+    _, third = train(tmp_path / "3", nodes_of(3), rounds=1, seed=2, initial=kept[-1])
+    assert len(Ledger.read(tmp_path / "2").ancestors) == len(Ledger.read(tmp_path / "3").ancestors) == 1
+    assert third.epsilon() >= second.epsilon() > rows_of(tmp_path / "1", 1)[1]["epsilon_user"]
+
+
 def test_the_initial_model_of_another_run_is_as_public_as_before(tmp_path: Path) -> None:
     train(tmp_path / "1", nodes_of(3), rounds=1)
     train(tmp_path / "2", nodes_of(3), rounds=1, initial=model())
     assert Ledger.read(tmp_path / "2").ancestors == ()
-    assert MODEL_DIGEST not in rows_of(tmp_path / "1", 0)[0]
 
 
 def test_the_seed_of_a_run_before_is_refused(tmp_path: Path) -> None:

@@ -39,6 +39,11 @@ def test_numbers_of_users_are_of_63_bits_and_none_is_that_of_another() -> None:
     assert all(0.4 < (numbers >> np.int64(bit) & 1).mean() < 0.6 for bit in range(63))
 
 
+def test_a_name_that_is_not_utf8_has_a_number_too() -> None:
+    names = [b"users/Andr\xe9".decode(errors="surrogateescape"), "users/Andr\xe9", "users/Andr?"]
+    assert len({user_number(name) for name in names}) == 3
+
+
 def test_the_seed_of_a_users_generators_is_of_run_round_and_user() -> None:
     seeds = [user_seed(key, number, user) for key in (b"k", b"l") for number in (1, 2) for user in (3, 4)]
     assert len(set(seeds)) == 8

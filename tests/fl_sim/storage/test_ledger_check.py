@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fl_sim.api.runs import open_run
 from fl_sim.cli.main import main
+from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.ledger_check import check_ledger
 from fl_sim.storage.run_folder import RunFolder, encode, replace_file
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError
@@ -143,6 +146,35 @@ def test_an_epsilon_below_that_of_the_ledger(make_run: MakeRun) -> None:
     run = make_run("uedp", rounds=ROUNDS)
     with_last_row(run, epsilon_any=1e-6)
     assert "has epsilon_any 1e-06, but the releases in its ledger have ε" in (check_ledger(run).problem or "")
+
+
+def test_an_epsilon_of_a_user_below_that_of_the_ledger_beside_one_of_any_entity(make_run: MakeRun) -> None:
+    run = make_run("uedp", rounds=ROUNDS)
+    with_last_row(run, epsilon_user=1e-6)
+    assert "has epsilon_user 1e-06, but the releases in its ledger have ε" in (check_ledger(run).problem or "")
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after"),
+    [
+        ("config.json", b'"noise_multiplier": 1.0', b'"noise_multiplier": 7.0'),
+        ("metrics.jsonl", b'"epsilon_user_entity_p95": 2.61', b'"epsilon_user_entity_p95": 1.61'),
+    ],
+)
+def test_a_running_run_shows_nothing_that_was_changed_since_its_checkpoint(
+    make_run: MakeRun, file: str, before: bytes, after: bytes
+) -> None:
+    run = make_run("uedp", rounds=ROUNDS, finish=False)
+    heads = {"ledger": Ledger.read(run.path).head, "folder": RunFolder.open(run.path).head()}
+    checkpoint = Checkpoint(ROUNDS, np.zeros(2, np.float32), {}, **heads)
+    checkpoint.write(run.checkpoint_dir)
+    assert check_ledger(RunFolder.open(run.path)).problem is None
+    content = (run.path / file).read_bytes()
+    assert before in content
+    (run.path / file).write_bytes(content.replace(before, after))
+    assert f"{file}: was changed" in (check_ledger(RunFolder.open(run.path)).problem or "")
+    replace(checkpoint, server_round=0).write(run.checkpoint_dir)  # whose row is measured again
+    assert check_ledger(RunFolder.open(run.path)).problem is None
 
 
 def test_a_result_with_another_epsilon_than_the_metrics(make_run: MakeRun) -> None:

@@ -55,6 +55,28 @@ def test_an_epsilon_that_is_no_number_is_refused(value: object, run: RunFolder) 
         RunFolder.open(run.path)
 
 
+@pytest.mark.parametrize("name", ["plan", "guarantee", "reach", "ledger", "warnings", "stopped", "user_sentences"])
+@pytest.mark.parametrize("value", [True, -3, "x", [1], {"a": 1}])
+def test_a_value_of_the_result_of_another_kind_is_refused(name: str, value: object, run: RunFolder) -> None:
+    kinds = {"warnings": list, "stopped": str, "user_sentences": int}
+    run.result_file.write_text(json.dumps({name: value}))
+    if type(value) is kinds.get(name, dict):
+        assert RunFolder.open(run.path).result == {name: value}
+    else:
+        words = rf"result.json: is corrupt \({name} is a {type(value).__name__}; allowed: a"
+        with pytest.raises(ResultsError, match=words):
+            _ = RunFolder.open(run.path).result
+    run.result_file.write_text(json.dumps({name: None, "rounds": 3}))
+    assert RunFolder.open(run.path).result == {"rounds": 3}
+
+
+@pytest.mark.parametrize("name", ["run", "plan", "guarantee"])
+def test_settings_of_another_kind_are_refused(name: str, run: RunFolder) -> None:
+    run.config_file.write_text(json.dumps({name: [3]}))
+    with pytest.raises(ResultsError, match=rf"config.json: is corrupt \({name} is a list; allowed: an object\)"):
+        RunFolder.open(run.path)
+
+
 @pytest.mark.parametrize(
     "content", ["", "{}", '{"nats": "x"}', '{"nats": [1.0], "wrong": [1.0, 2.0]}', '{"nats": [[1]]}']
 )

@@ -125,6 +125,19 @@ def test_every_test_has_its_share_of_the_failure_and_the_largest_bound(monkeypat
     assert (verdict.state, verdict.pairs, verdict.failure) == ("within", 4, 0.03)
 
 
+def test_canaries_that_decide_n_are_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canary_attack, "refutes_by_ranking", lambda *arguments: True)
+    canaries = (CanaryExposure(number, "user", 1, number < 2, 1, 0.0, 0.0, float(number)) for number in range(4))
+    exposures = CanaryExposures(tuple(canaries), drawn=60, possible=1000, fit_distance=0.0, seed=0)
+    proven: Any = {("user", 1): SimpleNamespace(is_proven=True, trade_off=lambda: None)}
+    run: Any = SimpleNamespace(corpus=None, proof=ledger(2.0, 10, Guarantee()))
+    states = {}
+    for population in (9, 10, 11):
+        planted: Any = SimpleNamespace(population=lambda corpus, users=population: users)
+        states[population] = canary_attack._verdict(run, planted, exposures, proven, 0.03).state
+    assert states == {9: "not tested", 10: "beyond", 11: "not tested"}
+
+
 @pytest.mark.nightly
 def test_exposures_are_kept_whatever_the_verdict_needs(
     with_canaries: Corpus, learned: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -141,3 +141,19 @@ def test_no_canary_s_secret_is_among_those_drawn_beside_them(monkeypatch: pytest
     canary_exposure.canary_exposures(None, planted, seed=0, drawn=20)  # type: ignore[arg-type]
     assert left_out
     assert all(secrets == {canary.secret for canary in planted.canaries} for secrets in left_out)
+
+
+def test_ties_count_against_the_canary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that finds all secrets alike has learnt none."""
+    monkeypatch.setattr(canary_exposure, "sentence_nats", lambda model, texts: np.ones(len(texts)))
+    found = canary_exposures(None, draw_canaries(CanarySettings(number=4)), seed=0, drawn=20)  # type: ignore[arg-type]
+    assert {(canary.rank, canary.exposure) for canary in found.canaries} == {(21, 0.0)}
+
+
+def test_included_canaries_are_those_of_the_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canary_exposure, "sentence_nats", lambda model, texts: np.arange(len(texts), dtype=float))
+    planted = draw_canaries(CanarySettings(number=28, seed=1))
+    found = canary_exposures(None, planted, seed=0, drawn=20)  # type: ignore[arg-type]
+    coins = [canary.included for canary in planted.canaries]
+    assert set(coins) == {True, False}
+    assert found.audit_arrays()[0].tolist() == coins

@@ -323,6 +323,16 @@ def test_a_de_identified_run_is_attacked_with_its_raw_text(shared: Path, tmp_pat
     assert fl_sim.leak([tmp_path / "run"], raw=shared / "corpus").runs[0]["raw_text"]
 
 
+def test_all_attacks_on_all_runs_share_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attacked(run: Any, options: Options, names: Any, progress: Any, *, strict: bool) -> Any:
+        return options.failure
+
+    monkeypatch.setattr(leak.AttackedRun, "open", lambda *arguments: None)
+    monkeypatch.setattr(leak, "_attacked", attacked)
+    found = leak.leak(["one", "two", "three"], Options(failure=0.01), ["users", "sentences"])
+    assert found.runs == pytest.approx((0.01 / 6,) * 3)
+
+
 @pytest.mark.nightly
 def test_options_and_failure_are_shared(runs: Path) -> None:
     found = leak.leak([runs / "honest", runs / "honest"], Options(max_users=4), ["sentences"])

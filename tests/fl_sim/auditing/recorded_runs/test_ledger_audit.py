@@ -176,6 +176,10 @@ def test_honest_accounts_with_half_of_the_rate_are_refuted(tmp_path: Path) -> No
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="there is no such folder"):
         audit_ledger(tmp_path / "none")
+    for name in ("config.json", "environment.json", "metrics.jsonl"):
+        (tmp_path / name).write_text("" if name == "metrics.jsonl" else "{}")
+    with pytest.raises(ResultsError, match=r"config.json: is corrupt \('run' and 'plan' are expected\)"):
+        audit_ledger(tmp_path)
 
 
 # --- single checks, on a record that is made by hand ------------------------------------------------------------------
