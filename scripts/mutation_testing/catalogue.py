@@ -14,7 +14,7 @@ from typing import Any
 
 FOLDER = Path("tests/mutations")
 _REQUIRED = ("id", "file", "find", "replace", "tests", "fault")
-_OPTIONAL = ("equivalent", "quick")
+_OPTIONAL = ("equivalent",)
 
 
 class CatalogueError(ValueError):
@@ -34,7 +34,6 @@ class Mutation:
         tests: files or node ids for pytest; the first failure ends the run.
         fault: the meaning, in a few words.
         equivalent: why no test can notice it; None if a test should.
-        quick: whether its tests take about three seconds of a processor, imports included.
     """
 
     id: str
@@ -45,7 +44,6 @@ class Mutation:
     tests: tuple[str, ...]
     fault: str
     equivalent: str | None = None
-    quick: bool = False
 
     def mutated(self, source: str) -> str:
         """Return the mutated text of the module.
@@ -110,7 +108,7 @@ def chosen(mutations: Sequence[Mutation], ids: Iterable[str]) -> list[Mutation]:
 
 
 def changed_first(root: Path, mutations: Sequence[Mutation], commit: str, number: int | None) -> list[Mutation]:
-    """Return ``number`` quick mutations, or all: first those of modules that changed since ``commit``.
+    """Return ``number`` mutations, or all: first those of modules that changed since ``commit``.
 
     Among both kinds a hash of the module's content decides, so that a change chooses others. Where git does not know
     the commit, no module counts as changed.
@@ -123,7 +121,7 @@ def changed_first(root: Path, mutations: Sequence[Mutation], commit: str, number
         order = hashlib.sha256(hashlib.sha256(content).digest() + mutation.id.encode()).hexdigest()
         return mutation.file not in changed, order
 
-    return sorted((one for one in mutations if one.quick and one.equivalent is None), key=rank)[:number]
+    return sorted((one for one in mutations if one.equivalent is None), key=rank)[:number]
 
 
 def problems(root: Path, mutation: Mutation) -> list[str]:
