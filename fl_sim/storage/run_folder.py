@@ -486,14 +486,14 @@ class _Sums(dict[str, list[float]]):
 def _read_tree(path: Path) -> dict[str, Any]:
     """Return what config.json or result.json has; ResultsError names a value of another kind than readers take it for.
 
-    None is as good as nothing.
+    None in the place of an object or a list is as good as nothing.
     """
     values = _read_json(path)
     for name, (kind, words) in _KINDS.items():
         value = values.get(name)
         if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
             raise ResultsError(f"{path}: is corrupt ({name} is a {type(value).__name__}; allowed: {words})")
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None or name not in _KINDS}
 
 
 _OBJECTS = (

@@ -112,7 +112,7 @@ def test_a_last_held_out_loss_that_is_not_finite_is_no_reason_to_stop_but_said(
     assert [math.isfinite(value) for value in run.measured("loss")] == [True, False, True, False]
     assert (run.result or {})["stopped"] == DIVERGED
     assert (run.result or {})["rounds"] == 3
-    assert (run.result or {})["held_out"] is None
+    assert "held_out" not in (run.result or {})
 
 
 @pytest.mark.system
