@@ -61,8 +61,7 @@ from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundP
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, ReleaseRecord
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import TRAIN_ACTION, TRAIN_MESSAGE, TrainReply, TrainRequest, vector_to_arrays
-from fl_sim.strategies.postprocessing.averaging import IterateAverage
-from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer
+from fl_sim.strategies.postprocessing import IterateAverage, ServerOptimizerConfig, build_optimizer
 from fl_sim.strategies.published import Published
 from fl_sim.strategies.uedp import UserEntityDP
 from fl_sim.strategies.user_level import UserLevelDP

@@ -26,10 +26,9 @@ from flwr.serverapp import Grid, ServerApp
 from fl_sim.engines.engine import run_inline
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.strategies import aggregation
-from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
+from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, OrderedSum, RoundParts
 from fl_sim.strategies.messages import TRAIN_ACTION, TrainReply, TrainRequest, arrays_to_vector, vector_to_arrays
-from fl_sim.strategies.ordered_sum import OrderedSum
-from fl_sim.strategies.postprocessing.server_optimizer import Adam, ServerOptimizerConfig, build_optimizer
+from fl_sim.strategies.postprocessing import Adam, ServerOptimizerConfig, build_optimizer
 from fl_sim.strategies.registry import plan_from_record
 
 SPENT: list[dict[str, float]] = []  # seconds of each step, round by round

@@ -43,10 +43,8 @@ from fl_sim.input_files import read_bytes
 from fl_sim.plugins import PluginError
 from fl_sim.settings_origin import Origin
 from fl_sim.strategies.accounting.guarantee import BoundRule, MentionGraph, NoiseScale
-from fl_sim.strategies.local_training import LocalTrainingConfig
-from fl_sim.strategies.mechanism import Mechanism
-from fl_sim.strategies.postprocessing.averaging import AveragingConfig
-from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig
+from fl_sim.strategies.mechanism import LocalTrainingConfig, Mechanism
+from fl_sim.strategies.postprocessing import AveragingConfig, ServerOptimizerConfig
 from fl_sim.strategies.primitives.limits import (
     MOST_EPOCH_ROUNDS,
     SMALLEST_CLIP,

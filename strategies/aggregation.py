@@ -3,6 +3,17 @@
 This is the mechanism of docs/privacy.md, section 2, as a Flower strategy. Strategies differ only in their
 :class:`~fl_sim.strategies.mechanism.Mechanism`, which defines clips, noise and denominator.
 
+First the sum in a fixed order, whatever the order in which replies arrive; then the round.
+
+A vector that comes in its turn is added at once and forgotten; one that comes early waits. With as many nodes as
+workers, at most one vector per worker waits.
+
+>>> total = OrderedSum([3, 1, 2], size=2)
+>>> total.settle(2, np.array([1.0, 0.0], dtype=np.float32))  # waits for node 1
+>>> total.settle(1, None)  # node 1 sent nothing: node 2 is added
+>>> total.finish()  # node 3 was silent
+array([1., 0.])
+
 >>> federation = Federation(workspace="{}", sentences_per_user=np.array([3, 1, 2, 2]), seed=0)
 >>> federation.num_users
 4
@@ -15,7 +26,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -40,11 +51,47 @@ from fl_sim.strategies.messages import (
     runs_of,
     vector_to_arrays,
 )
-from fl_sim.strategies.ordered_sum import OrderedSum
-from fl_sim.strategies.postprocessing.averaging import IterateAverage
-from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizer, ServerOptimizerConfig, build_optimizer
+from fl_sim.strategies.postprocessing import IterateAverage, ServerOptimizer, ServerOptimizerConfig, build_optimizer
 from fl_sim.strategies.primitives import clipping, sampling
 from fl_sim.strategies.primitives.noise import Floats, add_gaussian_noise, add_secure_noise, sum_hash
+
+Vector = npt.NDArray[np.float32]
+
+
+class OrderedSum:
+    """Hold the running sum of the vectors of nodes, added in ascending order of node ids.
+
+    Args:
+        nodes: the ids of the nodes that may send a vector.
+        size: d, the number of coordinates.
+    """
+
+    def __init__(self, nodes: Iterable[int], size: int) -> None:
+        self._turns = deque(sorted(nodes))
+        self._early: dict[int, Vector | None] = {}
+        self._total = np.zeros(size)
+
+    def settle(self, node: int, vector: Vector | None) -> None:
+        """Add the vector of a node when its turn comes.
+
+        Args:
+            node: the id, one of ``nodes`` that has not been settled.
+            vector: float32 (d,); None if the node counts as zero.
+        """
+        self._early[node] = vector
+        while self._turns and self._turns[0] in self._early:
+            self._add(self._early.pop(self._turns.popleft()))
+
+    def finish(self) -> npt.NDArray[np.float64]:
+        """Return the sum, float64 (d,); nodes that were not settled count as zero."""
+        for node in sorted(self._early):
+            self._add(self._early.pop(node))
+        return self._total
+
+    def _add(self, vector: Vector | None) -> None:
+        if vector is not None:
+            self._total += vector
+
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from fl_sim.strategies.client_rules import ClientRule
-from fl_sim.strategies.local_training import LOCAL_STEPS, LocalTrainingConfig, gradients_or_steps
-from fl_sim.strategies.mechanism import Description, Mechanism, Settings, UnreadSettings
+from fl_sim.strategies.mechanism import (
+    LOCAL_STEPS,
+    Description,
+    LocalTrainingConfig,
+    Mechanism,
+    Settings,
+    UnreadSettings,
+    gradients_or_steps,
+)
 from fl_sim.strategies.primitives.limits import require
 
 

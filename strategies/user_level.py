@@ -27,11 +27,17 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from fl_sim.strategies.accounting import random_allocation
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.allocation import random_allocation
 from fl_sim.strategies.client_rules import ClientRule
-from fl_sim.strategies.local_training import LOCAL_STEPS, LocalTrainingConfig, gradients_or_steps
-from fl_sim.strategies.mechanism import Mechanism, Settings, UnreadSettings
+from fl_sim.strategies.mechanism import (
+    LOCAL_STEPS,
+    LocalTrainingConfig,
+    Mechanism,
+    Settings,
+    UnreadSettings,
+    gradients_or_steps,
+)
 from fl_sim.strategies.primitives import sampling
 from fl_sim.strategies.primitives.limits import PrivacyError
 

@@ -32,7 +32,7 @@ from fl_sim.strategies.messages import (
     arrays_to_vector,
     vector_to_arrays,
 )
-from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer
+from fl_sim.strategies.postprocessing import ServerOptimizerConfig, build_optimizer
 from fl_sim.strategies.primitives import clipping
 
 Floats = NDArray[np.float64]

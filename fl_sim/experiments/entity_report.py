@@ -25,12 +25,11 @@ from fl_sim.config import ConfigError
 from fl_sim.data_prep.store.ownership import EntityProfiles, Ownership
 from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
 from fl_sim.strategies.accounting import accountant as accounting
+from fl_sim.strategies.accounting import entity_profiles as profiles
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.entity_profiles import Bounds, ProfileAccountant, bound_all
 from fl_sim.strategies.accounting.guarantee import Guarantee
-from fl_sim.strategies.accounting.profiles import entity_profiles as profiles
-from fl_sim.strategies.accounting.profiles.profile_accountant import ProfileAccountant
-from fl_sim.strategies.accounting.profiles.profile_bounds import Bounds, bound_all
 
 QUANTILES = {"median": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 THRESHOLDS = (1.0, 2.0, 5.0, 10.0, 20.0)
@@ -295,7 +294,7 @@ def _bounds(
 ) -> Bounds:
     """Return ε per distinct profile; profiles that the mechanism cannot tell apart are computed once."""
     numbers: dict[bytes, int] = {}
-    reduced = (profiles.reduced(accountant.event, profile) for profile in distinct)
+    reduced = (profiles.reduced_profile(accountant.event, profile) for profile in distinct)
     kinds = np.array([numbers.setdefault(profile.tobytes(), len(numbers)) for profile in reduced])
     different = [np.frombuffer(key, dtype=np.int64) for key in numbers]
     multiplicities = np.bincount(kinds[profile_of], minlength=len(different))

@@ -67,8 +67,7 @@ from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFo
 from fl_sim.strategies.aggregation import BoundedSumStrategy, RoundParts
 from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.messages import REJECTIONS, arrays_to_vector, vector_to_arrays
-from fl_sim.strategies.postprocessing.averaging import IterateAverage
-from fl_sim.strategies.postprocessing.server_optimizer import build_optimizer
+from fl_sim.strategies.postprocessing import IterateAverage, build_optimizer
 
 Row = Mapping[str, Any]
 WhenPlanned = Callable[[EngineConfig], str]

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fl_sim.flower.clipping_mod import UserLevelClipping, userlevelclipping_mod
     from fl_sim.flower.user_level_strategy import UserLevelDifferentialPrivacy
-    from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig
+    from fl_sim.strategies.postprocessing import ServerOptimizerConfig
 
 _MODULES = {
-    "ServerOptimizerConfig": "strategies.postprocessing.server_optimizer",
+    "ServerOptimizerConfig": "strategies.postprocessing",
     "UserLevelClipping": "flower.clipping_mod",
     "UserLevelDifferentialPrivacy": "flower.user_level_strategy",
     "userlevelclipping_mod": "flower.clipping_mod",

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fl_sim.flower.array_layout import ArrayLayout
 from fl_sim.flower.wrapped_strategy import WrappedStrategy
-from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizer, ServerOptimizerConfig, build_optimizer
+from fl_sim.strategies.postprocessing import ServerOptimizer, ServerOptimizerConfig, build_optimizer
 from fl_sim.strategies.primitives.limits import PrivacyError
 
 State = Mapping[str, npt.NDArray[np.floating]]

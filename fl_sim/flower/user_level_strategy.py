@@ -47,7 +47,7 @@ from fl_sim.storage.computation import RELEASE_FORMAT, digest_of, noise_digest
 from fl_sim.storage.run_folder import default_run_path
 from fl_sim.strategies.aggregation import Asked, BoundedSumStrategy, Federation, RoundParts, RoundTally
 from fl_sim.strategies.mechanism import PrivacyPlan
-from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig
+from fl_sim.strategies.postprocessing import ServerOptimizerConfig
 
 log = logging.getLogger("flwr")  # shown by `flwr run --stream`
 

@@ -7,12 +7,21 @@ The guarantee, its assumptions and its proof are in docs/privacy.md; in short: u
 independently and afresh each round, the noise is Gaussian with standard deviation z·β on the sum of clipped client
 updates, and everything else that the server uses is public. Every figure is an upper bound, rounding included.
 
+At the end: ε of a training that continues earlier ones, after their rounds and 1, 2, …, T of its own.
+
+A run that starts from a privately trained model releases its rounds after those of the earlier training. The product
+of all dominating pairs dominates both together (docs/privacy.md, section 9).
+
 >>> event = RoundEvent("uedp", noise_multiplier=1.0, q_u=0.05, q_e=0.5, user_cap=15)
 >>> round(epsilon(event, Adjacency(), rounds=50, delta=1e-5), 2)
 2.67
 >>> z = calibrate_noise_multiplier(event, [Adjacency()], rounds=50, delta=1e-5, target_epsilon=1.0)
 >>> 0.995 <= epsilon(replace(event, noise_multiplier=z), Adjacency(), rounds=50, delta=1e-5) <= 1.0
 True
+
+>>> earlier = [(RoundEvent("user_level", 4.0, q_u=0.1), Adjacency(), 20)]
+>>> continued_epsilon_curve(earlier, RoundEvent("user_level", 3.0, q_u=0.1), Adjacency(), [1, 10], delta=1e-5).round(2)
+array([0.45, 0.61])
 """
 
 from __future__ import annotations
@@ -28,12 +37,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr
 
-from fl_sim.strategies.accounting import calibration
+from fl_sim.strategies.accounting import calibration, random_allocation
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
-from fl_sim.strategies.accounting.allocation import random_allocation
-from fl_sim.strategies.accounting.allocation.random_allocation import EpochEvent
 from fl_sim.strategies.accounting.losses import composition, dominating_pairs
-from fl_sim.strategies.accounting.losses.privacy_loss import GaussianMixturePair
+from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GaussianMixturePair
+from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.primitives.limits import check_delta, check_rate
 
 Strategy = Literal["uedp", "user_level"]
@@ -467,3 +475,40 @@ def check_rounds(rounds: Sequence[int]) -> None:
     for count in rounds:
         if count != int(count) or not 1 <= count <= MAX_ROUNDS:
             raise PrivacyError(f"rounds is {count}; allowed: an integer from 1 to {MAX_ROUNDS}")
+
+
+MOST_COMPOSED = 8
+"""Numbers of further rounds for which ε is computed, at most; between two of them the later, larger one holds."""
+
+
+def continued_epsilon_curve(
+    earlier: Sequence[Part], event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int], delta: float
+) -> Floats:
+    """Return ε of ``earlier`` and each number of further rounds, float64 (len(rounds),); inf where none is provable.
+
+    Args:
+        earlier: the rounds that were released before, of one run or of several.
+        event: the event of every further round.
+        adjacency: the protected unit in the further rounds.
+        rounds: numbers of further rounds, each at least 1, in any order.
+        delta: δ of the guarantee, in (0, 1).
+
+    Raises:
+        PrivacyError: a number of rounds or ``delta`` is impossible.
+    """
+    if not earlier:
+        return epsilon_curve(event, adjacency, rounds, delta)
+    check_rounds(rounds)
+    wanted = np.asarray(rounds, dtype=np.int64)
+    distinct = np.unique(wanted)
+    positions = np.unique(np.linspace(0, len(distinct) - 1, min(len(distinct), MOST_COMPOSED)).round().astype(np.int64))
+    computed = distinct[positions]
+    curve = [composed_epsilon([*earlier, (event, adjacency, int(count))], delta) for count in computed]
+    # Fewer rounds are a part of what more rounds release.
+    monotone = np.minimum.accumulate(np.array(curve)[::-1])[::-1]
+    return np.asarray(monotone[np.searchsorted(computed, wanted)])
+
+
+def epsilon_before(earlier: Sequence[Part], delta: float) -> float:
+    """Return ε of the earlier rounds alone; 0 if there are none, inf where none is provable."""
+    return composed_epsilon(earlier, delta)

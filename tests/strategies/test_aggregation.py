@@ -17,8 +17,7 @@ from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts, partition_users
 from fl_sim.strategies.client_rules import ClippedGradients
 from fl_sim.strategies.messages import MessageError, TrainReply, TrainRequest, runs_of, vector_to_arrays
-from fl_sim.strategies.postprocessing.averaging import IterateAverage
-from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer
+from fl_sim.strategies.postprocessing import IterateAverage, ServerOptimizerConfig, build_optimizer
 from fl_sim.strategies.primitives import sampling
 from tests.strategies.federation import PLAIN_SGD, ones, plan, run_rounds, user_ids, zeros
 

@@ -22,10 +22,10 @@ from fl_sim.strategies import aggregation
 from fl_sim.strategies.accounting import accountant as accounting
 from fl_sim.strategies.accounting.accountant import Part, RoundEvent, composed_epsilon, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
-from fl_sim.strategies.accounting.allocation.random_allocation import EpochEvent
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.accounting.losses import composition
 from fl_sim.strategies.accounting.losses.privacy_loss import GaussianMixturePair
+from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.ledger import (
     HEAD_FILE,

@@ -170,7 +170,7 @@ def test_a_user_clip_alone_is_accounted_for_as_such() -> None:
 
 def test_random_allocation_puts_every_user_into_one_round_of_each_epoch() -> None:
     mechanism = plan(strategy="user_level", q_u=0.2, epoch_rounds=5).mechanism
-    assert mechanism.event().epoch_rounds == 5  # accounted for as such (tests/strategies/accounting/allocation)
+    assert mechanism.event().epoch_rounds == 5  # accounted for as such (test_random_allocation.py)
     cohorts = [mechanism.cohort(3, number, 50) for number in range(1, 11)]
     for epoch in (cohorts[:5], cohorts[5:]):
         assert sorted(np.concatenate(epoch).tolist()) == list(range(50))

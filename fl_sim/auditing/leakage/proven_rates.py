@@ -49,8 +49,8 @@ from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound
 from fl_sim.strategies.accounting.attack_success import DELTAS, FALSE_POSITIVE_RATES, largest_true_positive_rate
+from fl_sim.strategies.accounting.entity_profiles import ProfileAccountant
 from fl_sim.strategies.accounting.guarantee import Guarantee
-from fl_sim.strategies.accounting.profiles.profile_accountant import ProfileAccountant
 from fl_sim.strategies.ledger import Entry, has_repeated_sums, parts_of, together
 
 ALL_DELTAS = (*DELTAS, 0.2, 0.5, 0.7, 0.9)

@@ -34,7 +34,7 @@ from fl_sim.engines.engine import run_inline
 from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import TRAIN_ACTION, TrainReply, TrainRequest, arrays_to_vector, vector_to_arrays
-from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer
+from fl_sim.strategies.postprocessing import ServerOptimizerConfig, build_optimizer
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

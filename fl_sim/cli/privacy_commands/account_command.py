@@ -121,7 +121,7 @@ def _ours(args: argparse.Namespace) -> Report:
 
 def _epochs(args: argparse.Namespace) -> dict[str, Any]:
     """Return the API's argument for random allocation; refuse a user sampling rate that contradicts it."""
-    from fl_sim.strategies.accounting.allocation.random_allocation import check_epoch
+    from fl_sim.strategies.accounting.random_allocation import check_epoch
 
     if args.epoch_rounds is not None and args.q_u is not None:
         check_epoch(args.epoch_rounds, args.q_u, args.strategy)

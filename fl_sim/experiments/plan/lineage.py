@@ -29,7 +29,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.formats import format_epsilon
 from fl_sim.storage import model_lineage
 from fl_sim.storage.model_lineage import Ancestor, Lineage, LineageError
-from fl_sim.strategies.accounting import calibration, continuation
+from fl_sim.strategies.accounting import accountant, calibration
 from fl_sim.strategies.accounting.accountant import Part, RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
@@ -90,12 +90,12 @@ class Earlier:
             return np.full(len(rounds), math.inf)
         accounted = event.robust() if unit.robust else event
         adjacency = plan.mechanism.exposed(unit.adjacency)
-        return np.asarray(continuation.epsilon_curve(releases, accounted, adjacency, rounds, plan.delta))
+        return np.asarray(accountant.continued_epsilon_curve(releases, accounted, adjacency, rounds, plan.delta))
 
     def epsilon_before(self, metric: str, delta: float) -> float:
         """Return ε of the earlier releases alone under ``metric``."""
         releases = self._releases(metric)
-        return math.inf if releases is None else continuation.epsilon_before(releases, delta)
+        return math.inf if releases is None else accountant.epsilon_before(releases, delta)
 
     def epsilon_of(self, entries: Sequence[Entry], metric: str, unit: ProtectedUnit, delta: float) -> float:
         """Return ε of the earlier releases and ``entries`` of this run together.
@@ -107,7 +107,7 @@ class Earlier:
             delta: δ, in (0, 1).
         """
         earlier, own = self._releases(metric), parts_of(entries, _exposing(unit))
-        return math.inf if earlier is None or own is None else continuation.epsilon_before([*earlier, *own], delta)
+        return math.inf if earlier is None or own is None else accountant.epsilon_before([*earlier, *own], delta)
 
     def counts(self, last: int, most: int) -> npt.NDArray[np.int64]:
         """Return at most ``most`` numbers of rounds from 1 to ``last`` at which ε is computed, ascending."""

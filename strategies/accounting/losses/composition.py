@@ -34,11 +34,11 @@ from fl_sim.strategies.accounting.losses.convolution import (
     log_conversion,
     tilt,
 )
-from fl_sim.strategies.accounting.losses.loss_atoms import LossAtoms
 from fl_sim.strategies.accounting.losses.privacy_loss import (
     Floats,
     GaussianMixturePair,
     GridLoss,
+    LossAtoms,
     discretize,
     loss_range,
 )

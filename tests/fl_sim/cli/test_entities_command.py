@@ -30,8 +30,7 @@ from fl_sim.storage.computation import Computation
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.accounting.profiles.profile_accountant import ProfileAccountant
-from fl_sim.strategies.accounting.profiles.profile_bounds import Bounds
+from fl_sim.strategies.accounting.entity_profiles import Bounds, ProfileAccountant
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 from tests.strategies.accounting.oracles import weighted_epsilon
 from tests.tiny import NAMES

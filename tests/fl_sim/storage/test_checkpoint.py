@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import ResultsError
-from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer
+from fl_sim.strategies.postprocessing import ServerOptimizerConfig, build_optimizer
 
 SIZE = 5
 SEAL = {"run": "r", "entries": 3, "last": "h"}

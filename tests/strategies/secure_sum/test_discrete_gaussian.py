@@ -16,7 +16,7 @@ from fl_sim.strategies.secure_sum.discrete_gaussian import (
     sum_of_shares,
     uniform_below,
 )
-from tests.strategies.secure_sum import exact_sums
+from tests.research.secure_sum import exact_sums
 
 DRAWS = 120_000
 

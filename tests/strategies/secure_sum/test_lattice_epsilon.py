@@ -24,7 +24,7 @@ from fl_sim.strategies.secure_sum.lattice_epsilon import (
     log_ratio,
 )
 from fl_sim.strategies.secure_sum.noise_shares import DistributedNoise, ShareDesign
-from tests.strategies.secure_sum import exact_sums
+from tests.research.secure_sum import exact_sums
 
 RATE, POPULATION, MOVE = 0.4, 30, 9
 SETTINGS = DistributedNoise(

@@ -12,7 +12,7 @@ from fl_sim.strategies.secure_sum.discrete_gaussian import Words, seeded_words
 from fl_sim.strategies.secure_sum.lattice_rounding import centred
 from fl_sim.strategies.secure_sum.noise_shares import DistributedNoise, ShareDesign
 from fl_sim.strategies.secure_sum.simulated_sum import Node, SecureSum, release
-from tests.strategies.secure_sum import exact_sums
+from tests.research.secure_sum import exact_sums
 
 CLIP = 2.0
 

@@ -20,9 +20,8 @@ from fl_sim.experiments.ledger_account import account_for, read_ledgers
 from fl_sim.reporting.report import report
 from fl_sim.storage import model_lineage
 from fl_sim.storage.run_folder import ResultsError, RunFolder
-from fl_sim.strategies.accounting.accountant import composed_epsilon, epsilon
+from fl_sim.strategies.accounting.accountant import composed_epsilon, epsilon, epsilon_before
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.accounting.continuation import epsilon_before
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError
 from tests import tiny

@@ -12,14 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from fl_sim.strategies.accounting import entity_profiles
 from fl_sim.strategies.accounting.accountant import RoundEvent, dominating_pairs_of
 from fl_sim.strategies.accounting.accountant import epsilon as reach_epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.accounting.entity_profiles import (
+    ProfileAccountant,
+    _CaseLoss,
+    _Round,
+    _weighted,
+    bound_all,
+    join,
+    meet,
+)
 from fl_sim.strategies.accounting.losses import composition, dominating_pairs
 from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GaussianMixturePair, GridLoss
-from fl_sim.strategies.accounting.profiles import entity_profiles
-from fl_sim.strategies.accounting.profiles.profile_accountant import ProfileAccountant, _CaseLoss, _Round, _weighted
-from fl_sim.strategies.accounting.profiles.profile_bounds import bound_all, join, meet
 from tests.strategies.accounting.oracles import ScalarPair
 
 DELTA = 1e-5
@@ -49,7 +56,7 @@ def own_epsilon(event: RoundEvent, entity_profile: entity_profiles.Profile, user
 
 
 def revealed(accountant: ProfileAccountant, entity_profile: entity_profiles.Profile) -> _Round:
-    cases, reduced = accountant._cases, entity_profiles.reduced(accountant.event, entity_profile)
+    cases, reduced = accountant._cases, entity_profiles.reduced_profile(accountant.event, entity_profile)
     return (cases.alone if accountant.event.q_u == 1 else cases.together)(reduced, accountant.event.q_e)
 
 
@@ -172,16 +179,16 @@ def test_more_users_or_sentences_never_cost_less(
 @every_event
 def test_equal_reduced_profiles_have_equal_epsilon(event: RoundEvent) -> None:
     unreduced = profile(7, 3, 2, 1)
-    assert own_epsilon(event, entity_profiles.reduced(event, unreduced)) == pytest.approx(
+    assert own_epsilon(event, entity_profiles.reduced_profile(event, unreduced)) == pytest.approx(
         own_epsilon(event, unreduced), rel=GRIDS
     )
 
 
 def test_reduction_joins_what_does_not_matter() -> None:
-    assert entity_profiles.reduced(EVENTS["user clip"], profile(7, 3)).tolist() == [1, 1]
-    assert entity_profiles.reduced(OURS, profile(7, 3, 2)).tolist() == [7] + [1] * 5
-    assert entity_profiles.reduced(EVENTS["user sampling"], profile(20, 3)).tolist() == [10, 3]
-    assert entity_profiles.reduced(EVENTS["both"], profile(7, 3)).tolist() == [7, 3]
+    assert entity_profiles.reduced_profile(EVENTS["user clip"], profile(7, 3)).tolist() == [1, 1]
+    assert entity_profiles.reduced_profile(OURS, profile(7, 3, 2)).tolist() == [7] + [1] * 5
+    assert entity_profiles.reduced_profile(EVENTS["user sampling"], profile(20, 3)).tolist() == [10, 3]
+    assert entity_profiles.reduced_profile(EVENTS["both"], profile(7, 3)).tolist() == [7, 3]
 
 
 def test_a_user_counts_for_twice_its_cap_at_most() -> None:
@@ -230,7 +237,7 @@ def test_the_shared_cases_agree_with_a_grid_of_their_own(name: str, rounds: int,
     """Against the same revealed cases, each discretised on one grid for this profile alone."""
     counted, tail = profile(*counts), composition.tail_share(DELTA, rounds)
     for event in (EVENTS[name], EVENTS[name].robust()):
-        exposure = entity_profiles.exposure(event, entity_profiles.reduced(event, counted), tail)
+        exposure = entity_profiles.profile_exposure(event, entity_profiles.reduced_profile(event, counted), tail)
         mixtures = dominating_pairs_of(event, 20, exposure, tail)
         own_grid = composition.epsilon_curve(mixtures, event.noise_multiplier, np.array([rounds]), DELTA)[0]
         shared = by_revealing(ProfileAccountant(event, 20, rounds, DELTA), counted)
@@ -239,7 +246,7 @@ def test_the_shared_cases_agree_with_a_grid_of_their_own(name: str, rounds: int,
 
 def test_the_distribution_of_the_sampled_sentences_is_exact() -> None:
     event, counted = EVENTS["user sampling"], profile(5, 3, 3, 1)
-    exposure = entity_profiles.exposure(event, counted, 1e-12)
+    exposure = entity_profiles.profile_exposure(event, counted, 1e-12)
     distribution = {0: 1.0}
     for count in counted.tolist():
         distribution = {k: distribution.get(k, 0.0) * 0.9 + distribution.get(k - count, 0.0) * 0.1 for k in range(13)}

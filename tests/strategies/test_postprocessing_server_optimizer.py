@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fl_sim.strategies.postprocessing import server_optimizer
-from fl_sim.strategies.postprocessing.server_optimizer import ServerOptimizerConfig, build_optimizer, learning_rate_at
+from fl_sim.strategies import postprocessing
+from fl_sim.strategies.postprocessing import ServerOptimizerConfig, build_optimizer, learning_rate_at
 
 CONFIGS = [
     ServerOptimizerConfig(optimizer="sgd", learning_rate=0.3),
@@ -70,7 +70,7 @@ def test_a_restored_state_stays_what_it_was(config: ServerOptimizerConfig) -> No
 def test_a_step_does_not_depend_on_the_block(config: ServerOptimizerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     updates, models = np.random.default_rng(2).normal(size=(3, 50)), []
     for block in (50, 7):
-        monkeypatch.setattr(server_optimizer, "_BLOCK", block)
+        monkeypatch.setattr(postprocessing, "_BLOCK", block)
         ours, model = build_optimizer(config, 50), np.zeros(50, np.float32)
         for update in updates:
             model = ours.stepped(model, update)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fl_sim.strategies.accounting import random_allocation
 from fl_sim.strategies.accounting.accountant import (
     Part,
     RoundEvent,
@@ -21,12 +22,9 @@ from fl_sim.strategies.accounting.accountant import (
     solve,
 )
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
-from fl_sim.strategies.accounting.allocation import allocated_entity, allocated_loss, random_allocation
-from fl_sim.strategies.accounting.allocation.allocated_entity import Groups, HiddenEpochs
-from fl_sim.strategies.accounting.allocation.allocated_loss import allocation_atoms
-from fl_sim.strategies.accounting.allocation.random_allocation import EpochEvent
 from fl_sim.strategies.accounting.losses import composition
-from fl_sim.strategies.accounting.losses.loss_atoms import LossAtoms
+from fl_sim.strategies.accounting.losses.privacy_loss import LossAtoms
+from fl_sim.strategies.accounting.random_allocation import EpochEvent, Groups, HiddenEpochs, allocation_atoms
 
 USER = Adjacency()
 
@@ -116,21 +114,21 @@ def test_both_masses_are_kept(t: int, rounds: int) -> None:
 
 
 def test_a_sum_of_sums_is_charged_for_what_both_lost_and_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    fine, rough = (allocated_loss._single(1.3, tail) for tail in (1e-12, 1e-4))
+    fine, rough = (random_allocation._single(1.3, tail) for tail in (1e-12, 1e-4))
     first, second = replace(fine, cut=0.25, round_off=1e-3), replace(fine, cut=0.5, round_off=1e-2)
     with monkeypatch.context() as patched:  # a grid that ends at 5: any is valid
-        patched.setattr(allocated_loss, "_grid", lambda values, masses, tail: np.linspace(0.0, 5.0, 400))
-        total = allocated_loss._add(first, second, 1e-4)
+        patched.setattr(random_allocation, "_grid", lambda values, masses, tail: np.linspace(0.0, 5.0, 400))
+        total = random_allocation._add(first, second, 1e-4)
     assert float(total.masses @ total.values) + total.cut == pytest.approx(2.75, abs=1e-9)  # both have the mean 1
     assert total.cut > 0.751
     assert 0.011 < total.round_off < 0.0111
-    eight = allocated_loss._power(rough, 8, 1e-4)
+    eight = random_allocation._power(rough, 8, 1e-4)
     assert float(eight.masses @ eight.values) + eight.cut == pytest.approx(8, abs=1e-9)  # each has the mean 1
     assert eight.round_off > 8 * rough.round_off
 
 
 def test_losses_of_an_epoch_are_charged_for_what_their_sum_lost_and_rounded() -> None:
-    total = allocated_loss._power(allocated_loss._single(1.3, 1e-4), 6, 1e-4)
+    total = random_allocation._power(random_allocation._single(1.3, 1e-4), 6, 1e-4)
     forward, reverse = allocation_atoms(1.3, 6, 6, 1e-4)
     assert forward.infinite == pytest.approx(total.cut / 6, rel=1e-12)
     assert reverse.infinite == total.masses[0] > 0  # the larger corpus never has a ratio of 0
@@ -138,16 +136,16 @@ def test_losses_of_an_epoch_are_charged_for_what_their_sum_lost_and_rounded() ->
 
 
 def test_hidden_blocks_are_charged_for_what_each_lost_and_rounded() -> None:
-    tail, blocks = 1e-3, [allocated_entity._Block(1.0, 6, larger) for larger in (True, False)]
-    width = allocated_entity._coarse_width(1.3, ((1.0, tuple(blocks)),), tail)
+    tail, blocks = 1e-3, [random_allocation._Block(1.0, 6, larger) for larger in (True, False)]
+    width = random_allocation._coarse_width(1.3, ((1.0, tuple(blocks)),), tail)
     for forward in (True, False):
-        alone = [allocated_entity._case_on_grid(1.3, [block], forward, width, tail) for block in blocks]
-        both = allocated_entity._case_on_grid(1.3, blocks, forward, width, tail)
+        alone = [random_allocation._case_on_grid(1.3, [block], forward, width, tail) for block in blocks]
+        both = random_allocation._case_on_grid(1.3, blocks, forward, width, tail)
         assert both.infinite == pytest.approx(sum(loss.infinite for loss in alone), rel=1e-12)
-        transforms = allocated_entity._FFT_ROUND_OFF * math.log2(len(both.masses))
+        transforms = random_allocation._FFT_ROUND_OFF * math.log2(len(both.masses))
         assert both.round_off >= sum(loss.round_off for loss in alone) + transforms
         epoch = ((0.75, tuple(blocks)), (0.125, (blocks[0],)))  # an eighth of the cases is not listed
-        mixed = allocated_entity._on_grid(1.3, epoch, forward, width, tail)
+        mixed = random_allocation._on_grid(1.3, epoch, forward, width, tail)
         assert mixed.infinite == pytest.approx(0.125 + 0.75 * both.infinite + 0.125 * alone[0].infinite, rel=1e-9)
         assert mixed.infinite > 0.125
         assert mixed.round_off == both.round_off
@@ -258,10 +256,10 @@ def test_the_cases_of_groups_are_those_of_all_allocations() -> None:
         sizes = Counter(places[:users])
         own = [(size, size + (place == places[-1])) for place, size in sizes.items()]
         counted[tuple(sorted(own + [(0, 1)] * (places[-1] not in sizes)))] += 1
-    cases = allocated_entity.cases(users, t, with_user=True)
+    cases = random_allocation.cases(users, t, with_user=True)
     assert sum(case.probability for case in cases) == pytest.approx(1)
     assert {tuple(sorted(case.groups)): round(case.probability * t ** (users + 1)) for case in cases} == counted
-    assert sum(case.probability for case in allocated_entity.cases(users, t, with_user=False)) == pytest.approx(1)
+    assert sum(case.probability for case in random_allocation.cases(users, t, with_user=False)) == pytest.approx(1)
 
 
 def losses_of_samples(t: int, z: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -290,7 +288,7 @@ def test_revealed_blocks_are_no_better_than_the_hidden_pair(t: int, z: float) ->
     epochs = HiddenEpochs(z, t, users=1, with_user=True)
     for at in (0.5, 1.5, 3.0):
         attained = [np.maximum(1 - np.exp(at - forward), 0), np.maximum(1 - np.exp(at + reverse), 0)]
-        bound = allocated_entity.delta_at(epochs, 1, at)
+        bound = random_allocation.delta_at(epochs, 1, at)
         for samples in attained:
             assert samples.mean() - 5 * samples.std() / math.sqrt(len(samples)) < bound
         pair = random_allocation._revealed(t, Adjacency(math.inf, ContributionBound(1, 1)), 1e-12)
@@ -306,14 +304,14 @@ def test_the_bound_of_two_blocks_is_that_of_their_samples() -> None:
     for at in (0.5, 2.0):
         samples = np.maximum(1 - np.exp(at - loss), 0)
         error = 5 * float(samples.std()) / math.sqrt(number)
-        bound = allocated_entity.delta_at(HiddenEpochs(z, 6, users=1, with_user=False), 1, at)
+        bound = random_allocation.delta_at(HiddenEpochs(z, 6, users=1, with_user=False), 1, at)
         assert abs(bound - float(samples.mean())) < error + 0.01 * float(samples.mean())
 
 
 def test_an_epoch_of_blocks_of_one_round_is_gaussian() -> None:
     """With t = 3 and one user without a protected user both blocks have one round: a Gaussian shift of √2."""
     epochs = HiddenEpochs(1.0, 3, users=1, with_user=False)
-    ours = allocated_entity.epsilon_curve(epochs, np.array([1, 4]), 1e-5)
+    ours = random_allocation.entity_epsilon_curve(epochs, np.array([1, 4]), 1e-5)
     for number, epsilon_ in zip((1, 4), ours, strict=True):
         gaussian = epsilon(RoundEvent("user_level", 1 / math.sqrt(2)), USER, number, 1e-5)
         assert epsilon_ == pytest.approx(gaussian, rel=2e-3)
@@ -393,7 +391,7 @@ def test_a_round_twice_in_an_epoch_is_refused() -> None:
 
 def test_nothing_takes_its_rounds_for_independent_ones() -> None:
     from fl_sim.strategies.accounting import rdp
-    from fl_sim.strategies.accounting.profiles.profile_accountant import ProfileAccountant
+    from fl_sim.strategies.accounting.entity_profiles import ProfileAccountant
 
     with pytest.raises(PrivacyError, match="epoch_rounds is 20; allowed: none"):
         rdp.epsilon_curve(allocated(1.0, 20), USER, [20], 1e-5)

@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from fl_sim.strategies.ordered_sum import OrderedSum
+from fl_sim.strategies.aggregation import OrderedSum
 
 VECTORS = {
     node: np.random.default_rng(node).normal(scale=10.0**node, size=50).astype(np.float32) for node in (2, 3, 5, 9)

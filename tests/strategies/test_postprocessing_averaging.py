@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fl_sim.strategies.postprocessing.averaging import AveragingConfig, IterateAverage
+from fl_sim.strategies.postprocessing import AveragingConfig, IterateAverage
 from tests.strategies.federation import plan, run_rounds
 
 MODELS = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)

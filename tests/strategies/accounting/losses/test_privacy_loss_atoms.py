@@ -7,9 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from fl_sim.strategies.accounting.losses import composition, loss_atoms
-from fl_sim.strategies.accounting.losses.loss_atoms import LossAtoms, both_directions
-from fl_sim.strategies.accounting.losses.privacy_loss import GaussianMixturePair, GridLoss, discretize
+from fl_sim.strategies.accounting.losses import composition, privacy_loss
+from fl_sim.strategies.accounting.losses.privacy_loss import (
+    GaussianMixturePair,
+    GridLoss,
+    LossAtoms,
+    both_directions,
+    discretize,
+)
 from tests.strategies.accounting.oracles import ScalarPair
 
 TAIL = 1e-12
@@ -97,22 +102,22 @@ def test_atoms_agree_with_a_grid_of_the_case_alone(active: GaussianMixturePair, 
 @pytest.mark.parametrize("name", ["lattice", "coarse lattice", "two lattices"])
 def test_convolutions_agree_with_the_sum_of_terms(name: str) -> None:
     active = ACTIVE[name]
-    part = loss_atoms._Part(active, 1.0)
-    pieces = loss_atoms._pieces([part], TAIL)
-    lattices = loss_atoms._Lattices.of(part, 0.2, min(piece.step for piece in pieces))
+    part = privacy_loss._Part(active, 1.0)
+    pieces = privacy_loss._pieces([part], TAIL)
+    lattices = privacy_loss._Lattices.of(part, 0.2, min(piece.step for piece in pieces))
     assert lattices is not None
     x = lattices.points(pieces)
-    under_q = loss_atoms._interval_masses(x)
+    under_q = privacy_loss._masses_with_tails(x)
     assert lattices.log_ratio(x) == pytest.approx(part.log_ratio(x), rel=1e-9, abs=1e-9)
     by_terms = part.masses(x, under_q)
     assert lattices.masses(x, under_q) == pytest.approx(by_terms, rel=1e-9, abs=1e-300)
 
 
 def test_shifts_off_the_lattices_are_summed_term_by_term() -> None:
-    off = loss_atoms._Part(GaussianMixturePair(1.0, 0.0, np.sqrt(np.arange(1, 101)), np.full(100, 0.01)), 1.0)
-    assert loss_atoms._Lattices.of(off, 0.2, 0.05) is None
-    assert loss_atoms._Lattices.of(loss_atoms._Part(many(0.2, 0.2, 60), 1.0), 0.001, 0.05) is None
-    assert loss_atoms._Lattices.of(loss_atoms._Part(ACTIVE["one"], 1.0), 0.2, 0.05) is None
+    off = privacy_loss._Part(GaussianMixturePair(1.0, 0.0, np.sqrt(np.arange(1, 101)), np.full(100, 0.01)), 1.0)
+    assert privacy_loss._Lattices.of(off, 0.2, 0.05) is None
+    assert privacy_loss._Lattices.of(privacy_loss._Part(many(0.2, 0.2, 60), 1.0), 0.001, 0.05) is None
+    assert privacy_loss._Lattices.of(privacy_loss._Part(ACTIVE["one"], 1.0), 0.2, 0.05) is None
 
 
 def test_what_the_shifts_leave_out_counts_as_a_certain_loss() -> None:

@@ -1,1 +1,0 @@
-"""Privacy losses of users who take part in one round of every epoch, chosen at random."""

@@ -1,1 +1,0 @@
-"""ε of every entity, from the numbers of its sentences in each of its users."""

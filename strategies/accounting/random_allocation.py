@@ -1,0 +1,617 @@
+"""Account for random allocation: in every epoch of t rounds each user takes part in exactly one, chosen uniformly.
+
+The allocations of users and epochs are independent. The rounds of an epoch are not, so an epoch is accounted for as a
+whole; epochs compose as rounds do. A part of an epoch costs what a user costs who takes part in each of its rounds with
+probability 1/t and never twice. Proofs: docs/privacy.md, section 16.
+
+* A user alone: the loss of an epoch is that of its atoms.
+* A user with an entity of few users: that of the user together with the entity, where it is smaller.
+* A user with an entity: the allocation of all protected users is revealed. With M_r users who mention the entity in
+  round r and the user in round I, round r shifts by at most 2·M_r + 1{I = r} clips, the epoch by the root of the sum of
+  the squares.
+
+First atoms that dominate the privacy loss of one epoch in both directions, then ε of a user together with an entity,
+then the account of whole epochs for every adjacency.
+
+A user takes part in one of t rounds, chosen uniformly. In units of the user clip the epoch is dominated by
+P = (1/t) Σ_i N(e_i, z²I) against Q = N(0, z²I) (docs/privacy.md, section 16). Under Q the likelihood ratio is
+S = (1/t) Σ_i E_i with independent E_i = exp(x_i/z − 1/(2z²)), and every hockey-stick divergence of the pair is E f(S)
+with a convex f. So any S' that is larger than S in the convex order bounds both directions. Each E_i, and each sum of
+two sums, is put on a grid of values such that the mass between two grid points goes to both and keeps its mean: this
+can only raise E f. What lies above the largest grid point is cut off, and its mean counts as a certain loss. All
+numbers are positive, so that rounding is relative.
+
+The F users who mention the entity take part with one update on the smaller corpus and with another on the larger. Which
+of them share a round is revealed, and for each of these groups two disjoint sets of rounds: one contains its round on
+the smaller corpus, the other its round on the larger, for the coupling puts a group into different rounds on the two
+corpora. Within a set the round stays hidden and uniform, so that each set is random allocation over its rounds
+(docs/privacy.md, section 16, Theorem 6). A group of m users shifts by m clips, and by m + 1 where the protected user is
+in it.
+
+>>> forward, reverse = allocation_atoms(noise_multiplier=1.0, epoch_rounds=20, rounds=20, tail=1e-12)
+>>> [round(float(loss.masses.sum() + loss.infinite), 9) for loss in (forward, reverse)]
+[1.0, 1.0]
+
+>>> [case.groups for case in cases(users=1, epoch_rounds=20, with_user=True)]
+[((1, 1), (0, 1)), ((1, 2),)]
+>>> hidden = HiddenEpochs(noise_multiplier=2.0, epoch_rounds=20, users=1, with_user=True)
+>>> entity_epsilon_curve(hidden, np.array([1, 25]), delta=1e-5).round(1)
+array([1.7, 9.3])
+
+>>> user = Adjacency()
+>>> epsilon_curve(1.0, 20, user, [60], delta=1e-5).round(2)
+array([2.39])
+>>> epochs(noise_multiplier=1.0, epoch_rounds=20, rounds=45)
+{EpochEvent(noise_multiplier=1.0, epoch_rounds=20, rounds=20): 2, EpochEvent(noise_multiplier=1.0, epoch_rounds=20, rounds=5): 1}
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+from scipy.special import ndtr, ndtri
+
+from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.accounting.losses import composition
+from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GaussianMixturePair, GridLoss, LossAtoms
+from fl_sim.strategies.primitives.limits import MOST_EPOCH_ROUNDS
+
+_UNIT_ROUND_OFF = 2.0**-53
+_POINTS = 512  # grid points of a sum; a sum of two costs their square
+_PILOT = 1024  # bins from whose masses the grid points are chosen
+_FAINT = 1e-20  # mass at the lower end that needs no grid points of its own
+_FLATTEN = 0.15  # grid points follow the density to this power, so that the tails get their share
+_BACKGROUND = 0.1  # share of the densest bin that every bin adds to its density
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Sum:
+    """Hold a distribution that is, in the convex order, at least that of Σ E_i over some rounds.
+
+    Attributes:
+        values: float64 (n,), ascending, the first one 0.
+        masses: float64 (n,).
+        cut: the mean that the distribution lacks, because it was cut off above.
+        round_off: a bound on the relative error of all masses.
+    """
+
+    values: Floats
+    masses: Floats
+    cut: float
+    round_off: float
+
+
+@functools.lru_cache(maxsize=64)
+def allocation_atoms(
+    noise_multiplier: float, epoch_rounds: int, rounds: int, tail: float
+) -> tuple[LossAtoms, LossAtoms]:
+    """Return the losses of the first ``rounds`` rounds of an epoch, or of any others that are as many.
+
+    Args:
+        noise_multiplier: z, the standard deviation of the noise in units of β.
+        epoch_rounds: t, the number of rounds of which each user takes part in one.
+        rounds: the number of rounds that are released, from 1 to t; in the others nothing is.
+        tail: mean of one sum that may be cut off.
+
+    Returns:
+        The loss of the larger corpus against the smaller, and of the smaller against the larger.
+    """
+    total = _power(_single(noise_multiplier, tail), rounds, tail)
+    ratios = (total.values + (epoch_rounds - rounds)) / epoch_rounds
+    possible = ratios > 0
+    losses, smaller = np.log(ratios[possible]), total.masses[possible]
+    larger = smaller * ratios[possible]
+    missing, error = total.cut / epoch_rounds, 2 * total.round_off
+    forward = LossAtoms(losses, larger, missing, error)
+    return forward, LossAtoms(-losses[::-1], smaller[::-1].copy(), float(total.masses[~possible].sum()), error)
+
+
+def _single(noise_multiplier: float, tail: float) -> _Sum:
+    """Return E = exp(x/z − 1/(2z²)), x standard normal, on a grid of x: its mass and mean in each interval are kept."""
+    shift = 1 / noise_multiplier
+    x = np.linspace(ndtri(min(_FAINT, tail)), shift - ndtri(tail), _POINTS)
+    values = np.concatenate([[0.0], np.exp(shift * x - shift**2 / 2)])
+    masses, means = _interval_masses(x), _interval_masses(x - shift)
+    upper = np.clip((means[:-1] - values[:-1] * masses[:-1]) / np.diff(values), 0.0, masses[:-1])
+    on_grid = np.append(masses[:-1] - upper, masses[-1])
+    on_grid[1:] += upper
+    cut = max(0.0, float(means[-1] - values[-1] * masses[-1]))
+    return _Sum(values, on_grid, cut, 64 * _UNIT_ROUND_OFF * (4 + shift**2))
+
+
+def _power(one: _Sum, count: int, tail: float) -> _Sum:
+    """Return the sum of ``count`` independent copies, by doubling."""
+    if count == 1:
+        return one
+    half = _power(one, count // 2, tail)
+    double = _add(half, half, tail)
+    return _add(double, one, tail) if count % 2 else double
+
+
+def _add(first: _Sum, second: _Sum, tail: float) -> _Sum:
+    """Return the sum of two independent sums on a grid of its own."""
+    values = np.add.outer(first.values, second.values).ravel()
+    masses = np.multiply.outer(first.masses, second.masses).ravel()
+    grid = _grid(values, masses, tail)
+    above = values > grid[-1]
+    cut = float(masses[above] @ (values[above] - grid[-1]))
+    values = np.minimum(values, grid[-1])
+    below = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, len(grid) - 2)
+    upper = masses * ((values - grid[below]) / np.diff(grid)[below])
+    on_grid = _binned(below, masses - upper, len(grid)) + _binned(below + 1, upper, len(grid))
+    terms = 2 * int(np.bincount(below).max())
+    round_off = first.round_off + second.round_off + (16 + terms) * _UNIT_ROUND_OFF
+    return _Sum(grid, on_grid, first.cut + second.cut + cut, round_off)
+
+
+def _grid(values: Floats, masses: Floats, tail: float) -> Floats:
+    """Return ascending grid points, the first of them the least value, dense where P or Q has mass.
+
+    Any choice is valid: it decides only how close the bound is.
+    """
+    lowest = max(float(values[masses > _FAINT**1.5].min()), 1e-300)
+    edges = np.geomspace(lowest, float(values.max()), _PILOT + 1)
+    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, _PILOT - 1)
+    mean = float(masses @ values)
+    under_q = np.bincount(place, masses, _PILOT)
+    under_p = np.bincount(place, masses * values / mean, _PILOT)
+    first = int(np.searchsorted(np.cumsum(under_q), _FAINT))
+    last = int(np.flatnonzero(np.cumsum(under_p[::-1])[::-1] > tail)[-1])
+    density = (under_q + under_p) ** _FLATTEN
+    density += _BACKGROUND * density.max()
+    density[:first] = density[last + 1 :] = 0.0
+    share = np.concatenate([[0.0], np.cumsum(density)])
+    points = np.interp(np.linspace(0.0, share[-1], _POINTS), share, edges)
+    return np.unique(np.concatenate([[values.min()], points, edges[last + 1 : last + 2]]))
+
+
+def _binned(places: NDArray[np.int64], masses: Floats, length: int) -> Floats:
+    return np.bincount(places, masses, length).astype(np.float64, copy=False)
+
+
+def _interval_masses(x: Floats) -> Floats:
+    """Return the standard normal masses below, between and above ascending points, float64 (len(x) + 1,)."""
+    tails = ndtr(-np.abs(x))
+    one_side = (x[1:] <= 0) | (x[:-1] >= 0)
+    between = np.where(one_side, np.abs(np.diff(tails)), 1.0 - tails[1:] - tails[:-1])
+    return np.concatenate([[ndtr(x[0])], between, [ndtr(-x[-1])]])
+
+
+MOST_USERS = 5
+_HIDDEN_CASES = 16  # the most probable cases hide the rounds, the others reveal them
+_LEAST_NOISE = 0.2  # of a block in units of its shift; below, it is revealed
+_GRID = 1 << 14
+_COARSE_POINTS = 256  # of one block
+_TAIL_SHARE = 1e-4
+_FFT_ROUND_OFF = 8 * 2.0**-53
+
+Groups = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Hold which protected users share a round of an epoch.
+
+    Attributes:
+        probability: of the case.
+        groups: for each group the number of its users who take part on the smaller and on the larger corpus.
+    """
+
+    probability: float
+    groups: Groups
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenEpochs:
+    """Describe an epoch of random allocation and the protected users.
+
+    Attributes:
+        noise_multiplier: z.
+        epoch_rounds: t.
+        users: F, the number of users who mention the entity, from 1 to `MOST_USERS`.
+        with_user: whether a user is protected besides the entity.
+    """
+
+    noise_multiplier: float
+    epoch_rounds: int
+    users: int
+    with_user: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Describe a hidden round: one of ``rounds``, in which one corpus shifts by ``shift`` clips.
+
+    Attributes:
+        shift: the length of the shift, in units of β.
+        rounds: the number of rounds among which it hides.
+        larger: whether the larger corpus shifts, not the smaller.
+    """
+
+    shift: float
+    rounds: int
+    larger: bool
+
+
+def cases(users: int, epoch_rounds: int, with_user: bool) -> list[Case]:
+    """Return all cases, the most probable first.
+
+    Args:
+        users: F.
+        epoch_rounds: t.
+        with_user: whether a user is protected besides the entity.
+    """
+    result = []
+    for sizes in _partitions(users, users):
+        groups, probability = len(sizes), _partition_probability(sizes, users, epoch_rounds)
+        alone = tuple((size, size) for size in sizes)
+        if not with_user:
+            result.append(Case(probability, alone))
+            continue
+        result.append(Case(probability * (epoch_rounds - groups) / epoch_rounds, (*alone, (0, 1))))
+        for size, number in Counter(sizes).items():
+            joined = list(alone)
+            joined[sizes.index(size)] = (size, size + 1)
+            result.append(Case(probability * number / epoch_rounds, tuple(joined)))
+    return sorted((case for case in result if case.probability > 0), key=lambda case: -case.probability)
+
+
+def entity_epsilon_curve(epochs: HiddenEpochs, numbers: NDArray[np.int64], delta: float) -> Floats:
+    """Return ε after each number of epochs, float64 (len(numbers),); inf where none is provable.
+
+    Args:
+        epochs: the release of every epoch.
+        numbers: numbers of epochs, int64, ascending.
+        delta: δ, in (0, 1).
+    """
+    losses, windows = _losses(epochs, int(numbers[-1]), delta)
+    both = [
+        composition.epsilons(loss, numbers, delta, window, _GRID) for loss, window in zip(losses, windows, strict=True)
+    ]
+    return np.max(both, axis=0)
+
+
+def delta_at(epochs: HiddenEpochs, number: int, epsilon: float) -> float:
+    """Return an upper bound on δ(ε) after ``number`` epochs, the larger of both directions."""
+    losses, windows = _losses(epochs, number, composition.DELTA_IN_SEARCH)
+    pairs = zip(losses, windows, strict=True)
+    return max(composition.delta_of_loss(loss, number, epsilon, window, _GRID) for loss, window in pairs)
+
+
+def _losses(epochs: HiddenEpochs, most: int, delta: float) -> tuple[list[GridLoss], list[composition.Window]]:
+    """Return the losses of an epoch in both directions, and the windows of ``most`` epochs, which their grid spans."""
+    z, tail = epochs.noise_multiplier, composition.tail_share(delta, most)
+    epoch = _blocks(epochs)
+    width = _coarse_width(z, epoch, tail)
+    coarse = [_on_grid(z, epoch, forward, width, tail) for forward in (True, False)]
+    windows = [composition.chernoff_window(loss, most, _TAIL_SHARE * delta) for loss in coarse]
+    width = max(window.high - window.low for window in windows) / (_GRID - 2)
+    return [_on_grid(z, epoch, forward, width, tail) for forward in (True, False)], windows
+
+
+_Epoch = tuple[tuple[float, tuple[_Block, ...]], ...]
+
+
+def _blocks(epochs: HiddenEpochs) -> _Epoch:
+    """Return the probability and the blocks of each case; cases that reveal their rounds have one of one round."""
+    hidden: list[tuple[float, tuple[_Block, ...]]] = []
+    revealed: dict[int, float] = {}
+    z, epoch_rounds = epochs.noise_multiplier, epochs.epoch_rounds
+    for index, case in enumerate(cases(epochs.users, epoch_rounds, epochs.with_user)):
+        shifts = [(size, larger) for group in case.groups for size, larger in zip(group, (False, True), strict=True)]
+        moving = [(size, larger) for size, larger in shifts if size]
+        if len(moving) > epoch_rounds:  # the same round on both corpora
+            square = sum(sum(group) ** 2 for group in case.groups)
+            revealed[square] = revealed.get(square, 0.0) + case.probability
+        elif index >= _HIDDEN_CASES:
+            square = sum(size**2 for size, _ in moving)
+            revealed[square] = revealed.get(square, 0.0) + case.probability
+        else:
+            each = epoch_rounds // len(moving)
+            blocks = [_Block(size, each if z / size >= _LEAST_NOISE else 1, up) for size, up in moving]
+            hidden.append((case.probability, tuple(blocks)))
+    alone = [(p, (_Block(math.sqrt(square), 1, larger=True),)) for square, p in revealed.items()]
+    return (*hidden, *alone)
+
+
+def _on_grid(z: float, epoch: _Epoch, forward: bool, width: float, tail: float) -> GridLoss:
+    """Return the loss of an epoch in one direction: the mixture of its cases, each a sum of independent losses."""
+    losses = [_case_on_grid(z, blocks, forward, width, tail) for _, blocks in epoch]
+    first = min(loss.first for loss in losses)
+    masses = np.zeros(max(loss.first + len(loss.masses) for loss in losses) - first)
+    infinite = max(0.0, 1.0 - sum(probability for probability, _ in epoch))
+    for (probability, _), loss in zip(epoch, losses, strict=True):
+        masses[loss.first - first :][: len(loss.masses)] += probability * loss.masses
+        infinite += probability * loss.infinite
+    return GridLoss(width, first, masses, infinite, max(loss.round_off for loss in losses))
+
+
+def _case_on_grid(z: float, blocks: Sequence[_Block], forward: bool, width: float, tail: float) -> GridLoss:
+    """Return the loss of independent blocks; a block of the smaller corpus has its directions exchanged."""
+    numbers = Counter(blocks).items()
+    factors = [(_atoms(z, block, tail)[forward != block.larger].on_grid(width), n) for block, n in numbers]
+    if len(blocks) == 1:
+        return factors[0][0]
+    length = sum(n * (len(loss.masses) - 1) for loss, n in factors) + 1
+    size = fft.next_fast_len(length, real=True)
+    product: np.ndarray = np.ones(size // 2 + 1, dtype=complex)
+    for loss, n in factors:
+        product = product * fft.rfft(loss.masses, size) ** n
+    masses = np.maximum(fft.irfft(product, size)[:length], 0.0)
+    transforms = _FFT_ROUND_OFF * (math.log2(size) + 1) * (len(blocks) + 1) * math.sqrt(size)
+    return GridLoss(
+        width,
+        sum(n * loss.first for loss, n in factors),
+        masses,
+        sum(n * loss.infinite for loss, n in factors),
+        transforms + sum(n * loss.round_off for loss, n in factors),
+    )
+
+
+def _atoms(z: float, block: _Block, tail: float) -> tuple[LossAtoms, LossAtoms]:
+    return allocation_atoms(z / block.shift, block.rounds, block.rounds, tail)
+
+
+def _coarse_width(z: float, epoch: _Epoch, tail: float) -> float:
+    """Return a width at which the widest block has `_COARSE_POINTS` grid points."""
+    atoms = [_atoms(z, block, tail)[0] for _, blocks in epoch for block in set(blocks)]
+    return float(max(loss.losses[-1] - loss.losses[0] for loss in atoms)) / _COARSE_POINTS
+
+
+def _partitions(total: int, largest: int) -> Iterator[tuple[int, ...]]:
+    """Yield the partitions of ``total`` into parts of at most ``largest``, each in descending order."""
+    if total == 0:
+        yield ()
+    for part in range(min(total, largest), 0, -1):
+        for rest in _partitions(total - part, part):
+            yield (part, *rest)
+
+
+def _partition_probability(sizes: tuple[int, ...], users: int, epoch_rounds: int) -> float:
+    """Return the probability that users who choose one of t rounds each form groups of these sizes."""
+    ways = math.factorial(users)
+    for size in sizes:
+        ways //= math.factorial(size)
+    for number in Counter(sizes).values():
+        ways //= math.factorial(number)
+    return ways * math.perm(epoch_rounds, len(sizes)) / epoch_rounds**users
+
+
+_EXACT_COUNTS = 16  # numbers of rounds of a curve for which ε of a user is computed
+_MOST_STEPS = 200_000  # of the exact distribution of the epoch's shift
+_MOST_CASES = 32
+_SEARCH_STEPS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEvent:
+    """Describe the release of ``rounds`` rounds of one epoch of random allocation, the update clipped to β.
+
+    Attributes:
+        noise_multiplier: z > 0, the smallest of the rounds.
+        epoch_rounds: t, the number of rounds of the epoch.
+        rounds: the number of its rounds that are released, from 1 to t.
+
+    Raises:
+        PrivacyError: if ``rounds`` is impossible, as when a round of the epoch was released twice.
+    """
+
+    noise_multiplier: float
+    epoch_rounds: int
+    rounds: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rounds <= self.epoch_rounds:
+            raise PrivacyError(
+                f"an epoch of {self.epoch_rounds} rounds has {self.rounds} releases; allowed: each round once"
+            )
+
+
+def check_epoch(epoch_rounds: int, q_u: float, strategy: str) -> None:
+    """Raise PrivacyError unless random allocation over ``epoch_rounds`` rounds fits the rate and the strategy."""
+    if strategy != "user_level":
+        raise PrivacyError(f"epoch_rounds is {epoch_rounds} and strategy is {strategy!r}; allowed: with 'user_level'")
+    if not 1 <= epoch_rounds <= MOST_EPOCH_ROUNDS:
+        raise PrivacyError(f"epoch_rounds is {epoch_rounds}; allowed: an integer from 1 to {MOST_EPOCH_ROUNDS}")
+    if not math.isclose(q_u, 1 / epoch_rounds, rel_tol=1e-9):
+        raise PrivacyError(
+            f"q_u is {q_u:g} and epoch_rounds is {epoch_rounds}; allowed: q_u {1 / epoch_rounds:.6g}, or none, because "
+            "each user takes part in one round of an epoch"
+        )
+
+
+def epochs(noise_multiplier: float, epoch_rounds: int, rounds: int) -> dict[EpochEvent, int]:
+    """Return the epochs of a training of ``rounds`` rounds: the whole ones, and the last one if it is not whole."""
+    whole, rest = divmod(rounds, epoch_rounds)
+    events = {EpochEvent(noise_multiplier, epoch_rounds, epoch_rounds): whole}
+    if rest:
+        events[EpochEvent(noise_multiplier, epoch_rounds, rest)] = 1
+    return {event: count for event, count in events.items() if count}
+
+
+def part(event: EpochEvent, adjacency: Adjacency, count: int, tail: float) -> composition.Part | composition.AtomPart:
+    """Return ``count`` equal epochs with their dominating pair, for composition with other rounds.
+
+    Args:
+        event: the release of one epoch.
+        adjacency: the protected user and entity.
+        count: the number of epochs.
+        tail: probability mass that each truncation may cut off.
+    """
+    if _is_revealed(event.noise_multiplier, adjacency):
+        return composition.Part(_revealed(event.epoch_rounds, adjacency, tail), event.noise_multiplier, count)
+    atoms = allocation_atoms(event.noise_multiplier, event.epoch_rounds, event.rounds, tail)
+    return composition.AtomPart(atoms, count)
+
+
+def epsilon_curve(
+    noise_multiplier: float, epoch_rounds: int, adjacency: Adjacency, rounds: Sequence[int], delta: float
+) -> NDArray[np.float64]:
+    """Return ε after each number of rounds, float64 (len(rounds),); inf where none is provable.
+
+    For a long curve ε is computed at a few numbers of rounds; between two of them the later, larger ε holds, because
+    the earlier rounds are a part of what the later ones release.
+
+    Args:
+        noise_multiplier: z.
+        epoch_rounds: t.
+        adjacency: the protected user and entity.
+        rounds: numbers of rounds, each at least 1.
+        delta: δ, in (0, 1).
+    """
+    wanted = np.asarray(rounds, dtype=np.int64)
+    if _is_revealed(noise_multiplier, adjacency):
+        numbers, position = np.unique(-(-wanted // epoch_rounds), return_inverse=True)
+        tail = composition.tail_share(delta, int(numbers[-1]))
+        pair = _revealed(epoch_rounds, adjacency, tail)
+        curve = composition.epsilon_curve(pair, noise_multiplier, numbers, delta)
+        if hidden := _hidden(noise_multiplier, epoch_rounds, adjacency):
+            curve = np.minimum(curve, entity_epsilon_curve(hidden, numbers, delta))
+        return curve[position]
+    tail = composition.tail_share(delta, int(wanted.max()))
+    computed = _computed_counts(np.unique(wanted), epoch_rounds)
+    epsilons = [_epsilon(noise_multiplier, epoch_rounds, adjacency, int(count), delta, tail) for count in computed]
+    monotone = np.minimum.accumulate(np.array(epsilons)[::-1])[::-1]
+    return monotone[np.searchsorted(computed, wanted)]
+
+
+def delta_of(noise_multiplier: float, epoch_rounds: int, adjacency: Adjacency, rounds: int, epsilon: float) -> float:
+    """Return an upper bound on δ(ε) after ``rounds`` rounds: nearly the smallest δ whose ε is at most ``epsilon``.
+
+    Args:
+        noise_multiplier: z.
+        epoch_rounds: t.
+        adjacency: the protected user and entity.
+        rounds: number of rounds.
+        epsilon: ε, finite and at least 0.
+    """
+    tail = composition.tail_share(composition.DELTA_IN_SEARCH, rounds)
+    if _is_revealed(noise_multiplier, adjacency):
+        number = -(-rounds // epoch_rounds)
+        revealed = composition.delta_at(_revealed(epoch_rounds, adjacency, tail), noise_multiplier, number, epsilon)
+        hidden = _hidden(noise_multiplier, epoch_rounds, adjacency)
+        return min(revealed, delta_at(hidden, number, epsilon) if hidden else 1.0)
+    low, high = math.log(composition.DELTA_IN_SEARCH), 0.0
+    for _ in range(_SEARCH_STEPS):
+        middle = (low + high) / 2
+        at = _epsilon(noise_multiplier, epoch_rounds, adjacency, rounds, math.exp(middle), tail)
+        low, high = (low, middle) if at <= epsilon else (middle, high)
+    return math.exp(high)
+
+
+def composed(events: Mapping[EpochEvent, int], adjacency: Adjacency, delta: float, tail: float) -> float:
+    """Return ε of epochs that differ in nothing but the number of rounds that are released.
+
+    Args:
+        events: the number of epochs of each kind, not empty.
+        adjacency: the protected user and entity.
+        delta: δ, in (0, 1).
+        tail: probability mass that each truncation may cut off.
+    """
+    event = next(iter(events))
+    if not _is_revealed(event.noise_multiplier, adjacency):
+        return composition.epsilon_of_parts([part(kind, adjacency, n, tail) for kind, n in events.items()], delta)
+    whole = sum(events.values()) * event.epoch_rounds
+    return float(epsilon_curve(event.noise_multiplier, event.epoch_rounds, adjacency, [whole], delta)[0])
+
+
+def _epsilon(z: float, epoch_rounds: int, adjacency: Adjacency, rounds: int, delta: float, tail: float) -> float:
+    return composed(epochs(z, epoch_rounds, rounds), adjacency, delta, tail)
+
+
+def _computed_counts(counts: NDArray[np.int64], epoch_rounds: int) -> NDArray[np.int64]:
+    """Return the numbers of rounds for which ε is computed, ascending; the last one is that of ``counts``."""
+    if len(counts) <= _EXACT_COUNTS:
+        return counts
+    spread = np.linspace(counts[0], counts[-1], _EXACT_COUNTS).round().astype(np.int64)
+    whole = -(-spread // epoch_rounds) * epoch_rounds  # the end of an epoch: one loss serves all of them
+    within = spread[spread < epoch_rounds]
+    return np.unique(np.concatenate([within, whole[whole < counts[-1]], counts[-1:]]))
+
+
+def _is_revealed(noise_multiplier: float, adjacency: Adjacency) -> bool:
+    """Tell whether the pair that reveals the allocation is used: for an entity, no user, or very little noise."""
+    alone = adjacency.user_sentences > 0 and adjacency.entity_bound.total == 0
+    return not alone or noise_multiplier < _LEAST_NOISE
+
+
+def _hidden(noise_multiplier: float, epoch_rounds: int, adjacency: Adjacency) -> HiddenEpochs | None:
+    """Return the epoch that hides the rounds of the protected users; None for no entity, many users or little noise."""
+    users = min(adjacency.entity_bound.users, adjacency.entity_bound.total)
+    if not 1 <= users <= MOST_USERS or noise_multiplier < _LEAST_NOISE:
+        return None
+    return HiddenEpochs(noise_multiplier, epoch_rounds, users, adjacency.user_sentences > 0)
+
+
+def _revealed(epoch_rounds: int, adjacency: Adjacency, tail: float) -> tuple[GaussianMixturePair, ...]:
+    """Return the dominating pair of an epoch whose allocation is revealed: one case per length of its shift."""
+    entity_bound = adjacency.entity_bound
+    users = min(entity_bound.users, entity_bound.total)
+    with_user = adjacency.user_sentences > 0
+    if users * users * epoch_rounds <= _MOST_STEPS:
+        squares, probabilities = _squared_shift(epoch_rounds, users, with_user)
+    else:
+        squares, probabilities = _largest_squared_shift(epoch_rounds, users, with_user, tail)
+    size = -(-len(squares) // _MOST_CASES)
+    starts = np.arange(0, len(squares), size)
+    ends = np.minimum(starts + size, len(squares)) - 1
+    merged = np.add.reduceat(probabilities, starts)
+    return tuple(_case(float(p), math.sqrt(square)) for p, square in zip(merged, squares[ends].tolist(), strict=True))
+
+
+def _case(probability: float, shift: float) -> GaussianMixturePair:
+    shifts = np.array([shift]) if shift else np.empty(0)
+    return GaussianMixturePair(probability, 0.0 if shift else 1.0, shifts, np.ones(len(shifts)))
+
+
+@functools.lru_cache(maxsize=64)
+def _squared_shift(epoch_rounds: int, users: int, with_user: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the distribution of Σ_r (2·M_r + 1{I = r})²: ascending values and probabilities, float64 (k,) each.
+
+    M is the number of ``users`` in each of the rounds. They are drawn round by round; I is the last round, because all
+    rounds are alike.
+    """
+    law = np.zeros((users + 1, users**2 + 1))  # by users not drawn yet, and Σ M_r² so far
+    law[users, 0] = 1.0
+    for left in range(epoch_rounds, 1, -1):
+        law = _one_round(law, 1 / left)
+    values: dict[int, float] = {}
+    for last in range(users + 1):
+        here = (2 * last + with_user) ** 2
+        for square in np.flatnonzero(law[last]):
+            values[4 * int(square) + here] = values.get(4 * int(square) + here, 0.0) + float(law[last, square])
+    ordered = sorted(values)
+    return np.array(ordered, dtype=np.float64), np.array([values[value] for value in ordered])
+
+
+def _one_round(law: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
+    """Draw the users of one round, each with probability ``rate``, and add the square of their number."""
+    from scipy import stats  # half a second to import, which no configuration needs
+
+    drawn = np.zeros_like(law)
+    for waiting in range(len(law)):
+        for taken, probability in enumerate(stats.binom.pmf(np.arange(waiting + 1), waiting, rate)):
+            square = taken**2
+            drawn[waiting - taken, square:] += probability * law[waiting, : law.shape[1] - square]
+    return drawn
+
+
+def _largest_squared_shift(
+    epoch_rounds: int, users: int, with_user: bool, tail: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return a bound on Σ_r (2·M_r + 1{I = r})² that holds with probability 1 − ``tail``, and that probability.
+
+    No M_r exceeds m but with that probability, so that Σ M_r² ≤ m·F.
+    """
+    from scipy import stats  # half a second to import, which no configuration needs
+
+    most = int(min(stats.binom.isf(tail / epoch_rounds, users, 1 / epoch_rounds), users))
+    square = 4 * most * users + (4 * most + 1) * with_user
+    return np.array([float(square)]), np.array([1.0 - tail])
