@@ -29,8 +29,7 @@ from torch.nn import functional
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
-from fl_sim.clients.batches import Batch
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Batch, Example
 from fl_sim.clients.gradients.clipped_sums import GradientSum
 from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.models import Architecture

@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from fl_sim.clients.examples import Examples
+from fl_sim.clients.batches import Examples
 from fl_sim.clients.gradients.clipped_sums import GradientSum
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_spec import ModelSpec

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "engine"))
 import plain
 from engine_comparison import LENGTH, VOCABULARY, _save_tokenizer
 
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Example
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.selection import Selection

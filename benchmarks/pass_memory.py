@@ -21,7 +21,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.private_step import random_gpt2
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Example
 from fl_sim.clients.gradients.clipped_sums import GradientSum
 from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.models.language_model import LanguageModel

@@ -28,7 +28,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Example
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.clients.selection import Selection

@@ -9,11 +9,11 @@ from contextlib import closing
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from fl_sim.clients.free_memory import return_freed_memory
-from fl_sim.clients.round_progress import RoundProgress
 from fl_sim.clients.selection import select_for, thin
 from fl_sim.clients.training import bounded_sum
-from fl_sim.clients.workspace import Workspace, open_workspace
+from fl_sim.clients.worker.round_progress import RoundProgress
+from fl_sim.clients.worker.workspace import Workspace, open_workspace
+from fl_sim.clients.worker_resources import return_freed_memory
 from fl_sim.strategies.messages import TRAIN_ACTION, TrainRequest
 
 log = logging.getLogger(__name__)

@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Example
+from fl_sim.clients.device import attempt, does_not_fit
 from fl_sim.clients.gradients.clipped_sums import Tally
 from fl_sim.clients.gradients.user_sums import UserSums, user_sums, with_targets
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import sentence_losses
-from fl_sim.clients.out_of_memory import attempt, does_not_fit
 from fl_sim.strategies.client_rules import LocalSteps
 from fl_sim.strategies.primitives import streams
 

@@ -6,7 +6,7 @@ evaluation serve both (`fl_sim.clients.models.losses`, `fl_sim.clients.gradients
 held-out figures.
 
 >>> import numpy as np
->>> from fl_sim.clients.examples import Example
+>>> from fl_sim.clients.batches import Example
 >>> NextWord().predictions(Example(np.array([0, 7, 8, 1])))
 3
 """
@@ -23,10 +23,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_sim.clients.batches import NO_TARGET, Batch, padded, padded_states, positions_of
+from fl_sim.clients.batches import NO_CLASS, NO_TARGET, Batch, Example, padded, padded_states, positions_of
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.examples import NO_CLASS, Example
-from fl_sim.clients.models.model_names import TaskName
+from fl_sim.clients.models.model_spec import TaskName
 
 
 @dataclass(frozen=True, eq=False)

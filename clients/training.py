@@ -31,14 +31,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from fl_sim.clients.examples import Example, Examples
+from fl_sim.clients.batches import Example, Examples
 from fl_sim.clients.gradients.clipped_sums import GradientSum, Tally
 from fl_sim.clients.gradients.ghost_pass import GradientPath, gradient_path
 from fl_sim.clients.gradients.user_sums import UserSums, user_sums
 from fl_sim.clients.local_steps import is_one_step, local_updates, single_steps
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.clients.selection import Selection
-from fl_sim.clients.weighted_selection import WeightedSelection
+from fl_sim.clients.selection import Selection, WeightedSelection
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps, WeightedGradients
 from fl_sim.strategies.messages import MessageError, TrainReply, rule_from_json, rule_to_json
 from fl_sim.strategies.primitives import streams

@@ -107,7 +107,7 @@ class Shard(NamedTuple):
         node: its id; None if the node that holds these users is absent, so that they count as zero.
         first: the first user.
         stop: the last user plus one.
-        workspace: JSON that names the corpus and the model (``fl_sim.clients.workspace``).
+        workspace: JSON that names the corpus and the model (``fl_sim.clients.worker.workspace``).
         turn: the place of the node in the sum, different for every node; the same in every run of one seed.
     """
 
@@ -123,7 +123,7 @@ class Federation:
     """Describe the population of a simulation: the workspace of the nodes and the load of each user.
 
     Attributes:
-        workspace: JSON that names the corpus and the model (``fl_sim.clients.workspace``).
+        workspace: JSON that names the corpus and the model (``fl_sim.clients.worker.workspace``).
         sentences_per_user: the number of sentences of each user, int64 (U,); it only balances the nodes.
         seed: the run's root seed.
     """

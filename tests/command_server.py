@@ -105,7 +105,7 @@ def serving(variables: Mapping[str, str] = os.environ) -> Iterator[CommandServer
 def _warm_up() -> None:
     """Import what commands need, and make once what libraries keep in memory: a model's classes, fonts."""
     import fl_sim
-    from fl_sim.clients.libraries import load_libraries
+    from fl_sim.clients.worker.libraries import load_libraries
 
     load_libraries()
     ours = (module.name for module in pkgutil.walk_packages(fl_sim.__path__, "fl_sim."))

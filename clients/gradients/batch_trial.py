@@ -20,12 +20,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fl_sim.clients.examples import Example
-from fl_sim.clients.ghost_norms.layer_handlers import Layer
+from fl_sim.clients.batches import Example
+from fl_sim.clients.device import attempt, does_not_fit, full_precision
+from fl_sim.clients.ghost_norms import Layer
 from fl_sim.clients.gradients.clipped_sums import Tally, add_clipped, add_one
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.clients.out_of_memory import attempt, does_not_fit
-from fl_sim.clients.products import full_precision
 
 _CLIP = 1.0  # any: norms take the memory
 _MASKS = 0  # the seed of the dropout masks

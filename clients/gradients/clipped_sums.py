@@ -32,16 +32,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_sim.clients.batches import Batch, batch_tokens, micro_batches, padded_size
+from fl_sim.clients.batches import Batch, Example, batch_tokens, micro_batches, padded_size
+from fl_sim.clients.device import attempt, does_not_fit, full_precision, halves
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.examples import Example
-from fl_sim.clients.ghost_norms.layer_gradients import Contribution, NotCovered
-from fl_sim.clients.ghost_norms.layer_handlers import Layer
+from fl_sim.clients.ghost_norms import Contribution, Layer, NotCovered
 from fl_sim.clients.gradients.ghost_pass import covered_layers, each_gradient, sentence_gradients
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
-from fl_sim.clients.out_of_memory import attempt, does_not_fit, halves
-from fl_sim.clients.products import full_precision
 
 # A sentence whose rounding allowance exceeds this share of its squared norm is recomputed on its own: its clipped
 # gradient would never exceed c, but would be scaled down more than necessary.

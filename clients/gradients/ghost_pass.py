@@ -24,18 +24,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from fl_sim.clients.batches import NO_TARGET, Batch
-from fl_sim.clients.examples import Example
-from fl_sim.clients.ghost_norms.layer_gradients import Contribution, Norms, NotCovered, Record
-from fl_sim.clients.ghost_norms.layer_handlers import EmbeddingLayer, Layer, LinearLayer, TiedLayer, handler_of
+from fl_sim.clients.batches import NO_TARGET, Batch, Example
+from fl_sim.clients.device import cannot_be_ordered, does_not_fit, is_out_of_memory
+from fl_sim.clients.ghost_norms import (
+    Contribution,
+    EmbeddingLayer,
+    Layer,
+    LinearLayer,
+    Norms,
+    NotCovered,
+    Record,
+    TiedLayer,
+    handler_of,
+)
 from fl_sim.clients.gradients.head_blocks import HeadRecord, Seen, head_record, loss_and_score_gradient
 from fl_sim.clients.gradients.tape import Tape
-from fl_sim.clients.models.frozen_head import frozen_head
+from fl_sim.clients.models.frozen_head import frozen_head, left_out
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
-from fl_sim.clients.models.output_blocks import left_out
-from fl_sim.clients.out_of_memory import does_not_fit, is_out_of_memory
-from fl_sim.clients.products import cannot_be_ordered
 
 log = logging.getLogger(__name__)
 

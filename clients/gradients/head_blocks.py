@@ -1,7 +1,7 @@
 """Per-sentence gradients of an output layer that trains, without the scores of a whole batch.
 
 The gradient in the scores, G (B, T, V), is as large as the scores. So losses, the gradient in the layer's input and the
-norms of its weight are computed for blocks of whole sentences (`fl_sim.clients.models.output_blocks`), and for the sum
+norms of its weight are computed for blocks of whole sentences (`fl_sim.clients.models.frozen_head`), and for the sum
 of clipped gradients each block's G is computed once more. That takes one more product with the weight, and the memory
 of one block. If the table of word vectors is the weight, too, what the inner product of both gradients needs of G is
 kept: G[t', x_t] for the words x of the sentence.
@@ -23,12 +23,23 @@ import torch
 from torch import nn
 
 from fl_sim.clients.batches import NO_TARGET, Batch
+from fl_sim.clients.device import is_out_of_memory
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.ghost_norms.layer_gradients import Contribution, Lookup, PerSentence, Product, Record, full, scaled
-from fl_sim.clients.ghost_norms.layer_handlers import EmbeddingLayer, Layer, LinearLayer, TiedLayer
+from fl_sim.clients.ghost_norms import (
+    Contribution,
+    EmbeddingLayer,
+    Layer,
+    LinearLayer,
+    Lookup,
+    PerSentence,
+    Product,
+    Record,
+    TiedLayer,
+    full,
+    scaled,
+)
+from fl_sim.clients.models.frozen_head import blocked_layer, row_blocks, rows_of, scores_of, size_of
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.clients.models.output_blocks import blocked_layer, row_blocks, rows_of, scores_of, size_of
-from fl_sim.clients.out_of_memory import is_out_of_memory
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ import torch
 from torch import nn
 from torch.autograd import Function
 
-from fl_sim.clients.ghost_norms.layer_gradients import NotCovered, Record
-from fl_sim.clients.products import full_precision
+from fl_sim.clients.device import full_precision
+from fl_sim.clients.ghost_norms import NotCovered, Record
 
 Receive = Callable[[nn.Module, Record], None]
 

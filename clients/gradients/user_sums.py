@@ -28,15 +28,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fl_sim.clients.batches import NO_TARGET, Batch, user_groups
-from fl_sim.clients.examples import Example
-from fl_sim.clients.ghost_norms.layer_gradients import Contribution, NotCovered
+from fl_sim.clients.batches import NO_TARGET, Batch, Example, user_groups
+from fl_sim.clients.device import attempt, full_precision, halves
+from fl_sim.clients.ghost_norms import Contribution, NotCovered
 from fl_sim.clients.gradients import clipped_sums
 from fl_sim.clients.gradients.clipped_sums import GradientSum, Tally
 from fl_sim.clients.gradients.ghost_pass import Pass, ghost_pass
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.clients.out_of_memory import attempt, halves
-from fl_sim.clients.products import full_precision
 
 Floats = npt.NDArray[np.float64]
 

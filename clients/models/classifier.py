@@ -1,7 +1,7 @@
 """A body and a softmax head, which predict a sentence's class.
 
 The head is linear and reads one state of each sentence, so a frozen body has to read a sentence only once
-(`fl_sim.clients.features`).
+(`fl_sim.clients.frozen_states`).
 
 >>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> from fl_sim.clients.models.architectures.recurrent import AWD_LSTM
@@ -24,7 +24,7 @@ from torch.nn import functional
 from fl_sim.clients.batches import Batch
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.architecture import Architecture
-from fl_sim.clients.models.model_names import POOLER, Pooling
+from fl_sim.clients.models.model_spec import POOLER, Pooling
 
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec

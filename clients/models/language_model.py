@@ -1,8 +1,17 @@
 """A model for a task as clients train it: one flat vector of trainable parameters, batches in, scores out.
 
 Only the trainable parameters travel between server and clients (``LanguageModel.get_vector``); what is frozen is
-loaded once per process (`fl_sim.clients.workspace`). What differs between families of models is in their
+loaded once per process (`fl_sim.clients.worker.workspace`). What differs between families of models is in their
 `fl_sim.clients.models.architectures.architecture.Architecture`.
+
+First the check of a model of another package or module, before it trains.
+
+>>> from fl_sim.clients.models.architectures.model_source import ModelSource
+>>> from fl_sim.clients.models.architectures.transformer import PRETRAINED
+>>> with plugin_errors("mine:Model", ModelSource(PRETRAINED, "mine:Model", ships=False)):
+...     raise RuntimeError("bad shape")
+Traceback (most recent call last):
+fl_sim.clients.errors.ModelError: model 'mine:Model' fails with RuntimeError: bad shape
 
 >>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
@@ -20,32 +29,108 @@ import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fl_sim.clients.batches import Batch, batch_tokens, validate
+from fl_sim.clients.batches import NO_CLASS, NO_TARGET, Batch, Example, batch_tokens, validate
+from fl_sim.clients.device import in_fixed_order, make_repeatable, tf32
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.examples import NO_CLASS, Example
-from fl_sim.clients.models import frozen_weights, tuning
+from fl_sim.clients.models import parameters, tuning
 from fl_sim.clients.models.architectures.architecture import UNBOUNDED, Architecture, check_dropout
 from fl_sim.clients.models.architectures.declared_size import check_declared
 from fl_sim.clients.models.architectures.model_source import ModelSource, source_of
 from fl_sim.clients.models.checkpointing import checkpointed
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.parameters import TrainableParameters
-from fl_sim.clients.models.plugin_check import check_scores, plugin_errors
 from fl_sim.clients.models.tokenizers import Vocabulary, boundary_ids
-from fl_sim.clients.products import in_fixed_order, make_repeatable, tf32
 from fl_sim.clients.tasks import NextWord, Task
 from fl_sim.input_files import read_bytes
 
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec
+
+_LENGTHS = (3, 5, 8)  # tokens of the sentences that are tried
+_TOLERANCE = 1e-4  # of the largest score
+
+
+class ScoringModel(Protocol):
+    """A model that scores batches (`fl_sim.clients.models.language_model.LanguageModel`)."""
+
+    task: Task
+    max_tokens: int
+    vocabulary_size: int
+
+    def batch(self, examples: Sequence[Example]) -> Batch: ...
+
+    def logits(self, batch: Batch) -> torch.Tensor: ...
+
+
+@contextmanager
+def plugin_errors(name: str, source: ModelSource) -> Iterator[None]:
+    """Turn what a plug-in raises within the block into a ModelError of one line; errors of our own models pass."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        if source.ships:
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"model {name!r} fails with {type(error).__name__}: {reason}") from error
+
+
+def check_scores(model: ScoringModel, name: str) -> None:
+    """Check that scores have the right shape and do not depend on other sentences, on padding or on later words.
+
+    Args:
+        model: the model.
+        name: its name, for the message.
+
+    Raises:
+        ModelError: the scores fail one of these checks; the message names it.
+    """
+    draws = np.random.default_rng(0)
+    lengths = [min(length, model.task.longest(model.max_tokens)) for length in _LENGTHS]
+    tokens = [draws.integers(0, model.vocabulary_size, size=length) for length in lengths]
+    examples = [Example(sentence, target=0, number=number) for number, sentence in enumerate(tokens)]
+    batch = model.batch(examples)
+    with torch.no_grad():
+        together = model.logits(batch)
+        expected = (*batch.targets.shape, len(model.task.classes) or model.vocabulary_size)
+        if tuple(together.shape) != expected:
+            raise ModelError(f"model {name!r} returns scores of shape {tuple(together.shape)}; allowed: {expected}")
+        allowed = _TOLERANCE * float(together.abs().max())
+        for row, example in enumerate(examples):
+            alone = model.batch([example])
+            known = alone.targets[0] != NO_TARGET
+            scores = model.logits(alone)[0]
+            if not _agree(scores[known], together[row, : len(known)][known], allowed):
+                raise ModelError(
+                    f"model {name!r} scores a sentence otherwise beside other sentences; allowed: scores that depend "
+                    "on the sentence alone (docs/privacy.md, section 2)"
+                )
+            if model.task.classes:
+                continue
+            if not _agree(model.logits(_ended_otherwise(alone))[0, :-1], scores[:-1], allowed):
+                raise ModelError(f"model {name!r} reads the word that it predicts; allowed: the words before it")
+
+
+def _agree(scores: torch.Tensor, others: torch.Tensor, allowed: float) -> bool:
+    return bool(((scores - others).abs() <= allowed).all())
+
+
+def _ended_otherwise(batch: Batch) -> Batch:
+    """Return a batch of one sentence with another last input."""
+    inputs = batch.inputs.clone()
+    inputs[:, -1] = torch.where(inputs[:, -1] == 0, 1, 0)
+    return replace(batch, inputs=inputs)
+
 
 _HEAD_FILE = "head.safetensors"
 _SPEC_FILE = "spec.json"
@@ -70,7 +155,7 @@ class LanguageModel:
         vocabulary_size: number of rows of the embedding.
         parameters: the trainable parameters as a flat view.
         recomputed: the blocks that are computed again in the backward pass; empty without ``model.checkpointing``.
-        in_fixed_order: whether backward passes run under `fl_sim.clients.products.in_fixed_order`; set once it is known
+        in_fixed_order: whether backward passes run under `fl_sim.clients.device.in_fixed_order`; set once it is known
             that they can, on an accelerator.
         lower: the frozen layers below the adapters, whose states are kept; ``None`` if sentences are read from tokens.
     """
@@ -145,7 +230,7 @@ class LanguageModel:
 
     @property
     def reads_features(self) -> bool:
-        """Whether the body is frozen, so that it has to read a sentence only once (`fl_sim.clients.features`)."""
+        """Whether the body is frozen, so that it has to read a sentence only once (`fl_sim.clients.frozen_states`)."""
         return self.classifier is not None and not any(p.requires_grad for p in self.classifier.body.parameters())
 
     def get_vector(self) -> NDArray[np.float32]:
@@ -318,7 +403,7 @@ def load_model(spec: ModelSpec, seed: int, task: Task | None = None) -> Language
         module = _tuned(source.architecture, module, spec, task)
         module = module.to(device)
         if spec.frozen_precision != "float32":
-            frozen_weights.share(module, spec, seed, repr((task.name, task.classes)))
+            parameters.share(module, spec, seed, repr((task.name, task.classes)))
         model = LanguageModel(module, tokenizer, spec, seed, task, source)
         if not source.ships:
             check_scores(model, spec.name)
@@ -383,7 +468,7 @@ def _tuned(architecture: Architecture, module: nn.Module, spec: ModelSpec, task:
     if spec.tune == "bias":
         tuning.train_biases(module, head, spec)
     if spec.frozen_precision != "float32":
-        frozen_weights.store(module, spec.frozen_precision)
+        parameters.store(module, spec.frozen_precision)
     return module
 
 

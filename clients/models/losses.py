@@ -17,12 +17,18 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from fl_sim.clients.batches import NO_TARGET, Batch, batch_tokens, micro_batches
-from fl_sim.clients.examples import Example
-from fl_sim.clients.models.frozen_head import FrozenHead, frozen_head
+from fl_sim.clients.batches import NO_TARGET, Batch, Example, batch_tokens, micro_batches
+from fl_sim.clients.device import in_parts
+from fl_sim.clients.models.frozen_head import (
+    FrozenHead,
+    blocked_layer,
+    blocks_of,
+    frozen_head,
+    left_out,
+    rows_of,
+    scores_of,
+)
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.clients.models.output_blocks import blocked_layer, blocks_of, left_out, rows_of, scores_of
-from fl_sim.clients.out_of_memory import in_parts
 from fl_sim.clients.tasks import HeldOut
 
 

@@ -1,4 +1,12 @@
-"""The trainable parameters of a module as one ordered vector, which is what travels between server and clients.
+"""The parameters of a module: those that train as one ordered vector, frozen matrices in half precision.
+
+The vector is what travels between server and clients. Frozen matrices in bfloat16 or float16 take half the memory.
+
+Matrices of linear layers and tables of word vectors are stored so; scales, biases and whatever trains stay
+float32.
+Within autocast a product takes them as they are (`model.precision`). Elsewhere each is widened to float32 for its
+product, forward and backward, and is not kept: evaluation and the check of per-sentence gradients are computed in
+float32 from the weights that are stored.
 
 >>> parameters = TrainableParameters(nn.Linear(2, 1))
 >>> parameters.shapes()
@@ -6,18 +14,32 @@
 >>> parameters.write(np.array([1.0, 2.0, 3.0]))
 >>> parameters.read()
 array([1., 2., 3.], dtype=float32)
+
+>>> layer = nn.Linear(2, 2).requires_grad_(False)
+>>> store(layer, "bfloat16")
+>>> layer.weight.dtype, layer.bias.dtype, layer(torch.ones(1, 2)).dtype
+(torch.bfloat16, torch.float32, torch.float32)
 """
 
 from __future__ import annotations
 
+import functools
+import json
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn import functional
 
 from fl_sim.clients.errors import ModelError
+
+if TYPE_CHECKING:
+    from fl_sim.clients.models.model_spec import ModelSpec
 
 
 class TrainableParameters:
@@ -64,3 +86,85 @@ class TrainableParameters:
     def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return views of ``flat`` (d,) by parameter name, each in the parameter's own shape."""
         return {name: flat[slice(*self._ranges[name])].view(p.shape) for name, p in self.tensors.items()}
+
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+DTYPES: dict[Precision, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def store(module: nn.Module, precision: Precision) -> None:
+    """Store the frozen matrices of ``module`` in a precision, in place; everything else becomes float32."""
+    dtype = DTYPES[precision]
+    owners: dict[int, list[nn.Module]] = {}
+    for part in module.modules():
+        for parameter in part.parameters(recurse=False):
+            owners.setdefault(id(parameter), []).append(part)
+    for parameter in module.parameters():
+        narrow = _is_frozen_matrix(parameter) and all(map(_is_known, owners[id(parameter)]))
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype if narrow else torch.float32)
+    for part in module.modules():
+        if _is_known(part) and part.weight.dtype == dtype != torch.float32:
+            vars(part)["forward"] = functools.partial(_forward, part)
+
+
+def _is_frozen_matrix(parameter: nn.Parameter) -> bool:
+    return parameter.dim() >= 2 and not parameter.requires_grad and parameter.is_floating_point()
+
+
+def _is_known(module: nn.Module) -> bool:
+    """Return whether a module's product is known; its subclasses may compute something else."""
+    return type(module) in (nn.Linear, nn.Embedding) or _is_transposed(module)
+
+
+def _is_transposed(module: nn.Module) -> bool:
+    kind = type(module)
+    return kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
+
+
+def _forward(module: Any, inputs: torch.Tensor) -> torch.Tensor:
+    """Compute a linear layer or look up word vectors, with a weight that is stored in a lower precision."""
+    if isinstance(module, nn.Embedding):
+        return functional.embedding(inputs, module.weight, module.padding_idx).float()
+    weight = module.weight.t() if _is_transposed(module) else module.weight
+    if torch.is_autocast_enabled(inputs.device.type):
+        return functional.linear(inputs, weight, module.bias)
+    product: torch.Tensor = _WideProduct.apply(inputs, weight)
+    return product if module.bias is None else product + module.bias
+
+
+class _WideProduct(torch.autograd.Function):
+    """Multiply by a frozen weight (q, p) in float32, and keep it as it is stored for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(weight)
+        return inputs.float() @ weight.float().t()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (weight,) = ctx.saved_tensors
+        return gradients[0] @ weight.float(), None
+
+
+_LOADED: WeakValueDictionary[str, nn.Module] = WeakValueDictionary()
+
+
+def share(module: nn.Module, spec: ModelSpec, seed: int, task: str) -> None:
+    """Let a module use the frozen parameters of an equal one that this process has loaded before."""
+    key = json.dumps([spec.model_dump(mode="json"), seed, task], sort_keys=True)
+    earlier = _LOADED.setdefault(key, module)
+    if earlier is module:
+        return
+    for (name, own), (other, shared) in zip(_frozen(module), _frozen(earlier), strict=True):
+        if name == other and own.shape == shared.shape and own.device == shared.device:
+            own.data = shared.data
+
+
+def _frozen(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, parameter) for name, parameter in module.named_parameters() if not parameter.requires_grad)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Example
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out as evaluate
 from fl_sim.clients.models.losses import sentence_losses

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure  # takes half a second to import
 
-    from fl_sim.clients.generation.continuations import Continuation
+    from fl_sim.clients.generation import Continuation
 
 PICTURES = (".png", ".pdf", ".svg")
 """What the name of a picture may end in."""
@@ -196,21 +196,21 @@ class Run:
         Args:
             prompts: public texts; an empty one lets the model begin.
             options: ``max_tokens``, ``temperature``, ``top_k`` and ``top_p`` of
-                :class:`~fl_sim.clients.generation.token_sampling.Sampling`; ``samples``, ``seed``, ``batch_size`` and
-                ``observer`` of :func:`fl_sim.clients.generation.continuations.generate`.
+                :class:`~fl_sim.clients.generation.Sampling`; ``samples``, ``seed``, ``batch_size`` and
+                ``observer`` of :func:`fl_sim.clients.generation.generate`.
 
         Raises:
             ResultsError: the run has no model, has diverged, or its files were changed.
             ModelError: the model predicts classes, an option is out of range, or a prompt fills the context.
         """
-        from fl_sim.clients.generation import continuations
-        from fl_sim.clients.generation.token_sampling import Sampling
+        from fl_sim.clients import generation
+        from fl_sim.clients.generation import Sampling
         from fl_sim.experiments.released_model import released_model
 
         drawn = {field.name for field in dataclasses.fields(Sampling)}
         sampling = Sampling(**{name: value for name, value in options.items() if name in drawn})
         others = {name: value for name, value in options.items() if name not in drawn}
-        return continuations.generate(released_model(self.folder), prompts, sampling, **others)
+        return generation.generate(released_model(self.folder), prompts, sampling, **others)
 
     def note_on_texts(self) -> dict[str, Any]:
         """Return the guarantee of generated texts: ``guarantee``, ``delta``, ``epsilon``, and ``note`` in words."""

@@ -18,8 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
 from fl_sim.auditing.worst_case_corpora import CopiedCorpus, gradients
-from fl_sim.clients.selection import Selection, select_for
-from fl_sim.clients.weighted_selection import WeightedSelection
+from fl_sim.clients.selection import Selection, WeightedSelection, select_for
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.engines.engine import run_inline
 from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.auditing.lower_bounds import one_run_lower_bound
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Example
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.config import RunConfig

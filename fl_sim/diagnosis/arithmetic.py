@@ -11,11 +11,11 @@ import time
 import numpy as np
 import torch
 
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Example
+from fl_sim.clients.device import full_precision
 from fl_sim.clients.gradients.clipped_sums import Tally, add_one, clipped_gradient_sum
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.products import full_precision
 from fl_sim.diagnosis.finding import Finding
 
 _CLIP = 0.05  # below the norm of nearly every sentence's gradient, so that the norms decide the sum

@@ -18,8 +18,8 @@ import spacy
 import torch
 from packaging.requirements import Requirement
 
-from fl_sim.clients.free_memory import free_memory
 from fl_sim.clients.models.architectures.model_source import MODELS
+from fl_sim.clients.worker_resources import free_memory
 from fl_sim.data_prep.taggers.spacy_tagger import SHIPPED
 from fl_sim.data_prep.taggers.tagger_registry import TAGGERS
 from fl_sim.diagnosis.finding import Finding

@@ -23,8 +23,7 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fl_sim.clients.ghost_norms.layer_gradients import NotCovered
-from fl_sim.clients.ghost_norms.layer_handlers import Layer
+from fl_sim.clients.ghost_norms import Layer, NotCovered
 from fl_sim.clients.gradients.batch_trial import clip_one_batch, longest_sentences
 from fl_sim.clients.gradients.ghost_pass import CHECK_MASKS, check_examples, compare_with_autograd, cover
 from fl_sim.clients.models.language_model import LanguageModel, model_without_weights

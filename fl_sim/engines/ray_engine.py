@@ -28,7 +28,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import telemetry
 
 from fl_sim import plugins
-from fl_sim.clients.libraries import load_libraries
+from fl_sim.clients.worker.libraries import load_libraries
 from fl_sim.config import EngineConfig
 from fl_sim.engines.grids import AttendedGrid
 from fl_sim.engines.placement import EngineError, check_request, count_workers, machines_of_ray, settled_machines

@@ -1,7 +1,7 @@
 """Open corpus and model in every Ray worker before the first round, and name the machine where that fails.
 
 What a worker opens here stays open, so the first round does not wait for it. A machine that does not see the server's
-files gets them once, through Ray's object store (:mod:`fl_sim.clients.sent_files`).
+files gets them once, through Ray's object store (:mod:`fl_sim.clients.worker.sent_files`).
 
 >>> Refused("10.0.0.7", "ModelError: device is 'cuda', but torch sees 0 CUDA devices here").in_words()
 "the worker on 10.0.0.7 cannot work: ModelError: device is 'cuda', but torch sees 0 CUDA devices here"
@@ -21,10 +21,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from fl_sim.clients import sent_files
-from fl_sim.clients.sent_files import SentFile
+from fl_sim.clients.worker import sent_files
+from fl_sim.clients.worker.sent_files import SentFile
+from fl_sim.clients.worker.workspace import WorkspaceSpec, open_workspace, use_local_files
 from fl_sim.clients.worker_resources import reserved_cores
-from fl_sim.clients.workspace import WorkspaceSpec, open_workspace, use_local_files
 from fl_sim.engines.grids import RunStopped
 from fl_sim.engines.placement import EngineError
 from fl_sim.engines.ray_workers import is_loaded, machine_of

@@ -21,9 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from fl_sim.clients.examples import Example, Examples
-from fl_sim.clients.features import Observer, ensure_features, feature_path
-from fl_sim.clients.layer_states import SentenceStates, state_path
+from fl_sim.clients.batches import Example, Examples
+from fl_sim.clients.frozen_states import Observer, SentenceStates, ensure_features, feature_path, state_path
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.clients.tasks import Classification, HeldOut, NextWord, TextSizes

@@ -25,10 +25,11 @@ import pandas as pd
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from fl_sim.clients.models.finite_scores import has_finite_scores
+from fl_sim.clients.models.frozen_head import has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.clients.round_progress import FOLDER as PROGRESS_FOLDER
 from fl_sim.clients.tasks import HeldOut
+from fl_sim.clients.worker.round_progress import FOLDER as PROGRESS_FOLDER
+from fl_sim.clients.worker.round_progress import RoundWatch
 from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.data_prep.ner.coverage import read_coverage
 from fl_sim.data_prep.store.corpus import Corpus
@@ -42,7 +43,6 @@ from fl_sim.experiments.observers import Observers, RunObserver, RunStart, check
 from fl_sim.experiments.plan.lineage import earlier_of, earlier_of_record
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from fl_sim.experiments.privacy_spent import PrivacySpent
-from fl_sim.experiments.round_watch import RoundWatch
 from fl_sim.experiments.run_inputs import (
     build_model,
     check_origin,

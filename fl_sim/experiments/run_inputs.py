@@ -148,7 +148,7 @@ def build_model(config: RunConfig, task: Task, device: str | None = None) -> Lan
     Raises:
         ModelError: it cannot be loaded, does not fit into memory, cannot do the task, or is not finite.
     """
-    from fl_sim.clients.models.finite_scores import has_finite_scores
+    from fl_sim.clients.models.frozen_head import has_finite_scores
     from fl_sim.clients.models.language_model import load_model
 
     try:

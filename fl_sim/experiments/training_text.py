@@ -21,11 +21,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.clients.examples import Examples
-from fl_sim.clients.features import Observer, ensure_features, feature_path
-from fl_sim.clients.layer_states import SentenceStates, state_path
+from fl_sim.clients.batches import Examples
+from fl_sim.clients.frozen_states import Observer, SentenceStates, ensure_features, feature_path, state_path
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.clients.workspace import TOKEN_FILE, WorkspaceSpec
+from fl_sim.clients.worker.workspace import TOKEN_FILE, WorkspaceSpec
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.content_digests import content_digests, digest_of_all, named_ownership
 from fl_sim.data_prep.name_digests import read_key

@@ -29,8 +29,8 @@ words = tokenizer(tokenizer.bos_token + "The meeting", return_tensors="pt")
 print(tokenizer.decode(model.generate(**words, max_new_tokens=10)[0]))
 """
 _OWN = """\
-from fl_sim.clients.generation.continuations import generate
-from fl_sim.clients.generation.token_sampling import Sampling
+from fl_sim.clients.generation import generate
+from fl_sim.clients.generation import Sampling
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 

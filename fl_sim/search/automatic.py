@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl_sim.clients.examples import Examples
+from fl_sim.clients.batches import Examples
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus

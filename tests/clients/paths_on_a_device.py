@@ -23,20 +23,18 @@ import numpy as np
 import torch
 
 from fl_sim.clients import batches
-from fl_sim.clients.examples import Examples
-from fl_sim.clients.features import sentence_features
+from fl_sim.clients.batches import Examples
+from fl_sim.clients.frozen_states import SentenceStates, sentence_features, state_path
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.ghost_pass import gradient_path
-from fl_sim.clients.layer_states import SentenceStates, state_path
 from fl_sim.clients.models import language_model
-from fl_sim.clients.models.finite_scores import has_finite_scores
+from fl_sim.clients.models.frozen_head import has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import held_out
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.selection import Selection
+from fl_sim.clients.selection import Selection, WeightedSelection
 from fl_sim.clients.tasks import Classification, Task
 from fl_sim.clients.training import bounded_sum
-from fl_sim.clients.weighted_selection import WeightedSelection
 from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps, WeightedGradients

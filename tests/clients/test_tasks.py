@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from fl_sim.clients.batches import Example, Examples
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.examples import Example, Examples
 from fl_sim.clients.models.losses import held_out, sentence_losses
 from fl_sim.clients.tasks import Classification, HeldOut, NextWord, TextSizes, make_task
 from fl_sim.data_prep.store.encode import EncodedSplit

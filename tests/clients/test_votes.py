@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fl_sim.clients.examples import Examples
+from fl_sim.clients.batches import Examples
 from fl_sim.clients.gradients.clipped_sums import Tally
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import sentence_losses

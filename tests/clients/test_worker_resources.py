@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fl_sim.clients import workspace
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.worker import workspace
 from fl_sim.clients.worker_resources import check_reserved, reserved_cores
 
 

@@ -12,8 +12,8 @@ import pytest
 
 import fl_sim
 from fl_sim.cli.main import main
-from fl_sim.clients.generation import continuations
-from fl_sim.clients.generation.continuations import Continuation
+from fl_sim.clients import generation
+from fl_sim.clients.generation import Continuation
 from fl_sim.clients.models.losses import held_out
 from fl_sim.experiments.released_model import released_model
 from fl_sim.formats import format_epsilon
@@ -107,7 +107,7 @@ def test_control_characters_are_escaped(
     runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     text = Continuation(0, 0, "Ada", "\x1b[2J\nleft\u202e", 3, "length")
-    monkeypatch.setattr(continuations, "generate", lambda *words, **options: [text])
+    monkeypatch.setattr(generation, "generate", lambda *words, **options: [text])
     assert main(["generate", str(runs["uedp"]), "--quiet"]) == 0
     assert capsys.readouterr().out.startswith("1: Ada\\u001b[2J\\nleft\\u202e\n")
     assert report(runs["uedp"], capsys=capsys)["texts"][0]["text"] == text.text

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from fl_sim.clients.batches import Batch
-    from fl_sim.clients.examples import Example
-    from fl_sim.clients.ghost_norms.layer_handlers import LayerHandler
+    from fl_sim.clients.batches import Batch, Example
+    from fl_sim.clients.ghost_norms import LayerHandler
     from fl_sim.clients.models.architectures.lower_layers import LowerLayers
     from fl_sim.clients.models.model_spec import ModelSpec
     from fl_sim.clients.models.tokenizers import Vocabulary

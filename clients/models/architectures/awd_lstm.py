@@ -2,13 +2,20 @@
 
 LSTM layers between one table of word vectors that is both embedding and output layer, with dropout in five places.
 The recurrence is written out step by step, so that the gradient of every gate is recorded and per-sentence norms
-follow (`fl_sim.clients.models.architectures.awd_lstm_gradients`). Its input and recurrent bias are one, because only
+follow (`fl_sim.clients.models.architectures.awd_lstm`). Its input and recurrent bias are one, because only
 their sum matters. The paper's averaging of iterates, penalties on activations and truncated back-propagation are left
 out: they belong to the trainer.
 
 Dropout that the proof allows: a sentence's masks are drawn from a stream of its own, keyed by the seed and the
 sentence's number. The mask of the hidden-to-hidden weights is drawn from the seed alone, for all sentences: it is
 public randomness, independent of the data.
+
+First the per-sentence gradients of its recurrence for the fast path (:mod:`fl_sim.clients.ghost_norms`), then the
+model.
+
+>>> inputs, grad = torch.ones(2, 3, 4), torch.ones(2, 3, 8)  # two sentences of three words
+>>> MaskedProduct("weight", inputs, grad, scale=torch.full((8, 4), 2.0)).squared.tolist()
+[1152.0, 1152.0]
 
 >>> _ = torch.manual_seed(0)
 >>> module = AwdLstmForNextWord(AwdLstmConfig(vocabulary=5, embedding=8, hidden=8, layers=1))
@@ -22,28 +29,80 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
-from fl_sim.clients.batches import Batch
+from fl_sim.clients.batches import Batch, Example
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.examples import Example
+from fl_sim.clients.ghost_norms import Contribution, Layer, Product, Record
 from fl_sim.clients.models.architectures.architecture import CONFIG_FILE, WEIGHTS_FILE
 from fl_sim.clients.models.architectures.model_size import check_size
-from fl_sim.clients.models.model_names import AWD_LSTM
+from fl_sim.clients.models.model_spec import AWD_LSTM
 from fl_sim.input_files import read_bytes
 from fl_sim.strategies.primitives import streams
 
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec
+
+_MASKED_LIMIT = 1 << 18  # float32 numbers of a masked weight's gradient at a time: so many stay in the cache
+
+
+class MaskedProduct(Contribution):
+    """A weight (q, p) whose entries are multiplied by ``scale`` before use, the same for all sentences.
+
+    Its gradient is ``scale ∘ G_sᵀ A_s``. Products of Gram matrices do not give its norm, so it is computed for a few
+    rows of the weight at a time.
+    """
+
+    def __init__(self, name: str, inputs: torch.Tensor, grad: torch.Tensor, scale: torch.Tensor) -> None:
+        self.name = name
+        self._inputs = inputs
+        self._grad = grad
+        self._scale = scale
+        rows = max(1, _MASKED_LIMIT // (inputs.shape[0] * inputs.shape[2]))
+        parts = [
+            (torch.bmm(g.transpose(1, 2), inputs) * part).square().sum(dim=2).sum(dim=1, dtype=torch.float64)
+            for g, part in zip(grad.split(rows, dim=2), scale.split(rows), strict=True)
+        ]
+        self.squared = torch.stack(parts).sum(dim=0)
+        self.slack = torch.zeros_like(self.squared)
+
+    def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
+        grad = (self._grad * factors.view(-1, 1, 1)).flatten(0, 1)
+        total.addcmul_(grad.t() @ self._inputs.flatten(0, 1), self._scale)
+
+
+class RecurrentLayer(Layer):
+    """The hidden-to-hidden weight of `fl_sim.clients.models.architectures.awd_lstm.Recurrence`.
+
+    At every step the weight multiplies the state of the step before, and its output's gradient is that of the gates.
+    """
+
+    def __init__(self, module: nn.Module, names: Mapping[str, str]) -> None:
+        recurrence: Any = module
+        self.modules = (recurrence.gates, module)
+        self.names = (names["weight"],)
+
+    reads_outputs: ClassVar[bool] = True
+
+    def contributions(self, records: Sequence[Record]) -> list[Contribution]:
+        gates, recurrence = records
+        if recurrence.output is None:
+            raise ValueError("the record has no output; allowed: one with the states")
+        apart = recurrence.output.unflatten(1, (recurrence.joined, -1))  # every sentence begins with a state of zeros
+        before = functional.pad(apart[:, :, :-1], (0, 0, 1, 0)).flatten(1, 2)
+        scale = recurrence.options.get("scale")
+        if scale is None:
+            return [Product(self.names[0], before, gates.grad, transposed=False)]
+        return [MaskedProduct(self.names[0], before, gates.grad, scale)]
 
 
 @dataclass(frozen=True)
@@ -153,7 +212,7 @@ class Recurrence(nn.Module):
         return torch.stack(states, dim=1)
 
 
-class Layer(nn.Module):
+class LstmLayer(nn.Module):
     """One LSTM layer, from (B, T, p) to (B, T, w)."""
 
     def __init__(self, inputs: int, width: int) -> None:
@@ -175,7 +234,7 @@ class AwdLstm(nn.Module):
         self.width = config.embedding
         self.embedding = nn.Embedding(config.vocabulary, config.embedding)
         widths = [config.embedding, *config.widths]
-        self.layers = nn.ModuleList(Layer(p, w) for p, w in pairwise(widths))
+        self.layers = nn.ModuleList(LstmLayer(p, w) for p, w in pairwise(widths))
         self._weight_masks: tuple[int, list[torch.Tensor | None]] | None = None
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         bound = 1 / math.sqrt(config.hidden)

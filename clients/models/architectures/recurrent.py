@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fl_sim.clients.models.architectures.architecture import Architecture
-from fl_sim.clients.models.model_names import SMALL_AWD_LSTM_PUBLIC as PUBLIC_NAME
+from fl_sim.clients.models.model_spec import SMALL_AWD_LSTM_PUBLIC as PUBLIC_NAME
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from fl_sim.clients.batches import Batch
-    from fl_sim.clients.examples import Example
-    from fl_sim.clients.ghost_norms.layer_handlers import LayerHandler
+    from fl_sim.clients.batches import Batch, Example
+    from fl_sim.clients.ghost_norms import LayerHandler
     from fl_sim.clients.models.model_spec import ModelSpec
     from fl_sim.clients.models.tokenizers import Vocabulary
 
@@ -58,8 +57,7 @@ class RecurrentArchitecture(Architecture):
         return _body(module).draw_masks(examples, batch, seed)
 
     def layer_handlers(self) -> Mapping[type[nn.Module], LayerHandler]:
-        from fl_sim.clients.models.architectures.awd_lstm import Recurrence
-        from fl_sim.clients.models.architectures.awd_lstm_gradients import RecurrentLayer
+        from fl_sim.clients.models.architectures.awd_lstm import Recurrence, RecurrentLayer
 
         return {Recurrence: RecurrentLayer}
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fl_sim.clients.models.architectures.architecture import Architecture
-from fl_sim.clients.models.model_names import POOLER
+from fl_sim.clients.models.model_spec import POOLER
 from fl_sim.clients.models.tokenizers import BUNDLED
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fl_sim.clients.batches import Batch
-    from fl_sim.clients.ghost_norms.layer_handlers import LayerHandler
+    from fl_sim.clients.ghost_norms import LayerHandler
     from fl_sim.clients.models.architectures.lower_layers import LowerLayers
     from fl_sim.clients.models.model_spec import ModelSpec
     from fl_sim.clients.models.tokenizers import Vocabulary
@@ -132,7 +132,7 @@ class Transformer(Architecture):
     def layer_handlers(self) -> Mapping[type[nn.Module], LayerHandler]:
         from transformers.pytorch_utils import Conv1D
 
-        from fl_sim.clients.ghost_norms.layer_handlers import LinearLayer
+        from fl_sim.clients.ghost_norms import LinearLayer
 
         return {Conv1D: functools.partial(LinearLayer, transposed=True)}
 

@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.features import Observer
+from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.data_prep.canaries.planted_canaries import Canary, Owner, PlantedCanaries

@@ -35,7 +35,7 @@ from fl_sim.auditing.leakage.names.entity_attack import attack_entities
 from fl_sim.auditing.leakage.one_name.one_entity import attack_entity
 from fl_sim.auditing.leakage.one_name.one_user import attack_user
 from fl_sim.auditing.leakage.options import Options
-from fl_sim.clients.features import Observer
+from fl_sim.clients.frozen_states import Observer
 from fl_sim.config import ConfigError
 from fl_sim.reporting.pages.leak_page import leak_page
 from fl_sim.strategies.primitives import streams

@@ -57,7 +57,7 @@ from fl_sim.auditing.leakage.rates import (
     is_above,
     judge_pairs,
 )
-from fl_sim.clients.features import Observer, sentence_features
+from fl_sim.clients.frozen_states import Observer, sentence_features
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.config import ConfigError

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fl_sim.auditing.real_rounds.canary_model import along_canaries, canary_tokens
 from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.clients import training
-from fl_sim.clients.examples import Examples
+from fl_sim.clients.batches import Examples
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.selection import Selection, select_for
 from fl_sim.data_prep.store.encode import EncodedSplit

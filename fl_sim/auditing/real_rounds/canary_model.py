@@ -34,9 +34,8 @@ from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.strategies.primitives import streams
 
 if TYPE_CHECKING:
-    from fl_sim.clients.batches import Batch
-    from fl_sim.clients.examples import Example
-    from fl_sim.clients.ghost_norms.layer_handlers import LayerHandler
+    from fl_sim.clients.batches import Batch, Example
+    from fl_sim.clients.ghost_norms import LayerHandler
     from fl_sim.clients.models.model_spec import ModelSpec
     from fl_sim.clients.models.tokenizers import Vocabulary
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from fl_sim.auditing.real_rounds.canary_cases import AWD_LSTM, GPT2, LORA, CanaryCase
 from fl_sim.auditing.real_rounds.canary_federation import RealCorpus, run_rounds
 from fl_sim.auditing.worst_case_corpora import Scenario
-from fl_sim.clients.examples import Examples
+from fl_sim.clients.batches import Examples
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.selection import Selection
 from fl_sim.data_prep.store.corpus import Corpus

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fl_sim.clients.generation.continuations import Continuation
+    from fl_sim.clients.generation import Continuation
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

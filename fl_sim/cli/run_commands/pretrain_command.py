@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_sim.clients.models.model_names import AWD_LSTM, SMALL_GPT2
+from fl_sim.clients.models.model_spec import AWD_LSTM, SMALL_GPT2
 
 if TYPE_CHECKING:
-    from fl_sim.clients.examples import Example
+    from fl_sim.clients.batches import Example
     from fl_sim.clients.models.language_model import LanguageModel
     from fl_sim.clients.models.model_spec import ModelSpec
     from fl_sim.clients.models.pretraining import PretrainingConfig
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """Train the model, save it with a record, print the held-out perplexity; return the exit code 0."""
     import json
 
-    from fl_sim.clients.models.finite_scores import has_finite_scores
+    from fl_sim.clients.models.frozen_head import has_finite_scores
     from fl_sim.clients.models.language_model import load_model
     from fl_sim.clients.models.pretraining import PretrainingConfig, split_held_out
     from fl_sim.config import ConfigError

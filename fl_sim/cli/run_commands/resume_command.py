@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Resume the run in ``DIR``; return the exit code 0, 3 if it diverged, or 130 if it was interrupted."""
     from fl_sim.api.runs import open_run
-    from fl_sim.clients.libraries import OF_A_RUN, load_libraries
+    from fl_sim.clients.worker.libraries import OF_A_RUN, load_libraries
 
     open_run(args.folder)  # a folder that is none is told before libraries are imported for seconds
     load_libraries(*OF_A_RUN)

@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         config = config.changed({"observers": tuple(dict.fromkeys((*config.observers, *args.track)))})
 
     from fl_sim.api.early_checks import check_early
-    from fl_sim.clients.libraries import OF_A_RUN, load_libraries
+    from fl_sim.clients.worker.libraries import OF_A_RUN, load_libraries
 
     _check_auto(args, overrides)
     check_early(config)

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fl_sim.clients.examples import Example
-from fl_sim.clients.layer_states import bytes_of_token
+from fl_sim.clients.batches import Example
+from fl_sim.clients.frozen_states import bytes_of_token
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
 from fl_sim.config import EngineConfig, RunConfig

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Example
 from fl_sim.clients.gradients.ghost_pass import GradientPath
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients

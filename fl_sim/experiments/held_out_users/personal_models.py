@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fl_sim.clients.features import sentence_features
+from fl_sim.clients.frozen_states import sentence_features
 from fl_sim.clients.local_steps import local_steps
 from fl_sim.clients.models.architectures.architecture import Architecture
 from fl_sim.clients.models.architectures.model_source import source_of

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from fl_sim.clients.weighted_selection import num_extended, sentences_per_entity
+from fl_sim.clients.selection import num_extended, sentences_per_entity
 from fl_sim.config import ConfigError, PrivacyConfig, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.enforced_bounds import DeclaredNames, EnforcedBounds

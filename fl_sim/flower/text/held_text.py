@@ -24,12 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fl_sim.clients.examples import NO_CLASS, Examples
+from fl_sim.clients.batches import NO_CLASS, Examples
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.clients.models.model_names import TaskName
-from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.models.model_spec import ModelSpec, TaskName
 from fl_sim.clients.tasks import make_task
-from fl_sim.clients.workspace import Workspace, ready_model, use_reserved
+from fl_sim.clients.worker.workspace import Workspace, ready_model, use_reserved
 from fl_sim.data_prep.content_digests import content_digests, named_ownership
 from fl_sim.data_prep.name_digests import key_check, keyed_digest, user_digests
 from fl_sim.data_prep.records import CorpusError

@@ -20,7 +20,7 @@ import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fl_sim.clients.features import Observer
+from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.selection import select_for
 from fl_sim.config import ConfigError, RunConfig

@@ -17,8 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from fl_sim.clients.batches import Batch
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Batch, Example
 from fl_sim.clients.gradients import clipped_sums
 from fl_sim.clients.gradients.clipped_sums import GradientSum, clipped_gradient_sum
 from fl_sim.clients.gradients.ghost_pass import covered_layers

@@ -6,10 +6,20 @@ import pytest
 import torch
 from torch import nn
 
-from fl_sim.clients.ghost_norms.layer_gradients import Lookup, NotCovered, PerSentence, Product, Record, TiedTable
-from fl_sim.clients.ghost_norms.layer_handlers import EmbeddingLayer, LinearLayer, TiedLayer, handler_of
+from fl_sim.clients.ghost_norms import (
+    EmbeddingLayer,
+    LinearLayer,
+    Lookup,
+    NotCovered,
+    PerSentence,
+    Product,
+    Record,
+    TiedLayer,
+    TiedTable,
+    handler_of,
+)
 from fl_sim.clients.gradients.tape import Tape
-from fl_sim.clients.models.architectures.awd_lstm_gradients import MaskedProduct
+from fl_sim.clients.models.architectures.awd_lstm import MaskedProduct
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -56,7 +66,7 @@ def test_a_norm_never_falls_short_where_tokens_cancel(seed: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 100, 1 << 18])
 def test_a_masked_weight(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fl_sim.clients.models.architectures.awd_lstm_gradients._MASKED_LIMIT", limit)
+    monkeypatch.setattr("fl_sim.clients.models.architectures.awd_lstm._MASKED_LIMIT", limit)
     inputs, grad = normal(3, 7, 10), normal(3, 7, 24, seed=1)
     scale = (normal(24, 10, seed=2) > 0).float() * 2
     masked = MaskedProduct("w", inputs, grad, scale)

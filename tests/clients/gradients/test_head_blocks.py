@@ -15,7 +15,7 @@ from fl_sim.clients.gradients import ghost_pass
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.head_blocks import BlockedTable, HeadRecord
 from fl_sim.clients.gradients.user_sums import user_sums
-from fl_sim.clients.models import output_blocks
+from fl_sim.clients.models import frozen_head
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out, loss_gradients, sentence_losses
 from fl_sim.diagnosis.live_bytes import LiveBytes
@@ -36,7 +36,7 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of at most 20 tokens."""
-    monkeypatch.setattr(output_blocks, "LARGEST", {"cpu": 20 * VOCABULARY * 4})
+    monkeypatch.setattr(frozen_head, "LARGEST", {"cpu": 20 * VOCABULARY * 4})
 
 
 def everything(model: LanguageModel) -> dict[str, np.ndarray]:
@@ -66,7 +66,7 @@ def test_blocks_give_what_all_scores_give(build: Callable[[], LanguageModel], sm
     model = build()
     assert ghost_pass.covered_layers(model) is not None
     in_blocks = everything(model)
-    output_blocks.LARGEST["cpu"] = 1 << 40
+    frozen_head.LARGEST["cpu"] = 1 << 40
     at_once = everything(model)
     tolerance = 1e-2 if model.mixed else 1e-5
     for name, expected in at_once.items():
@@ -101,11 +101,11 @@ def test_blocks_are_used_and_no_table_of_scores_is_whole(small_blocks: None, mon
 def test_what_is_small_is_computed_at_once() -> None:
     """The bits of earlier runs: a micro-batch of 1,024 tokens and 16,384 words is one block on a CPU."""
     device = torch.device("cpu")
-    assert output_blocks.row_blocks(16, 64 * 16384, device) == [slice(0, 16)]
-    assert len(output_blocks.row_blocks(16, 64 * 16400, device)) == 2
-    assert output_blocks.row_blocks(2, 1 << 30, torch.device("cuda")) == [slice(0, 1), slice(1, 2)]
+    assert frozen_head.row_blocks(16, 64 * 16384, device) == [slice(0, 16)]
+    assert len(frozen_head.row_blocks(16, 64 * 16400, device)) == 2
+    assert frozen_head.row_blocks(2, 1 << 30, torch.device("cuda")) == [slice(0, 1), slice(1, 2)]
     classifier = models_to_try.small_gpt2(CLASSES)
-    assert output_blocks.output_layer(classifier) is None
+    assert frozen_head.output_layer(classifier) is None
 
 
 def test_memory_that_ends_between_blocks_is_an_error(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,23 +14,22 @@ import pytest
 import torch
 
 from fl_sim.clients.batches import Batch
+from fl_sim.clients.device import is_out_of_memory
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.features import sentence_features
-from fl_sim.clients.ghost_norms.layer_gradients import Contribution, Product
+from fl_sim.clients.frozen_states import SentenceStates, sentence_features, state_path
+from fl_sim.clients.ghost_norms import Contribution, Product
 from fl_sim.clients.gradients import ghost_pass
 from fl_sim.clients.gradients.batch_trial import fit_batches, is_tried
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.gradients.user_sums import user_sums
-from fl_sim.clients.layer_states import SentenceStates, state_path
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import held_out
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.out_of_memory import is_out_of_memory
 from fl_sim.clients.training import bounded_sum
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps, WeightedGradients
 from fl_sim.strategies.messages import TrainReply
-from tests.clients import test_layer_states
+from tests.clients import test_frozen_states_layer
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import CLASSES, examples
 from tests.clients.paths_on_a_device import selection, split, weighted
@@ -216,7 +215,7 @@ def test_features_are_computed_in_halves(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_states_of_lower_layers_are_computed_in_halves(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    adapted, encoded = test_layer_states.llama(), split().encoded
+    adapted, encoded = test_frozen_states_layer.llama(), split().encoded
     ids = np.arange(11)
     expected = SentenceStates(adapted, encoded, state_path(adapted, encoded, tmp_path / "all"))(ids)
     kept = SentenceStates(adapted, encoded, state_path(adapted, encoded, tmp_path / "halves"))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Example
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.gradients.user_sums import user_sums

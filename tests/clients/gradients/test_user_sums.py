@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from fl_sim.clients.batches import user_groups
+from fl_sim.clients.batches import Example, user_groups
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.examples import Example
-from fl_sim.clients.ghost_norms.layer_gradients import NotCovered
+from fl_sim.clients.ghost_norms import NotCovered
 from fl_sim.clients.gradients import clipped_sums
 from fl_sim.clients.gradients import user_sums as module
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import transformers
 
-from fl_sim.clients.examples import NO_CLASS, Example
+from fl_sim.clients.batches import NO_CLASS, Example
 from fl_sim.clients.models import tuning
 from fl_sim.clients.models.architectures.pretrained import without_pooler
 from fl_sim.clients.models.architectures.transformer import PRETRAINED

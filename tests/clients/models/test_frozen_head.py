@@ -15,7 +15,7 @@ from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import CLASSES, CONTEXT, VOCABULARY, examples
-from tests.clients.test_layer_states import upper
+from tests.clients.test_frozen_states_layer import upper
 
 _SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 _SIZES |= {"num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": CONTEXT}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Example
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.models.pretraining import PretrainingConfig, pretrain, split_held_out

@@ -158,7 +158,7 @@ CAPS: dict[str, Callable[[Any], None]] = {
     "fl_sim.auditing.leakage.options": capped(
         "Options.__init__", max_users=15, sentences_per_user=4, secrets=20, entities=5, candidates=5, texts=20
     ),
-    "fl_sim.clients.generation.continuations": capped("generate", samples=100),
+    "fl_sim.clients.generation": capped("generate", samples=100),
     "fl_sim.experiments.held_out_users.personal_models": capped(
         "PersonalSettings.__init__", users=2, steps=2, most_sentences=6
     ),

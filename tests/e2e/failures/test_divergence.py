@@ -13,7 +13,7 @@ import pytest
 
 from fl_sim.api.runs import open_run, plot_runs
 from fl_sim.cli.main import main
-from fl_sim.clients.models.finite_scores import has_finite_scores
+from fl_sim.clients.models.frozen_head import has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Classification, HeldOut

@@ -13,8 +13,7 @@ import torch
 
 import fl_sim.clients.gradients.clipped_sums
 import fl_sim.clients.local_steps
-from fl_sim.clients.batches import Batch
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Batch, Example
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients, sentence_losses
 from fl_sim.engines import simulation

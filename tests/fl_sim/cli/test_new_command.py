@@ -17,7 +17,7 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.cli.project_commands import new_command, sample_text
 from fl_sim.cli.project_commands.template.length_weighted import WeightedByLength
-from fl_sim.clients.examples import Examples
+from fl_sim.clients.batches import Examples
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_spec import ModelSpec

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fl_sim.cli.main import main
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Example
 from fl_sim.clients.gradients.clipped_sums import Tally, add_clipped
 from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.models.language_model import load_model
@@ -58,7 +58,7 @@ CHILD = """
 import resource, sys
 from pathlib import Path
 from fl_sim.clients.gradients.batch_trial import clip_one_batch
-from fl_sim.clients.examples import Example
+from fl_sim.clients.batches import Example
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 import json, numpy as np, torch

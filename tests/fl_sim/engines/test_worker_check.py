@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError
 
-from fl_sim.clients import sent_files, workspace
+from fl_sim.clients.worker import sent_files, workspace
 from fl_sim.engines import worker_check
 from fl_sim.engines.grids import RunStopped
 from fl_sim.engines.placement import EngineError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.workspace import open_workspace
+from fl_sim.clients.worker.workspace import open_workspace
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.prepare import Corpus, append_corpus, write_corpus
 from fl_sim.data_prep.records import ChangedCorpusError, Mention, Sentence

@@ -432,7 +432,9 @@ def test_a_missing_package_is_told_in_one_line_before_the_run(
     tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(tracker_names.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr("fl_sim.clients.libraries.load_libraries", lambda *_: pytest.fail("libraries are loaded"))
+    monkeypatch.setattr(
+        "fl_sim.clients.worker.libraries.load_libraries", lambda *_: pytest.fail("libraries are loaded")
+    )
     assert main(["run", "--track", tracker, "--out", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1

@@ -17,7 +17,7 @@ from fl_sim.auditing.leakage.names.entity_inference import infer_entities
 from fl_sim.auditing.leakage.names.entity_reconstruction import reconstruct_entities
 from fl_sim.auditing.leakage.names.entity_targets import NoEntityError, TrainingEntities
 from fl_sim.auditing.leakage.options import Options
-from fl_sim.clients.features import Observer
+from fl_sim.clients.frozen_states import Observer
 
 
 def attack_entities(

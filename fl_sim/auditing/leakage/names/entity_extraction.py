@@ -41,9 +41,8 @@ from fl_sim.auditing.leakage.names.entity_targets import (
     TrainingEntities,
     grouped,
 )
-from fl_sim.clients.features import Observer
-from fl_sim.clients.generation.continuations import generate
-from fl_sim.clients.generation.token_sampling import Sampling
+from fl_sim.clients.frozen_states import Observer
+from fl_sim.clients.generation import Sampling, generate
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.data_prep.name_index import Name, NameIndex, name_of
 from fl_sim.data_prep.taggers.tagger import Tagger

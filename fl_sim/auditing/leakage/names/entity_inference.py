@@ -51,7 +51,7 @@ from fl_sim.auditing.leakage.names.entity_targets import (
     read,
 )
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.features import Observer
+from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.tasks import HeldOut
 from fl_sim.strategies.primitives import streams

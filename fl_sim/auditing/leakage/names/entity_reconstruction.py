@@ -41,9 +41,8 @@ from fl_sim.auditing.leakage.names.entity_targets import (
     read,
 )
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.features import Observer
-from fl_sim.clients.generation.continuations import generate
-from fl_sim.clients.generation.token_sampling import Sampling
+from fl_sim.clients.frozen_states import Observer
+from fl_sim.clients.generation import Sampling, generate
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.data_prep.identity import Identity
 from fl_sim.strategies.primitives import streams

@@ -26,7 +26,7 @@ from fl_sim.auditing.leakage.attacked_run import AttackedRun
 from fl_sim.auditing.leakage.canary_exposure import figure_record
 from fl_sim.auditing.leakage.names.entity_targets import read
 from fl_sim.auditing.leakage.other_runs import OtherRun
-from fl_sim.clients.features import Observer
+from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.experiments.held_out_users.bootstrap import intervals
 

@@ -39,8 +39,8 @@ from fl_sim.auditing.leakage.one_name.compared_models import (
 from fl_sim.auditing.leakage.options import Options
 from fl_sim.auditing.leakage.other_runs import OtherRun
 from fl_sim.auditing.leakage.rates import FALSE_POSITIVE_RATES, clopper_pearson
-from fl_sim.clients.features import Observer
-from fl_sim.clients.generation.continuations import generate
+from fl_sim.clients.frozen_states import Observer
+from fl_sim.clients.generation import generate
 from fl_sim.config import ConfigError
 from fl_sim.strategies.primitives import streams
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_sim.clients.batches import Examples
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.examples import Examples
-from fl_sim.clients.features import ensure_features, feature_path, sentence_features
+from fl_sim.clients.frozen_states import ensure_features, feature_path, sentence_features
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.tasks import Classification

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_sim.clients.layer_states import SentenceStates, state_path
+from fl_sim.clients.frozen_states import SentenceStates, state_path
 from fl_sim.research.representations.client.encoder_inputs import EncoderInputs, Ragged, TokenLists
 from fl_sim.research.representations.client.encoders import EncoderSpec, load_partly_frozen
 from fl_sim.research.representations.client.frozen_features import encode_texts

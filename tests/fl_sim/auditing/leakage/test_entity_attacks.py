@@ -21,8 +21,7 @@ from fl_sim.auditing.leakage.names.entity_targets import (
     TrainingEntities,
 )
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.generation.continuations import Continuation
-from fl_sim.clients.generation.token_sampling import Sampling
+from fl_sim.clients.generation import Continuation, Sampling
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Classification

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.clients.ghost_norms.layer_gradients import NotCovered
+from fl_sim.clients.ghost_norms import NotCovered
 from fl_sim.clients.gradients import ghost_pass
 from fl_sim.clients.training import gradient_path_of
 from fl_sim.reporting.report import report, summary

@@ -9,9 +9,8 @@ import pytest
 from rich.console import Console
 
 from fl_sim.cli import console
-from fl_sim.clients import round_progress
+from fl_sim.clients.worker import round_progress
 from fl_sim.engines import simulation
-from fl_sim.experiments import round_watch
 from fl_sim.experiments.observers import Observer
 from tests.e2e.small_runs import configuration, small_corpus
 
@@ -33,8 +32,8 @@ class Follower(Observer):
 
 @pytest.mark.system
 def test_the_progress_is_that_of_the_round_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round_watch, "_SECONDS", 0.001)
-    monkeypatch.setattr(round_progress, "_SECONDS", 0.0)
+    monkeypatch.setattr(round_progress, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(round_progress, "_WRITE_SECONDS", 0.0)
     corpus = small_corpus(tmp_path / "corpus")
     follower, failing = Follower(), Follower(fails=True)
     config = configuration(corpus, tmp_path / "watched", engine__nodes=2, privacy__q_s=0.8)

@@ -12,13 +12,13 @@ import pytest
 import torch
 import transformers
 
-from fl_sim.clients import layer_states
+from fl_sim.clients import frozen_states
+from fl_sim.clients.batches import Example, Examples
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.examples import Example, Examples
+from fl_sim.clients.frozen_states import SentenceStates, state_path
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.ghost_pass import covered_layers, ghost_pass
 from fl_sim.clients.gradients.user_sums import user_sums
-from fl_sim.clients.layer_states import SentenceStates, state_path
 from fl_sim.clients.models.architectures.transformer import PRETRAINED
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import held_out, loss_gradients
@@ -117,13 +117,13 @@ def test_without_equal_bits_sentences_are_computed_alone(
     model: LanguageModel, split: EncodedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    plain = layer_states._states
+    plain = frozen_states._states
 
     def depends_on_rows(*args: Any) -> Any:
         sizes.append(len(args[2]))
         return plain(*args) * np.float16(1 if len(args[2]) == 1 else 1.01)
 
-    monkeypatch.setattr(layer_states, "_states", depends_on_rows)
+    monkeypatch.setattr(frozen_states, "_states", depends_on_rows)
     both(model, split, tmp_path)
     assert sizes[0] > 1  # tried once
     assert set(sizes[1:]) == {1}
@@ -137,7 +137,7 @@ def test_they_are_computed_once_and_shared(
     seen: list[tuple[int, int]] = []
     rows = first(np.array([3, 5]), lambda *progress: seen.append(progress))
     assert seen[-1] == (2, 2)
-    monkeypatch.setattr(layer_states, "_states", None)
+    monkeypatch.setattr(frozen_states, "_states", None)
     for number, expected in zip((3, 5), rows, strict=True):
         np.testing.assert_array_equal(second(np.array([number]))[0], expected)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
@@ -196,7 +196,7 @@ def test_a_full_disk_costs_time_alone(
         raise OSError(28, "No space left on device")
 
     expected = both(model, split, tmp_path / "a")[1][2].states
-    monkeypatch.setattr(layer_states.os, "pwrite", full)
+    monkeypatch.setattr(frozen_states.os, "pwrite", full)
     states = SentenceStates(model, split, state_path(model, split, tmp_path / "b"))
     for _ in range(2):
         np.testing.assert_array_equal(states(np.array([2]))[0], expected)

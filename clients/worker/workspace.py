@@ -12,15 +12,13 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fl_sim.clients.examples import Examples
-from fl_sim.clients.features import open_features
+from fl_sim.clients.batches import Examples
+from fl_sim.clients.frozen_states import SentenceStates, open_features
 from fl_sim.clients.gradients.batch_trial import fit_batches, is_tried
-from fl_sim.clients.layer_states import SentenceStates
 from fl_sim.clients.models.language_model import LanguageModel, load_model
-from fl_sim.clients.models.model_names import TaskName
-from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.round_progress import FOLDER as PROGRESS_FOLDER
+from fl_sim.clients.models.model_spec import ModelSpec, TaskName
 from fl_sim.clients.tasks import Task, make_task
+from fl_sim.clients.worker.round_progress import FOLDER as PROGRESS_FOLDER
 from fl_sim.clients.worker_resources import check_reserved, reserved_cores
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
@@ -83,8 +81,8 @@ class Workspace:
         weights: the weight of every sentence, float64 (S,); None if all are 1.
         model: the model.
         examples: the sentences, as the model reads them.
-        progress: the folder of the nodes' counts of a round (:mod:`fl_sim.clients.round_progress`); None if nobody
-            watches.
+        progress: the folder of the nodes' counts of a round (:mod:`fl_sim.clients.worker.round_progress`); None if
+            nobody watches.
     """
 
     ownership: Ownership

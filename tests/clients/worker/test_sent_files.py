@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fl_sim.clients import sent_files
-from fl_sim.clients.sent_files import SentFile, remove_unpacked, unpacked
+from fl_sim.clients.worker import sent_files
+from fl_sim.clients.worker.sent_files import SentFile, remove_unpacked, unpacked
 from fl_sim.data_prep.records import CorpusError
 from tests.e2e.processes import forked
 

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from fl_sim.clients.examples import Examples
+from fl_sim.clients.batches import Examples
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.selection import select, select_for
+from fl_sim.clients.selection import WeightedSelection, num_extended, select, select_for, sentences_per_entity
 from fl_sim.clients.training import bounded_sum
-from fl_sim.clients.weighted_selection import WeightedSelection, num_extended, sentences_per_entity
 from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.strategies.client_rules import ClippedGradients, WeightedGradients, weights_of

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fl_sim.clients import libraries
+from fl_sim.clients.worker import libraries
 
 
 @pytest.mark.parametrize("collecting", [True, False])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.generation.token_sampling import Sampling, draw, probabilities
+from fl_sim.clients.generation import Sampling, draw, probabilities
 
 SCORES = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
 

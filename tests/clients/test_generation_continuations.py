@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.generation.continuations import generate
-from fl_sim.clients.generation.token_sampling import Sampling
+from fl_sim.clients.generation import Sampling, generate
 from fl_sim.clients.models.architectures.architecture import Architecture
 from fl_sim.clients.models.language_model import LanguageModel
 from tests.clients.models import models_to_try as subjects

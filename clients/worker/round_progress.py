@@ -1,8 +1,10 @@
-"""Count the sentences that a node has done in the round under way, in a small file that the server's process reads.
+"""Count the sentences that nodes have done in the round under way.
 
 A worker may be another process, so it writes three numbers (the round, sentences done, sentences selected) a few times
 a second; a message would need a reply that waits. The folder is the run's own, readable by its owner alone, and is
 removed at the end. If it does not exist, nobody watches, and nothing is written. No result depends on these files.
+
+A node writes its count into a small file; a thread of the server's process reads these files and announces the sum.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -11,21 +13,33 @@ removed at the end. If it does not exist, nobody watches, and nothing is written
 ...     progress.close()
 ...     progress_of_round(Path(folder), server_round=1), progress_of_round(Path(folder), server_round=2)
 ((25, 40), (0, 0))
+
+>>> from fl_sim.clients.worker.round_progress import RoundProgress
+>>> with tempfile.TemporaryDirectory() as folder:
+...     watch = RoundWatch(Path(folder), expected=100.0, announce=print)
+...     watch.server_round = 3
+...     RoundProgress(Path(folder), node=2, server_round=3, total=96).add(48)
+...     watch.look()
+3 0 100.0
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from fl_sim.private_files import owner_only
 
 FOLDER = "progress"
 _COUNTS = struct.Struct("<qqq")
-_SECONDS = 0.25  # between two writes
+_WRITE_SECONDS = 0.25  # between two writes
 
 
 class RoundProgress:
@@ -65,7 +79,7 @@ class RoundProgress:
             self._file = None
 
     def _write(self) -> None:
-        self._next = time.monotonic() + _SECONDS
+        self._next = time.monotonic() + _WRITE_SECONDS
         if self._file is not None:
             with suppress(OSError):  # a full disk must not fail the node
                 os.pwrite(self._file, _COUNTS.pack(self._round, self._done, self._total), 0)
@@ -87,3 +101,52 @@ def progress_of_round(folder: Path, server_round: int) -> tuple[int, int]:
                 if of_round == server_round:
                     done, total = done + of_node, total + selected
     return done, total
+
+
+Announce = Callable[[int, int, float], None]
+
+_LOOK_SECONDS = 0.5
+
+
+class RoundWatch:
+    """Announce the progress of rounds twice a second, from a thread of its own; a context manager.
+
+    Args:
+        folder: of the nodes' counts; it is created.
+        expected: the number of sentences of a round, before its nodes have selected them.
+        announce: called with the round, the sentences done, and the sentences of the round.
+
+    Attributes:
+        server_round: the round under way; 0 while none is.
+    """
+
+    def __init__(self, folder: Path, expected: float, announce: Announce) -> None:
+        self.server_round = 0
+        self._folder, self._expected, self._announce = folder, expected, announce
+        self._last = (0, 0)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="round-watch", daemon=True)
+
+    @owner_only()
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def look(self) -> None:
+        """Announce the sentences done, if their number has changed."""
+        server_round = self.server_round
+        done, selected = progress_of_round(self._folder, server_round)
+        if selected and (server_round, done) != self._last:
+            self._last = (server_round, done)
+            self._announce(server_round, done, max(self._expected, selected))
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            self.look()

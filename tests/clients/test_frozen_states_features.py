@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from fl_sim.clients.batches import Example, Examples
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.examples import Example, Examples
-from fl_sim.clients.features import ensure_features, feature_path, sentence_features
+from fl_sim.clients.frozen_states import ensure_features, feature_path, sentence_features
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.user_sums import user_sums
 from fl_sim.clients.models.language_model import LanguageModel

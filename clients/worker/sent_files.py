@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl_sim.clients.workspace import TOKEN_FILE, WorkspaceSpec
+from fl_sim.clients.worker.workspace import TOKEN_FILE, WorkspaceSpec
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE

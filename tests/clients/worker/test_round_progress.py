@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fl_sim.clients import round_progress
-from fl_sim.clients.round_progress import RoundProgress, progress_of_round
+from fl_sim.clients.worker import round_progress
+from fl_sim.clients.worker.round_progress import RoundProgress, progress_of_round
 
 
 def test_the_nodes_of_a_round_add_up_and_other_rounds_do_not_count(tmp_path: Path) -> None:

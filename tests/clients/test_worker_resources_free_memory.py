@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_sim.clients import free_memory
+from fl_sim.clients import worker_resources
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures import declared_size
 from fl_sim.clients.models.architectures.declared_size import check_free_memory
@@ -29,14 +29,14 @@ def test_the_smaller_of_machine_and_container(
     for name, text in {"_LIMIT": limit, "_USED": used}.items():
         if text is not None:
             (tmp_path / name).write_text(text)
-        monkeypatch.setattr(free_memory, name, tmp_path / name)
-    monkeypatch.setattr(free_memory, "_MEMINFO", tmp_path / "meminfo")
-    assert free_memory.free_memory() == free
+        monkeypatch.setattr(worker_resources, name, tmp_path / name)
+    monkeypatch.setattr(worker_resources, "_MEMINFO", tmp_path / "meminfo")
+    assert worker_resources.free_memory() == free
 
 
 def test_without_linux_it_is_the_machines_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free_memory, "_MEMINFO", tmp_path / "absent")
-    assert free_memory.free_memory() > 1 << 28
+    monkeypatch.setattr(worker_resources, "_MEMINFO", tmp_path / "absent")
+    assert worker_resources.free_memory() > 1 << 28
 
 
 def test_a_model_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

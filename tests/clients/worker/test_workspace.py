@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_sim.clients.workspace import Workspace, WorkspaceSpec
+from fl_sim.clients.worker.workspace import Workspace, WorkspaceSpec
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.experiments.experiment import Experiment
 from tests.e2e.small_runs import configuration, small_corpus
