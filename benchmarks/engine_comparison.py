@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 
 HERE = Path(__file__).resolve().parent / "engine"

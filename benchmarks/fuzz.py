@@ -45,7 +45,7 @@ from fl_sim.cli.main import _is_foreseen
 from fl_sim.cli.main import main as fl_sim
 from fl_sim.clients.client_app import app as client_app
 from fl_sim.config import RunConfig, run_keys
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, fingerprint_of, record_of

@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import kill_runs
 from benchmarks.kill_runs import KillError, fork, output_of, sibling, wait
-from fl_sim.data_prep.origin import SEEN_FILE
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.prepare import SEEN_FILE
 from fl_sim.storage.checkpoint import Checkpoint
 
 SOURCE = Path(__file__).with_name("faulty_storage.c")

@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from fl_sim.cli.main import main as fl_sim
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.reporting import plots
 from fl_sim.storage.checkpoint import Checkpoint

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.config import RunConfig
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.engines import simulation
 from fl_sim.reporting import plots

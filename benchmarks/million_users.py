@@ -36,9 +36,9 @@ import psutil
 from index_scale import draw_split, write_drawn_corpus
 
 from fl_sim.config import RunConfig
-from fl_sim.data_prep.store.arrays import write_vector
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.encode import EncodedSplit, open_encoded
+from fl_sim.data_prep.store.layout import write_vector
 from fl_sim.engines import simulation
 from fl_sim.experiments import training_text
 from fl_sim.reporting import plots

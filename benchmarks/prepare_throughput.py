@@ -27,7 +27,7 @@ import numpy as np
 import spacy
 from spacy.training import Example
 
-from fl_sim.data_prep.pipeline import prepare
+from fl_sim.data_prep.prepare import prepare
 from fl_sim.data_prep.readers.raw_corpora import table
 from fl_sim.data_prep.readers.tables import TableOptions
 from fl_sim.data_prep.taggers.tagger import Marking

@@ -51,8 +51,8 @@ from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.lower_layers import LowerLayers
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.data_prep.store.arrays import write_array
 from fl_sim.data_prep.store.encode import EncodedSplit
+from fl_sim.data_prep.store.layout import write_array
 from fl_sim.private_files import owner_only
 
 Observer = Callable[[int, int], None]

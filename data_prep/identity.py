@@ -8,6 +8,12 @@ Giving two entities the same key costs no privacy: both are protected together. 
 covers only the mentions under one of them. In doubt, surfaces are therefore merged, but never two whose letters differ
 by more than a word of the lists below.
 
+First an index that finds names in texts by their words, whether a tagger marked them or not.
+
+>>> index = NameIndex(["Ada Byron", "Leeds"])
+>>> sorted(index.names_in("ada byron's way to Leeds"))
+[('ada', 'byron'), ('leeds',)]
+
 >>> entity_key("Mr. Johnson's") == entity_key("JOHNSON")
 True
 >>> entity_key("the Acme & Co. Ltd")
@@ -27,6 +33,38 @@ from typing import Any
 
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.taggers.categories import Category, possible_categories
+
+Name = tuple[str, ...]
+"""The words of a name, without case."""
+
+_WORD = re.compile(r"\w+")
+
+
+def name_of(text: str) -> Name:
+    """Return the words of ``text``, without case and punctuation."""
+    return tuple(_WORD.findall(text.casefold()))
+
+
+class NameIndex:
+    """Finds names in texts by their words."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._by_first: dict[str, set[Name]] = defaultdict(set)
+        for text in names:
+            name = name_of(text)
+            if name:
+                self._by_first[name[0]].add(name)
+
+    def names_in(self, text: str) -> set[Name]:
+        """Return the names whose words follow one another in ``text``."""
+        words = name_of(text)
+        return {
+            name
+            for position, word in enumerate(words)
+            for name in self._by_first.get(word, ())
+            if words[position : position + len(name)] == name
+        }
+
 
 Entity = tuple[str, str]
 """An entity of a sentence: its key, and the label of the mention."""

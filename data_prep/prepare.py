@@ -1,278 +1,470 @@
-"""Write sentences as a prepared corpus: Parquet files, an index and a manifest in a folder that appears atomically.
+"""Prepare a raw corpus: atomically, resumably, and only if it is not there already.
+
+First the origin of a corpus, everything that decides its content, by which a second preparation of the same is
+recognised; then what looks wrong with a source; then the preparation.
+
+A warning changes nothing in the corpus. Each one is about a mistake that no error tells: the run works, and N, the
+number of users that ε is about, counts something else.
+
+>>> summarize(["seed: 1 then, 2 now", "tagger: rules then, gold now", "a", "b", "c"])
+'seed: 1 then, 2 now; tagger: rules then, gold now; a; 2 more'
+
+>>> doubts = SourceDoubts({"kind": "jsonl", "user_column": "id"}, {})
+>>> rows = [Sentence("train", f"row {n}", f"Text {n}.", (), document=str(n)) for n in range(12)]
+>>> _ = list(doubts.watch(rows))
+>>> doubts.warnings()[0].partition(":")[0]
+'user column id has 12 users in 12 rows'
 
 >>> import tempfile
->>> from fl_sim.data_prep.records import Mention
->>> sentences = [Sentence("train", user, "Ada left.", (Mention(0, 3, "PER"),)) for user in ("ann", "bob")]
+>>> from fl_sim.data_prep.readers.raw_corpora import conll2003
+>>> lines = "-DOCSTART- -X- -X- O\\n\\n{} NNP I-NP I-PER\\nleft VBD I-VP O\\n\\n"
 >>> with tempfile.TemporaryDirectory() as folder:
-...     corpus = write_corpus(sentences, Path(folder) / "corpus", name="example")
-...     list(corpus.entities("train")["entity"])
-['ada']
+...     _ = (Path(folder) / "eng.train").write_text(lines.format("Ada") + lines.format("Bob"))
+...     raw, out = conll2003(Path(folder)), Path(folder) / "corpus"
+...     prepare(raw, out).corpus.ownership("train").num_entities, prepare(raw, out).cached
+(2, True)
 """
 
 from __future__ import annotations
 
-import itertools
-import re
-import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import hashlib
+import json
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Entity, Identity
-from fl_sim.data_prep.records import CorpusError, KnownIds, Sentence
-from fl_sim.data_prep.split_writer import SplitWriter
-from fl_sim.data_prep.store.atomic import folder_appearing_at
+import numpy as np
+
+from fl_sim.data_prep.canaries import WARNING, CanarySettings, apart, draw_canaries, planted, read_canaries
+from fl_sim.data_prep.corpus_writer import append_corpus, full_settings, write_corpus
+from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.readers.cleaning import Note
+from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.store.layout import part_folder
-from fl_sim.data_prep.store.manifest import FileRecord, Manifest, fingerprint_of, record_of, tool_versions
-from fl_sim.data_prep.store.source_limits import SourceLimits
+from fl_sim.data_prep.store.layout import CANARIES_FILE, part_folder
+from fl_sim.data_prep.store.manifest import MANIFEST_FILE, FileRecord, Manifest, comparable, tool_versions
+from fl_sim.data_prep.store.tagged_store import TaggedStore
+from fl_sim.data_prep.store.textfiles import sha256_of
+from fl_sim.data_prep.taggers.tagger import Marking
+from fl_sim.data_prep.taggers.tagger_registry import make_marking
 from fl_sim.private_files import owner_only
 
-__all__ = ["Corpus", "append_corpus", "write_corpus"]
+SEEN_FILE = ".sources.json"
+"""Lies beside a manifest: the stamps of the source files when their checksums were taken."""
 
-Rewrite = Callable[[Sentence], Sentence | None]
-"""Changes the text of a sentence and moves its mentions with it, or drops the sentence (None)."""
+_SETTLED_SECONDS = 2.0
+_SHOWN_DIFFERENCES = 3
 
-_SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_TRAIN = "train"
-_SCRATCH = "scratch"
+Stamp = tuple[int, int, int, int, int]
+"""Device, inode, size, and the times (ns) of the last change of a file's content and of its inode."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Everything that decides what a corpus holds.
+
+    Attributes:
+        sources: size and checksum of the source files, by name.
+        settings: as in the manifest.
+        tagger: as in the manifest.
+        tools: versions, as in the manifest.
+        files: the stamps of the source files when they were read.
+    """
+
+    sources: Mapping[str, FileRecord]
+    settings: Mapping[str, Any]
+    tagger: Mapping[str, str]
+    tools: Mapping[str, str]
+    files: Mapping[Path, Stamp]
+
+    @classmethod
+    def of(cls, raw: RawCorpus, marking: Marking, identity: Identity, seen_in: Iterable[Path] = ()) -> Origin:
+        """Return the origin of the corpus that ``raw`` will become.
+
+        A source is read for its checksum, unless a folder remembers the same file by its stamp. (A program can set back
+        the time of the content, but not that of the inode. A file that changed less than two seconds before is not
+        remembered, because its times could miss a change.)
+
+        Args:
+            raw: the corpus before preparation.
+            marking: how its sentences are marked.
+            identity: which mentions are the same entity.
+            seen_in: folders that may remember checksums (:meth:`remember`).
+
+        Raises:
+            CorpusError, OSError: a source is no regular file, or goes beyond the limits (docs/corpora.md).
+        """
+        raw.check_sources()
+        remembered = {stamp: sha256 for folder in seen_in for stamp, sha256 in _remembered(folder)}
+        sources, files = {}, {}
+        for name, path in raw.sources.items():
+            files[path] = stamp = _stamp(path)
+            sources[name] = FileRecord(bytes=stamp[2], sha256=remembered.get(stamp) or sha256_of(path))
+        settings = json.loads(json.dumps(full_settings(raw.settings, identity)))
+        return cls(sources, settings, marking.describe(), tool_versions(raw.tools), files)
+
+    @property
+    def key(self) -> str:
+        """SHA-256 of everything that decides what the corpus holds."""
+        return hashlib.sha256(json.dumps(self._groups(), sort_keys=True).encode()).hexdigest()
+
+    def differences(self, manifest: Manifest) -> list[str]:
+        """Return the differences between the corpus of ``manifest`` and the one that would be made now, in words."""
+        old = manifest.model_dump(mode="json") | {"tagger": comparable(manifest.tagger)}
+        return [
+            f"{group} {name}: {_show(then)} then, {_show(now)} now"
+            for group, values in self._groups().items()
+            for name, then, now in _differing(old[group], values)
+        ]
+
+    def check_unchanged(self) -> None:
+        """Check that no source has changed since its checksum was taken, else raise :class:`CorpusError`."""
+        for path, stamp in self.files.items():
+            if _stamp(path) != stamp:
+                raise CorpusError(f"{path}: changed while it was read; prepare the corpus again")
+
+    def remember(self, folder: Path) -> None:
+        """Write the stamps and checksums of the sources to ``folder``, for the next preparation."""
+        settled = time.time_ns() - int(_SETTLED_SECONDS * 1e9)
+        checksums = [record.sha256 for record in self.sources.values()]
+        seen = [
+            [*stamp, sha256]
+            for stamp, sha256 in zip(self.files.values(), checksums, strict=True)
+            if max(stamp[3:]) < settled
+        ]
+        if seen:
+            partial = folder / f"{SEEN_FILE}.partial"
+            partial.write_text(json.dumps(seen), encoding="utf-8")
+            partial.replace(folder / SEEN_FILE)
+
+    def _groups(self) -> dict[str, dict[str, Any]]:
+        sources = {name: record.model_dump(mode="json") for name, record in self.sources.items()}
+        return {
+            "sources": sources,
+            "settings": dict(self.settings),
+            "tagger": comparable(self.tagger),
+            "tools": dict(self.tools),
+        }
+
+
+def summarize(differences: list[str]) -> str:
+    """Return the first few differences in one line."""
+    more = len(differences) - _SHOWN_DIFFERENCES
+    return "; ".join([*differences[:_SHOWN_DIFFERENCES], *([f"{more} more"] if more > 0 else [])])
+
+
+def _remembered(folder: Path) -> Iterator[tuple[Stamp, str]]:
+    try:
+        seen = json.loads((folder / SEEN_FILE).read_text(encoding="utf-8"))
+        for device, inode, size, content, node, sha256 in seen:
+            yield (device, inode, size, content, node), str(sha256)
+    except (OSError, ValueError, TypeError):
+        return  # absent or damaged: the checksums are taken again
+
+
+def _stamp(path: Path) -> Stamp:
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def _differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for name in {**then, **now}:
+        if then.get(name) != now.get(name):
+            yield name, then.get(name), now.get(name)
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict) and "sha256" in value:
+        return f"{value['bytes']:,} bytes with checksum {value['sha256'][:12]}…"
+    return json.dumps(value, ensure_ascii=False)[:60]
+
+
+FILES_WITHOUT_LINES = ("parquet", "hf", "prepared")
+"""Kinds of sources whose text is Unicode already, so that no line of them can be bad UTF-8."""
+
+_LEAST = 10  # fewer rows or repeated sentences say nothing
+_REPEATED = 0.2
+_USERS_PER_ROW = 0.99
+
+
+@dataclass(eq=False)
+class SourceDoubts:
+    """Watch the sentences of one reading, and say afterwards what looks wrong.
+
+    Attributes:
+        settings: of the raw corpus: kind, columns, treatment of bad bytes.
+        checksums: SHA-256 of the source files, by name.
+    """
+
+    settings: Mapping[str, Any]
+    checksums: Mapping[str, str]
+    _users: set[str] = field(default_factory=set)
+    _hashes: array[int] = field(default_factory=lambda: array("q"))
+    _rows: int = 0
+
+    def watch(self, sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+        """Pass the sentences on, and count users, rows and sentences; a new reading counts anew."""
+        self._users, self._hashes, self._rows = set(), array("q"), 0
+        last: tuple[str, str | None] | None = None
+        for sentence in sentences:
+            self._users.add(sentence.user)
+            self._hashes.append(hash((sentence.user, sentence.text)))
+            row = sentence.user, sentence.document
+            self._rows += row != last
+            last = row
+            yield sentence
+
+    def warnings(self, replaced: int = 0) -> tuple[str, ...]:
+        """Return what looks wrong, each a sentence.
+
+        Args:
+            replaced: lines of which bad bytes were replaced.
+        """
+        found = [*self._doubled_files(), self._repeated(), self._users_of_rows(), self._bad_bytes(replaced)]
+        return tuple(warning for warning in found if warning)
+
+    def _doubled_files(self) -> Iterator[str]:
+        first: dict[str, str] = {}
+        for name, checksum in self.checksums.items():
+            if first.setdefault(checksum, name) != name:
+                yield f"source {name} has the content of {first[checksum]}: all of its text is there twice"
+
+    def _repeated(self) -> str | None:
+        number = len(self._hashes)
+        repeated = number - len(np.unique(np.frombuffer(self._hashes, dtype=np.int64))) if number else 0
+        if repeated < max(_LEAST, _REPEATED * number):
+            return None
+        return (
+            f"{repeated:,} of {number:,} sentences repeat an earlier one of the same user: is a part of the source "
+            "there twice? (--id-column drops rows whose id came before)"
+        )
+
+    def _users_of_rows(self) -> str | None:
+        column, users = self.settings.get("user_column"), len(self._users)
+        if column is None or self._rows < _LEAST:
+            return None
+        if users >= _USERS_PER_ROW * self._rows:
+            return (
+                f"user column {column} has {users:,} users in {self._rows:,} rows: if it numbers rows and not people, "
+                "N counts rows, and ε protects single rows"
+            )
+        return None
+
+    def _bad_bytes(self, replaced: int) -> str | None:
+        if self.settings.get("bad_bytes") != "replace" or replaced:
+            return None
+        if self.settings.get("kind") in FILES_WITHOUT_LINES:
+            return f"--bad-bytes replace has no effect on {self.settings['kind']}, whose text is Unicode already"
+        return "--bad-bytes replace replaced nothing: every line of the source is UTF-8"
+
+
+Watch = Callable[[Iterable[Sentence]], Iterable[Sentence]]
+"""Passes the sentences on, and shows progress."""
+
+
+@dataclass(frozen=True)
+class PreparedCorpus:
+    """The result of a preparation.
+
+    Attributes:
+        corpus: as it is now.
+        cached: whether it was there already, and nothing was done.
+        reused: sentences that an earlier, interrupted preparation had tagged.
+        warnings: what looks wrong with the source, each a sentence; none if it was not read.
+    """
+
+    corpus: Corpus
+    cached: bool = False
+    reused: int = 0
+    warnings: tuple[str, ...] = ()
 
 
 @owner_only()
-def write_corpus(
-    sentences: Iterable[Sentence],
+def prepare(
+    raw: RawCorpus,
     out: Path,
     *,
-    name: str,
-    sources: Mapping[str, FileRecord] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    tagger: Mapping[str, str] | None = None,
-    sought_labels: Iterable[str] = (),
-    tools: Sequence[str] = (),
-    notes: Mapping[str, int] | None = None,
+    marking: Marking | None = None,
     identity: Identity = DEFAULT_IDENTITY,
-    rewrite: Rewrite | None = None,
-    limits: SourceLimits | None = None,
-    needs_entities: bool = True,
-    beside: Mapping[str, str] | None = None,
-    replace: bool = False,
-) -> Corpus:
-    """Write ``sentences`` to the folder ``out`` and open it.
+    watch: Watch = lambda sentences: sentences,
+    canaries: CanarySettings | None = None,
+    overwrite: bool = False,
+) -> PreparedCorpus:
+    """Read, tag and write ``raw`` to the folder ``out``, unless the same corpus is there already.
 
-    Sentences are sorted by user, users by their first sentence; entities are numbered by their first mention. What is
-    stored of a user depends on that user alone, and of a sentence on that sentence alone, unless ``identity`` links the
-    sentences of a document.
+    Corpora are the same if the checksums of their sources, their settings, tagger, identity and versions are. The
+    corpus's preprocessing comes last, so taggers and identity see the original text.
+
+    The mentions of a tagger are kept beside ``out`` (in ``.NAME.tagged``) until the corpus is finished: after an
+    interruption the same call continues from there, and the corpus is the same as without one.
 
     Args:
-        sentences: in any order.
+        raw: the corpus before preparation.
         out: the folder to make.
-        name: of the corpus, for the manifest.
-        sources: size and checksum of the source files, for the manifest.
-        settings: how the sources were read, for the manifest.
-        tagger: what marked the entities, for the manifest; gold by default.
-        sought_labels: every label that it can give; those of the mentions need not be among them.
-        tools: distributions whose versions go to the manifest.
-        notes: counts of bad text, for the manifest; read after the last sentence.
+        marking: what marks the entities; by default gold where the corpus has it, else the best tagger installed.
         identity: which mentions are the same entity.
-        rewrite: changes the text after the entities are identified.
-        limits: of the number of splits, classes and labels; by default those of a source.
-        needs_entities: whether a train split without entities is an error.
-        beside: further files of the corpus by name, such as that of its canaries, and their texts.
-        replace: whether to replace what is at ``out`` once everything is written.
+        watch: sees the sentences as they pass, for progress.
+        canaries: made-up secrets to plant in the training split (docs/canaries.md); None for none.
+        overwrite: whether to replace another corpus in ``out`` once the new one is finished.
 
     Raises:
-        CorpusError: ``out`` is taken, or no private training could use the corpus: it has no train split, fewer than
-            two users in it, or no entity in it.
+        CorpusError: the input is bad, or ``out`` holds something else.
     """
-    with folder_appearing_at(out, replace=replace) as folder:
-        writers = _collect(_rewrite_all(identity.resolve(sentences), rewrite), folder, lambda split: None, limits)
-        _check_trainable(writers, needs_entities)
-        classes = sorted({target for writer in writers.values() for target in writer.targets})
-        for file, text in (beside or {}).items():
-            (folder / file).write_text(text, encoding="utf-8")
-        _finish(
-            folder,
-            writers,
-            classes,
-            name=name,
-            sources=sources or {},
-            settings=full_settings(settings or {}, identity),
-            tagger=tagger,
-            sought_labels=sought_labels,
-            tools=tools,
-            notes=_nonzero(notes),
+    marking = marking or make_marking(has_gold=raw.has_gold)
+    secrets = None if canaries is None else draw_canaries(canaries)
+    if canaries is not None:
+        raw = _recorded(raw, canaries)
+    _recover(out)
+    origin = Origin.of(raw, marking, identity, seen_in=[out])
+    if _is_corpus(out):
+        same = _same(out, origin, overwrite)
+        if same is not None:
+            return PreparedCorpus(same, cached=True)
+    doubts = _doubts(raw, origin)
+    with _marked(raw, marking, origin, out, doubts) as (sentences, store):
+        corpus = write_corpus(
+            watch(sentences if secrets is None else planted(sentences, secrets, identity)),
+            out,
+            replace=overwrite and _is_corpus(out),
+            identity=identity,
+            beside=None if secrets is None else {CANARIES_FILE: secrets.to_json()},
+            **_described(raw, marking, origin),
         )
-    return Corpus.open(out)
+    origin.remember(corpus.path)
+    return PreparedCorpus(corpus, reused=store.reused, warnings=_warnings(doubts, raw))
 
 
 @owner_only()
-def append_corpus(
-    corpus: Corpus,
-    sentences: Iterable[Sentence],
+def append(
+    raw: RawCorpus,
+    out: Path,
     *,
-    joined_at: int,
-    name: str,
-    sources: Mapping[str, FileRecord] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    tagger: Mapping[str, str] | None = None,
-    sought_labels: Iterable[str] = (),
-    tools: Sequence[str] = (),
-    notes: Mapping[str, int] | None = None,
+    joined_at: int | None = None,
+    marking: Marking | None = None,
     identity: Identity = DEFAULT_IDENTITY,
-    rewrite: Rewrite | None = None,
-    limits: SourceLimits | None = None,
-) -> Corpus:
-    """Append ``sentences`` to ``corpus`` as a part of its own, and open the result; no existing file changes.
-
-    Known users, entities and classes keep their ids; new ones, and the sentences, are numbered on. A key names the same
-    user as before.
+    watch: Watch = lambda sentences: sentences,
+) -> PreparedCorpus:
+    """Append ``raw`` to the corpus in ``out`` unless it was appended already.
 
     Args:
-        corpus: as it is.
-        sentences: to append; at least one.
-        joined_at: the round from which the part takes part in training.
-        name: of the part; this and the other arguments are as of :func:`write_corpus`.
-        sources: see there.
-        settings: see there.
-        tagger: see there.
-        sought_labels: see there.
-        tools: see there.
-        notes: see there.
-        identity: that of the corpus.
-        rewrite: see there.
-        limits: see there.
+        raw: the sentences to append, before preparation.
+        out: the corpus.
+        joined_at: the round from which they take part (:func:`fl_sim.data_prep.corpus_writer.append_corpus`); None for
+            that of the part before, so that every round counts for them that counts for it.
+        marking: as of :func:`prepare`.
+        identity: as of :func:`prepare`; that of the corpus.
+        watch: as of :func:`prepare`.
 
     Raises:
-        CorpusError: there is no sentence, ``identity`` is not the corpus's, ``joined_at`` is before the last part's, or
-            a user would move to another split.
+        CorpusError: the input is bad, or does not fit the corpus.
     """
-    last = corpus.parts[-1].manifest
-    if joined_at < last.joined_at:
-        raise CorpusError(f"--joined-at {joined_at} must be at least {last.joined_at}, the round of the part before")
-    if corpus.manifest.settings.get("identity") != identity.manifest_settings():
-        raise CorpusError(f"{corpus.path}: entities would get another identity than those of the corpus")
-    with folder_appearing_at(corpus.path / part_folder(len(corpus.parts))) as folder:
-        writers = _collect(_rewrite_all(identity.resolve(sentences), rewrite), folder, corpus.known_ids, limits)
-        if not writers:
-            raise CorpusError("there is no sentence to append")
-        _check_users_stay(corpus, writers)
-        new = {target for writer in writers.values() for target in writer.targets} - set(corpus.classes)
-        _finish(
-            folder,
-            writers,
-            [*corpus.classes, *sorted(new)],
-            name=name,
-            sources=sources or {},
-            settings=full_settings(settings or {}, identity),
-            tagger=tagger,
-            sought_labels=sought_labels,
-            tools=tools,
-            notes=_nonzero(notes),
-            follows=corpus.fingerprint,
-            joined_at=joined_at,
+    marking = marking or make_marking(has_gold=raw.has_gold)
+    corpus = Corpus.open(out)
+    origin = Origin.of(raw, marking, identity, seen_in=[part.folder for part in corpus.parts])
+    if any(part.manifest.sources and not origin.differences(part.manifest) for part in corpus.parts):
+        return PreparedCorpus(corpus, cached=True)
+    folder = corpus.path / part_folder(len(corpus.parts))
+    first = corpus.parts[-1].manifest.joined_at if joined_at is None else joined_at
+    doubts = _doubts(raw, origin)
+    with _marked(raw, marking, origin, folder, doubts) as (sentences, store):
+        if corpus.has_canaries:
+            sentences = apart(sentences, read_canaries(corpus), identity)
+        corpus = append_corpus(
+            corpus, watch(sentences), joined_at=first, identity=identity, **_described(raw, marking, origin)
         )
-    return Corpus.open(corpus.path)
+    origin.remember(corpus.parts[-1].folder)
+    return PreparedCorpus(corpus, reused=store.reused, warnings=_warnings(doubts, raw))
 
 
-def _rewrite_all(
-    sentences: Iterable[tuple[Sentence, tuple[Entity, ...]]], rewrite: Rewrite | None
-) -> Iterable[tuple[Sentence, tuple[Entity, ...]]]:
-    """Return the sentences with their final texts; their entities stay those of the original texts."""
-    if rewrite is None:
-        return sentences
-    kept = ((rewrite(sentence), entities) for sentence, entities in sentences)
-    return ((sentence, entities) for sentence, entities in kept if sentence is not None)
+def _doubts(raw: RawCorpus, origin: Origin) -> SourceDoubts:
+    return SourceDoubts(raw.settings, {name: record.sha256 for name, record in origin.sources.items()})
 
 
-def _nonzero(notes: Mapping[str, int] | None) -> dict[str, int]:
-    return {name: count for name, count in sorted((notes or {}).items()) if count}
+def _warnings(doubts: SourceDoubts, raw: RawCorpus) -> tuple[str, ...]:
+    return doubts.warnings(replaced=raw.reading.notes[Note.BAD_BYTES.value])
 
 
-def _collect(
-    sentences: Iterable[tuple[Sentence, Iterable[Entity]]],
-    folder: Path,
-    known: Callable[[str], KnownIds | None],
-    limits: SourceLimits | None,
-) -> dict[str, SplitWriter]:
-    """Return a writer per split with its sentences, which are buffered in a folder inside ``folder``."""
-    limits = limits or SourceLimits()
-    scratch = folder / _SCRATCH
-    scratch.mkdir()
-    writers: dict[str, SplitWriter] = {}
-    for sentence, entities in sentences:
-        writer = writers.get(sentence.split)
-        if writer is None:
-            split = _checked_split(sentence.split)
-            writer = writers[split] = SplitWriter(split, scratch, known(split), limits)
-            limits.check_splits(len(writers))
-        writer.add(sentence, entities)
-    return writers
+@contextmanager
+def _marked(
+    raw: RawCorpus, marking: Marking, origin: Origin, out: Path, doubts: SourceDoubts
+) -> Iterator[tuple[Iterator[Sentence], TaggedStore]]:
+    """Give the sentences with their mentions, and the store that keeps the mentions until the block ends."""
+    store = TaggedStore(out.parent / f".{out.name}.tagged", origin.key)
+
+    def sentences() -> Iterator[Sentence]:
+        read = doubts.watch(raw.sentences())
+        if marking.tagger is not None:
+            yield from store.marked(read, marking.mark)
+        else:
+            yield from read if marking.selection.everything else marking.mark(read)
+        origin.check_unchanged()
+
+    try:
+        yield sentences(), store
+    except BaseException as error:
+        if store.folder.exists():
+            error.add_note("what was tagged so far is kept, and the same command goes on from there")
+        raise
+    store.remove()
 
 
-def _finish(
-    folder: Path,
-    writers: Mapping[str, SplitWriter],
-    classes: Sequence[str],
-    *,
-    tagger: Mapping[str, str] | None,
-    sought_labels: Iterable[str],
-    tools: Sequence[str],
-    follows: str | None = None,
-    **described: Any,
-) -> None:
-    """Write the tables, indexes and manifest of a part."""
-    counts = {split: writer.write(folder, classes) for split, writer in writers.items()}
-    shutil.rmtree(folder / _SCRATCH)
-    files = {path.name: record_of(path) for path in sorted(folder.iterdir())}
-    occurring = itertools.chain.from_iterable(writer.labels for writer in writers.values())
-    Manifest(
-        tagger=dict(tagger or {"tagger": "gold"}),
-        sought_labels=tuple(sorted({*sought_labels, *occurring})),
-        tools=tool_versions(tools),
-        classes=tuple(classes),
-        splits=counts,
-        files=files,
-        fingerprint=fingerprint_of(files, follows),
-        follows=follows,
-        **described,
-    ).write(folder)
+def _recorded(raw: RawCorpus, canaries: CanarySettings) -> RawCorpus:
+    """Return the corpus with the canaries among its settings, and a warning for readers of ε."""
+    warnings = [*raw.settings.get("warnings", ()), WARNING]
+    return replace(raw, settings={**raw.settings, **canaries.manifest_settings(), "warnings": warnings})
 
 
-def full_settings(settings: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
-    """Return the settings for a manifest: with the identity, and with warnings for readers of ε."""
-    warnings = [*settings.get("warnings", ()), *identity.warnings()]
-    return {**settings, "identity": identity.manifest_settings()} | ({"warnings": warnings} if warnings else {})
+def _described(raw: RawCorpus, marking: Marking, origin: Origin) -> dict[str, Any]:
+    return {
+        "name": raw.name,
+        "sources": origin.sources,
+        "settings": raw.settings,
+        "tagger": origin.tagger,
+        "sought_labels": marking.labels,
+        "tools": raw.tools,
+        "notes": raw.reading.notes,
+        "limits": raw.reading.limits,
+        "rewrite": raw.preprocessing.rewriter(raw.reading) if raw.preprocessing else None,
+    }
 
 
-def _checked_split(split: str) -> str:
-    """Return ``split`` if it can be part of a file name; it may come from data."""
-    if not _SPLIT_NAME.fullmatch(split):
-        raise CorpusError(f"split name {split!r} must be 1 to 64 letters, digits, hyphens or underscores")
-    return split
+def _same(out: Path, origin: Origin, overwrite: bool) -> Corpus | None:
+    """Return the corpus in ``out`` if it is what ``origin`` would make; None if another one may be overwritten."""
+    try:
+        corpus = Corpus.open(out)
+    except CorpusError as error:
+        if overwrite:
+            return None
+        error.add_note("--overwrite replaces it")
+        raise
+    differences = origin.differences(corpus.parts[0].manifest)
+    if not differences:
+        return corpus
+    if overwrite:
+        return None
+    raise CorpusError(
+        f"{out}: holds another corpus ({summarize(differences)}); choose another --out, or --overwrite it"
+    )
 
 
-def _check_users_stay(corpus: Corpus, writers: Mapping[str, SplitWriter]) -> None:
-    """Check that no user moves to another split: a held-out user must not come to train, nor the other way round."""
-    users_of = {split: set(corpus.users(split)["user"]) for split in corpus.splits}
-    for split, writer in writers.items():
-        for user in writer.new_users:
-            home = next((name for name, users in users_of.items() if user in users), None)
-            if home is not None:
-                raise CorpusError(
-                    f"user {user!r} is in split {home} of {corpus.path} and would be in split {split} of what is added"
-                )
+def _is_corpus(out: Path) -> bool:
+    """Return whether ``out`` holds a prepared corpus, of any version and in any state."""
+    try:
+        manifest = json.loads((out / MANIFEST_FILE).read_text(encoding="utf-8"))
+        return bool(manifest["format"] == "fl-sim corpus")
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
 
 
-def _check_trainable(splits: Mapping[str, SplitWriter], needs_entities: bool) -> None:
-    if not splits:
-        raise CorpusError("the corpus has no sentence, so no user")
-    if _TRAIN not in splits:
-        raise CorpusError(f"the corpus has no {_TRAIN!r} split, only {', '.join(splits)}")
-    train = splits[_TRAIN]
-    if train.users < 2:
-        raise CorpusError("the train split has one user; federated training needs at least two")
-    if needs_entities and not train.entities:
-        raise CorpusError(
-            "the train split has no entity at all, so there is no entity to protect; "
-            "check the entities column or choose another --tagger"
-        )
+def _recover(out: Path) -> None:
+    """Restore the old corpus if a replacement was interrupted between its two renames."""
+    replaced = out.parent / f".{out.name}.replaced"
+    if not out.exists() and _is_corpus(replaced):
+        replaced.rename(out)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from fl_sim.data_prep.pipeline import prepare
+from fl_sim.data_prep.prepare import prepare
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus, table
 from fl_sim.data_prep.readers.tables import TableOptions, is_held_out
 from fl_sim.data_prep.records import Sentence

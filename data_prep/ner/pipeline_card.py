@@ -1,7 +1,7 @@
 """Write the model card of a trained pipeline: its use, training data, terms and evaluation.
 
 >>> from spacy.lang.en import English
->>> from fl_sim.data_prep.spacy_plugins import without_plugins
+>>> from fl_sim.data_prep.taggers.spacy_tagger import without_plugins
 >>> with without_plugins():
 ...     pipeline = English()
 >>> training = {"command": "make", "seed": 0, "sentences": 1, "teacher": None}

@@ -5,7 +5,7 @@ A few thousand marked sentences show few names. In the word embeddings of a sent
 vectors that it learns is reduced to its main directions, which :mod:`fl_sim.data_prep.ner.distillation` fits.
 
 >>> import spacy, tempfile
->>> from fl_sim.data_prep.spacy_plugins import without_plugins
+>>> from fl_sim.data_prep.taggers.spacy_tagger import without_plugins
 >>> vectors = WordVectors(("paris",), np.ones((1, 2), dtype=np.float32), sha256="0" * 64)
 >>> with without_plugins(), tempfile.TemporaryDirectory() as folder:
 ...     vectors.write(Path(folder))

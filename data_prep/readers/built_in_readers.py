@@ -53,7 +53,7 @@ class AgNewsReader(Reader):
 
     def read(self, args: argparse.Namespace, cleaning: Cleaning) -> RawCorpus:
         from fl_sim.data_prep.readers import raw_corpora
-        from fl_sim.data_prep.readers.ag_news import AgNewsOptions
+        from fl_sim.data_prep.readers.raw_corpora import AgNewsOptions
 
         options = AgNewsOptions(args.text, args.split_sentences, args.max_users, args.seed)
         return raw_corpora.ag_news(args.source, options, cleaning)
@@ -90,7 +90,7 @@ class ShakespeareReader(Reader):
 
     def read(self, args: argparse.Namespace, cleaning: Cleaning) -> RawCorpus:
         from fl_sim.data_prep.readers import raw_corpora
-        from fl_sim.data_prep.readers.shakespeare import ShakespeareOptions
+        from fl_sim.data_prep.readers.raw_corpora import ShakespeareOptions
 
         options = ShakespeareOptions(args.held_out, args.test_fraction, args.seed, args.split_sentences)
         return raw_corpora.shakespeare(args.source, options, cleaning)

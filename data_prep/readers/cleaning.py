@@ -1,4 +1,4 @@
-"""Clean bad text: what is replaced, cut, dropped or kept, and how it is counted. This module alone decides.
+"""Clean bad text, cut it into sentences, and preprocess it as a paper did. Cleaning is decided here alone.
 
 | in the source | becomes | counted as |
 |---|---|---|
@@ -17,29 +17,208 @@
 Everything else is kept: right-to-left text and its direction marks, emoji and their joiners, combining marks, any white
 space inside a sentence. A character is replaced by one character, so the spans of entities stay valid.
 
+First cutting texts into sentences without cutting an entity; then what is replaced, cut, dropped or kept, and how it
+is counted; then the preprocessing of the UeDP paper: "we changed all words to lower-case and removed punctuation
+marks".
+
+Sentences: The rule is that of spaCy's sentencizer on the tokens of spaCy's English tokenizer: a sentence ends after a
+full stop, question mark or the like and the punctuation that follows ("U.S." and "Mr." are tokens, so they end no
+sentence). The tokenizer looks at words between white space one by one. So does this module, and it caches the words,
+which makes it many times faster than a pipeline that builds documents.
+
+Preprocessing: It runs after tagging and identity, because taggers need capital letters and full stops, and an entity's
+key ("David's" is David) is that of the original name. Spans move with the text. Every character is treated by itself,
+so the text under a moved span is the preprocessed text under the old one.
+
+>>> text = "Mr. Byron left. Why?"
+>>> [text[start:end] for start, end in sentence_bounds(text)]
+['Mr. Byron left. ', 'Why?']
+
 >>> reading = Reading()
 >>> rows = [Sentence("train", "ann", "Dear\x07Ada. I am well.", ()), Sentence("train", "ann", " ", ())]
 >>> [sentence.text for sentence in reading.clean(rows, split_sentences=True)]
 ['Dear Ada.', 'I am well.']
 >>> dict(reading.notes)
 {'control_characters': 1, 'blank_texts': 1}
+
+>>> Preprocessing.of_paper().text("Ada Byron's letter, £3.")
+'ada byrons letter £3'
 """
 
 from __future__ import annotations
 
+import itertools
 import re
+import string
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from fl_sim.data_prep.readers.cutting import cut, cut_into_sentences
-from fl_sim.data_prep.records import CorpusError, Sentence
-from fl_sim.data_prep.store.source_limits import SourceLimits
-from fl_sim.data_prep.store.textfiles import decoded_lines
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.textfiles import SourceLimits, decoded_lines
+from fl_sim.data_prep.taggers.spacy_tagger import without_plugins
+
+_REMEMBERED_WORDS = 1 << 16
+_LONGEST_WORD = 200
+"""Longer words are not given to the tokenizer, which may take quadratic time; their last character may still end a
+sentence."""
+
+_WORD = re.compile(r"\S+")
+_PLAIN_WORD = re.compile(r"[A-Za-z]+")
+_PLAIN_END = re.compile(r"[A-Za-z]*[a-z]\.")
+"""Words that the tokenizer is known to keep whole, unless they are among its exceptions."""
+
+_ASCII_ENDS = re.compile(r"[.!?]")
+"""The full stops of ASCII; a search for all of Unicode's takes several times as long."""
+
+
+def cut_into_sentences(rows: Iterable[Sentence]) -> Iterator[Sentence]:
+    """Yield the sentences of every row (:func:`cut`)."""
+    for row in rows:
+        yield from cut(row, sentence_bounds(row.text))
+
+
+def sentence_bounds(text: str) -> list[tuple[int, int]]:
+    """Return the sentences of ``text`` as character spans without gaps between them."""
+    next_end = (_ASCII_ENDS if text.isascii() else _all_ends()).search
+    starts = [0]
+    position = 0
+    closed = False
+    while True:
+        if not closed:  # skip to the word with the next full stop
+            end = next_end(text, position)
+            if not end:
+                break
+            position = max(position, _word_start(text, end.start()))
+        word = _WORD.search(text, position)
+        if not word:
+            break
+        if closed and text[position : word.start()] != " ":  # more white space than one space is a token
+            starts.append(word.start())
+            closed = False
+        opened, closed = _openings(word.group(), closed)
+        if opened:
+            starts += [word.start() + offset for offset in opened]
+        position = word.end()
+    return list(itertools.pairwise([*starts, len(text)]))
+
+
+def cut(row: Sentence, bounds: Iterable[tuple[int, int]]) -> Iterator[Sentence]:
+    """Yield the sentences of ``row`` at ``bounds``, without the white space around them.
+
+    Two sentences that share a mention stay together, so no mention is cut or lost.
+
+    Args:
+        row: a text with its mentions.
+        bounds: character spans that cover the text in order.
+    """
+    if not row.mentions:
+        for start, end in bounds:
+            yield from _part(row, start, end, [])
+        return
+    spans = _join_at_mentions(bounds, row.mentions)
+    starts = [start for start, _ in spans]
+    inside: list[list[Mention]] = [[] for _ in spans]
+    for mention in row.mentions:
+        inside[bisect_right(starts, mention.start) - 1].append(mention)
+    for (start, end), mentions in zip(spans, inside, strict=True):
+        yield from _part(row, start, end, mentions)
+
+
+def _join_at_mentions(bounds: Iterable[tuple[int, int]], mentions: Iterable[Mention]) -> list[tuple[int, int]]:
+    """Return the spans, joined where a bound falls inside a mention."""
+    spans = iter(sorted((mention.start, mention.end) for mention in mentions))
+    span = next(spans, None)
+    covered = 0  # the largest end of the mentions that start before the bound
+    joined: list[tuple[int, int]] = []
+    for start, end in bounds:
+        while span is not None and span[0] < start:
+            covered = max(covered, span[1])
+            span = next(spans, None)
+        if joined and covered > start:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _part(row: Sentence, start: int, end: int, mentions: list[Mention]) -> Iterator[Sentence]:
+    """Yield the part ``[start, end)`` of ``row`` as a sentence, unless it is blank."""
+    text = row.text[start:end]
+    stripped = text.strip()
+    if not stripped:
+        return
+    if stripped == row.text:
+        yield row
+        return
+    start += len(text) - len(text.lstrip())
+    end = start + len(stripped)
+    moved = tuple(Mention(max(m.start, start) - start, min(m.end, end) - start, m.label) for m in mentions)
+    yield Sentence(row.split, row.user, stripped, moved, row.target, row.document)
+
+
+def _word_start(text: str, position: int) -> int:
+    while position and not text[position - 1].isspace():
+        position -= 1
+    return position
+
+
+@lru_cache(_REMEMBERED_WORDS)
+def _openings(word: str, closed: bool) -> tuple[tuple[int, ...], bool]:
+    """Find where sentences begin in a word.
+
+    Args:
+        word: characters without white space.
+        closed: whether a sentence ended before it.
+
+    Returns:
+        The offsets in ``word`` where a sentence begins, and whether a sentence has ended after it.
+    """
+    if _PLAIN_WORD.fullmatch(word):
+        return (0,) if closed else (), False
+    plain_end = _PLAIN_END.fullmatch(word) and word not in _exceptions() and word[:-1] not in _exceptions()
+    if plain_end or len(word) > _LONGEST_WORD:
+        return (0,) if closed else (), word[-1] in _full_stops()
+    opened = []
+    for token in _tokenizer()(word):
+        if token.text in _full_stops():
+            closed = True
+        elif closed and not token.is_punct:
+            opened.append(token.idx)
+            closed = False
+    return tuple(opened), closed
+
+
+@cache
+def _tokenizer() -> Any:
+    import spacy
+
+    with without_plugins():
+        return spacy.blank("en").tokenizer
+
+
+@cache
+def _exceptions() -> frozenset[str]:
+    return frozenset(_tokenizer().rules)
+
+
+@cache
+def _full_stops() -> frozenset[str]:
+    from spacy.pipeline import Sentencizer
+
+    return frozenset(Sentencizer.default_punct_chars)
+
+
+@cache
+def _all_ends() -> re.Pattern[str]:
+    return re.compile("[" + re.escape("".join(sorted(_full_stops()))) + "]")
+
 
 Notes = Counter[str]
 """Counts of :class:`Note` while a corpus is read, for the manifest."""
@@ -216,3 +395,119 @@ def _cluster_start(text: str, end: int) -> int:
         if text[place - 1] != _JOINER and text[place] != _JOINER and unicodedata.category(text[place])[0] != "M":
             return place
     return end
+
+
+Span = tuple[int, int]
+
+_PLANES_WITH_PUNCTUATION = 2  # the other planes have ideographs, tags and private characters
+_SIGMA, _SMALL_SIGMA = "Σ", "σ"
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Changes the text of a sentence before it is stored.
+
+    Attributes:
+        lower_case: whether to lower all letters (a capital sigma to σ, also at the end of a word).
+        strip_punctuation: whether to remove Unicode's punctuation and ASCII's symbols (``$+<=>^`|~``); then runs of
+            white space become one space, and none is left at the ends.
+    """
+
+    lower_case: bool = False
+    strip_punctuation: bool = False
+
+    @classmethod
+    def of_paper(cls) -> Preprocessing:
+        """Return the preprocessing of the UeDP paper: both."""
+        return cls(lower_case=True, strip_punctuation=True)
+
+    def __bool__(self) -> bool:
+        return self.lower_case or self.strip_punctuation
+
+    def manifest_settings(self) -> dict[str, Any]:
+        """Return the settings that are on, for the manifest."""
+        return {key: value for key, value in asdict(self).items() if value}
+
+    def text(self, text: str) -> str:
+        """Return ``text`` preprocessed."""
+        return self._with_spans(text, [])[0]
+
+    def rewriter(self, reading: Reading) -> Callable[[Sentence], Sentence | None]:
+        """Return a function that preprocesses a sentence, or returns None if nothing is left; ``reading`` counts.
+
+        A mention of punctuation alone ("$") is dropped, because nothing of it remains.
+        """
+
+        def rewrite(sentence: Sentence) -> Sentence | None:
+            spans = [(mention.start, mention.end) for mention in sentence.mentions]
+            text, moved = self._with_spans(sentence.text, spans)
+            if not text:
+                reading.note(Note.EMPTIED_SENTENCES)
+                return None
+            mentions = tuple(
+                Mention(start, end, mention.label)
+                for (start, end), mention in zip(moved, sentence.mentions, strict=True)
+                if start < end
+            )
+            reading.note(Note.EMPTIED_ENTITIES, len(sentence.mentions) - len(mentions))
+            return Sentence(sentence.split, sentence.user, text, mentions, sentence.target, sentence.document)
+
+        return rewrite
+
+    def _with_spans(self, text: str, spans: list[Span]) -> tuple[str, list[Span]]:
+        if self.lower_case:
+            text, spans = _lower(text, spans)
+        if self.strip_punctuation:
+            text, spans = _strip_punctuation(text, spans)
+        return text, spans
+
+
+def _lower(text: str, spans: list[Span]) -> tuple[str, list[Span]]:
+    """Lower all letters, and move the spans; "İ" becomes two characters, all others one."""
+    small = text.replace(_SIGMA, _SMALL_SIGMA).lower()
+    if len(small) == len(text) or not spans:
+        return small, spans
+    offset = [0]
+    for character in text:
+        offset.append(offset[-1] + len(character.lower()))
+    return small, [(offset[start], offset[end]) for start, end in spans]
+
+
+def _strip_punctuation(text: str, spans: list[Span]) -> tuple[str, list[Span]]:
+    """Remove punctuation, and move the spans; a span of which nothing is left becomes ``(0, 0)``."""
+    marks = _punctuation()
+    if not spans:
+        return " ".join(text.translate(marks).split()), []
+    bounds = sorted({0, len(text), *itertools.chain.from_iterable(spans)})
+    output: list[str] = []
+    length = 0
+    gap = False  # whether white space separates the output from the next piece
+    new_spans: dict[int, Span] = {}
+    for start, end in itertools.pairwise(bounds):
+        piece = text[start:end].translate(marks)
+        words = " ".join(piece.split())
+        gap = gap or piece[:1].isspace()
+        if not words:
+            continue
+        if gap and length:
+            output.append(" ")
+            length += 1
+        output.append(words)
+        new_spans[start] = (length, length + len(words))
+        length += len(words)
+        gap = piece[-1].isspace()
+    return "".join(output), [_move(span, bounds, new_spans) for span in spans]
+
+
+def _move(span: Span, bounds: list[int], new_spans: dict[int, Span]) -> Span:
+    """Return the span in the new text of the pieces that ``span`` is made of."""
+    pieces = bounds[bisect_left(bounds, span[0]) : bisect_left(bounds, span[1])]
+    moved = [new_spans[start] for start in pieces if start in new_spans]
+    return (moved[0][0], moved[-1][1]) if moved else (0, 0)
+
+
+@cache
+def _punctuation() -> dict[int, None]:
+    """Return the removed characters, as a table for :meth:`str.translate`."""
+    unicode = (code for code in range(_PLANES_WITH_PUNCTUATION << 16) if unicodedata.category(chr(code))[0] == "P")
+    return dict.fromkeys([*unicode, *map(ord, string.punctuation)])

@@ -22,7 +22,7 @@ from typing import Any
 from fl_sim.data_prep.readers.cleaning import Note, Reading
 from fl_sim.data_prep.readers.tables import TRAIN, check_fraction, split_by_hash
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
-from fl_sim.data_prep.store.source_limits import SourceLimits
+from fl_sim.data_prep.store.textfiles import SourceLimits
 
 SCHEMES = ("auto", "iob1", "iob2", "iobes")
 DEFAULT_SENTENCES_PER_USER = 15

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.name_index import NameIndex
+from fl_sim.data_prep.identity import Identity, NameIndex
 from fl_sim.data_prep.readers.cleaning import Cleaning, Reading
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence

@@ -1,5 +1,33 @@
 """Raw corpora: what to read, what to record of it, and whether it marks its entities.
 
+First three readers: AG News (a row is a news item with a class; users are made up, as in the UeDP paper), CoNLL-2003
+(documents are users, gold tags are the entities) and Shakespeare by speaker (users have very different amounts of
+text).
+
+AG News: Zhang, Zhao and LeCun (2015): two CSV files, ``train.csv`` and ``test.csv``, with class index (1 to 4), title
+and description and no header. Files with a header line ``class_index,title,description,...`` are read, too. AG names
+no authors, so the paper divides its rows at random among users of N(15, 2²) sentences each.
+
+CoNLL-2003: Tjong Kim Sang and De Meulder (2003), "Introduction to the CoNLL-2003 shared task".
+
+Shakespeare: The files are JSON lines with ``user`` and ``text``, one speech each, and ``play`` if the edition has it.
+
+>>> np.bincount(users_of_rows(40, np.random.default_rng(0)))
+array([15, 15, 10])
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder) / "eng.train"
+...     _ = path.write_text("-DOCSTART- -X- -X- O\\n\\nAda NNP I-NP I-PER\\nleft VBD I-VP O\\n")
+...     [(s.user, s.text, s.mentions) for s in read_conll2003(Path(folder))]
+[('train-0001', 'Ada left', (Mention(start=0, end=3, label='PER'),))]
+
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder) / "plays.jsonl"
+...     _ = path.write_text('{"play": "Hamlet", "user": "BERNARDO", "text": "Who is there?"}')
+...     [(s.user, s.text) for s in read_shakespeare(path)]
+[('Hamlet: BERNARDO', 'Who is there?')]
+
 >>> raw = RawCorpus("letters", lambda: iter([Sentence("train", "ann", "Dear Ada", ())]), has_gold=False)
 >>> [sentence.text for sentence in raw.sentences()]
 ['Dear Ada']
@@ -7,22 +35,339 @@
 
 from __future__ import annotations
 
+import csv
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fl_sim.data_prep.readers.ag_news import AgNewsOptions, ag_news_files, read_ag_news
-from fl_sim.data_prep.readers.cleaning import Cleaning, Reading
-from fl_sim.data_prep.readers.conll import conll2003_files, read_conll2003
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_sim.data_prep.readers.cleaning import Cleaning, Note, Preprocessing, Reading
 from fl_sim.data_prep.readers.hugging_face import HfDataset, read_hf
-from fl_sim.data_prep.readers.iob import IobOptions, iob_files, read_iob
-from fl_sim.data_prep.readers.preprocessing import Preprocessing
-from fl_sim.data_prep.readers.shakespeare import ShakespeareOptions, read_shakespeare, shakespeare_file
-from fl_sim.data_prep.readers.tables import TableOptions, read_table
+from fl_sim.data_prep.readers.iob import IobOptions, OpenSentence, iob_files, read_iob
+from fl_sim.data_prep.readers.tables import (
+    RowLines,
+    TableOptions,
+    check_fraction,
+    read_table,
+    split_by_hash,
+    table_rows,
+)
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.textfiles import check_beginning
+
+CLASSES = ("World", "Sports", "Business", "Sci/Tech")
+TEXTS = ("title+description", "description", "title")
+SENTENCES_PER_USER_MEAN, SENTENCES_PER_USER_DEVIATION = 15, 2
+
+_SPLITS = {"train": ("train", "train_partial"), "test": ("test",)}
+_NEWS_SUFFIXES = (".csv", ".csv.xz", ".csv.gz")
+_HEADER = ("class_index", "title", "description")
+_JOINED = "joined"
+
+
+@dataclass(frozen=True)
+class AgNewsOptions:
+    """How to read AG's rows.
+
+    Attributes:
+        text: title and description joined by a space (if a row lacks one, the other alone), or one of them.
+        split_sentences: whether to split rows into sentences; a row is then a document, and users still get whole rows.
+        max_users: keep the first so many users drawn of each split.
+        seed: draws the users' sizes and rows.
+    """
+
+    text: str = TEXTS[0]
+    split_sentences: bool = False
+    max_users: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.text not in TEXTS:
+            raise CorpusError(f"--text {self.text!r} must be one of {', '.join(TEXTS)}")
+        if self.max_users is not None and self.max_users < 1:
+            raise CorpusError(f"--max-users {self.max_users} must be at least 1")
+        if self.seed < 0:
+            raise CorpusError(f"--seed {self.seed} must not be negative")
+
+    def manifest_settings(self) -> dict[str, Any]:
+        """The settings that shape the corpus, for its manifest."""
+        return asdict(self)
+
+
+def ag_news_files(source: Path) -> dict[str, Path]:
+    """Return split → file, of a folder or of a single file; a file whose name begins with "test" is the test split.
+
+    Raises:
+        CorpusError: the folder has no training file.
+    """
+    if not source.is_dir():
+        return {"test" if source.name.startswith("test") else "train": source}
+    files = {}
+    for split, names in _SPLITS.items():
+        candidates = [source / f"{name}{suffix}" for name in names for suffix in _NEWS_SUFFIXES]
+        path = next((path for path in candidates if path.is_file()), None)
+        if path is not None:
+            files[split] = path
+    if "train" not in files:
+        raise CorpusError(f"{source}: no train.csv or train_partial.csv (or .xz, .gz) in this folder")
+    return files
+
+
+def read_ag_news(
+    source: Path, options: AgNewsOptions | None = None, reading: Reading | None = None
+) -> Iterator[Sentence]:
+    """Yield all sentences of AG's files; each split has its own users (``train-00001``).
+
+    A row without the text asked for is dropped and counted.
+
+    Args:
+        source: a folder or a file.
+        options: how to read the rows.
+        reading: how to treat bad text.
+
+    Raises:
+        CorpusError: a row has another shape; the message names file and line.
+    """
+    reading, options = reading or Reading(), options or AgNewsOptions()
+    for split, path in ag_news_files(source).items():
+        yield from reading.clean(_of_users(split, path, options, reading), options.split_sentences)
+
+
+def users_of_rows(rows: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return a user for each row, from 0.
+
+    The users' sizes are drawn from N(15, 2²), rounded, at least 1, until they hold all rows; the last user gets the
+    rest. The rows are then divided at random.
+
+    Args:
+        rows: their number.
+        rng: draws sizes and rows.
+
+    Returns:
+        int64 (rows,).
+    """
+    sizes = np.zeros(0, dtype=np.int64)
+    while sizes.sum() < rows:
+        draws = rng.normal(SENTENCES_PER_USER_MEAN, SENTENCES_PER_USER_DEVIATION, rows // SENTENCES_PER_USER_MEAN + 1)
+        sizes = np.concatenate((sizes, np.maximum(np.rint(draws), 1).astype(np.int64)))
+    users = np.empty(rows, dtype=np.int64)
+    users[rng.permutation(rows)] = np.repeat(np.arange(len(sizes)), sizes)[:rows]
+    return users
+
+
+def _of_users(split: str, path: Path, options: AgNewsOptions, reading: Reading) -> Iterator[Sentence]:
+    items = list(_items(path, options.text, reading))
+    rng = np.random.default_rng(np.random.SeedSequence([options.seed, list(_SPLITS).index(split)]))
+    users = users_of_rows(len(items), rng).tolist()
+    for number, ((text, target), user) in enumerate(zip(items, users, strict=True), start=1):
+        if options.max_users is None or user < options.max_users:
+            yield Sentence(split, f"{split}-{user + 1:05d}", text, (), target, f"row {number}")
+
+
+def _items(path: Path, text: str, reading: Reading) -> Iterator[tuple[str, str]]:
+    """Yield text and class of every row that has the text asked for."""
+    lines = RowLines(path, reading)
+    reader = csv.reader(lines, strict=True)
+    header: list[str] = list(_HEADER)
+    try:
+        for number, cells in enumerate(reader):
+            lines.end_row()
+            if number == 0 and tuple(cells[: len(_HEADER)]) == _HEADER:
+                header = cells
+                continue
+            where = f"{path}, line {reader.line_num}"
+            if len(cells) != len(header):
+                raise CorpusError(f"{where}: {len(cells)} columns, must be {len(header)} ({', '.join(header)})")
+            row = dict(zip(header, cells, strict=True))
+            target = _class_of(row["class_index"], where)
+            content = _text_of(row, text)
+            if content:
+                yield content, target
+            else:
+                reading.note(Note.ROWS_WITHOUT_THAT_FIELD)
+    except csv.Error as error:
+        raise CorpusError(f"{path}, line {reader.line_num}: {error}") from error
+
+
+def _text_of(row: dict[str, str], text: str) -> str:
+    """Return the text asked for; empty if one of two fields is wanted and they were published as one."""
+    fields = [row[name].strip() for name in text.split("+")]
+    if len(fields) == 1 and row.get("fields") == _JOINED:
+        return ""
+    return " ".join(field for field in fields if field)
+
+
+def _class_of(cell: str, where: str) -> str:
+    numbers = [str(number) for number in range(1, len(CLASSES) + 1)]
+    if cell not in numbers:
+        raise CorpusError(f"{where}: class {cell[:30]!r} must be one of {', '.join(numbers)}")
+    return CLASSES[int(cell) - 1]
+
+
+SPLIT_OF_FILE = {"eng.train": "train", "eng.testa": "validation", "eng.testb": "test"}
+"""The split of each file of the shared task."""
+
+_COLUMNS = 4
+_DOCUMENT_START = "-DOCSTART-"
+_TAG = re.compile(r"O|[BI]-\S+")
+_GAP = re.compile(r"[ \t]+")
+
+
+def conll2003_files(source: Path) -> dict[str, Path]:
+    """Return split → file in the folder ``source``; a plain file is preferred to its .xz or .gz copy.
+
+    Raises:
+        CorpusError: ``source`` is no folder, or has no ``eng.train``.
+    """
+    if not source.is_dir():
+        raise CorpusError(f"{source}: --source must be the folder that holds eng.train, eng.testa and eng.testb")
+    files = {}
+    for name, split in SPLIT_OF_FILE.items():
+        candidates = [source / f"{name}{suffix}" for suffix in ("", ".xz", ".gz")]
+        path = next((path for path in candidates if path.is_file()), None)
+        if path is not None:
+            files[split] = path
+    if "train" not in files:
+        raise CorpusError(f"{source}: no eng.train (or eng.train.xz, eng.train.gz) in this folder")
+    return files
+
+
+def read_conll2003(source: Path, reading: Reading | None = None) -> Iterator[Sentence]:
+    """Yield all sentences of the shared task's files in ``source``, file by file.
+
+    A document is a user, named ``train-0001`` and so on; the text of a sentence is its tokens joined by single spaces.
+
+    Raises:
+        CorpusError: a line has another number of columns or a malformed tag; the message names file and line.
+    """
+    for split, path in conll2003_files(source).items():
+        yield from read_conll_file(path, split, reading)
+
+
+def read_conll_file(path: Path, split: str, reading: Reading | None = None) -> Iterator[Sentence]:
+    """Yield the sentences of one four-column file (``token POS chunk tag``; IOB1 or IOB2 tags)."""
+    reading = reading or Reading()
+    return reading.clean(_sentences(path, split, reading))
+
+
+def _sentences(path: Path, split: str, reading: Reading) -> Iterator[Sentence]:
+    document = 0
+    sentence = OpenSentence()
+    for number, line in reading.lines(path):
+        columns = _GAP.split(line.strip(" \t\r\n"))
+        if columns == [""] or columns[0] == _DOCUMENT_START:
+            if sentence.tokens:
+                yield _of_document(sentence, split, document)
+                sentence = OpenSentence()
+            document += columns[0] == _DOCUMENT_START
+            continue
+        _check_columns(columns, document, path, number)
+        sentence.add(columns[0], columns[-1], f"{path}, line {number}", reading.limits)
+    if sentence.tokens:
+        yield _of_document(sentence, split, document)
+
+
+def _of_document(sentence: OpenSentence, split: str, document: int) -> Sentence:
+    user = f"{split}-{document:04d}"
+    return sentence.close(split, user, user)
+
+
+def _check_columns(columns: list[str], document: int, path: Path, number: int) -> None:
+    if document == 0:
+        raise CorpusError(f"{path}, line {number}: a sentence before the first {_DOCUMENT_START} line has no user")
+    if len(columns) != _COLUMNS:
+        raise CorpusError(f"{path}, line {number}: {len(columns)} columns, must be {_COLUMNS} (token POS chunk tag)")
+    if not _TAG.fullmatch(columns[-1]):
+        raise CorpusError(f"{path}, line {number}: tag {columns[-1]!r} must be O, B-TYPE or I-TYPE")
+
+
+HELD_OUT_UNITS = ("speeches", "speakers")
+
+_PLAY_SUFFIXES = (".jsonl", ".jsonl.xz", ".jsonl.gz")
+
+
+@dataclass(frozen=True)
+class ShakespeareOptions:
+    """How to divide the speeches.
+
+    Attributes:
+        held_out: single ``speeches`` (of speakers that also train, as in LEAF), or whole ``speakers``.
+        test_fraction: the probability of being held out.
+        seed: of the hash that decides.
+        split_sentences: whether to split speeches into sentences.
+    """
+
+    held_out: str = HELD_OUT_UNITS[0]
+    test_fraction: float = 0.1
+    seed: int = 0
+    split_sentences: bool = True
+
+    def __post_init__(self) -> None:
+        if self.held_out not in HELD_OUT_UNITS:
+            raise CorpusError(f"--held-out {self.held_out!r} must be one of {', '.join(HELD_OUT_UNITS)}")
+        check_fraction(self.test_fraction)
+
+    def manifest_settings(self) -> dict[str, Any]:
+        """The settings that shape the corpus, for its manifest."""
+        return asdict(self)
+
+
+def shakespeare_file(source: Path) -> Path:
+    """Return ``source``, or the one edition in that folder.
+
+    Editions share plays, so with two of them a speech would be read twice.
+
+    Raises:
+        CorpusError: the folder has no edition, or several.
+    """
+    if not source.is_dir():
+        return source
+    editions = sorted(path for path in source.iterdir() if path.name.endswith(_PLAY_SUFFIXES))
+    if len(editions) != 1:
+        names = ", ".join(path.name for path in editions) or "none"
+        raise CorpusError(f"{source}: one edition must be named as --source, a .jsonl file; found {names}")
+    return editions[0]
+
+
+def read_shakespeare(
+    source: Path, options: ShakespeareOptions | None = None, reading: Reading | None = None
+) -> Iterator[Sentence]:
+    """Yield all sentences of one edition.
+
+    A user is ``PLAY: SPEAKER``, or ``SPEAKER`` if the edition has no plays (all First Citizens are then one user). A
+    document is a speech.
+
+    Args:
+        source: a file, or a folder with one edition.
+        options: how to divide the speeches.
+        reading: how to treat bad text.
+
+    Raises:
+        CorpusError: a row does not fit; the message names file and line.
+    """
+    reading, options = reading or Reading(), options or ShakespeareOptions()
+    return reading.clean(_speeches(shakespeare_file(source), options, reading), options.split_sentences)
+
+
+def _speeches(path: Path, options: ShakespeareOptions, reading: Reading) -> Iterator[Sentence]:
+    for number, (where, values) in enumerate(table_rows("jsonl", path, ["user", "text"], reading), start=1):
+        speaker, text, play = (values.get(name) or "" for name in ("user", "text", "play"))
+        if not (isinstance(speaker, str) and isinstance(text, str) and isinstance(play, str)):
+            raise CorpusError(f"{where}: user, text and play must be text")
+        if not speaker.strip():
+            reading.note(Note.ROWS_WITHOUT_USER)
+            continue
+        user = reading.key(f"{play.strip()}: {speaker.strip()}" if play.strip() else speaker.strip())
+        unit = user if options.held_out == "speakers" else f"{number} {user}"
+        yield Sentence(
+            split_by_hash(unit, options.test_fraction, options.seed), user, text, (), None, f"speech {number}"
+        )
+
 
 SPLIT_SENTENCES_TOOL = "spacy"
 _LINE_KINDS = frozenset({"conll2003", "iob", "ag-news", "jsonl", "csv", "tsv", "sec-standin", "shakespeare"})

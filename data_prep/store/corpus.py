@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from fl_sim.data_prep import SHIPPED_CORPORA, shipped_path
 from fl_sim.data_prep.records import ChangedCorpusError, CorpusError, KnownIds
-from fl_sim.data_prep.store.incidence_check import check_part, check_whole
-from fl_sim.data_prep.store.index import open_index
+from fl_sim.data_prep.store.index import check_part, check_whole, open_index
 from fl_sim.data_prep.store.layout import CANARIES_FILE, ENTITIES, USERS, part_files, part_folder, table_file
 from fl_sim.data_prep.store.manifest import Manifest, fingerprint_of, read_manifest, sum_counts
 from fl_sim.data_prep.store.ownership import Ownership, join_parts
@@ -51,7 +50,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A folder made by :func:`fl_sim.data_prep.prepare.write_corpus`, with its appended parts.
+    """A folder made by :func:`fl_sim.data_prep.corpus_writer.write_corpus`, with its appended parts.
 
     Ids of sentences, users and entities count from 0 in every split and never change; appended ones are numbered on.
     Sentences are stored part by part, and by user within a part.

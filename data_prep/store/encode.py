@@ -20,8 +20,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.arrays import open_vector, write_vector
 from fl_sim.data_prep.store.atomic import folder_appearing_at
+from fl_sim.data_prep.store.layout import open_vector, write_vector
 
 _TOKENS = "tokens.npy"
 _OFFSETS = "offsets.npy"

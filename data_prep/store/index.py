@@ -1,7 +1,12 @@
-"""Store the incidence of a part of a corpus: compressed sparse rows in ``.npy`` files, opened memory-mapped.
+"""Store the incidence of a part of a corpus as compressed sparse rows in ``.npy`` files, opened memory-mapped.
 
 Opening reads only what the checks of :class:`~fl_sim.data_prep.store.ownership.Ownership` need, and processes that open
 the same corpus share its pages.
+
+Then compare what the part stores beside its incidence with the incidence, in time proportional to reading it.
+
+ε depends on contributions of users and entities. The stored ones save time and are never trusted: whoever can write a
+corpus can write profiles that understate them, with checksums to match.
 
 >>> import tempfile
 >>> rows = [(np.array([1, 0, 2]), np.array([0, 0, 1], dtype=np.int32))]  # three sentences, two entities
@@ -9,18 +14,30 @@ the same corpus share its pages.
 ...     ownership = write_index(Path(folder), "train", np.array([2, 1]), rows, num_entities=2)
 ...     ownership.sentences_per_user.tolist(), ownership.entities_per_sentence.tolist()
 ([2, 1], [1, 0, 2])
+
+>>> from fl_sim.data_prep.corpus_writer import write_corpus
+>>> from fl_sim.data_prep.records import Mention, Sentence
+>>> from fl_sim.data_prep.store.index import open_index
+>>> two = [Sentence("train", user, "Bo left.", (Mention(0, 2, "PER"),)) for user in ("ann", "cy")]
+>>> with tempfile.TemporaryDirectory() as folder:
+...     part = write_corpus(two, Path(folder) / "corpus", name="two").path
+...     check_part(part, "train", open_index(part, "train", 1, profiles=True))
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fl_sim.data_prep.store.arrays import open_vector, write_vector
-from fl_sim.data_prep.store.layout import INDEX, PROFILES, array_file
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.layout import INDEX, PROFILES, array_file, open_vector, table_file, write_vector
 from fl_sim.data_prep.store.ownership import EntityProfiles, Ownership
 
 Rows = tuple[NDArray[np.int64], NDArray[np.int32]]
@@ -89,3 +106,94 @@ def _write_offsets(path: Path, counts: NDArray[np.integer]) -> None:
     offsets = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=offsets[1:])
     write_vector(path, np.int64, [offsets])
+
+
+def check_part(folder: Path, split: str, index: Ownership) -> None:
+    """Check the profiles and the tables of a part against its incidence.
+
+    Args:
+        folder: of the part.
+        split: its name.
+        index: its incidence, with the stored profiles if the part has them.
+
+    Raises:
+        CorpusError: they contradict one another; the message names the file.
+    """
+    counted = replace(index, stored_profiles=None, check=False)
+    counted = replace(counted, stored_profiles=counted.entity_profiles(), check=False)
+    stored, profiles = index.stored_profiles, counted.entity_profiles()
+    if stored is not None:
+        for name in ("offsets", "sentences"):
+            if not np.array_equal(getattr(stored, name), getattr(profiles, name)):
+                raise _contradiction(folder / array_file(split, f"profile_{name}"))
+    _check_sentences(folder / table_file(split, "sentences"), index)
+    owners = np.flatnonzero(index.sentences_per_user)
+    of_users = {"user_id": owners, "sentences": index.sentences_per_user[owners]}
+    _check_rows(folder / table_file(split, "users"), of_users)
+    of = counted.entity_contributions()
+    mentioned = np.flatnonzero(of.users)
+    figures = {"users": of.users, "sentences": of.sentences, "max_per_user": of.max_per_user}
+    rows = {name: values[mentioned] for name, values in figures.items()}
+    _check_rows(folder / table_file(split, "entities"), {"entity_id": mentioned, **rows})
+
+
+def check_whole(path: Path, split: str, index: Ownership) -> None:
+    """Check that every user of a split has a sentence and every entity a mention.
+
+    Those without any would raise N, and lower what entities contribute at a percentile.
+
+    Args:
+        path: of the corpus.
+        split: its name.
+        index: the incidence of all parts.
+
+    Raises:
+        CorpusError: a user or an entity is only counted.
+    """
+    mentioned = np.zeros(index.num_entities, dtype=np.bool_)
+    mentioned[index.entity_ids] = True
+    for kind, present in (("user", index.sentences_per_user > 0), ("entity", mentioned)):
+        if not present.all():
+            number = int(np.argmin(present))
+            raise CorpusError(f"{path}: {kind} {number} of split {split} has no sentence; prepare the corpus again")
+
+
+def _check_sentences(path: Path, index: Ownership) -> None:
+    """Compare owner and entities of every sentence, one group of rows at a time."""
+    owners, first = index.user_of_sentence, 0
+    for batch in _batches(path, ["user_id", "entity_ids"]):
+        ids, rows = batch.column("entity_ids"), slice(first, first + len(batch))
+        offsets = index.entity_offsets[first : first + len(batch) + 1]
+        fits = len(offsets) == len(batch) + 1 and np.array_equal(_values(batch.column("user_id")), owners[rows])
+        if not fits or not np.array_equal(_values(ids.value_lengths()), np.diff(offsets)):
+            raise _contradiction(path)
+        if not np.array_equal(_values(ids.flatten()), index.entity_ids[offsets[0] : offsets[-1]]):
+            raise _contradiction(path)
+        first += len(batch)
+    if first != index.num_sentences:
+        raise _contradiction(path)
+
+
+def _check_rows(path: Path, expected: Mapping[str, NDArray[Any]]) -> None:
+    """Compare the columns of a table; the values of each, one per row, are ``expected`` (n,)."""
+    batches = list(_batches(path, list(expected)))
+    for name, values in expected.items():
+        stored = [_values(batch.column(name)) for batch in batches]
+        if not np.array_equal(np.concatenate([np.empty(0, np.int64), *stored]), values):
+            raise _contradiction(path)
+
+
+def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    try:
+        with pq.ParquetFile(path, memory_map=True) as file:
+            yield from file.iter_batches(columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        raise CorpusError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
+
+
+def _values(array: pa.Array) -> NDArray[Any]:
+    return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def _contradiction(path: Path) -> CorpusError:
+    return CorpusError(f"{path}: contradicts the incidence of users, sentences and entities; prepare the corpus again")

@@ -100,7 +100,7 @@ class Ownership:
         sentence_ids: int64 (S,), every sentence once, ascending within a user; None if they are stored user by user.
         stored_profiles: the result of :meth:`entity_profiles` if a prepared corpus has it on disk.
         entity_draws: int64 (E,), the number by which each entity is sampled, such as a digest of its name that other
-            corpora share (:mod:`fl_sim.data_prep.name_digests`); None if it is the entity's id.
+            corpora share (:mod:`fl_sim.data_prep.digests`); None if it is the entity's id.
         check: whether to check all arrays; false only for arrays joined from checked ones.
 
     Raises:

@@ -1,5 +1,12 @@
 """Tag with any spaCy pipeline that finds entities; each text is a document of its own.
 
+Pipelines are loaded without the components that other packages plug into spaCy.
+
+>>> from spacy.util import registry
+>>> with without_plugins():
+...     registry._entry_point_factories.get_all()
+{}
+
 >>> tagger = SpacyTagger(SHIPPED)
 >>> sorted(tagger.labels)
 ['LOC', 'MISC', 'ORG', 'PER']
@@ -19,16 +26,34 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fl_sim.data_prep.records import CorpusError, Mention
-from fl_sim.data_prep.spacy_plugins import without_plugins
 from fl_sim.data_prep.store.textfiles import sha256_of
 from fl_sim.data_prep.taggers.spans import replace_surrogates, shift, split_text, unite
 
 if TYPE_CHECKING:
     from spacy.language import Language
     from spacy.tokens import Doc
+
+
+@contextmanager
+def without_plugins() -> Iterator[None]:
+    """Hide the components of other packages from spaCy while the block runs.
+
+    Otherwise spaCy imports every component that an installed package registers, for any pipeline. Presidio's imports
+    transformers, which takes seconds.
+    """
+    from spacy.util import registry
+
+    before = registry._entry_point_factories  # spaCy has no setting for it; `Language` asks it for all
+    registry._entry_point_factories = SimpleNamespace(get_all=dict)
+    try:
+        yield
+    finally:
+        registry._entry_point_factories = before
+
 
 MODELS = Path(__file__).parents[1] / "models"
 SHIPPED = "en_fl_sim_ner"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.store.corpus import Corpus
 

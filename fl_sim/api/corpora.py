@@ -28,9 +28,8 @@ from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 
 if TYPE_CHECKING:
-    from fl_sim.data_prep.pipeline import PreparedCorpus
-    from fl_sim.data_prep.readers.cleaning import Cleaning
-    from fl_sim.data_prep.readers.preprocessing import Preprocessing
+    from fl_sim.data_prep.prepare import PreparedCorpus
+    from fl_sim.data_prep.readers.cleaning import Cleaning, Preprocessing
     from fl_sim.data_prep.readers.reader_registry import Reader
 
 log = logging.getLogger(__name__)
@@ -109,10 +108,9 @@ def prepare(
         CorpusError: a setting or the source is bad, or ``out`` holds something else.
         PluginError: there is no such reader or tagger, or its interface is wrong.
     """
-    from fl_sim.data_prep import pipeline
-    from fl_sim.data_prep.canaries.planting import CanarySettings
-    from fl_sim.data_prep.readers.cleaning import Cleaning
-    from fl_sim.data_prep.readers.preprocessing import Preprocessing
+    from fl_sim.data_prep import prepare
+    from fl_sim.data_prep.canaries import CanarySettings
+    from fl_sim.data_prep.readers.cleaning import Cleaning, Preprocessing
     from fl_sim.data_prep.readers.reader_registry import load_reader, read_raw_corpus
     from fl_sim.data_prep.taggers.tagger_registry import make_marking
 
@@ -132,9 +130,9 @@ def prepare(
     if joined_at is not None and canaries is not None:
         raise CorpusError("canaries is given with joined_at; allowed: when the corpus is made, which fixes N")
     if joined_at is not None:
-        return _told(pipeline.append(raw, Path(out), joined_at=joined_at, marking=marking, identity=identity))
+        return _told(prepare.append(raw, Path(out), joined_at=joined_at, marking=marking, identity=identity))
     planted = None if canaries is None else CanarySettings(canaries, canary_seed)
-    prepared = pipeline.prepare(
+    prepared = prepare.prepare(
         raw, Path(out), marking=marking, identity=identity, canaries=planted, overwrite=overwrite
     )
     return _told(prepared)

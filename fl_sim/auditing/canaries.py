@@ -32,8 +32,8 @@ from fl_sim.clients.batches import Example
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.config import RunConfig
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.ner.open_sets import sentences_of_corpus
-from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.records import Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import simulation

@@ -22,7 +22,7 @@ from fl_sim.data_prep.readers.reader_registry import READERS, Reader, load_reade
 from fl_sim.plugins import PluginError
 
 if TYPE_CHECKING:
-    from fl_sim.data_prep.canaries.planting import CanarySettings
+    from fl_sim.data_prep.canaries import CanarySettings
     from fl_sim.data_prep.readers.raw_corpora import RawCorpus
 
 
@@ -103,7 +103,7 @@ def canaries_of(args: argparse.Namespace) -> CanarySettings | None:
     Raises:
         CorpusError: a seed is given without a number, or a number is out of range.
     """
-    from fl_sim.data_prep.canaries.planting import CanarySettings
+    from fl_sim.data_prep.canaries import CanarySettings
     from fl_sim.data_prep.records import CorpusError
 
     if args.canaries is None:

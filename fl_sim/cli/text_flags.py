@@ -12,8 +12,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fl_sim.data_prep.readers.cleaning import Cleaning
-    from fl_sim.data_prep.readers.preprocessing import Preprocessing
+    from fl_sim.data_prep.readers.cleaning import Cleaning, Preprocessing
 
 
 def add_cleaning(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +53,7 @@ def cleaning_of(args: argparse.Namespace) -> Cleaning:
         CorpusError: a value is not allowed.
     """
     from fl_sim.data_prep.readers.cleaning import Cleaning
-    from fl_sim.data_prep.store.source_limits import SourceLimits
+    from fl_sim.data_prep.store.textfiles import SourceLimits
 
     plain = Cleaning()
     if "max_characters" not in args:
@@ -67,7 +66,7 @@ def cleaning_of(args: argparse.Namespace) -> Cleaning:
 
 def preprocessing_of(args: argparse.Namespace) -> Preprocessing:
     """Return the preprocessing that the flags describe."""
-    from fl_sim.data_prep.readers.preprocessing import Preprocessing
+    from fl_sim.data_prep.readers.cleaning import Preprocessing
 
     if args.preprocess == "paper":
         return Preprocessing.of_paper()

@@ -26,12 +26,11 @@ from fl_sim.clients.frozen_states import Observer, SentenceStates, ensure_featur
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.worker.workspace import TOKEN_FILE, WorkspaceSpec
 from fl_sim.config import RunConfig
-from fl_sim.data_prep.content_digests import content_digests, digest_of_all, named_ownership
-from fl_sim.data_prep.name_digests import read_key
+from fl_sim.data_prep.digests import content_digests, digest_of_all, named_ownership, read_key
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.arrays import write_array
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import encode_split
+from fl_sim.data_prep.store.layout import write_array
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.data_prep.store.textfiles import sha256_of
 from fl_sim.experiments import evaluation as evaluate

@@ -11,7 +11,7 @@ import pytest
 from fl_sim import data_prep
 from fl_sim.config import RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA, bundle, shipped_path
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.run_inputs import with_absolute_paths

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.research.uedp_paper.table_two import table_of
 

@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fl_sim.data_prep.corpus_writer import Corpus, append_corpus, write_corpus
 from fl_sim.data_prep.deidentify import (
     EMPTY,
     MODES,
     Rewriter,
+    SurrogateMaker,
     assign_surrogates,
     deidentify,
+    match_case,
     merge_overlapping,
 )
 from fl_sim.data_prep.identity import Identity, entity_key
-from fl_sim.data_prep.prepare import Corpus, append_corpus, write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
-from fl_sim.data_prep.surrogates import SurrogateMaker, match_case
 from fl_sim.data_prep.taggers.categories import Category
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.prepare import append_corpus, write_corpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 

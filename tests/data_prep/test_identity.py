@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from fl_sim.data_prep.corpus_stats import identity_effect, identity_table
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.identity import NESTED, STEPS, Entity, Identity, entity_key, link_names
-from fl_sim.data_prep.identity_effect import identity_effect, identity_table
-from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fl_sim.cli.main import main
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.public_names import (
     SHIPPED,
     entity_weights,

@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from fl_sim.data_prep import SHIPPED_CORPORA
-from fl_sim.data_prep.pipeline import prepare
+from fl_sim.data_prep.prepare import prepare
 from fl_sim.data_prep.readers.prepared_corpus import prepared_corpus
 from tests.command_server import CommandServer, serving
 from tests.conftest import REPOSITORY

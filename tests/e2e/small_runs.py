@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fl_sim.config import RunConfig
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.engines import simulation
 from fl_sim.storage.checkpoint import Checkpoint

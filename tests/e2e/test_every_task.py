@@ -20,7 +20,7 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.models.tokenizers import load_tokenizer
 from fl_sim.clients.tasks import Classification
 from fl_sim.config import RunConfig
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.engines import simulation
 from fl_sim.reporting.plots import write_run_plots

@@ -23,8 +23,8 @@ from IPython.utils.capture import capture_output
 from nbclient import NotebookClient
 from traitlets.config import Config
 
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.ner.open_sets import sentences_of_corpus
-from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.records import Sentence
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 from fl_sim.reporting import plots

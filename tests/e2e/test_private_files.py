@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.data_prep.pipeline import Origin
+from fl_sim.data_prep.prepare import Origin
 from fl_sim.data_prep.store.tagged_store import TaggedStore
 from fl_sim.engines import simulation
 from fl_sim.private_files import close_to_others, owner_only

@@ -30,7 +30,6 @@ WITHOUT_EXAMPLE = {
     "fl_sim.experiments.trackers.mlflow_tracker": "needs an extra",
     "fl_sim.experiments.trackers.tensorboard_tracker": "needs an extra",
     "fl_sim.experiments.trackers.wandb_tracker": "needs an extra",
-    "fl_sim.data_prep.taggers.common_words": "a list of words",
     "fl_sim.research.representations.client.frozen_features": "needs a pretrained encoder",
     "fl_sim.research.representations.representation_experiment": "trains for seconds",
     "fl_sim.research.representations.trained_run": "needs a finished run",

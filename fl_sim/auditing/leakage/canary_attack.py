@@ -32,7 +32,7 @@ from fl_sim.auditing.leakage.proven_rates import EntityContribution, ProvenRates
 from fl_sim.auditing.leakage.rates import FALSE_POSITIVE_RATES, Verdict
 from fl_sim.auditing.one_run.f_dp_bounds import refutes_by_ranking
 from fl_sim.clients.frozen_states import Observer
-from fl_sim.data_prep.canaries.planted_canaries import Owner, PlantedCanaries, read_canaries
+from fl_sim.data_prep.canaries import Owner, PlantedCanaries, read_canaries
 from fl_sim.strategies.accounting.adjacency import ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee
 

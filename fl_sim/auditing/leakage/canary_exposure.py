@@ -27,7 +27,7 @@ and this one has no ties and no cap.
 1.436
 >>> from fl_sim.clients.models.language_model import load_model
 >>> from fl_sim.clients.models.model_spec import ModelSpec
->>> from fl_sim.data_prep.canaries.planting import CanarySettings, draw_canaries
+>>> from fl_sim.data_prep.canaries import CanarySettings, draw_canaries
 >>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
 >>> planted = draw_canaries(CanarySettings(number=4))
 >>> exposures = canary_exposures(model, planted, seed=0, drawn=20)
@@ -51,7 +51,7 @@ from fl_sim.clients.errors import ModelError
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
-from fl_sim.data_prep.canaries.planted_canaries import Canary, Owner, PlantedCanaries
+from fl_sim.data_prep.canaries import Canary, Owner, PlantedCanaries
 from fl_sim.experiments.held_out_users.bootstrap import RESAMPLES, Figure, intervals
 from fl_sim.strategies.primitives import streams
 

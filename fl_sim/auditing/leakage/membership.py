@@ -61,7 +61,7 @@ from fl_sim.clients.frozen_states import Observer, sentence_features
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.config import ConfigError
-from fl_sim.data_prep.canaries.planted_canaries import read_canaries
+from fl_sim.data_prep.canaries import read_canaries
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.strategies.primitives import streams
 

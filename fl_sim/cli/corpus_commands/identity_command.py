@@ -17,8 +17,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the effect of each identity setting; return the exit code 0."""
     from rich.console import Console
 
-    from fl_sim.data_prep.corpus_stats import CONTRIBUTIONS_ARE_PRIVATE
-    from fl_sim.data_prep.identity_effect import identity_effect, identity_table
+    from fl_sim.data_prep.corpus_stats import CONTRIBUTIONS_ARE_PRIVATE, identity_effect, identity_table
     from fl_sim.data_prep.store.corpus import Corpus
 
     corpus = Corpus.open(args.corpus)

@@ -16,7 +16,7 @@ from fl_sim.cli.identity_flags import identity_of
 from fl_sim.cli.tagger_flags import marking_of
 
 if TYPE_CHECKING:
-    from fl_sim.data_prep.pipeline import PreparedCorpus
+    from fl_sim.data_prep.prepare import PreparedCorpus
     from fl_sim.data_prep.readers.raw_corpora import RawCorpus
     from fl_sim.data_prep.records import Sentence
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prepare the corpus and print its counts; return the exit code 0."""
-    from fl_sim.data_prep.pipeline import append, prepare
+    from fl_sim.data_prep.prepare import append, prepare
     from fl_sim.data_prep.records import CorpusError
 
     if args.joined_at is not None and not args.append:

@@ -29,8 +29,7 @@ from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.model_spec import ModelSpec, TaskName
 from fl_sim.clients.tasks import make_task
 from fl_sim.clients.worker.workspace import Workspace, ready_model, use_reserved
-from fl_sim.data_prep.content_digests import content_digests, named_ownership
-from fl_sim.data_prep.name_digests import key_check, keyed_digest, user_digests
+from fl_sim.data_prep.digests import content_digests, key_check, keyed_digest, named_ownership, user_digests
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import EncodedSplit, encode_split

@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.data_prep.content_digests import digest_of_all
+from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.digests import digest_of_all
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
-from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import HELD_BY_NODES, Corpus

@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, NoReturn, cast
 
 from fl_sim.config import ConfigError
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.deidentify import deidentify
-from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA, Corpus
@@ -95,7 +95,7 @@ class CorpusStore:
         from fl_sim.cli.corpus_kinds import canaries_of, raw_corpus
         from fl_sim.cli.identity_flags import identity_of
         from fl_sim.cli.tagger_flags import marking_of
-        from fl_sim.data_prep.pipeline import prepare
+        from fl_sim.data_prep.prepare import prepare
 
         raw_folder = self.data / str(source.source)
         if source.kind == "prepared" and source.source in SHIPPED_CORPORA:

@@ -13,8 +13,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus

@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fl_sim.cli.main import main
-from fl_sim.data_prep.pipeline import prepare
-from fl_sim.data_prep.readers.cleaning import MEANING, Cleaning, Note, Reading
-from fl_sim.data_prep.readers.preprocessing import Preprocessing
+from fl_sim.data_prep.prepare import prepare
+from fl_sim.data_prep.readers.cleaning import MEANING, Cleaning, Note, Preprocessing, Reading
 from fl_sim.data_prep.readers.raw_corpora import table
 from fl_sim.data_prep.readers.tables import TableOptions
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_sim.data_prep.readers.cutting import cut
+from fl_sim.data_prep.readers.cleaning import cut
 from fl_sim.data_prep.readers.tables import TableOptions, is_held_out, read_table
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 

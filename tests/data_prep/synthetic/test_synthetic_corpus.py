@@ -9,7 +9,7 @@ from importlib import metadata
 import numpy as np
 import pytest
 
-from fl_sim.data_prep.prepare import Corpus
+from fl_sim.data_prep.corpus_writer import Corpus
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.synthetic.chance import draw_rank
 from fl_sim.data_prep.synthetic.synthetic_corpus import DEFAULT_SEED, DEFAULT_USERS, synthetic_sentences

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.taggers import pattern_rules, presidio_tagger
+from fl_sim.data_prep.taggers import presidio_tagger, rule_tagger
 from fl_sim.data_prep.taggers.categories import (
     GROUPS,
     NAMES,
@@ -15,7 +15,7 @@ from fl_sim.data_prep.taggers.categories import (
     possible_categories,
     selectable,
 )
-from fl_sim.data_prep.taggers.name_rules import NAME
+from fl_sim.data_prep.taggers.rule_tagger import NAME
 
 _ONTONOTES = """
 PERSON NORP FAC ORG GPE LOC PRODUCT EVENT WORK_OF_ART LAW LANGUAGE DATE TIME PERCENT MONEY QUANTITY ORDINAL CARDINAL
@@ -53,7 +53,7 @@ def test_labels_of_conll_ontonotes_wnut_and_presidio(label: str, category: str) 
 
 
 def test_every_label_of_ours_and_of_presidios_recognisers_is_known() -> None:
-    for label in pattern_rules.LABELS | presidio_tagger.LABELS:
+    for label in rule_tagger.PATTERN_LABELS | presidio_tagger.LABELS:
         assert possible_categories(label) != frozenset(Category), label
     assert {category_of(label) for label in presidio_tagger.LABELS} == {Category.PII}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
 from fl_sim.data_prep.deidentify import deidentify
-from fl_sim.data_prep.prepare import append_corpus, write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE

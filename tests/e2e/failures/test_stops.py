@@ -17,7 +17,7 @@ import pytest
 import fl_sim.experiments.training_text
 from fl_sim import stop_signals
 from fl_sim.cli.main import main
-from fl_sim.data_prep.split_writer import SplitWriter
+from fl_sim.data_prep.corpus_writer import SplitWriter
 from fl_sim.engines import simulation
 from fl_sim.engines.engine import Engine
 from fl_sim.search.batch import INTERRUPTED, run_batch

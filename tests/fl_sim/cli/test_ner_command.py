@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fl_sim.cli.main import main
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.ner.coverage import COVERAGE_FILE, read_coverage
-from fl_sim.data_prep.prepare import write_corpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.tagger_registry import make_tagger

@@ -14,7 +14,7 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.cli.safe_output import SafeStream, safe_streams
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.formats import markdown_cell, printable, printable_lines, table_cell
 from fl_sim.search.sweep import as_markdown

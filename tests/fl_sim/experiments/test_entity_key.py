@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from fl_sim.clients.selection import select
-from fl_sim.data_prep import name_digests
-from fl_sim.data_prep.content_digests import named_ownership
-from fl_sim.data_prep.name_digests import entity_digests, key_check, read_key, user_digests
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep import digests
+from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.digests import entity_digests, key_check, named_ownership, read_key, user_digests
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import simulation
@@ -119,7 +118,7 @@ def test_a_bad_key_is_refused_and_leaves_no_folder(tmp_path: Path, content: byte
 
 
 def test_two_names_with_one_digest_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(name_digests, "_SIGN", np.uint64(1))
+    monkeypatch.setattr(digests, "_SIGN", np.uint64(1))
     with pytest.raises(CorpusError, match="two names one digest; allowed: a key that tells all names apart"):
         entity_digests(["ada", "blaise", "carl"], KEY)
 

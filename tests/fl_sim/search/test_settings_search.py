@@ -13,7 +13,7 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
-from fl_sim.data_prep.prepare import append_corpus, write_corpus
+from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan.run_plan import plan_run

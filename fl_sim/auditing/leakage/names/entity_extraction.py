@@ -44,7 +44,7 @@ from fl_sim.auditing.leakage.names.entity_targets import (
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.generation import Sampling, generate
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.data_prep.name_index import Name, NameIndex, name_of
+from fl_sim.data_prep.identity import Name, NameIndex, name_of
 from fl_sim.data_prep.taggers.tagger import Tagger
 from fl_sim.experiments.held_out_users.bootstrap import Figure, intervals
 from fl_sim.strategies.primitives import streams

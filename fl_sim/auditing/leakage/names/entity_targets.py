@@ -27,8 +27,7 @@ from fl_sim.auditing.leakage.canary_exposure import check_next_word, figure_reco
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.clients.tasks import HeldOut
-from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.name_index import Name, NameIndex, name_of
+from fl_sim.data_prep.identity import Identity, Name, NameIndex, name_of
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.categories import category_of

@@ -36,7 +36,7 @@ from fl_sim.auditing.leakage.proven_rates import EntityContribution, ProvenRates
 from fl_sim.auditing.leakage.rates import FALSE_POSITIVE_RATES
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.config import ConfigError
-from fl_sim.data_prep.name_index import NameIndex
+from fl_sim.data_prep.identity import NameIndex
 from fl_sim.strategies.primitives import streams
 
 _EXAMPLES = 5

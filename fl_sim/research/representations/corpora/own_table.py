@@ -37,7 +37,7 @@ from pydantic import Field
 from fl_sim.data_prep.readers.cleaning import DEFAULT_MAX_CHARACTERS, MEANING, Cleaning, Note, Reading
 from fl_sim.data_prep.readers.tables import require_columns, table_rows
 from fl_sim.data_prep.records import CorpusError, Sentence
-from fl_sim.data_prep.store.source_limits import DEFAULT_RECORD_MB, DEFAULT_UNPACKING, SourceLimits
+from fl_sim.data_prep.store.textfiles import DEFAULT_RECORD_MB, DEFAULT_UNPACKING, SourceLimits
 from fl_sim.formats import printable
 from fl_sim.research.representations.corpora.labelled import (
     SPLITS,

@@ -23,9 +23,8 @@ from fl_sim.auditing.leakage.options import Options
 from fl_sim.auditing.leakage.proven_rates import LedgerProof
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.tasks import Classification
-from fl_sim.data_prep.canaries.planted_canaries import PlantedCanaries, read_canaries
-from fl_sim.data_prep.canaries.planting import CanarySettings
-from fl_sim.data_prep.pipeline import prepare
+from fl_sim.data_prep.canaries import CanarySettings, PlantedCanaries, read_canaries
+from fl_sim.data_prep.prepare import prepare
 from fl_sim.data_prep.readers.prepared_corpus import prepared_corpus
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.strategies.accounting.guarantee import Guarantee

@@ -22,9 +22,7 @@ from fl_sim.auditing.one_run.f_dp_bounds import curve_trade_off, refutes_by_rank
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.tasks import Classification
-from fl_sim.data_prep.canaries.planted_canaries import PlantedCanaries
-from fl_sim.data_prep.canaries.planting import CanarySettings, draw_canaries
-from fl_sim.data_prep.canaries.secret_law import SecretLaw
+from fl_sim.data_prep.canaries import CanarySettings, PlantedCanaries, SecretLaw, draw_canaries
 from tests.fl_sim.auditing.leakage.memorising import SPEC, memorised
 
 

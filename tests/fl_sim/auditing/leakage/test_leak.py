@@ -23,7 +23,7 @@ from fl_sim.auditing.leakage.options import Options
 from fl_sim.auditing.real_rounds.round_faults import FAULTS, fault
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.storage.run_folder import RunFolder

@@ -12,7 +12,7 @@ import pytest
 import fl_sim
 from fl_sim.clients.models.losses import held_out
 from fl_sim.clients.tasks import TextSizes
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.experiments.evaluation import HeldOutSentences
 from fl_sim.experiments.held_out_users.user_utility import summarise, sums_by_user

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fl_sim.config import RunConfig
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Sentence
 from fl_sim.engines import simulation
 from fl_sim.experiments.plan.run_plan import plan_run

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.config import RunConfig
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import simulation

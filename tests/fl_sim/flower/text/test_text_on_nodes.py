@@ -14,7 +14,7 @@ from flwr.app import Message
 
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
-from fl_sim.data_prep.prepare import append_corpus, write_corpus
+from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import Sentence
 from fl_sim.data_prep.store.corpus import Corpus

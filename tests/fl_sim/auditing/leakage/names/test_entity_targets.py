@@ -15,7 +15,7 @@ from fl_sim.auditing.leakage.names.entity_targets import (
     grouped,
 )
 from fl_sim.clients.models.language_model import load_model
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from tests.fl_sim.auditing.leakage.memorising import SPEC

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_sim.data_prep.readers.ag_news import AgNewsOptions, ag_news_files, read_ag_news, users_of_rows
 from fl_sim.data_prep.readers.cleaning import Note, Reading
+from fl_sim.data_prep.readers.raw_corpora import AgNewsOptions, ag_news_files, read_ag_news, users_of_rows
 from fl_sim.data_prep.records import CorpusError
 
 ORIGINAL = '"3","Oil up","Oil rose ""sharply"". It fell."\n"1","Vote","Chad voted."\n"2","","A goal."\n'

@@ -17,8 +17,7 @@ from fl_sim.data_prep.readers.cleaning import Cleaning, Reading
 from fl_sim.data_prep.readers.iob import read_iob
 from fl_sim.data_prep.readers.tables import TableOptions, read_table
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.source_limits import SourceLimits
-from fl_sim.data_prep.store.textfiles import decoded_lines
+from fl_sim.data_prep.store.textfiles import SourceLimits, decoded_lines
 
 MIB = 1 << 20
 ROW = b'{"text": "' + b"It rained all day. " * 100 + b'", "user": "ann"}\n'

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fl_sim.data_prep.readers.cleaning import Note, Reading
-from fl_sim.data_prep.readers.shakespeare import ShakespeareOptions, read_shakespeare, shakespeare_file
+from fl_sim.data_prep.readers.raw_corpora import ShakespeareOptions, read_shakespeare, shakespeare_file
 from fl_sim.data_prep.records import CorpusError
 
 SPEECHES = [

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_sim.data_prep.readers.conll import read_conll2003, read_conll_file
 from fl_sim.data_prep.readers.iob import mentions_of_tags
+from fl_sim.data_prep.readers.raw_corpora import read_conll2003, read_conll_file
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 
 SMALL = """-DOCSTART- -X- O O

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 from scipy import stats
 
-from fl_sim.data_prep.canaries.secret_law import WORDS, SecretLaw
-from fl_sim.data_prep.readers.preprocessing import Preprocessing
+from fl_sim.data_prep.canaries import WORDS, SecretLaw
+from fl_sim.data_prep.readers.cleaning import Preprocessing
 from fl_sim.data_prep.records import CorpusError
 
 

@@ -1,4 +1,6 @@
-"""Digests of names under a secret key, by which holders of several corpora agree on entities without a list of them.
+"""Keyed digests by which holders of several corpora agree without showing them.
+
+First of names, so that entities are matched without a list of them; then of what each user trains on.
 
 An entity is sampled by a number. Within one corpus its id will do; nodes with corpora of their own need a number that
 is a function of the name alone. It is a keyed digest, so that whoever lacks the key can neither read a name off it nor
@@ -7,23 +9,38 @@ test a guess.
 Two names with one digest share their draw. Within a corpus that is refused (:func:`entity_digests`); across corpora
 they count as one entity, and ε is of both together (docs/privacy.md, section 15, which bounds the probability).
 
+Digests of what users train on have the key of the names' digests. They are the same whether all users are in one
+corpus or each node holds its own, and so is the seeded noise of a run, which is keyed by what the run is computed
+from.
+
 >>> ada, carl = entity_digests(["ada", "carl"], b"sixteen bytes ..").tolist()
 >>> entity_digests(["carl", "ada"], b"sixteen bytes ..").tolist() == [carl, ada]
 True
 >>> entity_digests(["ada"], b"another key of 23 bytes").tolist() == [ada]
 False
+
+>>> ownership = Ownership(np.array([0, 1, 2]), np.array([0, 1, 1]), np.array([0], dtype=np.int32), num_entities=1)
+>>> encoded = EncodedSplit(tokens=np.array([0, 7, 1, 0, 9, 1], dtype=np.int32), offsets=np.array([0, 3, 6]))
+>>> draws, key = np.array([12345]), b"sixteen bytes .."
+>>> ann, bob = content_digests(replace(ownership, entity_draws=draws), encoded, None, ["ann", "bob"], key)
+>>> ann == bob, len(ann)
+(False, 16)
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.encode import EncodedSplit
+from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.input_files import read_bytes
 
 SHORTEST_KEY, LONGEST_KEY = 16, 64
@@ -95,3 +112,48 @@ def key_check(key: bytes) -> str:
 
 def _digests(names: Iterable[str], key: bytes, purpose: str, size: int) -> list[bytes]:
     return [keyed_digest(key, purpose, name.encode(), size=size) for name in names]
+
+
+def named_ownership(corpus: Corpus, split: str, key: bytes) -> Ownership:
+    """Return the incidence of a split whose entities are sampled by the keyed digests of their names.
+
+    Raises:
+        CorpusError: two names have the same digest.
+    """
+    digests = entity_digests(corpus.entities(split)["entity"].tolist(), key)
+    return replace(corpus.ownership(split), entity_draws=digests, check=False)
+
+
+def content_digests(
+    ownership: Ownership,
+    encoded: EncodedSplit,
+    targets: NDArray[np.int32] | None,
+    users: Sequence[str],
+    key: bytes,
+) -> Iterator[bytes]:
+    """Yield a digest of each user's name, tokens, classes and entities, 16 bytes.
+
+    Args:
+        ownership: of the split, with the entities' digests.
+        encoded: its tokens.
+        targets: the class of each sentence, int32 (S,); None without classes.
+        users: their names, by id.
+        key: of :func:`fl_sim.data_prep.digests.read_key`.
+    """
+    for number, name in enumerate(users):
+        sentences, _ = ownership.sentences_of(np.array([number]))
+        entities, counts = ownership.entities_of(sentences)
+        draws = [np.sort(part) for part in np.split(ownership.draws_of(entities), np.cumsum(counts)[:-1])]
+        parts = [
+            np.concatenate([encoded.sentence(s) for s in sentences.tolist()]),
+            encoded.lengths[sentences],
+            np.empty(0, np.int32) if targets is None else targets[sentences],
+            counts,
+            np.concatenate(draws).astype(np.int64),
+        ]
+        yield keyed_digest(key, "fl_sim text", name.encode(), *(part.tobytes() for part in parts))
+
+
+def digest_of_all(digests: Iterable[bytes]) -> str:
+    """Return one digest for the users of a training, in their order."""
+    return hashlib.sha256(b"".join(digests)).hexdigest()

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fl_sim.data_prep import pipeline
+from fl_sim.data_prep import prepare as pipeline
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.origin import SEEN_FILE
-from fl_sim.data_prep.pipeline import append, prepare
+from fl_sim.data_prep.prepare import SEEN_FILE, append, prepare
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus, table
 from fl_sim.data_prep.readers.tables import TableOptions
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
@@ -111,7 +110,7 @@ def test_any_difference_is_named_and_nothing_is_touched(
 def test_a_changed_source_is_noticed_even_if_its_size_and_time_are_the_same(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fl_sim.data_prep.origin._SETTLED_SECONDS", -1.0)  # it is remembered although it is fresh
+    monkeypatch.setattr("fl_sim.data_prep.prepare._SETTLED_SECONDS", -1.0)  # it is remembered although it is fresh
     prepare(table("jsonl", source, GOLD), tmp_path / "out")
     times = source.stat()
     source.write_text(source.read_text().replace("Bo1", "Bo8"), encoding="utf-8")
@@ -125,9 +124,9 @@ def test_checksums_of_settled_files_are_remembered_and_of_fresh_ones_not(
 ) -> None:
     prepare(table("jsonl", source, GOLD), tmp_path / "fresh")
     assert not (tmp_path / "fresh" / SEEN_FILE).exists()
-    monkeypatch.setattr("fl_sim.data_prep.origin._SETTLED_SECONDS", -1.0)
+    monkeypatch.setattr("fl_sim.data_prep.prepare._SETTLED_SECONDS", -1.0)
     prepare(table("jsonl", source, GOLD), tmp_path / "out")
-    monkeypatch.setattr("fl_sim.data_prep.origin.sha256_of", never)
+    monkeypatch.setattr("fl_sim.data_prep.prepare.sha256_of", never)
     assert prepare(table("jsonl", source, GOLD), tmp_path / "out").cached
     (tmp_path / "out" / SEEN_FILE).write_text("[[1, 2")
     with pytest.raises(AssertionError, match="something was read"):
@@ -252,7 +251,7 @@ import sys, time
 from pathlib import Path
 from fl_sim.data_prep.store import tagged_store
 from fl_sim.data_prep.readers.raw_corpora import table
-from fl_sim.data_prep.pipeline import prepare
+from fl_sim.data_prep.prepare import prepare
 from fl_sim.data_prep.readers.tables import TableOptions
 from fl_sim.data_prep.records import Mention
 from fl_sim.data_prep.taggers.tagger import Marking

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_sim.data_prep import split_writer
+from fl_sim.data_prep import corpus_writer
+from fl_sim.data_prep.corpus_writer import Corpus, write_corpus
 from fl_sim.data_prep.identity import Identity, entity_key
-from fl_sim.data_prep.prepare import Corpus, write_corpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.layout import SENTENCES
@@ -166,13 +166,13 @@ def test_sentences_of_users_that_come_and_go_are_sorted_in_small_pieces(
         for n in range(100)
     ]
     whole = write_corpus(drawn, tmp_path / "whole", name="drawn")
-    monkeypatch.setattr(split_writer, "_ROWS_PER_BATCH", 7)
-    monkeypatch.setattr(split_writer, "_CHARACTERS_PER_BUCKET", 500)
+    monkeypatch.setattr(corpus_writer, "_ROWS_PER_BATCH", 7)
+    monkeypatch.setattr(corpus_writer, "_CHARACTERS_PER_BUCKET", 500)
     pieces = write_corpus(drawn, tmp_path / "pieces", name="drawn")
     assert pieces._read("train", "sentences", SENTENCES.names) == whole._read("train", "sentences", SENTENCES.names)
     for name in ("user_offsets", "entity_offsets", "entity_ids", "profile_offsets", "profile_sentences"):
         assert (whole.path / f"train.{name}.npy").read_bytes() == (pieces.path / f"train.{name}.npy").read_bytes()
-    monkeypatch.setattr(split_writer, "_CHARACTERS_PER_BATCH", 3)
+    monkeypatch.setattr(corpus_writer, "_CHARACTERS_PER_BATCH", 3)
     assert write_corpus(sorted(drawn, key=lambda s: s.user), tmp_path / "sorted", name="drawn").texts(
         "train"
     ).to_pylist() == [s.text for s in sorted(drawn, key=lambda s: s.user)]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spacy.language import Language
 
-from fl_sim.data_prep.readers.cutting import cut, cut_into_sentences, sentence_bounds
+from fl_sim.data_prep.readers.cleaning import cut, cut_into_sentences, sentence_bounds
 from fl_sim.data_prep.records import Mention, Sentence
 
 WORDS = [

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_sim.data_prep.pipeline import prepare
-from fl_sim.data_prep.readers.cleaning import Note, Reading
-from fl_sim.data_prep.readers.preprocessing import Preprocessing
+from fl_sim.data_prep.prepare import prepare
+from fl_sim.data_prep.readers.cleaning import Note, Preprocessing, Reading
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.taggers.tagger_registry import make_marking

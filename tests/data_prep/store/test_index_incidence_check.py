@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_sim.data_prep.prepare import append_corpus, write_corpus
+from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import TABLES

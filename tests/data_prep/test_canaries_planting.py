@@ -12,16 +12,24 @@ import numpy as np
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.data_prep.canaries.planted_canaries import PlantedCanaries, read_canaries
-from fl_sim.data_prep.canaries.planting import OWNERS, REPETITIONS, CanarySettings, apart, draw_canaries, planted
-from fl_sim.data_prep.canaries.secret_law import SecretLaw
+from fl_sim.data_prep.canaries import (
+    OWNERS,
+    REPETITIONS,
+    CanarySettings,
+    PlantedCanaries,
+    SecretLaw,
+    apart,
+    draw_canaries,
+    planted,
+    read_canaries,
+)
 from fl_sim.data_prep.corpus_stats import corpus_stats
+from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.deidentify import MODES, deidentify
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
-from fl_sim.data_prep.pipeline import append, prepare
-from fl_sim.data_prep.prepare import write_corpus
+from fl_sim.data_prep.prepare import append, prepare
+from fl_sim.data_prep.readers.cleaning import Preprocessing
 from fl_sim.data_prep.readers.prepared_corpus import prepared_corpus, sentences_of
-from fl_sim.data_prep.readers.preprocessing import Preprocessing
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.contribution_limits import ContributionLimits, greedy_weights, proportional_weights
@@ -221,7 +229,7 @@ def test_a_record_that_contradicts_itself_is_refused(
 ) -> None:
     record = json.loads(draw_canaries(SETTINGS).to_json())
     damage(record)
-    module = "fl_sim.data_prep.canaries.planted_canaries.read_bytes"
+    module = "fl_sim.data_prep.canaries.read_bytes"
     monkeypatch.setattr(module, lambda path: json.dumps(record).encode())
     with pytest.raises(CorpusError, match=r"canaries\.json: no record of canaries \(.*\); prepare it again$"):
         read_canaries(with_canaries)
