@@ -53,7 +53,7 @@ from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.data_prep.store.layout import write_array
-from fl_sim.private_files import owner_only
+from fl_sim.files import owner_only
 
 Observer = Callable[[int, int], None]
 _SLICE = 4096  # sentences that are sorted by length together

@@ -69,7 +69,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.layout import CANARIES_FILE
-from fl_sim.input_files import read_bytes
+from fl_sim.files import read_bytes
 
 if TYPE_CHECKING:
     from fl_sim.data_prep.store.corpus import Corpus

@@ -44,7 +44,7 @@ from fl_sim.data_prep.store.layout import ENTITIES, SENTENCES, USERS, part_folde
 from fl_sim.data_prep.store.manifest import FileRecord, Manifest, SplitCounts, fingerprint_of, record_of, tool_versions
 from fl_sim.data_prep.store.ownership import EntityContributions, Ownership
 from fl_sim.data_prep.store.textfiles import SourceLimits
-from fl_sim.private_files import owner_only
+from fl_sim.files import owner_only
 
 _ROWS_PER_BATCH = 65_536
 _CHARACTERS_PER_BATCH = 1 << 25

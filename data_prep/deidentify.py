@@ -46,7 +46,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import CANARIES_FILE
 from fl_sim.data_prep.synthetic.chance import pick
 from fl_sim.data_prep.taggers.categories import Category, category_of
-from fl_sim.private_files import owner_only
+from fl_sim.files import owner_only
 
 
 def _words(text: str) -> list[str]:

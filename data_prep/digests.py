@@ -41,7 +41,7 @@ from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.input_files import read_bytes
+from fl_sim.files import read_bytes
 
 SHORTEST_KEY, LONGEST_KEY = 16, 64
 """Bytes of a key; BLAKE2b takes no longer one."""

@@ -52,7 +52,7 @@ from fl_sim.data_prep.store.tagged_store import TaggedStore
 from fl_sim.data_prep.store.textfiles import sha256_of
 from fl_sim.data_prep.taggers.tagger import Marking
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
-from fl_sim.private_files import owner_only
+from fl_sim.files import owner_only
 
 SEEN_FILE = ".sources.json"
 """Lies beside a manifest: the stamps of the source files when their checksums were taken."""

@@ -24,7 +24,7 @@ from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.input_files import read_bytes
+from fl_sim.files import read_bytes
 
 SHIPPED = "shipped"
 """The name of the list that ships: places and software (data_prep/names/README.md)."""

@@ -4,6 +4,9 @@ A configuration is a TOML file with the sections below, every key optional. On t
 --run-config`` a key is written ``section.key=value``. An unknown key or an impossible value raises
 :class:`ConfigError`, which names the key, the value and what is allowed.
 
+>>> TrackingConfig().wandb_mode is None, TrackingConfig().timeout
+(True, 60.0)
+
 >>> config = RunConfig.from_mapping({"rounds": 5, "privacy.target_epsilon": 2.0})
 >>> config.rounds, config.privacy.target_epsilon, config.engine.name
 (5, 2.0, 'ray')
@@ -38,7 +41,7 @@ from pydantic_core import PydanticCustomError
 from fl_sim import config_keys
 from fl_sim.clients.models.model_spec import ModelSpec, TaskName
 from fl_sim.config_keys import Key
-from fl_sim.input_files import read_bytes
+from fl_sim.files import read_bytes
 from fl_sim.plugins import PluginError
 from fl_sim.settings_origin import Origin
 from fl_sim.strategies.accounting.guarantee import BoundRule, MentionGraph, NoiseScale
@@ -55,7 +58,36 @@ from fl_sim.strategies.primitives.limits import (
 )
 from fl_sim.strategies.registry import STRATEGIES, built_in_strategies, load_strategy
 from fl_sim.strategies.uedp import GradientClipping
-from fl_sim.tracking_config import TrackingConfig
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class TrackingConfig(BaseModel):
+    """Where the trackers among ``observers`` write."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    project: _Text = Field("fl_sim", description="the project of Weights & Biases and the experiment of MLflow")
+    folder: _Text | None = Field(
+        None,
+        description="the folder in which each run has one of its name for what trackers write; default: the run's own",
+    )
+    mlflow_uri: _Text | None = Field(
+        None,
+        description="MLflow's tracking URI, such as `sqlite:///mlflow.db` or `https://…`; default: MLFLOW_TRACKING_URI "
+        "if it is set, else a database in the run's folder",
+    )
+    wandb_mode: Literal["offline", "online"] | None = Field(
+        None,
+        description="whether Weights & Biases sends figures to its server; default: WANDB_MODE if it is set, else "
+        "`offline`",
+    )
+    timeout: float = Field(
+        60.0,
+        gt=0,
+        le=3600,
+        description="seconds that a run waits for a tracker at its end; one that takes longer is left behind",
+    )
 
 
 def _rate(value: float) -> float:

@@ -40,8 +40,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from fl_sim.input_files import MOST_LOG_BYTES, read_bytes
-from fl_sim.output_files import naming, replace_file
+from fl_sim.files import MOST_LOG_BYTES, naming, read_bytes, replace_file
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError

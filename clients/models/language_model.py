@@ -50,7 +50,7 @@ from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.parameters import TrainableParameters
 from fl_sim.clients.models.tokenizers import Vocabulary, boundary_ids
 from fl_sim.clients.tasks import NextWord, Task
-from fl_sim.input_files import read_bytes
+from fl_sim.files import read_bytes
 
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec

@@ -35,7 +35,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fl_sim.private_files import owner_only
+from fl_sim.files import owner_only
 
 FOLDER = "progress"
 _COUNTS = struct.Struct("<qqq")

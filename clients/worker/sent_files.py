@@ -32,7 +32,7 @@ from fl_sim.clients.worker.workspace import TOKEN_FILE, WorkspaceSpec
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE
-from fl_sim.private_files import owner_only
+from fl_sim.files import owner_only
 
 _PREFIX = "fl-sim-sent-"
 _LOCK, _COMPLETE = "lock", "complete"

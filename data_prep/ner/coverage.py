@@ -19,8 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import comparable
-from fl_sim.output_files import check_replaceable, replace_file
-from fl_sim.private_files import owner_only
+from fl_sim.files import check_replaceable, owner_only, replace_file
 
 COVERAGE_FILE = "coverage.json"
 

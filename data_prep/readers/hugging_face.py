@@ -22,7 +22,7 @@ from fl_sim.data_prep.readers.cleaning import Reading
 from fl_sim.data_prep.readers.tables import Row, TableOptions, check_parquet_rows, require_columns, sentences_of
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.textfiles import SourceLimits, blocks, unpacked, whole_lines
-from fl_sim.input_files import open_regular
+from fl_sim.files import open_regular
 
 _SPLIT = "\0split"
 """The column that holds a row's split; no dataset has one of this name."""

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from fl_sim.data_prep.readers.cleaning import Note, Reading
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.textfiles import SourceLimits, note_position
-from fl_sim.input_files import check_regular
+from fl_sim.files import check_regular
 
 HELD_OUT = "test"
 TRAIN = "train"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fl_sim.data_prep.bundle import SHIPPED_CORPORA
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.output_files import naming
+from fl_sim.files import naming
 
 
 def require_free(out: Path) -> None:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.output_files import naming
+from fl_sim.files import naming
 
 SENTENCES = pa.schema(
     [

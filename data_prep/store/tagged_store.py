@@ -25,7 +25,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from fl_sim.data_prep.records import Mention, Sentence
-from fl_sim.output_files import naming
+from fl_sim.files import naming
 
 Mark = Callable[[Iterable[Sentence]], Iterable[Sentence]]
 """Returns every sentence with its mentions, in the order of the sentences."""

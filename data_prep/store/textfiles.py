@@ -38,7 +38,7 @@ from typing import Any, BinaryIO
 import pyarrow.parquet as pq
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.input_files import open_regular, shown_bytes
+from fl_sim.files import open_regular, shown_bytes
 
 DEFAULT_RECORD_MB, DEFAULT_UNPACKING, DEFAULT_KINDS = 16, 100, 1000
 

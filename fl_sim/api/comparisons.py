@@ -87,7 +87,7 @@ class Comparison:
         Raises:
             OSError: the file cannot be written.
         """
-        from fl_sim.private_files import owner_only
+        from fl_sim.files import owner_only
         from fl_sim.storage.run_folder import replace_file
 
         target = Path(path)

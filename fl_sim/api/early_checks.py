@@ -20,7 +20,7 @@ from fl_sim.experiments.observers import OBSERVERS
 from fl_sim.experiments.plan.run_plan import check_settings
 from fl_sim.experiments.run_inputs import checked_splits, with_absolute_paths
 from fl_sim.experiments.tracker_names import check_installed
-from fl_sim.input_files import check_regular
+from fl_sim.files import check_regular
 from fl_sim.storage.run_claim import RunClaim
 
 

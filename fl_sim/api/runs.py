@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from fl_sim.config import RunConfig
 from fl_sim.experiments.observers import RunObserver
 from fl_sim.experiments.run_record import Record
-from fl_sim.private_files import owner_only
+from fl_sim.files import owner_only
 from fl_sim.reporting import report
 from fl_sim.reporting.release_note import note_on_texts
 from fl_sim.storage.run_claim import tidy

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl_sim.config import ConfigError
+from fl_sim.files import check_replaceable, remove_temporaries
 from fl_sim.formats import csv_cell
-from fl_sim.output_files import check_replaceable, remove_temporaries
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -56,7 +56,7 @@ from fl_sim.experiments.run_inputs import (
 from fl_sim.experiments.run_record import Record
 from fl_sim.experiments.tracker_names import off_machine
 from fl_sim.experiments.training_text import OpenText, OwnText, TextOfRun, encode
-from fl_sim.private_files import close_to_others, owner_only
+from fl_sim.files import close_to_others, owner_only
 from fl_sim.storage import environment, model_files, model_lineage
 from fl_sim.storage.anchor import NONE as NO_ANCHOR
 from fl_sim.storage.anchor import Anchor

@@ -18,7 +18,7 @@ from fl_sim.clients.tasks import make_task
 from fl_sim.config import RunConfig
 from fl_sim.experiments.run_inputs import build_model
 from fl_sim.experiments.run_record import Record
-from fl_sim.input_files import read_bytes
+from fl_sim.files import read_bytes
 from fl_sim.storage import model_files
 from fl_sim.storage.computation import FILE as COMPUTATION_FILE
 from fl_sim.storage.computation import Computation, digest_of

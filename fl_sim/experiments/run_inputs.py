@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.model_source import is_registered
 from fl_sim.clients.models.tokenizers import BUNDLED as BUNDLED_TOKENIZER
-from fl_sim.config import ConfigError, RunConfig
+from fl_sim.config import ConfigError, RunConfig, TrackingConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entities
 from fl_sim.data_prep.store.corpus import Corpus
@@ -24,7 +24,6 @@ from fl_sim.settings_origin import MOST_SHARED, found_in
 from fl_sim.storage.anchor import NONE
 from fl_sim.storage.run_folder import MODEL_FOLDER
 from fl_sim.strategies.mechanism import Mechanism
-from fl_sim.tracking_config import TrackingConfig
 
 if TYPE_CHECKING:  # what reports and checks need of this module does without torch, which takes seconds to import
     from fl_sim.clients.models.language_model import LanguageModel

@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_sim.experiments.plan.lineage import Earlier
+from fl_sim.files import owner_only
 from fl_sim.flower.private_settings import USER_METRIC, USER_UNIT, PrivateSettings
-from fl_sim.private_files import owner_only
 from fl_sim.storage import environment, model_lineage
 from fl_sim.storage.anchor import Anchor
 from fl_sim.storage.checkpoint import Checkpoint

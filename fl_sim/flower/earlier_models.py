@@ -15,9 +15,8 @@ import os
 from pathlib import Path
 
 from fl_sim.experiments.plan.lineage import Earlier
+from fl_sim.files import naming, owner_only
 from fl_sim.flower.private_settings import USER_METRIC, USER_UNIT
-from fl_sim.output_files import naming
-from fl_sim.private_files import owner_only
 from fl_sim.storage import model_lineage
 from fl_sim.storage.model_lineage import Ancestor, Lineage
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl_sim.cli.text_flags import add_text_cleaning
-from fl_sim.private_files import owner_only
+from fl_sim.files import owner_only
 
 if TYPE_CHECKING:
     from fl_sim.research.representations.config import ExperimentConfig

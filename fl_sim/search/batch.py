@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.config import RunConfig
-from fl_sim.input_files import read_bytes
-from fl_sim.output_files import remove_temporaries
+from fl_sim.files import read_bytes, remove_temporaries
 from fl_sim.stop_signals import Stopped, follow_parent, raising_stops, stops_deferred, stops_handled_by, stops_seen
 from fl_sim.storage.run_claim import tidy
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, encode, replace_file

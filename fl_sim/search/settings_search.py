@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from fl_sim.config import ConfigError, RunConfig, merged, nested
-from fl_sim.private_files import owner_only
+from fl_sim.files import owner_only
 from fl_sim.search.batch import DONE, claim_folder, run_batch
 from fl_sim.search.private_run import PrivateRun, PublicText
 from fl_sim.settings_origin import Origin, Trial, sentence_sample

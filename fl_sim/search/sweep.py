@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.config import ConfigError
+from fl_sim.files import owner_only, read_bytes
 from fl_sim.formats import format_epsilon, markdown_cell, numbered, printable, round_up
-from fl_sim.input_files import read_bytes
-from fl_sim.private_files import owner_only
 from fl_sim.search.batch import DONE, FAILED, claim_folder, run_batch
 from fl_sim.search.sweep_points import Point, Sweep
 from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder, decode, encode, replace_file

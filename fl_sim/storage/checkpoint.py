@@ -23,8 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from fl_sim.input_files import check_regular
-from fl_sim.output_files import replace_file_by
+from fl_sim.files import check_regular, replace_file_by
 from fl_sim.storage.run_folder import ResultsError
 
 _FILE = "latest.safetensors"

@@ -31,7 +31,7 @@ from typing import Any
 
 from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY
 from fl_sim.clients.models.model_spec import AWD_LSTM
-from fl_sim.input_files import read_bytes
+from fl_sim.files import read_bytes
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import ResultsError, decode, encode, replace_file
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError

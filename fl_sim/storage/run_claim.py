@@ -100,7 +100,7 @@ class RunClaim:
         self._lock = descriptor
 
     def _remove_temporaries(self) -> None:
-        """Remove temporary files of processes killed within :func:`fl_sim.output_files.replace_file`."""
+        """Remove temporary files of processes killed within :func:`fl_sim.files.replace_file`."""
         for file in self.path.rglob(_TEMPORARIES):
             file.unlink(missing_ok=True)
 

@@ -69,9 +69,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from fl_sim.input_files import MOST_LOG_BYTES, read_bytes
-from fl_sim.output_files import naming, replace_file
-from fl_sim.private_files import owner_only
+from fl_sim.files import MOST_LOG_BYTES, naming, owner_only, read_bytes, replace_file
 
 if TYPE_CHECKING:
     import pandas as pd  # half a second to import

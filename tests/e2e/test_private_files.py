@@ -16,7 +16,7 @@ from fl_sim.cli.main import main
 from fl_sim.data_prep.prepare import Origin
 from fl_sim.data_prep.store.tagged_store import TaggedStore
 from fl_sim.engines import simulation
-from fl_sim.private_files import close_to_others, owner_only
+from fl_sim.files import close_to_others, owner_only
 from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
 from tests.e2e.small_runs import QUICK_TO_LOAD, command_line, configuration, settings, small_corpus
 

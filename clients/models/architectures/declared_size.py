@@ -22,7 +22,7 @@ from fl_sim.clients.models.architectures.architecture import CONFIG_FILE
 from fl_sim.clients.models.hub import check_folder, first_line
 from fl_sim.clients.models.model_spec import SMALL_GPT2
 from fl_sim.clients.worker_resources import free_memory
-from fl_sim.input_files import read_bytes
+from fl_sim.files import read_bytes
 
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.input_files import read_bytes
-from fl_sim.private_files import owner_only
+from fl_sim.files import owner_only, read_bytes
 from fl_sim.storage.run_folder import decode, encode, replace_file
 
 

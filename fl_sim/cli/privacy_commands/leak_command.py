@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.api.runs import open_run
     from fl_sim.cli.counting import counting
     from fl_sim.cli.written_files import check_writable
-    from fl_sim.private_files import owner_only
+    from fl_sim.files import owner_only
     from fl_sim.reporting.leak_words import leak_text
     from fl_sim.storage.run_folder import encode, replace_file
 

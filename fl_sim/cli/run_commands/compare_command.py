@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the comparison; return 0, or 2 if the ε of a run cannot be trusted."""
     from fl_sim.api.comparisons import compare
     from fl_sim.cli.written_files import check_writable, csv_text
-    from fl_sim.private_files import owner_only
+    from fl_sim.files import owner_only
     from fl_sim.storage.run_folder import encode, replace_file
 
     for name in ("csv", "html"):

@@ -106,7 +106,7 @@ def _record(text: Continuation) -> dict[str, Any]:
 
 def _write(path: Path, texts: list[Continuation]) -> int:
     """Write the texts that are not blank as JSON lines; return their number."""
-    from fl_sim.private_files import owner_only
+    from fl_sim.files import owner_only
     from fl_sim.storage.run_folder import replace_file
 
     rows = [

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fl_sim.config import ConfigError
-from fl_sim.output_files import remove_temporaries
+from fl_sim.files import remove_temporaries
 from fl_sim.reporting import plots
 from fl_sim.research.uedp_paper import figure_numbers, figure_training
 from fl_sim.research.uedp_paper.attacked_runs import attacked_panels

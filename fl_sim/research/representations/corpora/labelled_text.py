@@ -28,7 +28,7 @@ from fl_sim.data_prep.readers.raw_corpora import CLASSES as AG_CLASSES
 from fl_sim.data_prep.readers.raw_corpora import AgNewsOptions, read_ag_news
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.textfiles import SourceLimits, blocks, decoded_lines, unpacked
-from fl_sim.input_files import open_regular
+from fl_sim.files import open_regular
 from fl_sim.research.representations.corpora.labelled import (
     SPLITS,
     TEST,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fl_sim.config import ConfigError
-from fl_sim.output_files import remove_temporaries
+from fl_sim.files import remove_temporaries
 from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.representation_experiment import RECORD_FORMAT
 from fl_sim.research.representations.studies.agreement import Estimate

@@ -12,7 +12,7 @@ import pytest
 
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.layout import write_array
-from fl_sim.output_files import remove_temporaries, replace_file
+from fl_sim.files import remove_temporaries, replace_file
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import LEDGER_FILE, Ledger, ReleaseRecord
 from fl_sim.strategies.user_level import UserLevelDP

@@ -1,0 +1,241 @@
+"""Read and write files with care.
+
+Input files may be hostile: regular files alone are read, and no more of them than is allowed. Private files and
+folders are for their owner alone: 0600 and 0700, whatever the process's umask. Output files are written whole or not
+at all, in place of nothing or of a regular file: never of a device or a link.
+
+A device, FIFO or socket has no end, or blocks for ever; so may a link to one, whatever its name. Every file that a
+command or a configuration names is opened here, or by a library after :func:`check_regular`.
+
+What holds private text, entities, ledgers or models is written within :func:`owner_only`, by any library. The umask
+belongs to the whole process, so files that another thread makes meanwhile are private, too.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:  # doctest: +ELLIPSIS
+...     path = Path(folder) / "settings.toml"
+...     _ = path.write_bytes(b"rounds = 5")
+...     read_bytes(path), read_bytes(path, most=3)
+Traceback (most recent call last):
+OSError: [Errno 27] more than 3 bytes; allowed: at most 3 bytes: '...settings.toml'
+>>> check_regular("/dev/zero")
+Traceback (most recent call last):
+OSError: [Errno 22] a device; allowed: a regular file: '/dev/zero'
+
+>>> from pathlib import Path
+>>> with tempfile.TemporaryDirectory() as folder, owner_only():
+...     file = Path(folder) / "corpus" / "text"
+...     file.parent.mkdir()
+...     _ = file.write_text("Ada left.")
+...     oct(file.stat().st_mode & 0o777), oct(file.parent.stat().st_mode & 0o777)
+('0o600', '0o700')
+
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder) / "table.csv"
+...     replace_file(path, b"run,epsilon")
+...     path.read_bytes(), [file.name for file in path.parent.iterdir()]
+(b'run,epsilon', ['table.csv'])
+>>> replace_file(Path("/dev/null"), b"")
+Traceback (most recent call last):
+OSError: [Errno 22] a device; allowed: a regular file: '/dev/null'
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+MOST_BYTES = 1 << 26
+"""The largest file of settings or records (64 MiB), unless a caller allows more: a TOML file, a manifest, a result."""
+
+MOST_LOG_BYTES = 1 << 28
+"""The largest file to which every round adds a line (256 MiB): 100,000 rounds of 2,600 bytes each."""
+
+_KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a FIFO (a pipe)",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def check_regular(path: Path | str, *, follow_links: bool = True) -> os.stat_result:
+    """Check that ``path`` is a regular file, and return its state; nothing is opened, so nothing blocks.
+
+    Args:
+        path: of the file.
+        follow_links: whether a link to a regular file is one.
+
+    Raises:
+        OSError: it is absent, a folder, a device, a FIFO or a socket; the message names the path.
+    """
+    return _checked(Path(path).stat(follow_symlinks=follow_links), path)
+
+
+def open_regular(path: Path | str) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    check_regular(path)
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        _checked(os.fstat(descriptor), path)  # it may have been exchanged in between
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_bytes(path: Path | str, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a regular file of at most ``most`` bytes.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or is larger.
+    """
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        size = shown_bytes(most)
+        raise OSError(errno.EFBIG, f"more than {size}; allowed: at most {size}", str(path))
+    return content
+
+
+def shown_bytes(count: int) -> str:
+    """Return a number of bytes as people write it.
+
+    >>> shown_bytes(1 << 24), shown_bytes(4 << 30), shown_bytes(1000)
+    ('16 MiB', '4 GiB', '1,000 bytes')
+    """
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit and count % unit == 0:
+            return f"{count // unit:,} {name}"
+    return f"{count:,} bytes"
+
+
+def _checked(state: os.stat_result, path: Path | str) -> os.stat_result:
+    if stat.S_ISREG(state.st_mode):
+        return state
+    if stat.S_ISDIR(state.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    kind = _KINDS.get(stat.S_IFMT(state.st_mode), "no file")
+    raise OSError(errno.EINVAL, f"{kind}; allowed: a regular file", str(path))
+
+
+_OTHERS = 0o077
+
+_lock = threading.Lock()
+_blocks: list[int] = []  # the umask before each of the blocks under way, of any thread
+
+
+@contextmanager
+def owner_only() -> Iterator[None]:
+    """Give no rights to others on what is created in the block; also a decorator, as ``@owner_only()``."""
+    with _lock:
+        before = os.umask(_OTHERS)
+        os.umask(before | _OTHERS)
+        _blocks.append(before)
+    try:
+        yield
+    finally:
+        with _lock:
+            # With blocks in several threads, the first one's umask counts, and the last one restores it.
+            first = _blocks[0]
+            _blocks.pop()
+            if not _blocks:
+                os.umask(first)
+
+
+def close_to_others(folder: Path) -> None:
+    """Take the rights of others on what is in ``folder``, as earlier versions created it, as far as it is ours."""
+    for path in (folder, *folder.rglob("*")):
+        with suppress(OSError):
+            mode = path.lstat().st_mode
+            if mode & _OTHERS and not path.is_symlink():
+                path.chmod(mode & ~_OTHERS & 0o7777)
+
+
+_TEMPORARY, _RANDOM_BYTES = ".tmp", 4
+
+
+def check_replaceable(path: Path) -> None:
+    """Check that ``path`` is a regular file, or that nothing is there.
+
+    Raises:
+        OSError: it is a link, a device, a folder or the like; the message names the path.
+    """
+    with suppress(FileNotFoundError):
+        check_regular(path, follow_links=False)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace the file at ``path`` atomically: a reader, or a crash, sees the old content or the new.
+
+    Raises:
+        OSError: it cannot be written, or is no regular file; the message names the path.
+    """
+    replace_file_by(path, lambda temporary: temporary.write_bytes(content))
+
+
+def replace_file_by(path: Path, write: Callable[[Path], object]) -> None:
+    """Replace the file at ``path`` atomically by what ``write`` writes to another path in the same folder."""
+    check_replaceable(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(_RANDOM_BYTES)}{_TEMPORARY}")
+    with naming(path, temporary):
+        try:
+            write(temporary)
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+
+@contextmanager
+def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Let an error of the system in the block name ``path``: that of a full disk names no file.
+
+    Args:
+        path: the file that is written.
+        temporary: another file that stands for it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, str(temporary)):
+            error.filename, error.filename2 = str(path), None
+        raise
+
+
+def remove_temporaries(folder: Path, name: str | None = None) -> None:
+    """Remove the temporary files that a killed :func:`replace_file` left in ``folder``, as far as they can be removed.
+
+    Args:
+        folder: of files that no other process writes.
+        name: of the file that was to be replaced; None for any.
+    """
+    pattern = f".{'*' if name is None else glob.escape(name)}.{'?' * 2 * _RANDOM_BYTES}{_TEMPORARY}"
+    with suppress(OSError):
+        for file in folder.glob(pattern):
+            file.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync a folder's entries to disk."""
+    if os.name == "nt":  # Windows cannot open folders, and its renames need no such step
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
