@@ -21,9 +21,9 @@ from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, Privacy
 
 if TYPE_CHECKING:
     from fl_sim.auditing.cases import Case, Finding
+    from fl_sim.auditing.ledger_audit import LedgerAudit
     from fl_sim.auditing.real_rounds.canary_audit import CanaryAudit
     from fl_sim.auditing.real_rounds.round_sensitivity import RoundDifference
-    from fl_sim.auditing.recorded_runs.ledger_audit import LedgerAudit
     from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 AuditedUnit = Literal["user", "entity", "user_entity"]
@@ -230,7 +230,7 @@ def audit_ledgers(
     Raises:
         ResultsError: a folder is no run folder.
     """
-    from fl_sim.auditing.recorded_runs.ledger_audit import audit_ledger
+    from fl_sim.auditing.ledger_audit import audit_ledger
 
     audits = []
     for folder in folders:

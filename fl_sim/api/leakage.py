@@ -46,7 +46,7 @@ def leak(
         raw: the corpus from which that of the runs was de-identified; its text is attacked.
         out: a folder in which results are kept, and found by a later call.
         progress: gives a context with an observer for each attack, whose name it is called with.
-        options: the fields of :class:`~fl_sim.auditing.leakage.options.Options`, such as ``seed``, ``max_users``,
+        options: the fields of :class:`~fl_sim.auditing.leakage.attacked_run.Options`, such as ``seed``, ``max_users``,
             ``references``, ``entity``, ``user``, ``without`` and ``show_names``.
 
     Returns:
@@ -59,7 +59,7 @@ def leak(
         LedgerError: a ledger cannot be trusted.
     """
     from fl_sim.auditing.leakage import leak as leakage
-    from fl_sim.auditing.leakage.options import Options
+    from fl_sim.auditing.leakage.attacked_run import Options
 
     folders = [run.path if isinstance(run, Run) else run for run in runs]
     if progress is None:

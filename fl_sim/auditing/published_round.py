@@ -1,7 +1,7 @@
 """Model a round of the published algorithm, as its paper states it and as its authors' code ran it.
 
-The model replaces the product's own strategy (``fl_sim.auditing.own_targets.published_target``) for f_E, for an entity
-that hundreds of users mention, and for the authors' code. A test compares it with the strategy.
+The model replaces the product's own strategy (``fl_sim.auditing.audited_rounds.published_target``) for f_E, for an
+entity that hundreds of users mention, and for the authors' code. A test compares it with the strategy.
 
 The paper ("User-entity differential privacy in learning natural language models", Algorithm 1) is modelled with all
 weights 1 and W_u, W_e, W_s public, the case in which it has the fewest defects. A round then releases, in units of the

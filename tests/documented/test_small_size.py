@@ -18,7 +18,7 @@ from tests.documented.test_documented_commands import run_block
 _SETTINGS = {"rounds": 7, "evaluation.max_sentences": 1000}
 _ASKED = """
 import json, sys
-from fl_sim.auditing.leakage.options import Options
+from fl_sim.auditing.leakage.attacked_run import Options
 from fl_sim.config import ConfigError, RunConfig
 config = RunConfig.load(None, json.loads(sys.argv[1]))
 try:

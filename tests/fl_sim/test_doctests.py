@@ -22,11 +22,7 @@ WITHOUT_EXAMPLE = {
     "fl_sim.flower.text.text_client_app": "a Flower app",
     "fl_sim.engines.worker_pool": "needs Ray's workers",
     "fl_sim.engines.ray_workers": "needs Ray's workers",
-    "fl_sim.auditing.audited_rounds": "runs thousands of rounds",
     "fl_sim.auditing.leakage.membership": "needs a finished run",
-    "fl_sim.auditing.leakage.names.entity_attack": "needs a finished run",
-    "fl_sim.auditing.leakage.one_name.one_entity": "needs a finished run",
-    "fl_sim.auditing.leakage.other_runs": "needs a finished run",
     "fl_sim.experiments.trackers.mlflow_tracker": "needs an extra",
     "fl_sim.experiments.trackers.tensorboard_tracker": "needs an extra",
     "fl_sim.experiments.trackers.wandb_tracker": "needs an extra",
@@ -58,12 +54,12 @@ WITH_EXAMPLES = [name for name in modules() if has_example(name)]
 
 SLOW = {
     "fl_sim.api.accounts", "fl_sim.api.comparisons", "fl_sim.api.corpora", "fl_sim.api.leakage", "fl_sim.api.runs",
-    "fl_sim.auditing.leakage.names.entity_extraction", "fl_sim.auditing.leakage.names.entity_inference",
-    "fl_sim.auditing.one_run.f_dp_bounds", "fl_sim.auditing.real_rounds.canary_audit",
-    "fl_sim.clients.gradients.ghost_pass", "fl_sim.data_prep.ner.word_vectors", "fl_sim.data_prep.taggers.spacy_tagger",
-    "fl_sim.data_prep.user_entities", "fl_sim.diagnosis.arithmetic", "fl_sim.diagnosis.checkup",
-    "fl_sim.diagnosis.memory_budget", "fl_sim.diagnosis.worker_memory", "fl_sim.research.uedp_paper.figure_numbers",
-    "fl_sim.search.private_run", "fl_sim.strategies.accounting.random_allocation", "fl_sim.strategies.mechanism",
+    "fl_sim.auditing.leakage.entity_attacks", "fl_sim.auditing.lower_bounds",
+    "fl_sim.auditing.real_rounds.canary_audit", "fl_sim.clients.gradients.ghost_pass",
+    "fl_sim.data_prep.ner.word_vectors", "fl_sim.data_prep.taggers.spacy_tagger", "fl_sim.data_prep.user_entities",
+    "fl_sim.diagnosis.arithmetic", "fl_sim.diagnosis.checkup", "fl_sim.diagnosis.memory_budget",
+    "fl_sim.diagnosis.worker_memory", "fl_sim.research.uedp_paper.figure_numbers", "fl_sim.search.private_run",
+    "fl_sim.strategies.accounting.random_allocation", "fl_sim.strategies.mechanism",
     "fl_sim.strategies.secure_sum.simulated_sum",
 }  # fmt: skip
 """Modules whose examples train, or start processes."""

@@ -26,15 +26,18 @@ from typing import Any
 
 import numpy as np
 
-from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError
-from fl_sim.auditing.leakage.canary_attack import attack_canaries
-from fl_sim.auditing.leakage.kept_files import keep_record, kept_record
-from fl_sim.auditing.leakage.known_results import KnownResults
+from fl_sim.auditing.leakage.attacked_run import (
+    AttackedRun,
+    KnownResults,
+    NotApplicableError,
+    Options,
+    keep_record,
+    kept_record,
+)
+from fl_sim.auditing.leakage.canary_exposure import attack_canaries
+from fl_sim.auditing.leakage.entity_attacks import attack_entities
 from fl_sim.auditing.leakage.membership import attack_sentences, attack_users
-from fl_sim.auditing.leakage.names.entity_attack import attack_entities
-from fl_sim.auditing.leakage.one_name.one_entity import attack_entity
-from fl_sim.auditing.leakage.one_name.one_user import attack_user
-from fl_sim.auditing.leakage.options import Options
+from fl_sim.auditing.leakage.one_name import attack_entity, attack_user
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.config import ConfigError
 from fl_sim.reporting.pages.leak_page import leak_page

@@ -42,13 +42,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Side
-from fl_sim.auditing.leakage.kept_files import keep_array, kept_array
-from fl_sim.auditing.leakage.options import Options
-from fl_sim.auditing.leakage.other_runs import OtherRun
-from fl_sim.auditing.leakage.proven_rates import ProvenRates
+from fl_sim.auditing.leakage.attacked_run import (
+    AttackedRun,
+    NotApplicableError,
+    Options,
+    OtherRun,
+    Side,
+    keep_array,
+    kept_array,
+)
 from fl_sim.auditing.leakage.rates import (
     FALSE_POSITIVE_RATES,
+    ProvenRates,
     Rates,
     Scored,
     Verdict,

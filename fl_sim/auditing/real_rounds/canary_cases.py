@@ -15,10 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_sim.auditing.real_rounds.canary_audit import CanaryAudit, CanaryClaim, bound_canaries
-from fl_sim.auditing.real_rounds.canary_federation import CanaryUnits, release_along_canaries
-from fl_sim.auditing.real_rounds.canary_model import canary_model
-from fl_sim.auditing.real_rounds.canary_shifts import shift_distribution
+from fl_sim.auditing.real_rounds.canary_audit import CanaryAudit, CanaryClaim, bound_canaries, shift_distribution
+from fl_sim.auditing.real_rounds.canary_federation import CanaryUnits, canary_model, release_along_canaries
 from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.data_prep.store.corpus import Corpus

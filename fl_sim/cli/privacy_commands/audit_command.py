@@ -158,7 +158,7 @@ def _attack(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _table(args: argparse.Namespace) -> int:
-    from fl_sim.auditing.audit_table import audit_table, markdown, text
+    from fl_sim.auditing.cases import audit_table, markdown, text
 
     table = audit_table(
         trials=_trials(args),
@@ -176,7 +176,7 @@ def _canaries(args: argparse.Namespace) -> int:
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
-    from fl_sim.auditing.canaries import audit_training
+    from fl_sim.auditing.one_run_audit import audit_training
 
     wanted = {"rounds": args.rounds, "privacy.noise_multiplier": args.z, "privacy.delta": args.delta}
     overrides = {key: value for key, value in wanted.items() if value is not None}

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fl_sim.auditing.leakage.known_results import KnownResults
+from fl_sim.auditing.leakage.attacked_run import KnownResults, Options
 from fl_sim.auditing.leakage.leak import leak
-from fl_sim.auditing.leakage.options import Options
 from fl_sim.reporting.report import strategy_of
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord

@@ -9,9 +9,8 @@ import pytest
 from scipy import stats
 
 from fl_sim.auditing.attack import attack
-from fl_sim.auditing.audited_rounds import Seam, bounded_sum, release
+from fl_sim.auditing.audited_rounds import OwnMechanism, Seam, bounded_sum, release, seam_of, worst_case
 from fl_sim.auditing.cases import examine, own_case
-from fl_sim.auditing.own_targets import OwnMechanism, seam_of, worst_case
 from fl_sim.auditing.worst_case_corpora import BACKGROUND, ENTITY, LONE, Scenario, build, gradients
 from fl_sim.clients.selection import select
 from fl_sim.strategies.accounting.accountant import RoundEvent

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fl_sim.auditing.audited_rounds import OwnMechanism, published_target
 from fl_sim.auditing.cases import Case, examine, published_case
-from fl_sim.auditing.own_targets import OwnMechanism, published_target
 from fl_sim.auditing.published_round import AS_CODED, AS_STATED, Defects, PublishedMechanism, adamw_update_norm
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import PrivacyError

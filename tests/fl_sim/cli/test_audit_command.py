@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from fl_sim.auditing import audit_table
+from fl_sim.auditing import cases, ledger_audit
 from fl_sim.auditing.cases import Case, Finding
+from fl_sim.auditing.ledger_audit import Check, LedgerAudit
 from fl_sim.auditing.real_rounds import round_sensitivity
-from fl_sim.auditing.recorded_runs import ledger_audit
-from fl_sim.auditing.recorded_runs.ledger_audit import Check, LedgerAudit
 from fl_sim.cli.main import main
 from fl_sim.strategies.accounting import accountant
 
@@ -108,9 +107,9 @@ def quick_claims(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick_claims")
 def test_the_table_has_every_mechanism_at_every_reach() -> None:
     entity_bounds: dict[str, list[int]] = {}
-    for mechanism, entity_bound, _ in audit_table.cases():
+    for mechanism, entity_bound, _ in cases.cases():
         entity_bounds.setdefault(mechanism, []).append(entity_bound)
-    full = [0, 1, 15, audit_table.USERS]
+    full = [0, 1, 15, cases.USERS]
     whole = [mechanism for mechanism, found in entity_bounds.items() if found == full]
     assert len(whole) == 6
     assert sum("as coded" in mechanism for mechanism in entity_bounds) == 4
@@ -133,12 +132,12 @@ def examined_once(examine: Callable[..., Finding]) -> Callable[..., Finding]:
 def test_the_table_is_printed_as_json_and_markdown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    some = [case for case in audit_table.cases() if case[0].startswith("published f_E+, as stated")]
-    monkeypatch.setattr(audit_table, "cases", lambda: iter(some))
-    monkeypatch.setattr(audit_table, "examine", examined_once(audit_table.examine))
+    some = [case for case in cases.cases() if case[0].startswith("published f_E+, as stated")]
+    monkeypatch.setattr(cases, "cases", lambda: iter(some))
+    monkeypatch.setattr(cases, "examine", examined_once(cases.examine))
     assert main(["audit", "--table", "--json", *QUICK]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["reach_users"] for row in rows] == [0, 1, 15, audit_table.USERS]
+    assert [row["reach_users"] for row in rows] == [0, 1, 15, cases.USERS]
     assert main(["audit", "--table", "--markdown", *QUICK]) == 0
     text = capsys.readouterr().out.splitlines()
     assert len(text) == 2 + 4

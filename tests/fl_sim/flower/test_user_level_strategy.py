@@ -29,7 +29,7 @@ from flwr.serverapp.strategy import (
 from scipy import stats
 
 import fl_sim
-from fl_sim.auditing.recorded_runs.ledger_audit import audit_ledger
+from fl_sim.auditing.ledger_audit import audit_ledger
 from fl_sim.experiments.run_record import Record
 from fl_sim.flower import ServerOptimizerConfig, UserLevelClipping, UserLevelDifferentialPrivacy
 from fl_sim.flower.app_run import AppRun

@@ -13,7 +13,7 @@ import pytest
 from fl_sim.auditing.leakage import attacked_run
 from fl_sim.auditing.leakage.attacked_run import AttackedRun
 from fl_sim.auditing.leakage.membership import _proven_user
-from fl_sim.auditing.leakage.proven_rates import LedgerProof
+from fl_sim.auditing.leakage.rates import LedgerProof
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.storage import model_files
 from fl_sim.strategies.accounting.guarantee import Guarantee

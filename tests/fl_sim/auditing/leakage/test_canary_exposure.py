@@ -18,7 +18,7 @@ from fl_sim.auditing.leakage.canary_exposure import (
     skew_normal,
     uniform_exposure,
 )
-from fl_sim.auditing.one_run.f_dp_bounds import curve_trade_off, refutes_by_ranking
+from fl_sim.auditing.lower_bounds import curve_trade_off, refutes_by_ranking
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.tasks import Classification

@@ -10,16 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fl_sim.auditing.leakage.names.entity_extraction import extract_entities
-from fl_sim.auditing.leakage.names.entity_inference import infer_entities
-from fl_sim.auditing.leakage.names.entity_reconstruction import reconstruct_entities
-from fl_sim.auditing.leakage.names.entity_targets import (
-    EntityGroup,
-    NoEntityError,
-    Occurrence,
-    Target,
-    TrainingEntities,
-)
+from fl_sim.auditing.leakage.entity_attacks import extract_entities, infer_entities, reconstruct_entities
+from fl_sim.auditing.leakage.entity_targets import EntityGroup, NoEntityError, Occurrence, Target, TrainingEntities
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.generation import Continuation, Sampling
 from fl_sim.clients.models.language_model import LanguageModel, load_model
@@ -117,7 +109,7 @@ def test_of_several_continuations_the_sentence_of_least_perplexity_is_guessed(mo
             for sample, name in enumerate(names)
         ]
 
-    monkeypatch.setattr("fl_sim.auditing.leakage.names.entity_reconstruction.generate", written)
+    monkeypatch.setattr("fl_sim.auditing.leakage.entity_attacks.generate", written)
     right = figures(reconstruct_entities(learned(), fresh(), entities(), seed=0, samples=6).groups)
     assert right["greedy"] == pytest.approx(1 / 6)
     assert right["any"] == 1

@@ -17,9 +17,7 @@ import torch
 
 import fl_sim
 from fl_sim.auditing.leakage import leak, membership
-from fl_sim.auditing.leakage.attacked_run import AttackedRun
-from fl_sim.auditing.leakage.known_results import KnownResults
-from fl_sim.auditing.leakage.options import Options
+from fl_sim.auditing.leakage.attacked_run import AttackedRun, KnownResults, Options
 from fl_sim.auditing.real_rounds.round_faults import FAULTS, fault
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError

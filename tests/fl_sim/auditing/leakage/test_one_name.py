@@ -11,7 +11,7 @@ import pytest
 
 import fl_sim
 from fl_sim.auditing.leakage.attacked_run import AttackedRun
-from fl_sim.auditing.leakage.proven_rates import EntityContribution
+from fl_sim.auditing.leakage.rates import EntityContribution
 from fl_sim.cli.main import main
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence

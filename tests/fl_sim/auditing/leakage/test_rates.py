@@ -8,7 +8,7 @@ from scipy import special, stats
 
 from fl_sim.auditing.leakage import rates
 from fl_sim.auditing.leakage.rates import Curve, Rates, Scored
-from fl_sim.auditing.one_run.f_dp_bounds import curve_trade_off, gaussian_trade_off
+from fl_sim.auditing.lower_bounds import curve_trade_off, gaussian_trade_off
 from fl_sim.config import ConfigError
 
 

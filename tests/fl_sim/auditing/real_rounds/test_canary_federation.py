@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fl_sim.auditing.real_rounds.canary_audit import mean_shift, shift_distribution
 from fl_sim.auditing.real_rounds.canary_cases import CASES, GPT2, CanaryCase
-from fl_sim.auditing.real_rounds.canary_federation import BYSTANDER, CanaryUnits, release_along_canaries
-from fl_sim.auditing.real_rounds.canary_model import canary_model
-from fl_sim.auditing.real_rounds.canary_shifts import mean_shift, shift_distribution
+from fl_sim.auditing.real_rounds.canary_federation import BYSTANDER, CanaryUnits, canary_model, release_along_canaries
 from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.mechanism import PrivacyPlan

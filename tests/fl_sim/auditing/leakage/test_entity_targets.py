@@ -7,13 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_sim.auditing.leakage.names.entity_targets import (
-    Occurrence,
-    Target,
-    TrainingEntities,
-    fitting_occurrence,
-    grouped,
-)
+from fl_sim.auditing.leakage.entity_targets import Occurrence, Target, TrainingEntities, fitting_occurrence, grouped
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence

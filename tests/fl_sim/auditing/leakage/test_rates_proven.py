@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.auditing.leakage.proven_rates import ALL_DELTAS, EntityContribution, LedgerProof, ProvenRates
+from fl_sim.auditing.leakage.rates import ALL_DELTAS, EntityContribution, LedgerProof, ProvenRates
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fl_sim.auditing.attack import Distribution
+from fl_sim.auditing.ledger_audit import delta_at_least
 from fl_sim.auditing.lower_bounds import gaussian_epsilon
-from fl_sim.auditing.real_rounds.canary_shifts import shift_distribution
-from fl_sim.auditing.recorded_runs.simulated_loss import delta_at_least
+from fl_sim.auditing.real_rounds.canary_audit import shift_distribution
 from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import RoundEvent

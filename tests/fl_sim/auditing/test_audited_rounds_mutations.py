@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fl_sim.auditing.audited_rounds import MUTATIONS, mutate, seam_of
 from fl_sim.auditing.cases import Finding, examine, own_case
-from fl_sim.auditing.mutations import MUTATIONS, mutate
-from fl_sim.auditing.own_targets import seam_of
 from fl_sim.strategies import aggregation
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError

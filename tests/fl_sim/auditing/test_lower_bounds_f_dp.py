@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from fl_sim.auditing.lower_bounds import gaussian_epsilon, one_run_lower_bound
-from fl_sim.auditing.one_run import f_dp_bounds
-from fl_sim.auditing.one_run.f_dp_bounds import (
+from fl_sim.auditing import lower_bounds
+from fl_sim.auditing.lower_bounds import (
     InverseTradeOff,
     curve_trade_off,
     f_dp_epsilon,
     f_dp_gaussian_epsilon,
     fitted_gaussian_epsilon,
+    gaussian_epsilon,
     gaussian_trade_off,
+    one_run_lower_bound,
     refutes,
     refutes_by_ranking,
 )
@@ -49,7 +50,7 @@ def gaussian_canaries(mu: float, canaries: int, seed: int) -> tuple[np.ndarray, 
 def test_the_gaussian_family_agrees_with_an_independent_implementation(
     canaries: int, guesses: int, correct: int, failure: float, delta: float, epsilon: float
 ) -> None:
-    mu = f_dp_bounds._largest_refuted(lambda mu: refutes(gaussian_trade_off(mu), canaries, guesses, correct, failure))
+    mu = lower_bounds._largest_refuted(lambda mu: refutes(gaussian_trade_off(mu), canaries, guesses, correct, failure))
     assert gaussian_epsilon(mu, delta) == pytest.approx(epsilon, abs=2e-3)
 
 
@@ -104,7 +105,7 @@ def test_the_gaussian_family_is_valid_and_sharper_than_one_pair() -> None:
     truth = gaussian_epsilon(mu, DELTA)
     audits = [gaussian_canaries(mu, canaries, seed) for seed in range(100)]
     bounds = [f_dp_gaussian_epsilon(*scores, DELTA, CONFIDENCE) for scores in audits]
-    by_epsilon = [one_run_lower_bound(*scores, DELTA, CONFIDENCE, f_dp_bounds.SHARES) for scores in audits[:20]]
+    by_epsilon = [one_run_lower_bound(*scores, DELTA, CONFIDENCE, lower_bounds.SHARES) for scores in audits[:20]]
     assert sum(bound > truth for bound in bounds) <= ALLOWED
     assert np.median(bounds) > 1.5 * np.median(by_epsilon) > 0.5
 
@@ -121,7 +122,7 @@ def test_the_fit_is_valid_for_gaussians_and_nearly_tight() -> None:
 
 def test_one_pair_is_valid_for_randomized_response(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of right guesses alone decides a verdict, and many of the hundred have the same."""
-    monkeypatch.setattr(f_dp_bounds, "refutes", functools.cache(f_dp_bounds.refutes))
+    monkeypatch.setattr(lower_bounds, "refutes", functools.cache(lower_bounds.refutes))
     epsilon, canaries, exceeded, trade_off = 1.0, 200, 0, curve_trade_off([(0.0, 1.0)])
     for seed in range(100):
         rng = np.random.default_rng(seed)
@@ -167,7 +168,7 @@ def test_shares_of_guesses_share_the_failure_probability(monkeypatch: pytest.Mon
         failures.append(failure)
         return False
 
-    monkeypatch.setattr(f_dp_bounds, "refutes", within)
+    monkeypatch.setattr(lower_bounds, "refutes", within)
     assert not refutes_by_ranking(gaussian_trade_off(1.0), np.arange(9) < 4, np.arange(9.0), 0.9, (0.5, 1.0))
     assert failures == pytest.approx([0.05, 0.05])
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.auditing.real_rounds.canary_shifts import log_ratios, mean_shift, shift_distribution
+from fl_sim.auditing.real_rounds.canary_audit import log_ratios, mean_shift, shift_distribution
 from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.strategies.accounting.accountant import RoundEvent
 

@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fl_sim.auditing.leakage import canary_attack
-from fl_sim.auditing.leakage.attacked_run import NotApplicableError
-from fl_sim.auditing.leakage.canary_attack import attack_canaries, entity_contribution
-from fl_sim.auditing.leakage.canary_exposure import CanaryExposure, CanaryExposures
-from fl_sim.auditing.leakage.known_results import KnownResults
+from fl_sim.auditing.leakage import canary_exposure
+from fl_sim.auditing.leakage.attacked_run import KnownResults, NotApplicableError, Options
+from fl_sim.auditing.leakage.canary_exposure import (
+    CanaryExposure,
+    CanaryExposures,
+    attack_canaries,
+    entity_contribution,
+)
+from fl_sim.auditing.leakage.entity_attacks import attack_entities
 from fl_sim.auditing.leakage.membership import canary_users
-from fl_sim.auditing.leakage.names.entity_attack import attack_entities
-from fl_sim.auditing.leakage.options import Options
-from fl_sim.auditing.leakage.proven_rates import LedgerProof
+from fl_sim.auditing.leakage.rates import LedgerProof
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.tasks import Classification
 from fl_sim.data_prep.canaries import CanarySettings, PlantedCanaries, read_canaries
@@ -116,16 +118,16 @@ def test_every_test_has_its_share_of_the_failure_and_the_largest_bound(monkeypat
         tested.append((trade_off, len(scores), confidence))
         return False
 
-    monkeypatch.setattr(canary_attack, "refutes_by_ranking", refutes)
+    monkeypatch.setattr(canary_exposure, "refutes_by_ranking", refutes)
     run = SimpleNamespace(corpus=None, proof=honest)
     planted = SimpleNamespace(population=lambda corpus: 10)
-    verdict = canary_attack._verdict(run, planted, exposures, proven, 0.03)  # type: ignore[arg-type]
+    verdict = canary_exposure._verdict(run, planted, exposures, proven, 0.03)  # type: ignore[arg-type]
     assert tested == [("small", 2, 0.99), ("large", 2, 0.99), ("large", 4, 0.99)]
     assert (verdict.state, verdict.pairs, verdict.failure) == ("within", 4, 0.03)
 
 
 def test_canaries_that_decide_n_are_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canary_attack, "refutes_by_ranking", lambda *arguments: True)
+    monkeypatch.setattr(canary_exposure, "refutes_by_ranking", lambda *arguments: True)
     canaries = (CanaryExposure(number, "user", 1, number < 2, 1, 0.0, 0.0, float(number)) for number in range(4))
     exposures = CanaryExposures(tuple(canaries), drawn=60, possible=1000, fit_distance=0.0, seed=0)
     proven: Any = {("user", 1): SimpleNamespace(is_proven=True, trade_off=lambda: None)}
@@ -133,7 +135,7 @@ def test_canaries_that_decide_n_are_not_tested(monkeypatch: pytest.MonkeyPatch) 
     states = {}
     for population in (9, 10, 11):
         planted: Any = SimpleNamespace(population=lambda corpus, users=population: users)
-        states[population] = canary_attack._verdict(run, planted, exposures, proven, 0.03).state
+        states[population] = canary_exposure._verdict(run, planted, exposures, proven, 0.03).state
     assert states == {9: "not tested", 10: "beyond", 11: "not tested"}
 
 
@@ -144,7 +146,7 @@ def test_exposures_are_kept_whatever_the_verdict_needs(
     run = attacked(with_canaries, learned, file=tmp_path / "kept" / "exposures.json")
     first = attack_canaries(run, DRAWS, OPTIONS)
     assert (tmp_path / "kept" / "exposures.json").stat().st_mode & 0o077 == 0
-    monkeypatch.setattr(canary_attack, "canary_exposures", None)
+    monkeypatch.setattr(canary_exposure, "canary_exposures", None)
     again = attack_canaries(run, DRAWS, replace(OPTIONS, failure=0.01))
     assert again == first | {"verdict": again["verdict"]}
     assert again["verdict"]["failure"] == 0.01

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fl_sim.auditing.real_rounds.canary_cases import AWD_LSTM, GPT2, LORA
-from fl_sim.auditing.real_rounds.canary_model import along_canaries, canary_model, canary_tokens, direction
+from fl_sim.auditing.real_rounds.canary_federation import along_canaries, canary_model, canary_tokens, direction
 from fl_sim.clients.batches import Example
 from fl_sim.clients.gradients import clipped_sums
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fl_sim.auditing.recorded_runs.bound_violations import Limits, violations
+from fl_sim.auditing.ledger_audit import Limits, violations
 from fl_sim.data_prep.store.ownership import Ownership
 
 # user 0: sentences 0 (entities 0, 1), 1 (entity 0), 2 (none); user 1: sentences 3 (entity 0), 4 (entity 1)

@@ -5,6 +5,32 @@ with other settings than the record's, a seed or a source of noise that differs,
 too high, updates that are too long, and an ε that does not follow from the releases, or is too small for the simulated
 attack. They trust the numbers that the run measured: a run that falsifies its metrics consistently passes.
 
+First sentence weights against the contribution bounds that they enforce; then δ at a claimed ε, bounded from below by
+simulating the privacy loss of one pair of corpora, without any accountant; then the audit.
+
+Enforced bounds: The check counts again, by another way than any rule that chooses weights: it walks over the mentions,
+adds up the weights of every entity and user, and compares them with k, F and m.
+
+The simulation: The pair is that of docs/privacy.md: every protected sentence pulls one way, with a gradient longer
+than the clip. A round releases the shift of :mod:`fl_sim.auditing.real_rounds.canary_audit` plus Gaussian noise. With
+L the privacy loss of T rounds, δ(ε) = E[(1 − e^{ε−L})⁺] on the corpus with the protected data; the empirical Bernstein
+bound (Maurer and Pontil 2009) limits this mean from below.
+
+>>> ownership = Ownership(  # user 0 has sentences 0 and 1, user 1 has sentence 2; entity 0 is in all three
+...     user_offsets=np.array([0, 2, 3]), entity_offsets=np.array([0, 1, 2, 3]),
+...     entity_ids=np.zeros(3, dtype=np.int32), num_entities=1)
+>>> limits = Limits(entity_sentences=2, entity_users=1, user_sentences=2)
+>>> violations(ownership, np.array([1.0, 1.0, 0.0]), limits)
+[]
+>>> for violation in violations(ownership, np.array([1.0, 0.5, 1.0]), limits):
+...     print(violation)
+entity 0 has weight 2.5 in sentences; allowed: at most 2
+entity 0 has 2 users; allowed: at most 1
+
+>>> law = Distribution(np.array([1.0]), np.zeros(1))  # one Gaussian with μ = 1: δ(1) is 0.127
+>>> 0.12 < delta_at_least(law, noise_std=1.0, rounds=1, epsilon=1.0, seed=0) < 0.127
+True
+
 >>> audit = LedgerAudit("runs/first", (Check("chain", True, "30 entries"), Check("noise", False, "0.95 of σ")))
 >>> audit.holds, audit.record()["refuted"]
 (False, ['noise'])
@@ -20,13 +46,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats
 
-from fl_sim.auditing.real_rounds.canary_shifts import shift_distribution
-from fl_sim.auditing.recorded_runs.bound_violations import Limits, violations
-from fl_sim.auditing.recorded_runs.simulated_loss import delta_at_least
+from fl_sim.auditing.attack import Distribution
+from fl_sim.auditing.real_rounds.canary_audit import log_ratios, shift_distribution
 from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.ledger_account import read_ledgers
 from fl_sim.experiments.run_record import Record, recorded_bounds
 from fl_sim.formats import format_epsilon
@@ -35,10 +62,105 @@ from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, ReleaseRecord, epsilon_of, epsilon_of_any
 from fl_sim.strategies.mechanism import Mechanism
+from fl_sim.strategies.primitives import streams
+
+_WEIGHT_ROUNDING = 1e-9  # of a sum of weights, relative
+_SHOWN = 10  # violations of each kind
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Hold the bounds to check; None for no bound.
+
+    Attributes:
+        entity_sentences: k, the largest weight of an entity's sentences together.
+        entity_users: F, the largest number of users with a kept sentence that mentions the entity.
+        user_sentences: m, the largest number of kept sentences of a user.
+    """
+
+    entity_sentences: float | None = None
+    entity_users: int | None = None
+    user_sentences: float | None = None
+
+
+def violations(ownership: Ownership, weights: NDArray[np.float64], limits: Limits) -> list[str]:
+    """Return what the weights violate, one line each; at most ten lines of each kind.
+
+    A sentence is kept if its weight is above 0.
+
+    Args:
+        ownership: the users, sentences and entities.
+        weights: w(s), the factor on the probability that a sentence is sampled, float64 (S,).
+        limits: the bounds.
+    """
+    if weights.shape != (ownership.num_sentences,):
+        return [f"weights have shape {weights.shape}; allowed: ({ownership.num_sentences},)"]
+    impossible = np.flatnonzero(~((weights >= 0) & (weights <= 1)))  # NaN is neither
+    if len(impossible):
+        return [f"sentence {s} has weight {weights[s]:g}; allowed: 0 to 1" for s in impossible[:_SHOWN].tolist()]
+    owners = ownership.user_of_sentence
+    sentence = np.repeat(np.arange(ownership.num_sentences), ownership.entities_per_sentence)
+    of_entity = np.bincount(ownership.entity_ids, weights=weights[sentence], minlength=ownership.num_entities)
+    is_kept = weights[sentence] > 0
+    pairs = np.unique(ownership.entity_ids[is_kept] * np.int64(ownership.num_users) + owners[sentence[is_kept]])
+    users = np.bincount(pairs // max(ownership.num_users, 1), minlength=ownership.num_entities)
+    of_user = np.bincount(owners[weights > 0], minlength=ownership.num_users)
+    return [
+        *_above("entity", of_entity, limits.entity_sentences, "has weight {:g} in sentences"),
+        *_above("entity", users, limits.entity_users, "has {:g} users"),
+        *_above("user", of_user, limits.user_sentences, "has {:g} kept sentences"),
+    ]
+
+
+def _above(unit: str, totals: NDArray[np.number], limit: float | None, what: str) -> list[str]:
+    """Return a line for each of the first units whose total exceeds the limit."""
+    if limit is None:
+        return []
+    beyond = np.flatnonzero(totals > limit * (1 + _WEIGHT_ROUNDING))[:_SHOWN]
+    return [f"{unit} {i} {what.format(totals[i])}; allowed: at most {limit:g}" for i in beyond.tolist()]
+
+
+TRIALS = 400_000
+FAILURE = 1e-4
+_AT_ONCE = 20_000
+
+
+def delta_at_least(
+    law: Distribution, noise_std: float, rounds: int, epsilon: float, seed: int, trials: int = TRIALS
+) -> float:
+    """Return a lower bound on δ at ``epsilon`` after ``rounds`` rounds; it fails with probability 1e-4.
+
+    Args:
+        law: the distribution of a round's shift.
+        noise_std: the standard deviation of the noise, in the unit of the shift.
+        rounds: T.
+        epsilon: ε.
+        seed: of the simulation.
+        trials: the number of simulated trainings.
+    """
+    rng = streams.generator(seed, "simulated losses")
+    parts = []
+    for start in range(0, trials, _AT_ONCE):
+        losses = _losses(law, noise_std, rounds, min(_AT_ONCE, trials - start), rng)
+        parts.append(-np.expm1(np.minimum(epsilon - losses, 0.0)))
+    excess = np.concatenate(parts)
+    spread = math.log(2 / FAILURE)
+    slack = math.sqrt(2 * excess.var(ddof=1) * spread / trials) + 7 * spread / (3 * (trials - 1))
+    return max(0.0, float(excess.mean()) - slack)
+
+
+def _losses(
+    law: Distribution, noise_std: float, rounds: int, trials: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return the privacy losses of trainings on the corpus with the protected data, float64 (trials,)."""
+    weights = np.exp(law.log_weights)
+    shifts = rng.choice(law.values, size=(rounds, trials), p=weights / weights.sum())
+    return log_ratios(law, shifts + noise_std * rng.standard_normal(shifts.shape), noise_std)
+
 
 _FAILURE = 1e-6  # of each statistical check
 _SAME_EPSILON = 1e-3  # relative; grids of different lengths round differently
-_ROUNDING = 1e-3  # of norms, which are float32
+_NORM_ROUNDING = 1e-3  # of norms, which are float32
 _PLAN_ALONE = ("rounds", "delta")
 _SIMULATED = ("uedp", "user_level")
 _MOST_SENTENCES = 50  # of an entity that is simulated
@@ -236,7 +358,7 @@ def _updates(run: RecordedRun) -> Iterator[Check]:
     if event is not None and event.clips_sentences:
         allowed = np.minimum(allowed, run.rows["cohort_sentences"].to_numpy() * np.array(_clips(run)))
     share = float((norms / np.maximum(allowed, 1e-300)).max())
-    yield Check("updates", share <= 1 + _ROUNDING, f"at most {share:.3g} of the bound")
+    yield Check("updates", share <= 1 + _NORM_ROUNDING, f"at most {share:.3g} of the bound")
 
 
 def _rates(run: RecordedRun) -> Iterator[Check]:

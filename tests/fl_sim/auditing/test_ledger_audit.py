@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 
 import fl_sim
+from fl_sim.auditing import ledger_audit
+from fl_sim.auditing.ledger_audit import RecordedRun, audit_ledger
 from fl_sim.auditing.real_rounds.round_faults import fault
-from fl_sim.auditing.recorded_runs import ledger_audit
-from fl_sim.auditing.recorded_runs.ledger_audit import RecordedRun, audit_ledger
 from fl_sim.experiments.plan import enforced_bounds
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_sim.auditing.canaries import OneRunAudit, audit_training, plant
+from fl_sim.auditing.one_run_audit import OneRunAudit, audit_training, plant
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 
