@@ -1,5 +1,17 @@
 """Run the ``fl-sim`` command: find the verb, run it, report bad input in one line with exit code 2.
 
+Nothing is printed that a terminal would obey: names come from data, and data may hold escape sequences.
+
+A user's name can hold the bytes that clear a screen, set a window's title, write to the clipboard, or turn the
+direction of what follows. Within :func:`safe_streams` they are written as escapes (``\\u001b``), with which JSON stays
+valid. On a terminal the colours and the line movements of progress bars pass.
+
+>>> import contextlib
+>>> with contextlib.redirect_stdout(io.StringIO()) as printed, safe_streams():
+...     print("user \\x1b[2J\\u202eadA")
+>>> printed.getvalue()
+'user \\\\u001b[2J\\\\u202eadA\\n'
+
 >>> args = build_parser().parse_args(["report", "runs/first", "--json"])
 >>> args.verb, args.run.name, args.json
 ('report', 'first', True)
@@ -14,13 +26,73 @@ import errno
 import importlib
 import io
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from fl_sim import __version__
-from fl_sim.cli.safe_output import safe_streams
+from fl_sim.formats import printable_lines
 from fl_sim.stop_signals import Stopped, exit_status, raising_stops
+
+_OF_PROGRESS_BARS = re.compile(r"(\x1b\[(?:[0-9;]*m|1A|2K|\?25[lh])|\r)")
+
+
+class SafeStream(io.TextIOBase):
+    """A text stream that escapes what a terminal would obey, and is like the stream below in all else."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text, harmless; return how many characters it had."""
+        if text.isascii() and text.isprintable():
+            self._stream.write(text)
+        elif self._stream.isatty():
+            parts = _OF_PROGRESS_BARS.split(text)
+            self._stream.write("".join(p if n % 2 else printable_lines(p) for n, p in enumerate(parts)))
+        else:
+            self._stream.write(printable_lines(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream below."""
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Return whether the stream below is a terminal; libraries ask at exit, when it may be closed."""
+        return not self._stream.closed and bool(self._stream.isatty())
+
+    def fileno(self) -> int:
+        """Return the descriptor of the stream below."""
+        return int(self._stream.fileno())
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    @property
+    def encoding(self) -> Any:  # type: ignore[override]
+        """The encoding of the stream below."""
+        return getattr(self._stream, "encoding", "utf-8")
+
+    @property
+    def buffer(self) -> Any:
+        """The bytes of the stream below."""
+        return self._stream.buffer
+
+
+@contextmanager
+def safe_streams() -> Iterator[None]:
+    """Make standard output and standard error safe within the block."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = SafeStream(sys.stdout), SafeStream(sys.stderr)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
 
 _CORPUS, _RUN, _PRIVACY = "cli.corpus_commands", "cli.run_commands", "cli.privacy_commands"
 _PROJECT = "cli.project_commands"
@@ -48,8 +120,8 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "utility": (_RUN, "show for whom a run's model works, beside personal models"),
         "generate": (_RUN, "continue prompts with the model of a run"),
         "pretrain": (_RUN, "train an initial model on public text"),
-        "doctor": (_RUN, "check this installation, its devices and engines"),
-        "completion": (_RUN, "print the completion of bash, zsh or fish"),
+        "doctor": (_PROJECT, "check this installation, its devices and engines"),
+        "completion": (_PROJECT, "print the completion of bash, zsh or fish"),
     },
     "privacy": {
         "account": (_PRIVACY, "compute ε, or the setting that meets a target ε"),

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_sim.cli.text_flags import add_text_cleaning
+from fl_sim.cli.corpus_flags import add_text_cleaning
 from fl_sim.files import owner_only
 
 if TYPE_CHECKING:

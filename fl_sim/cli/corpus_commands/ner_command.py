@@ -131,7 +131,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 @contextmanager
 def _progress() -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
     """Yield a function that passes sentences on and counts them on stderr."""
-    from fl_sim.cli.counting import counting
+    from fl_sim.cli.progress_bar import counting
 
     with counting("sentences tagged") as show:
 

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; return the exit code 0."""
-    from fl_sim.cli.counting import counting, say
+    from fl_sim.cli.progress_bar import counting, say
     from fl_sim.experiments import entity_report as entity
     from fl_sim.storage.run_folder import encode
 

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     """Attack the runs and print the result; return 1 if an attack is beyond or above its bound, else 0."""
     from fl_sim.api.leakage import leak
     from fl_sim.api.runs import open_run
-    from fl_sim.cli.counting import counting
+    from fl_sim.cli.progress_bar import counting
     from fl_sim.cli.written_files import check_writable
     from fl_sim.files import owner_only
     from fl_sim.reporting.leak_words import leak_text

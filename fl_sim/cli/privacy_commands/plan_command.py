@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the proposal; return the exit code 0."""
-    from fl_sim.cli.counting import counting, say
+    from fl_sim.cli.progress_bar import counting, say
     from fl_sim.data_prep.store.corpus import Corpus
     from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
     from fl_sim.experiments.plan.guarantees import Protected

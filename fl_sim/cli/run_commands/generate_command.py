@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Generate texts, print or write them with their guarantee; return the exit code 0."""
     from fl_sim.api.runs import open_run
-    from fl_sim.cli.counting import counting
+    from fl_sim.cli.progress_bar import counting
     from fl_sim.cli.written_files import check_no_other
     from fl_sim.clients.errors import ModelError
     from fl_sim.storage.run_folder import ResultsError, encode

@@ -102,7 +102,7 @@ def _read_lines(paths: list[str]) -> list[str]:
 def _train(
     model: LanguageModel, train: Sequence[Example], held_out: Sequence[Example], config: PretrainingConfig
 ) -> float:
-    from fl_sim.cli.counting import counting
+    from fl_sim.cli.progress_bar import counting
     from fl_sim.clients.models.pretraining import pretrain
 
     with counting("training") as show:

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     import json
     import sys
 
-    from fl_sim.cli.counting import counting, say
+    from fl_sim.cli.progress_bar import counting, say
     from fl_sim.config import ConfigError
     from fl_sim.search.batch import FAILED
     from fl_sim.search.sweep import as_text, read_table, run_sweep

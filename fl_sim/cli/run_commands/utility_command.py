@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the figures by user; return the exit code 0."""
     from fl_sim.api.runs import PICTURES, open_run
-    from fl_sim.cli.counting import counting
+    from fl_sim.cli.progress_bar import counting
     from fl_sim.cli.written_files import check_no_other
     from fl_sim.storage.run_folder import ResultsError, encode
 

@@ -92,9 +92,8 @@ class CorpusStore:
 
     def _prepare(self, key: str, source: CorpusSource) -> Path:
         """Return the folder of the prepared corpus; prepare it if it is missing."""
-        from fl_sim.cli.corpus_kinds import canaries_of, raw_corpus
-        from fl_sim.cli.identity_flags import identity_of
-        from fl_sim.cli.tagger_flags import marking_of
+        from fl_sim.cli.corpus_commands.prepare_command import canaries_of, raw_corpus
+        from fl_sim.cli.corpus_flags import identity_of, marking_of
         from fl_sim.data_prep.prepare import prepare
 
         raw_folder = self.data / str(source.source)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fl_sim.cli.completion_scripts import SCRIPTS, commands_of
 from fl_sim.cli.main import VERBS, build_parser, main
+from fl_sim.cli.project_commands.completion_command import SCRIPTS, commands_of
 
 CASES = [
     ("fl-sim re", {"report", "resume", "represent", "reproduce"}),

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fl_sim.cli.text_flags import cleaning_of
+from fl_sim.cli.corpus_flags import cleaning_of
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.readers.cleaning import MEANING, Cleaning, Note, Reading
 from fl_sim.data_prep.readers.tables import require_columns

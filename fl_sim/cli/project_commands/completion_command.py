@@ -1,14 +1,9 @@
-"""Write the completion of ``fl-sim`` for bash, zsh and fish, from the parser as it is; nothing heavy is imported.
+"""Print the completion of a shell; ``source <(fl-sim completion bash)`` completes verbs, flags, choices and files.
+
+The scripts for bash, zsh and fish are written from the parser as it is; nothing heavy is imported.
 
 A script is static: it names the verbs, their flags and what each takes, and asks no Python when a key is pressed. Made
 again after an upgrade, it knows the new flags.
-
->>> from fl_sim.cli.main import build_parser
->>> commands = commands_of(build_parser())
->>> [option.kind for option in commands["/report"].positionals], commands["/run"].option("--engine").words
-(['folder', 'folder'], ('ray', 'inline'))
->>> sorted(SCRIPTS)
-['bash', 'fish', 'zsh']
 """
 
 from __future__ import annotations
@@ -67,7 +62,15 @@ class Command:
 
 
 def commands_of(parser: argparse.ArgumentParser) -> dict[str, Command]:
-    """Return the commands of a parser by path; a verb's module is imported for its flags."""
+    """Return the commands of a parser by path; a verb's module is imported for its flags.
+
+    >>> from fl_sim.cli.main import build_parser
+    >>> commands = commands_of(build_parser())
+    >>> [option.kind for option in commands["/report"].positionals], commands["/run"].option("--engine").words
+    (['folder', 'folder'], ('ray', 'inline'))
+    >>> sorted(SCRIPTS)
+    ['bash', 'fish', 'zsh']
+    """
     return {command.path: command for command in _walk(parser, "", "")}
 
 
@@ -310,3 +313,16 @@ complete -c fl-sim -f
 
 SCRIPTS: Mapping[str, Callable[[Mapping[str, Command]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
 """What writes the script of each shell."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``fl-sim completion``."""
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="whose script to print")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the script; return the exit code 0."""
+    from fl_sim.cli.main import build_parser
+
+    print(SCRIPTS[args.shell](commands_of(build_parser())), end="")
+    return 0

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fl_sim.cli import counting
+from fl_sim.cli import progress_bar
 from fl_sim.cli.main import main
 
 ENTITIES = [
@@ -28,7 +28,7 @@ ENTITIES = [
 
 def test_lines_come_at_sensible_intervals() -> None:
     times = iter([0.0, *range(1, 400)])
-    lines = counting.Lines("steps", clock=lambda: float(next(times)))
+    lines = progress_bar.Lines("steps", clock=lambda: float(next(times)))
     printed = [second for second in range(1, 400) if lines.line(second, 1000)]
     assert printed[:3] == [3, 13, 23]
     assert {later - earlier for earlier, later in itertools.pairwise(printed) if earlier > 120} == {30}
