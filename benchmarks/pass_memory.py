@@ -25,7 +25,7 @@ from fl_sim.clients.batches import Example
 from fl_sim.clients.gradients.clipped_sums import GradientSum
 from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.diagnosis.live_bytes import LiveBytes
+from fl_sim.diagnosis.worker_memory import LiveBytes
 
 SETTINGS = {
     "float32": {"precision": "float32", "checkpointing": False},

@@ -210,7 +210,7 @@ def account_runs(
         LedgerError: a ledger is missing or was changed, or the runs are not independent.
         PrivacyError: a value is impossible.
     """
-    from fl_sim.experiments.ledger_account import account_for, are_of_apps, read_ledgers
+    from fl_sim.experiments.privacy_spent import account_for, are_of_apps, read_ledgers
 
     user, both = adjacencies(user_sentences, entity)
     folders = [run if isinstance(run, str | Path) else run.path for run in runs]

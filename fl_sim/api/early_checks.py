@@ -16,10 +16,9 @@ from fl_sim.clients.models.model_spec import MINILM, SMOLLM2
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines.placement import check_request
-from fl_sim.experiments.observers import OBSERVERS
+from fl_sim.experiments.observers import OBSERVERS, check_installed
 from fl_sim.experiments.plan.run_plan import check_settings
 from fl_sim.experiments.run_inputs import checked_splits, with_absolute_paths
-from fl_sim.experiments.tracker_names import check_installed
 from fl_sim.files import check_regular
 from fl_sim.storage.run_claim import RunClaim
 

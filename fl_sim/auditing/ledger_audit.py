@@ -54,7 +54,7 @@ from fl_sim.auditing.real_rounds.canary_audit import log_ratios, shift_distribut
 from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.ledger_account import read_ledgers
+from fl_sim.experiments.privacy_spent import read_ledgers
 from fl_sim.experiments.run_record import Record, recorded_bounds
 from fl_sim.formats import format_epsilon
 from fl_sim.storage.checkpoint import Checkpoint

@@ -28,7 +28,7 @@ from rich.progress import (
 
 from fl_sim.api.runs import Run
 from fl_sim.cli.main import EXIT_DIVERGED
-from fl_sim.experiments.cost.forecast import Forecast
+from fl_sim.experiments.cost import Forecast
 from fl_sim.experiments.observers import Observer, RunObserver, RunStart
 from fl_sim.formats import epsilon_in_words
 from fl_sim.stop_signals import exit_status

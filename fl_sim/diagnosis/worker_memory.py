@@ -4,6 +4,14 @@ A pass is the real code, on tensors without memory (torch's fake tensors); what 
 count follows every setting of the model, and needs neither its weights nor the device. Decisions that depend on values
 are taken as they are for a model without faults: checks pass, every target counts.
 
+First the bytes of all tensors that are alive, exactly and without noise: what a device's allocator would hold.
+
+>>> with LiveBytes() as memory:
+...     kept = torch.zeros(100)
+...     gone = bool(torch.zeros(900).any())
+>>> memory.live, memory.peak
+(400, 4001)
+
 >>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> small = worker_memory(ModelSpec(hidden=64, layers=2, heads=2, max_tokens=32), batch_tokens=256)
 >>> large = worker_memory(ModelSpec(hidden=64, layers=2, heads=2, max_tokens=32), batch_tokens=512)
@@ -14,7 +22,8 @@ are taken as they are for a model without faults: checks pass, every target coun
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +31,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from fl_sim.clients.ghost_norms import Layer, NotCovered
 from fl_sim.clients.gradients.batch_trial import clip_one_batch, longest_sentences
@@ -29,7 +40,47 @@ from fl_sim.clients.gradients.ghost_pass import CHECK_MASKS, check_examples, com
 from fl_sim.clients.models.language_model import LanguageModel, model_without_weights
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Task
-from fl_sim.diagnosis.live_bytes import LiveBytes
+
+
+class LiveBytes(TorchDispatchMode):
+    """Count tensors that operations make within the block.
+
+    Args:
+        held: tensors that were there before and are not counted, when an operation returns a view of one.
+
+    Attributes:
+        live: bytes alive now.
+        peak: the most that were alive at a time.
+        largest: bytes of the largest tensor.
+    """
+
+    def __init__(self, held: Iterable[torch.Tensor] = ()) -> None:
+        super().__init__()
+        self.live = self.peak = self.largest = 0
+        self._known = {tensor.untyped_storage()._cdata for tensor in held}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in tree_flatten(result)[0]:
+            if isinstance(value, torch.Tensor):
+                self._add(value.untyped_storage())
+        return result
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        if storage._cdata in self._known:
+            return
+        size = storage.nbytes()
+        self._known.add(storage._cdata)
+        self.live += size
+        self.peak, self.largest = max(self.peak, self.live), max(self.largest, size)
+        weakref.finalize(storage, self._drop, storage._cdata, size)
+
+    def _drop(self, storage: int, size: int) -> None:
+        self._known.discard(storage)
+        self.live -= size
+
 
 _FLOAT = 4  # bytes
 _TENSORS = torch.ops.aten

@@ -1,5 +1,22 @@
 """Flower's simulation engine on Ray, started or joined while the run is being prepared.
 
+First finding and ending the processes of a Ray that this process started, because some outlive Ray's own shutdown by
+many seconds; then the share of a GPU that the server reserves, so that no worker counts on it. Ray is imported when it
+starts.
+
+The agents of a raylet notice only by polling that it is gone, and a raylet that ends may just have started them. So
+this process adopts what its descendants leave behind. Where there is no ``/proc``, Ray is left to end its processes.
+
+Ray reserves for processes that it starts, and the server is none. So an idle worker on the server's machine holds the
+share as long as the run lives, and tells which GPU it is.
+
+>>> with RayProcesses() as processes:  # no Ray was started
+...     processes.server_ended
+False
+
+>>> visible_index("3", visible="2,3"), visible_index("1", visible=None)
+(1, 1)
+
 >>> engine = EngineConfig(cpus_per_node=2)
 >>> backend_config(engine)["client_resources"]["num_cpus"]
 2
@@ -15,10 +32,12 @@ import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
+from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,13 +51,195 @@ from fl_sim.clients.worker.libraries import load_libraries
 from fl_sim.config import EngineConfig
 from fl_sim.engines.grids import AttendedGrid
 from fl_sim.engines.placement import EngineError, check_request, count_workers, machines_of_ray, settled_machines
-from fl_sim.engines.ray_processes import RayProcesses
 from fl_sim.stop_signals import Stopped
 
-if TYPE_CHECKING:  # they import Ray, which takes seconds
-    from fl_sim.engines.server_share import ServerShare
-    from fl_sim.engines.worker_check import WorkerCheck
-    from fl_sim.engines.worker_pool import Judgement
+if TYPE_CHECKING:
+    from fl_sim.engines.ray_workers import Judgement, WorkerCheck
+
+_PROC = Path("/proc")
+_GRACE_SECONDS = 1.5
+_PROCESS_LOOK_SECONDS = 0.05
+_SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # of prctl(2)
+
+Process = tuple[int, str]
+"""The id of a process, and its start time, by which another process with the same id is told from it."""
+
+
+class RayProcesses:
+    """The processes of Ray below this one, from their start to :meth:`end`, which the ``with`` statement calls."""
+
+    def __init__(self) -> None:
+        self._noted: set[Process] = set()
+        self._servers: set[Process] = set()
+        self._adopted_before = _adopt_orphans(True)
+
+    def __enter__(self) -> RayProcesses:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
+    def note(self) -> None:
+        """Remember the processes that Ray has started so far: this process's children from Ray, and all below them.
+
+        The first children are Ray's servers; later ones may be orphans of these.
+        """
+        parents = _parents()
+        found = {pid for pid, (parent, _) in parents.items() if parent == os.getpid() and _is_of_ray(pid)}
+        self._servers = self._servers or {(pid, parents[pid][1]) for pid in found}
+        below = found
+        while below:
+            below = {pid for pid, (parent, _) in parents.items() if parent in below} - found
+            found |= below
+        self._noted |= {(pid, parents[pid][1]) for pid in found}
+
+    @property
+    def server_ended(self) -> bool:
+        """Return whether a process that Ray started from this one has ended: its raylet, for example."""
+        return not self._servers <= self._alive()
+
+    def end(self) -> None:
+        """Wait for the noted processes and their orphans to end, and kill those that do not."""
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while self._alive() and time.monotonic() < deadline:
+            time.sleep(_PROCESS_LOOK_SECONDS)
+        if self._noted:
+            self.note()
+        while left := self._alive():
+            for pid, _ in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(_PROCESS_LOOK_SECONDS)
+            self.note()
+        for pid, _ in self._noted:
+            with suppress(ChildProcessError):  # those that this process adopted are its to bury
+                os.waitpid(pid, os.WNOHANG)
+        _adopt_orphans(self._adopted_before)
+
+    def _alive(self) -> set[Process]:
+        return {process for process in self._noted if _start_time(process[0]) == process[1]}
+
+
+def _adopt_orphans(adopt: bool) -> bool:
+    """Become the parent of descendants whose parent ends, or not any more; return what was so before."""
+    if sys.platform != "linux":
+        return False
+    libc, before = ctypes.CDLL(None), ctypes.c_int()
+    libc.prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    libc.prctl(_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
+    return bool(before.value)
+
+
+def _parents() -> dict[int, tuple[int, str]]:
+    """Return the parent and the start time of every process."""
+    parents = {}
+    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
+        if entry.name.isdigit() and (fields := _fields(int(entry.name))) is not None:
+            parents[int(entry.name)] = (int(fields[1]), fields[19])
+    return parents
+
+
+def _start_time(pid: int) -> str | None:
+    """Return when a process started; None if it is gone."""
+    fields = _fields(pid)
+    return None if fields is None or fields[0] == "Z" else fields[19]
+
+
+def _fields(pid: int) -> list[str] | None:
+    """Return the fields of ``/proc/PID/stat`` from the third on: state, parent, …; None if there is no such process."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def _is_of_ray(pid: int) -> bool:
+    """Return whether a process runs a program of Ray's package, perhaps under the title that Ray gave it."""
+    spec = util.find_spec("ray")
+    package = str(Path(spec.origin).parent) if spec and spec.origin else "ray"
+    try:
+        command = (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return False
+    return package.encode() in command or command.startswith(b"ray::")
+
+
+_RESERVE_SECONDS = 40.0  # a busy machine takes long to start a process of Ray, which gives it little priority
+_REPORT_SECONDS = 2.0  # within which Ray reports a reservation as no longer free
+_RESERVED_LOOK_SECONDS = 0.05
+
+
+class ServerShare(NamedTuple):
+    """A reserved share of a GPU.
+
+    Attributes:
+        device: in the view of this process, such as ``cuda:1``.
+        holder: the worker that holds it, until it is killed or this process ends.
+    """
+
+    device: str
+    holder: Any
+
+
+class _Holder:
+    """Hold a share, and tell of which GPU."""
+
+    def gpus(self) -> list[str]:
+        import ray
+
+        ids: list[str] = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+        return ids
+
+
+def reserve_server_share(device: str, share: float) -> ServerShare:
+    """Reserve a share of a GPU on this machine.
+
+    Args:
+        device: ``cuda``, say, of which Ray chooses the index.
+        share: of the GPU; of several GPUs the server takes one.
+
+    Raises:
+        EngineError: this machine has no such share to give.
+    """
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    before = sum(machine.free_gpus for machine in machines_of_ray())
+    share = min(share, 1.0)
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor: Any = ray.remote(_Holder)
+    holder = actor.options(num_cpus=0, num_gpus=share, scheduling_strategy=here).remote()
+    try:
+        (gpu,) = ray.get(holder.gpus.remote(), timeout=_RESERVE_SECONDS)
+    except RayError as error:
+        ray.kill(holder)
+        there = ", ".join(map(str, machines_of_ray()))
+        raise EngineError(
+            f"engine.server_device is '{device}', but the server's machine has no {share:g} of a GPU to give; allowed: "
+            f"cpu, or at most what is free there: {there}"
+        ) from error
+    _wait_until_reported(before - share)
+    kind = device.partition(":")[0]
+    return ServerShare(f"{kind}:{visible_index(gpu, os.environ.get('CUDA_VISIBLE_DEVICES'))}", holder)
+
+
+def visible_index(gpu: str, visible: str | None) -> int:
+    """Return the index of a GPU among those that this process sees.
+
+    Args:
+        gpu: as Ray names it.
+        visible: the names of the GPUs that this process sees, as in CUDA_VISIBLE_DEVICES; None if it sees all.
+    """
+    names = [name.strip() for name in visible.split(",")] if visible else []
+    return names.index(gpu) if gpu in names else int(gpu)
+
+
+def _wait_until_reported(free: float) -> None:
+    deadline = time.monotonic() + _REPORT_SECONDS
+    while sum(machine.free_gpus for machine in machines_of_ray()) > free + 1e-6 and time.monotonic() < deadline:
+        time.sleep(_RESERVED_LOOK_SECONDS)
+
 
 # A dead Ray worker (out of memory, say) restarts on any machine with room. The AttendedGrid requests its work again;
 # Ray itself would hold the work for that worker, forever if its machine is gone and no other has room.
@@ -120,7 +321,7 @@ class RayEngine:
         Args:
             spec: the workspace, in JSON.
         """
-        from fl_sim.engines.worker_check import WorkerCheck
+        from fl_sim.engines.ray_workers import WorkerCheck
 
         check = self._check = WorkerCheck(self._started.result().workers, spec, self._engine.timeout)
 
@@ -267,7 +468,6 @@ def _start(engine: EngineConfig) -> _Started:
 def _start_workers(engine: EngineConfig) -> _Started:
     """Reserve the server's share, and start as many workers as there is room and work for."""
     from fl_sim.engines.ray_workers import start_workers
-    from fl_sim.engines.server_share import reserve_server_share
 
     share = engine.gpus_per_node or 0.0
     settled_machines(engine.cpus_per_node, share)
@@ -286,10 +486,10 @@ def serves_on_gpu(engine: EngineConfig) -> bool:
 def _workers_in_pool(
     workers: Sequence[Any], ask: Callable[[Any], Any], judge: Callable[[Any], Judgement]
 ) -> Iterator[None]:
-    """Replace Flower's pool by a :class:`~fl_sim.engines.worker_pool.WorkerPool` of ``workers`` in the block."""
+    """Replace Flower's pool by a :class:`~fl_sim.engines.ray_workers.WorkerPool` of ``workers`` in the block."""
     from flwr.server.superlink.fleet.vce.backend import raybackend
 
-    from fl_sim.engines.worker_pool import WorkerPool
+    from fl_sim.engines.ray_workers import WorkerPool
 
     before = raybackend.BasicActorPool
     raybackend.BasicActorPool = functools.partial(WorkerPool, workers, ask, judge)  # type: ignore[assignment,misc]

@@ -1,26 +1,225 @@
-"""The worker processes of a run: asked of Ray, waited for until they have their cores and GPUs, and named by machine.
+"""The Ray workers of a run: the model they read, the work they get, where they are, and whether they can work.
 
 Ray holds a worker for which it has no room, forever. So a worker without a process half a minute after the last one got
 its own is left out, and the run goes on with the others.
+
+The model of a round is put into Ray's object store once, fetched once by every machine, and read in place. A lost
+worker gets work again once it has restarted. Workers are waited for until they have their cores and GPUs, and open
+corpus and model before the first round; a machine where that fails is named.
+
+Flower pickles every message with its arrays. Here a message to a worker carries a handle instead, so a round of many
+nodes costs the server one copy of the model, and a machine one transfer.
+
+What a worker opens here stays open, so the first round does not wait for it. A machine that does not see the server's
+files gets them once, through Ray's object store (:mod:`fl_sim.clients.worker.sent_files`).
+
+>>> from unittest.mock import patch
+>>> import numpy as np
+>>> from flwr.supercore.task_identity import TaskIdentity
+>>> stored = []
+>>> broadcast = Broadcast(put=stored.append)
+>>> arrays = ArrayRecord([np.ones(10**6, np.float32)])
+>>> with patch.multiple(TaskIdentity, _task_id=1, _run_id=1, _node_id=1):
+...     messages = [Message(RecordDict({"arrays": arrays}), node, "train") for node in (2, 3)]
+>>> [len(broadcast.lightened(message).content["arrays"]["0"].data) for message in messages], len(stored)
+([0, 0], 1)
+
+>>> Refused("10.0.0.7", "ModelError: device is 'cuda', but torch sees 0 CUDA devices here").in_words()
+"the worker on 10.0.0.7 cannot work: ModelError: device is 'cuda', but torch sees 0 CUDA devices here"
 """
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy.typing as npt
 import ray
-from flwr.simulation.ray_transport.ray_actor import ClientAppActor
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.simulation.ray_transport.ray_actor import BasicActorPool, ClientAppActor
 from ray._private.state import actors as known_actors  # Ray's public API needs the dashboard's process for it
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 
+from fl_sim.clients.worker import sent_files
+from fl_sim.clients.worker.sent_files import SentFile
+from fl_sim.clients.worker.workspace import WorkspaceSpec, open_workspace, use_local_files
+from fl_sim.clients.worker_resources import reserved_cores
+from fl_sim.engines.grids import RunStopped
 from fl_sim.engines.placement import EngineError, machines_of_ray
+from fl_sim.strategies.messages import array_view
+
+Put = Callable[[npt.NDArray[Any]], Any]
+
+_SMALL_BYTES = 100_000  # Ray sends smaller arguments within the request
+
+
+class SharedArray(Array):
+    """An array of a message, of which the message carries a handle alone.
+
+    Args:
+        array: the array.
+        handle: of its numbers in Ray's object store.
+    """
+
+    def __init__(self, array: Array, handle: Any) -> None:
+        super().__init__(array.dtype, array.shape, array.stype, b"")
+        self._handle = handle
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Return the numbers, read-only, in the memory that all workers of the machine share."""
+        numbers: npt.NDArray[Any] = ray.get(self._handle)
+        return numbers
+
+
+class Broadcast:
+    """Replace the arrays of messages by handles; an array that several messages share is put into the store once.
+
+    The store keeps the arrays of the last message, which are those of its whole round.
+
+    Args:
+        put: returns the handle of an array; Ray's by default.
+    """
+
+    def __init__(self, put: Put = ray.put) -> None:
+        self._put = put
+        self._shared: dict[int, tuple[Array, SharedArray]] = {}
+
+    def lightened(self, message: Message) -> Message:
+        """Return the message with handles in place of large arrays; the message itself is not changed."""
+        if not message.has_content():
+            return message
+        records = message.content.array_records
+        arrays = {id(array): array for record in records.values() for array in record.values()}
+        self._shared = {key: self._share(key, array) for key, array in arrays.items() if _is_large(array)}
+        content = RecordDict({**message.content, **{name: self._lightened(record) for name, record in records.items()}})
+        light = copy.copy(message)
+        light.content = content
+        return light
+
+    def _share(self, key: int, array: Array) -> tuple[Array, SharedArray]:
+        """Return an array, kept so that its id stays its own, with what messages carry instead."""
+        return self._shared.get(key) or (array, SharedArray(array, self._put(array_view(array))))
+
+    def _lightened(self, record: ArrayRecord) -> ArrayRecord:
+        light = ArrayRecord()
+        for name, array in record.items():
+            light[name] = self._shared[id(array)][1] if id(array) in self._shared else array
+        return light
+
+
+def _is_large(array: Array) -> bool:
+    return len(array.data) > _SMALL_BYTES
+
+
+_LOOK_SECONDS = 0.1  # between two checks for an idle worker
+
+Judgement = Literal["ready", "again", "out"]
+"""What becomes of a restarted worker: it works again, is asked again, or gets no more work."""
+
+
+class WorkerPool(BasicActorPool):
+    """Flower's pool, of already started workers, without lost ones.
+
+    A restarting worker fails any work immediately, so it would fail all pending work and be idle for the next. Here it
+    stays out of the pool until it answers, and is then last in line: any other idle worker does the work lost with it.
+    Work waits for an idle worker. If no worker is busy or restarted either, the work is lost, too, and the caller
+    decides how long to retry.
+
+    Args:
+        workers: handles of Flower's actors.
+        ask: returns a restarting worker's pending answer, which comes once the worker has restarted.
+        judge: says of that answer whether the worker can work, is to be asked again, or stays out for good.
+        args: of Flower's pool.
+        kwargs: of Flower's pool.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[Any],
+        ask: Callable[[Any], Any],
+        judge: Callable[[Any], Judgement],
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._workers, self._ask, self._judge = workers, ask, judge
+        self._broadcast = Broadcast()
+        self._change = threading.Condition()  # Flower has a thread for every worker
+        self._starting: dict[Any, Any] = {}  # a pending answer of each lost worker, ready once it has restarted
+
+    def add_actors_to_pool(self, num_actors: int) -> None:
+        """Add the already started workers, whatever Flower's count."""
+        self.pool.extend(self._workers)
+        self.num_actors += len(self._workers)
+
+    def submit(self, actor_fn: Callable[..., Any], job: tuple[Any, ...]) -> Any:
+        """Give ``job`` to the next idle worker, without its arrays; raise ActorUnavailableError if none is left."""
+        app_fn, message, number, context = job
+        with self._change:
+            light = self._broadcast.lightened(message)
+            while True:
+                self._readmit_restarted()
+                if self.pool:
+                    return super().submit(actor_fn, (app_fn, light, number, context))
+                if not self._future_to_actor:
+                    raise ActorUnavailableError("no worker is there", None)
+                self._change.wait(_LOOK_SECONDS)
+
+    def fetch_result_and_return_actor_to_pool(self, future: Any) -> tuple[Message, Context]:
+        """Return a worker's reply; raise Ray's exception if the worker is lost."""
+        try:
+            _, reply, context = ray.get(future)
+        except RayTaskError:  # the work failed, not the worker
+            raise
+        except RayError:
+            with self._change:
+                self._await_restart(self._future_to_actor.pop(future))
+            raise
+        with self._change:
+            super().add_actor_back_to_pool(future)
+            self._change.notify()
+        return reply, context
+
+    def add_actor_back_to_pool(self, future: Any) -> None:
+        """Return the worker of a ``future`` without a result to the pool, unless it is lost."""
+        with self._change:
+            if future in self._future_to_actor:
+                self.pool.insert(0, self._future_to_actor.pop(future))
+                self._change.notify()
+
+    def _await_restart(self, worker: Any) -> None:
+        self._starting[self._ask(worker)] = worker
+
+    def _readmit_restarted(self) -> None:
+        """Readmit restarted workers, keep waiting for restarting ones, and drop those that are dead or cannot work."""
+        if not self._starting:
+            return
+        answered, _ = ray.wait(list(self._starting), num_returns=len(self._starting), timeout=0)
+        for answer in answered:
+            worker = self._starting.pop(answer)
+            try:
+                judgement = self._judge(ray.get(answer))
+            except ActorDiedError:
+                judgement = "out"
+            except RayError:
+                judgement = "again"
+            if judgement == "ready":
+                self.pool.insert(0, worker)
+            elif judgement == "again":
+                self._await_restart(worker)
+
 
 log = logging.getLogger(__name__)
 
 _PLACE_SECONDS = 30.0
-_LOOK_SECONDS = 0.05
+_START_LOOK_SECONDS = 0.05
 
 
 def start_workers(number: int, resources: Mapping[str, Any], on_start: Callable[[], None]) -> list[Any]:
@@ -38,7 +237,7 @@ def start_workers(number: int, resources: Mapping[str, Any], on_start: Callable[
     workers = [actor.options(**resources).remote(on_actor_init_fn=on_start) for _ in range(number)]
     waiting, since = list(workers), time.monotonic()
     while waiting and time.monotonic() - since < _PLACE_SECONDS:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_START_LOOK_SECONDS)
         still = [worker for worker in waiting if not is_placed(worker)]
         if len(still) < len(waiting):
             since = time.monotonic()
@@ -77,3 +276,177 @@ def _without(waiting: Sequence[Any], workers: Sequence[Any]) -> list[Any]:
 
 def _known_of(worker: Any) -> dict[str, Any]:
     return dict(known_actors(worker._actor_id.hex()) or {})
+
+
+_CHUNK_BYTES = 64 << 20
+_LOAD_SECONDS = 120.0
+_REMOVE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A worker that has opened corpus and model.
+
+    Attributes:
+        machine: its address.
+        device: of its model, in its own view: the GPU that is reserved for it is the first.
+        gpus: the GPUs of the machine that are reserved for it.
+        threads: with which it computes.
+    """
+
+    machine: str
+    device: str
+    gpus: tuple[str, ...]
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A worker that cannot open corpus and model.
+
+    Attributes:
+        machine: its address.
+        reason: why, in one line.
+        lacks_files: whether the machine does not see the server's files.
+    """
+
+    machine: str
+    reason: str
+    lacks_files: bool = False
+
+    def in_words(self) -> str:
+        """Return machine and reason in one line."""
+        return f"the worker on {self.machine} cannot work: {self.reason}"
+
+
+def open_in_worker(actor: object, spec: str, files: Sequence[SentFile] | None) -> Opened | Refused:
+    """Open the workspace in this worker; Ray calls it in the worker's process.
+
+    Args:
+        actor: of Flower; not used.
+        spec: the workspace, in JSON.
+        files: the server's files; None if machines are expected to have them.
+    """
+    context = ray.get_runtime_context()
+    machine = ray.util.get_node_ip_address()
+    try:
+        here = WorkspaceSpec.model_validate_json(spec)
+        if not sent_files.are_here(here):
+            if files is None:
+                return Refused(machine, "it does not see the files of the run", lacks_files=True)
+            folder = sent_files.unpacked(here.token, files, ray.get)
+            use_local_files(spec, sent_files.local_spec(here, folder).model_dump_json())
+        device = str(open_workspace(spec).model.device)
+    except Exception as error:  # whatever it is, a round would fail with it
+        return Refused(machine, " ".join(f"{type(error).__name__}: {error}".split())[:500])
+    return Opened(machine, device, tuple(context.get_accelerator_ids().get("GPU", ())), reserved_cores())
+
+
+def remove_in_worker(actor: object, token: str) -> None:
+    """Remove the files that were sent to this worker's machine; Ray calls it in the worker's process."""
+    sent_files.remove_unpacked(token)
+
+
+class WorkerCheck:
+    """Open one workspace in all workers of a run, and in those that restart.
+
+    Args:
+        workers: handles of Flower's actors.
+        spec: the workspace, in JSON.
+        timeout: seconds that opening may take.
+    """
+
+    def __init__(self, workers: Sequence[Any], spec: str, timeout: float) -> None:
+        self._workers, self._spec, self._timeout = workers, spec, timeout
+        self._files: list[SentFile] | None = None
+        self._asked = {self.ask(worker): worker for worker in workers}
+
+    def ask(self, worker: Any) -> Any:
+        """Return the pending answer of a worker that opens the workspace."""
+        return worker.__ray_call__.remote(open_in_worker, self._spec, self._files)
+
+    def judge(self, answer: Opened | Refused) -> Judgement:
+        """Return what becomes of a worker that restarted: it is asked again once the files that it lacks are sent."""
+        if isinstance(answer, Opened):
+            return "ready"
+        if answer.lacks_files:
+            self._send_files()
+            return "again"
+        log.warning("%s; the others do its work", answer.in_words())
+        return "out"
+
+    def wait(self, stop: threading.Event) -> list[Opened]:
+        """Return what all workers have opened.
+
+        Raises:
+            EngineError: a worker cannot open corpus and model, was lost, or has not loaded its libraries after two
+                minutes in which no worker got further; the message names its machine and the reason in one line.
+            RunStopped: ``stop`` was set meanwhile.
+        """
+        opened: list[Opened] = []
+        progress, began = -1, time.monotonic()
+        since = began
+        while True:
+            opened += self._answers()
+            if not self._asked:
+                return opened
+            loading = [worker for worker in self._asked.values() if not is_loaded(worker)]
+            if progress != (progress := len(opened) - len(loading)):
+                since = time.monotonic()
+            self._check_time(loading, since, began)
+            if stop.wait(_LOOK_SECONDS):
+                raise RunStopped
+
+    def remove_files(self) -> None:
+        """Remove the files that were sent to machines, as far as a worker there is idle."""
+        if self._files is not None:
+            token = WorkspaceSpec.model_validate_json(self._spec).token
+            removed = [worker.__ray_call__.remote(remove_in_worker, token) for worker in self._workers]
+            ray.wait(removed, num_returns=len(removed), timeout=_REMOVE_SECONDS)
+
+    def _answers(self) -> Iterator[Opened]:
+        """Yield the answers that are there; send the files to machines that lack them, and ask their workers again."""
+        ready, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+        for pending in ready:
+            worker = self._asked.pop(pending)
+            try:
+                answer = ray.get(pending)
+            except RayError as error:
+                reason = str(error).strip().splitlines()[0]
+                raise EngineError(f"the worker on {machine_of(worker)} was lost before round 1: {reason}") from error
+            if isinstance(answer, Opened):
+                yield answer
+                continue
+            if not answer.lacks_files:
+                raise EngineError(answer.in_words())
+            self._send_files()
+            self._asked[self.ask(worker)] = worker
+
+    def _check_time(self, loading: Sequence[Any], since: float, began: float) -> None:
+        """Raise EngineError if a worker takes too long."""
+        now = time.monotonic()
+        late = next(iter(loading or self._asked.values()))
+        if loading and now - since > _LOAD_SECONDS:
+            raise EngineError(
+                f"the worker on {machine_of(late)} has not started: for {_LOAD_SECONDS:g} seconds no worker got further"
+            )
+        if now - began > self._timeout:
+            raise EngineError(
+                f"the worker on {machine_of(late)} has not opened corpus and model within {self._timeout:g} seconds "
+                "(engine.timeout)"
+            )
+
+    def _send_files(self) -> None:
+        """Put the files into Ray's object store, once, from where every machine fetches them once."""
+        if self._files is None:
+            named = sent_files.files_of(WorkspaceSpec.model_validate_json(self._spec))
+            self._files = [_put(name, path) for name, path in named]
+
+
+def _put(name: str, path: Path) -> SentFile:
+    chunks, digest = [], hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            chunks.append(ray.put(chunk))
+    return SentFile(name, digest.hexdigest(), tuple(chunks))

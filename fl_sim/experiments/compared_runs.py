@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl_sim.experiments.held_out_users.paired_users import are_same_users, paired_difference
+from fl_sim.experiments.held_out_users.bootstrap import are_same_users, paired_difference
 from fl_sim.formats import format_delta
 from fl_sim.reporting.comparison_words import by_value
 from fl_sim.reporting.report import report

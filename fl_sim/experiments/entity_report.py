@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.store.ownership import EntityProfiles, Ownership
-from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
+from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.strategies.accounting import accountant as accounting
 from fl_sim.strategies.accounting import entity_profiles as profiles
 from fl_sim.strategies.accounting.accountant import RoundEvent

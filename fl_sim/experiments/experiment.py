@@ -36,10 +36,16 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
-from fl_sim.experiments.cost.forecast import expected_selection, forecast
-from fl_sim.experiments.cost.gradient_cost import GradientCost
+from fl_sim.experiments.cost import GradientCost, expected_selection, forecast
 from fl_sim.experiments.held_out_users.user_utility import summarise, sums_by_user
-from fl_sim.experiments.observers import Observers, RunObserver, RunStart, checked_observers, load_observers
+from fl_sim.experiments.observers import (
+    Observers,
+    RunObserver,
+    RunStart,
+    checked_observers,
+    load_observers,
+    off_machine,
+)
 from fl_sim.experiments.plan.lineage import earlier_of, earlier_of_record
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from fl_sim.experiments.privacy_spent import PrivacySpent
@@ -54,7 +60,6 @@ from fl_sim.experiments.run_inputs import (
     with_absolute_paths,
 )
 from fl_sim.experiments.run_record import Record
-from fl_sim.experiments.tracker_names import off_machine
 from fl_sim.experiments.training_text import OpenText, OwnText, TextOfRun, encode
 from fl_sim.files import close_to_others, owner_only
 from fl_sim.storage import environment, model_files, model_lineage

@@ -4,6 +4,15 @@ An observer sees what the run records and cannot change it: every row is a copy,
 from then on, with one warning. Name observers in the configuration, as ``observers = ["my_module:MyObserver"]``, or
 give objects to :func:`fl_sim.run`. docs/extending/add_an_observer.md shows one whole.
 
+First the trackers by name, what they need installed, and which of them send figures off this machine.
+
+>>> from fl_sim.config import RunConfig
+>>> served = RunConfig.from_mapping({"observers": ["mlflow"], "tracking.mlflow_uri": "https://me:pw@example.org/ml"})
+>>> off_machine(served)[0]
+'tracker mlflow sends figures to https://example.org/ml: losses and held-out metrics are private, not covered by ε'
+>>> off_machine(RunConfig.from_mapping({"observers": ["mlflow", "csv"]}))
+[]
+
 >>> class Printer(Observer):
 ...     def on_round(self, row):
 ...         print(f"round {row['round']}: loss {row['loss']}")
@@ -18,17 +27,82 @@ takes no arguments, with the methods on_start, on_round and on_end
 
 from __future__ import annotations
 
+import importlib.util
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from fl_sim.config import RunConfig
-from fl_sim.experiments.tracker_names import BUILT_IN, check_installed
 from fl_sim.plugins import PluginError, Registry
 from fl_sim.storage.run_folder import decode, encode
+
+BUILT_IN: Mapping[str, str] = {
+    "tensorboard": "fl_sim.experiments.trackers:TensorBoardTracker",
+    "wandb": "fl_sim.experiments.trackers:WandbTracker",
+    "mlflow": "fl_sim.experiments.trackers:MLflowTracker",
+    "csv": "fl_sim.experiments.trackers:CSVTracker",
+}
+"""Import paths of the trackers by name."""
+
+_NEEDED = {"tensorboard": ("tensorboard",), "wandb": ("wandb",), "mlflow": ("mlflow", "sqlalchemy", "alembic")}
+_LOCAL_SCHEMES = ("", "file", "sqlite")
+_SERVICES = ("databricks", "databricks-uc", "uc")
+"""Tracking URIs of MLflow that look like a folder and are none."""
+
+_WARNING = "tracker {name} sends figures to {where}: losses and held-out metrics are private, not covered by ε"
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Check that the packages of the trackers among ``names`` are installed, without importing them.
+
+    Raises:
+        PluginError: one is missing; the message has the command that installs it.
+    """
+    for name in names:
+        missing = [package for package in _NEEDED.get(name, ()) if importlib.util.find_spec(package) is None]
+        if missing:
+            raise PluginError(
+                f"observer is '{name}', whose package {missing[0]} is not installed; allowed: after "
+                f'pip install "fl-sim[{name}]"'
+            )
+
+
+def off_machine(config: RunConfig) -> list[str]:
+    """Return a warning for each tracker of a run that may send private figures to another machine."""
+    uri, mode = mlflow_uri(config), wandb_mode(config)
+    places = {
+        "mlflow": "" if uri is None or _is_local(uri) else _without_password(uri),
+        "wandb": os.environ.get("WANDB_BASE_URL", "the server of Weights & Biases")
+        if mode not in ("offline", "disabled", "dryrun")
+        else "",
+    }
+    used = {name: where for name, where in places.items() if where and name in config.observers}
+    return [_WARNING.format(name=name, where=where) for name, where in used.items()]
+
+
+def mlflow_uri(config: RunConfig) -> str | None:
+    """Return MLflow's tracking URI: configured, or of the environment; None for a database in the run's folder."""
+    return config.tracking.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI") or None
+
+
+def wandb_mode(config: RunConfig) -> str:
+    """Return the mode of Weights & Biases: configured, or of the environment; else ``offline``."""
+    return config.tracking.wandb_mode or os.environ.get("WANDB_MODE") or "offline"
+
+
+def _is_local(uri: str) -> bool:
+    return urlsplit(uri).scheme in _LOCAL_SCHEMES and uri not in _SERVICES
+
+
+def _without_password(uri: str) -> str:
+    parts = urlsplit(uri)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +137,7 @@ class RunObserver(Protocol):
 
     ``on_reading(done, total)``, if an observer has it, is called while a frozen encoder reads the corpus before the
     first round; both are numbers of sentences. ``on_forecast(forecast)``, if an observer has it, is called before the
-    first round with a :class:`fl_sim.experiments.cost.forecast.Forecast`, for which a small batch is measured.
+    first round with a :class:`fl_sim.experiments.cost.Forecast`, for which a small batch is measured.
     ``on_progress(server_round, done, expected)``, if an observer has it, is called from another thread, at most twice a
     second, while a round is under way: the sentences that its nodes have done, and about how many they will do.
     """

@@ -19,7 +19,7 @@ from fl_sim.config import ConfigError, RunConfig, TrackingConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entities
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.experiments.plan.enforced_bounds import DeclaredNames
+from fl_sim.experiments.plan.guarantees import DeclaredNames
 from fl_sim.settings_origin import MOST_SHARED, found_in
 from fl_sim.storage.anchor import NONE
 from fl_sim.storage.run_folder import MODEL_FOLDER

@@ -21,7 +21,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.records import ChangedCorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import plugin_record
-from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
+from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.plan.run_plan import Planned
 from fl_sim.experiments.run_inputs import declared_names, open_corpus
 from fl_sim.storage import environment

@@ -27,9 +27,8 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 from fl_sim.data_prep.store.encode import encode_split
-from fl_sim.experiments.cost.forecast import CLIPPING, seconds_per_sentence, threads_of, workers_of
-from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
-from fl_sim.experiments.plan.guarantees import Protected
+from fl_sim.experiments.cost import CLIPPING, seconds_per_sentence, threads_of, workers_of
+from fl_sim.experiments.plan.guarantees import EnforcedBounds, Protected
 from fl_sim.experiments.run_inputs import build_model, held_out_split, task_of
 from fl_sim.search.planner import Goal, propose
 from fl_sim.search.private_run import PrivateRun, PublicText

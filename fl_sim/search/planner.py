@@ -22,7 +22,7 @@ from scipy import stats
 
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
+from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.strategies.accounting import accountant, calibration
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import PrivacyError

@@ -25,8 +25,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds, guarantee_of
-from fl_sim.experiments.plan.guarantees import NOTHING_EARLIER, Protected
+from fl_sim.experiments.plan.guarantees import NOTHING_EARLIER, EnforcedBounds, Protected, guarantee_of
 from fl_sim.experiments.plan.run_plan import noise_for_target, untuned_plan
 from fl_sim.experiments.run_inputs import declared_names, held_out_split
 from fl_sim.search.planner import Crowd

@@ -200,7 +200,7 @@ def _joint_account(folders: Sequence[RunFolder]) -> dict[str, Any]:
 
     The runs are independent: each has its own seed.
     """
-    from fl_sim.experiments.ledger_account import account_for, read_ledgers
+    from fl_sim.experiments.privacy_spent import account_for, read_ledgers
     from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, covering
 
     warning = "Trying settings on private data is a release too. "

@@ -13,7 +13,7 @@ import pytest
 from fl_sim.clients.training import bounded_sum
 from fl_sim.config import ConfigError
 from fl_sim.engines import simulation
-from fl_sim.experiments.ledger_account import read_ledgers
+from fl_sim.experiments.privacy_spent import read_ledgers
 from fl_sim.reporting.report import report, summary
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound

@@ -11,7 +11,7 @@ import pytest
 
 from fl_sim import config_keys
 from fl_sim.config import ConfigError, RunConfig, parse_assignments, parse_value, run_keys
-from fl_sim.experiments.plan.unused_settings import idle_settings
+from fl_sim.experiments.plan.run_plan import idle_settings
 from fl_sim.strategies.registry import load_strategy
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -48,7 +48,7 @@ from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
+from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.released_model import initial_model, released_model
 from fl_sim.experiments.run_inputs import declared_names, held_out_split
 from fl_sim.experiments.run_record import Record, read_order

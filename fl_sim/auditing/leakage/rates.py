@@ -62,8 +62,8 @@ from fl_sim.auditing.lower_bounds import InverseTradeOff, curve_trade_off, refut
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.store.ownership import EntityContributions
 from fl_sim.experiments.held_out_users.bootstrap import RESAMPLES, Figure
-from fl_sim.experiments.ledger_account import read_ledgers
-from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
+from fl_sim.experiments.plan.guarantees import EnforcedBounds
+from fl_sim.experiments.privacy_spent import read_ledgers
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import RoundEvent

@@ -11,7 +11,7 @@ from fl_sim.cli.mechanism_flags import add_mechanism
 if TYPE_CHECKING:
     from fl_sim.data_prep.store.corpus import Corpus
     from fl_sim.experiments.entity_report import Training
-    from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
+    from fl_sim.experiments.plan.guarantees import EnforcedBounds
 
 _PRIVATE = (
     "These figures are computed from the private corpus: they are for its owner, and no ε covers their publication."
@@ -137,7 +137,7 @@ def _of_flags(args: argparse.Namespace) -> tuple[Corpus, str, Training, Enforced
     from fl_sim.config import ConfigError, RunConfig, parse_value
     from fl_sim.data_prep.store.corpus import Corpus
     from fl_sim.experiments.entity_report import Training
-    from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
+    from fl_sim.experiments.plan.guarantees import EnforcedBounds
     from fl_sim.strategies.accounting.accountant import RoundEvent
 
     for name in ("corpus", "z", "rounds"):
@@ -166,7 +166,7 @@ def _of_run(args: argparse.Namespace) -> tuple[Corpus, str, Training, EnforcedBo
     """Return corpus, split, training, bounds and N of a run, from its ledger."""
     from fl_sim.config import ConfigError
     from fl_sim.experiments.entity_report import Training
-    from fl_sim.experiments.ledger_account import read_ledgers
+    from fl_sim.experiments.privacy_spent import read_ledgers
     from fl_sim.experiments.run_record import Record, recorded_bounds
     from fl_sim.storage.run_folder import ResultsError, RunFolder
     from fl_sim.strategies.accounting.adjacency import Adjacency

@@ -73,8 +73,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the proposal; return the exit code 0."""
     from fl_sim.cli.progress_bar import counting, say
     from fl_sim.data_prep.store.corpus import Corpus
-    from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
-    from fl_sim.experiments.plan.guarantees import Protected
+    from fl_sim.experiments.plan.guarantees import EnforcedBounds, Protected
     from fl_sim.search.planner import Goal, propose
     from fl_sim.search.users_law import IRC_LAW, START
     from fl_sim.storage.run_folder import encode

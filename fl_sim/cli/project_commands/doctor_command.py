@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec
-    from fl_sim.diagnosis.finding import Finding
+    from fl_sim.diagnosis.checkup import Finding
     from fl_sim.diagnosis.memory_budget import Budget
 
 EXIT_FAILED = 1
@@ -46,8 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from fl_sim.diagnosis.checkup import checkup
-    from fl_sim.diagnosis.finding import worst
+    from fl_sim.diagnosis.checkup import checkup, worst
 
     console = Console(stderr=True, quiet=args.quiet)
     findings = checkup(quick=args.quick, observer=lambda what: console.print(f"checking: {what}", highlight=False))

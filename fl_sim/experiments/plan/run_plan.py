@@ -1,5 +1,26 @@
 """The plan of a run, from its configuration and corpus: mechanism, noise for a target, rounds within a budget.
 
+First warnings about settings that were changed and have no effect; then the noise of a larger population, with the ε
+that a training there would have.
+
+A run on few users may show what a training on many would reach (``privacy.noise_cohort``, as in pfl-research). The
+sum of C users carries C/(q_u·N) times the signal of this run's q_u·N, under the same noise z·β. So this run adds
+z·β·q_u·N/C, and its noise-to-signal ratio is that of a round of C users, from a population of C/q_u at the same rates.
+
+Guarantee: none by this module. The plan of such a run has the noise multiplier z·q_u·N/C that is really added, so its
+ledger, and every ε that is recorded or printed as one, hold for what it releases. ε at z is a forecast: it is the ε of
+a training that did not take place.
+
+>>> idle_settings(RunConfig.from_mapping({"server.optimizer": "adam", "server.momentum": 0.9}))
+['server.momentum has no effect: server.optimizer is adam.']
+
+>>> from fl_sim.strategies.user_level import UserLevelDP
+>>> rates = {"q_u": 0.05, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0}
+>>> own = PrivacyPlan(mechanism=UserLevelDP(population=1000, noise_multiplier=1.0, **rates), rounds=10, delta=1e-5)
+>>> larger = LargerPopulation.of(own, noise_cohort=500)
+>>> larger.plan.mechanism.population, larger.noise_share
+(10000, 0.1)
+
 >>> import numpy as np
 >>> offsets, entities = np.arange(0, 9, 4), np.zeros(8, dtype=np.int32)  # 2 users with 4 sentences on entity 0 each
 >>> ownership = Ownership(offsets, np.arange(9), entities, num_entities=1)
@@ -12,22 +33,201 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
+from pydantic import BaseModel
+
+from fl_sim.clients.models.architectures.model_source import source_of
 from fl_sim.clients.selection import num_extended, sentences_per_entity
 from fl_sim.config import ConfigError, PrivacyConfig, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.enforced_bounds import DeclaredNames, EnforcedBounds
-from fl_sim.experiments.plan.guarantees import NOTHING_EARLIER, Guarantees, Protected, unit_names
-from fl_sim.experiments.plan.larger_population import Forecast, LargerPopulation
+from fl_sim.experiments.plan.guarantees import (
+    NOTHING_EARLIER,
+    DeclaredNames,
+    EnforcedBounds,
+    Guarantees,
+    Protected,
+    unit_names,
+)
 from fl_sim.experiments.plan.lineage import Earlier
-from fl_sim.experiments.plan.unused_settings import idle_settings
-from fl_sim.formats import format_epsilon
+from fl_sim.formats import epsilon_in_words, format_delta, format_epsilon, format_number
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
 from fl_sim.strategies.mechanism import CorpusCounts, PrivacyPlan, Settings
 from fl_sim.strategies.registry import built_in_strategies, load_strategy
+
+_SIZES = ("hidden", "layers", "heads", "embedding")
+_DROPOUT = ("drop_embedding", "drop_input", "drop_hidden", "drop_output", "drop_weight")
+_RAY = ("cpus_per_node", "gpus_per_node", "num_cpus", "num_gpus", "address")
+
+
+def idle_settings(config: RunConfig) -> list[str]:
+    """Return one sentence per reason why settings that differ from their default have no effect."""
+    return [
+        f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect: {reason}."
+        for section, fields, reason in _unread(config)
+        if (names := _changed(getattr(config, section), section, fields))
+    ]
+
+
+def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Yield sections with their fields that this configuration does not read, and the reason."""
+    strategy = config.privacy.strategy
+    yield from load_strategy(strategy).unread(strategy, config.local)
+    if config.server.optimizer == "adam":
+        yield "server", ("momentum",), "server.optimizer is adam"
+    else:
+        yield "server", ("beta_1", "beta_2", "stabilizer"), "server.optimizer is sgd"
+    if config.server.schedule == "constant":
+        yield "server", ("final_share",), "server.schedule is constant"
+    if config.averaging.kind != "exponential":
+        yield "averaging", ("decay",), f"averaging.kind is {config.averaging.kind}"
+    if config.averaging.kind != "tail":
+        yield "averaging", ("tail",), f"averaging.kind is {config.averaging.kind}"
+    if config.privacy.clip_quantile is None:
+        yield "privacy", ("clip_learning_rate", "clip_count_noise"), "privacy.clip_quantile is not given"
+    read = source_of(config.model.name).settings
+    unread = tuple(name for name in _SIZES if name not in read)
+    yield "model", unread, f"model.name is {config.model.name}" if read else "model.name has sizes of its own"
+    if config.model.dropout == 0:
+        yield "model", _DROPOUT, "model.dropout is 0"
+    if config.task == "next-word":
+        yield "model", ("pooling", "normalize"), "task is next-word"
+    keeps_features = config.task == "classification" and config.model.tune == "head"
+    if not keeps_features and config.model.lora_layers is None:
+        yield "corpus", ("feature_cache",), "the model reads the sentences in every round"
+    if config.model.lora_rank == 0:
+        yield "model", ("lora_alpha", "lora_targets"), "model.lora_rank is 0"
+    if config.engine.name == "inline":
+        yield "engine", _RAY, "engine.name is inline"
+    if config.privacy.target_epsilon is None and config.privacy.epsilon_budget is None:
+        yield "privacy", ("target_unit",), "neither privacy.target_epsilon nor privacy.epsilon_budget is given"
+
+
+def _changed(values: BaseModel, section: str, fields: tuple[str, ...]) -> list[str]:
+    defaults = type(values)()
+    return [f"{section}.{name}" for name in fields if getattr(values, name) != getattr(defaults, name)]
+
+
+_LEAST_NOISE = 1e-3
+"""The smallest noise multiplier of a run (privacy.noise_multiplier)."""
+
+_FORECAST = ("epsilon_any", "epsilon_stated", "epsilon_user")
+
+
+@dataclass(frozen=True, slots=True)
+class LargerPopulation:
+    """Hold the plan that a larger population would follow.
+
+    Attributes:
+        plan: rates, clips, z, T and δ of the run, with N of the larger population.
+        noise_cohort: C, the expected users of its rounds.
+        noise_share: q_u·N/C in (0, 1], by which the noise of the run is smaller than that of ``plan``.
+    """
+
+    plan: PrivacyPlan
+    noise_cohort: int
+    noise_share: float
+
+    @classmethod
+    def of(cls, plan: PrivacyPlan, noise_cohort: int) -> LargerPopulation:
+        """Return the larger population of a run.
+
+        Args:
+            plan: the run's own, with the noise multiplier of the larger population.
+            noise_cohort: C.
+
+        Raises:
+            ConfigError: the run's own rounds expect more users than C.
+        """
+        mechanism = plan.mechanism
+        own = mechanism.expected_cohort
+        if noise_cohort < own:
+            raise ConfigError(
+                f"privacy.noise_cohort is {noise_cohort}; allowed: at least {math.ceil(own)}, the expected users of a "
+                "round of this run"
+            )
+        population = math.ceil(noise_cohort / mechanism.q_u * (1 - 1e-12))
+        return cls(replace(plan, mechanism=replace(mechanism, population=population)), noise_cohort, own / noise_cohort)
+
+    def noise_of_run(self, noise_multiplier: float) -> float:
+        """Return the noise multiplier that the run really adds, for z = ``noise_multiplier`` of the larger population.
+
+        Raises:
+            ConfigError: it is smaller than a run may have.
+        """
+        z = noise_multiplier * self.noise_share
+        if z < _LEAST_NOISE:
+            most = math.floor(self.noise_cohort * z / _LEAST_NOISE)
+            raise ConfigError(
+                f"privacy.noise_cohort is {self.noise_cohort}; allowed: at most {most} at z {noise_multiplier:.4g}, so "
+                f"that the run's own noise multiplier is at least {_LEAST_NOISE:g}"
+            )
+        return z
+
+    def forecast(self, released: PrivacyPlan, protected: Protected, rounds: int) -> Forecast:
+        """Return the forecast of a run.
+
+        Args:
+            released: the plan of the run, with the noise that it adds.
+            protected: whom its ε protect.
+            rounds: after which ε is stated.
+        """
+        plan = self.plan.with_noise(released.mechanism.noise_multiplier / self.noise_share)
+        units = protected.units(plan.mechanism)
+        epsilons = {
+            metric: max(float(plan.epsilon_curve(u.adjacency, [rounds], robust=u.robust)[0]) for u in units[metric])
+            for metric in _FORECAST
+            if metric in units
+        }
+        return Forecast(plan, self.noise_cohort, self.noise_share, rounds, epsilons)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """ε of a training on a larger population that did not take place: no guarantee of anything.
+
+    Attributes:
+        plan: of that training.
+        noise_cohort: C.
+        noise_share: the run's noise, as a share of that training's.
+        rounds: after which ε is stated.
+        epsilons: by the names of the metrics.
+    """
+
+    plan: PrivacyPlan
+    noise_cohort: int
+    noise_share: float
+    rounds: int
+    epsilons: dict[str, float]
+
+    def in_words(self) -> str:
+        """Return the note for the owner of the run, which comes with its warnings."""
+        users = format_number(self.plan.mechanism.population)
+        return (
+            f"the noise is {self.noise_share:.3g} of z·ŵ·c, as for rounds of {format_number(self.noise_cohort)} users "
+            "(privacy.noise_cohort); every ε of this run is that of this smaller noise. Forecast for a population of "
+            f"{users} users, no guarantee of anything released: {epsilon_in_words(self.epsilons)} after {self.rounds} "
+            f"rounds at δ {format_delta(self.plan.delta)}."
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return the forecast for the result of the run, under a key of its own."""
+        mechanism = self.plan.mechanism
+        figures = {f"forecast_{metric}": value for metric, value in self.epsilons.items()}
+        return {
+            "forecast": {
+                "guarantee": False,
+                "population": mechanism.population,
+                "noise_cohort": self.noise_cohort,
+                "noise_multiplier": mechanism.noise_multiplier,
+                "rounds": self.rounds,
+                "delta": self.plan.delta,
+                **figures,
+            }
+        }
+
 
 _MANY_PUBLIC = 0.5  # share of mentions from which on a list of public names is worth a warning
 

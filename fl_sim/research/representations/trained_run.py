@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.config import ConfigError
-from fl_sim.experiments.ledger_account import account_for, read_ledgers
+from fl_sim.experiments.privacy_spent import account_for, read_ledgers
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import MODEL_FOLDER, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound

@@ -19,7 +19,7 @@ from fl_sim.clients.gradients.user_sums import user_sums
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import held_out, loss_gradients
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.diagnosis.live_bytes import LiveBytes
+from fl_sim.diagnosis.worker_memory import LiveBytes
 from tests.clients.gradients.test_memory_of_a_pass import SIZES, TOKENS, peak_of_clipping, sentences_of
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import examples

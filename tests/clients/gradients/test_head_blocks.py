@@ -18,7 +18,7 @@ from fl_sim.clients.gradients.user_sums import user_sums
 from fl_sim.clients.models import frozen_head
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out, loss_gradients, sentence_losses
-from fl_sim.diagnosis.live_bytes import LiveBytes
+from fl_sim.diagnosis.worker_memory import LiveBytes
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import CLASSES, VOCABULARY, examples
 

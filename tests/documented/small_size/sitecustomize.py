@@ -147,7 +147,7 @@ CAPS: dict[str, Callable[[Any], None]] = {
     "fl_sim.config": cap_runs,
     "fl_sim.data_prep.bundle": cap_shipped,
     "fl_sim.data_prep.prepare": cap_sources,
-    "fl_sim.diagnosis.short_runs": cap_doctor,
+    "fl_sim.diagnosis.checkup": cap_doctor,
     "fl_sim.api.corpora": open_whole,
     "fl_sim.cli.project_commands.sample_text": sample_whole,
     "fl_sim.api.audits": capped("audit_real_rounds", rounds=2),

@@ -13,7 +13,7 @@ import pytest
 
 from fl_sim.clients.worker_resources import check_reserved, reserved_cores
 from fl_sim.config import EngineConfig
-from fl_sim.engines import placement, ray_engine, ray_workers, server_share
+from fl_sim.engines import placement, ray_engine, ray_workers
 from fl_sim.engines.placement import EngineError, count_workers, machines_of_ray
 from tests.e2e.engines.raylets import cluster_in
 from tests.e2e.processes import needs_proc
@@ -102,7 +102,7 @@ def held(shares: dict[str, tuple[float, ...]]) -> Iterator[None]:
     """Let another job's workers hold shares of the GPUs of machines in the block."""
     import ray
 
-    actor: Any = ray.remote(server_share._Holder)
+    actor: Any = ray.remote(ray_engine._Holder)
     holders = [
         actor.options(num_cpus=0, num_gpus=share, resources={machine: 1}).remote()
         for machine, parts in shares.items()
@@ -147,14 +147,14 @@ def test_the_server_reserves_its_share_on_its_own_machine_or_is_refused(
     import ray
 
     with monkeypatch.context() as patch:
-        patch.setattr(server_share, "_RESERVE_SECONDS", 5.0)  # for what is refused; a process may take longer to start
+        patch.setattr(ray_engine, "_RESERVE_SECONDS", 5.0)  # for what is refused; a process may take longer to start
         with pytest.raises(EngineError, match=r"server_device is 'cuda', .* no 1 of a GPU to give; allowed: cpu"):
             start(gpus_per_node=1.0, server_device="cuda")
     (first,) = (node["NodeID"] for node in ray.nodes() if "first" in node["Resources"])
     with monkeypatch.context() as patch:
         patch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: first))
         patch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-        share = server_share.reserve_server_share("cuda", 2.0)
+        share = ray_engine.reserve_server_share("cuda", 2.0)
     assert share.device in ("cuda:0", "cuda:1")
     assert sum(machine.free_gpus for machine in machines_of_ray()) == 2.0
     ray.kill(share.holder)

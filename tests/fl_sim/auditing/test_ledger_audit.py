@@ -17,7 +17,7 @@ import fl_sim
 from fl_sim.auditing import ledger_audit
 from fl_sim.auditing.ledger_audit import RecordedRun, audit_ledger
 from fl_sim.auditing.real_rounds.round_faults import fault
-from fl_sim.experiments.plan import enforced_bounds
+from fl_sim.experiments.plan import guarantees
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -124,7 +124,7 @@ def test_other_metrics_are_refuted(name: str, change: Callable[[dict[str, Any]],
 def test_a_run_that_did_not_enforce_its_bounds_is_refuted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The auditor's own code enforces them, so it is the run's computation.json that tells."""
     with monkeypatch.context() as patched:
-        patched.setattr(enforced_bounds, "_weights", lambda guarantee, split, order_seed: np.ones(split.num_sentences))
+        patched.setattr(guarantees, "_weights", lambda guarantee, split, order_seed: np.ones(split.num_sentences))
         fl_sim.run(SETTINGS | {"out": str(tmp_path / "run"), "rounds": 1, "privacy.user_sentences": 3})
     audit = audit_ledger(tmp_path / "run")
     assert audit.record()["refuted"] == ["bounds"]

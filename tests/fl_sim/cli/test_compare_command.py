@@ -14,7 +14,7 @@ import pytest
 import fl_sim
 from fl_sim.cli.main import main
 from fl_sim.experiments.compared_runs import compare_runs
-from fl_sim.experiments.held_out_users.paired_users import paired_difference
+from fl_sim.experiments.held_out_users.bootstrap import paired_difference
 from fl_sim.storage.run_folder import ResultsError, RunFolder, encode, replace_file
 from fl_sim.strategies.ledger import LEDGER_FILE
 from tests.fl_sim.conftest import GUARANTEE, MakeRun

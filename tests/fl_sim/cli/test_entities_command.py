@@ -23,7 +23,7 @@ from fl_sim.experiments.entity_report import (
     pair_epsilons,
     summarise,
 )
-from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
+from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.experiments.run_record import computed_from, describe
 from fl_sim.storage.computation import Computation

@@ -11,8 +11,8 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.clients.gradients import clipped_sums
-from fl_sim.diagnosis import arithmetic, checkup, installation, short_runs
-from fl_sim.diagnosis.finding import Finding, worst
+from fl_sim.diagnosis import checkup
+from fl_sim.diagnosis.checkup import Finding, worst
 
 
 def verdicts(findings: list[Finding]) -> dict[str, str]:
@@ -29,40 +29,40 @@ def test_libraries_out_of_range_or_absent_fail(monkeypatch: pytest.MonkeyPatch) 
 
     real = metadata.version
     monkeypatch.setattr(metadata, "version", version)
-    found = {finding.name: finding for finding in installation.installed()}
+    found = {finding.name: finding for finding in checkup.installed()}
     assert (found["flwr"].verdict, found["rich"].verdict, found["numpy"].verdict) == ("failed", "failed", "ok")
     assert found["rich"].value == "absent"
     assert ">=" in found["flwr"].advice
 
 
 def test_little_memory_and_disk_are_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert verdicts(installation.machine(tmp_path))["processor"] == "ok"
-    monkeypatch.setattr(installation, "free_memory", lambda: 10)
-    monkeypatch.setattr(installation.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10}))
-    found = verdicts(installation.machine(tmp_path))
+    assert verdicts(checkup.machine(tmp_path))["processor"] == "ok"
+    monkeypatch.setattr(checkup, "free_memory", lambda: 10)
+    monkeypatch.setattr(checkup.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10}))
+    found = verdicts(checkup.machine(tmp_path))
     assert (found["free memory"], found["free disk"]) == ("warning", "warning")
 
 
 def test_taggers_and_models_at_hand_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("spacy.util.get_installed_models", lambda: ["en_core_web_sm"])
-    monkeypatch.setattr(installation, "_cached_models", lambda: ["openai-community/gpt2"])
-    taggers, models = installation.at_hand()
+    monkeypatch.setattr(checkup, "_cached_models", lambda: ["openai-community/gpt2"])
+    taggers, models = checkup.at_hand()
     assert "rules" in taggers.value
     assert taggers.value.endswith("pipelines of spaCy: en_core_web_sm, en_fl_sim_ner")
     assert "small-gpt2-public" in models.value
     assert models.value.endswith("in the hub's cache: openai-community/gpt2")
     monkeypatch.undo()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "absent"))
-    assert installation._cached_models() == []
+    assert checkup._cached_models() == []
 
 
 @pytest.mark.nightly
 def test_norms_that_are_too_small_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same fault is in ``fl-sim audit``'s list: a sentence then moves the sum by more than c."""
-    assert verdicts(arithmetic.check_gradients("cpu", 8))["clipped gradients on cpu"] == "ok"
+    assert verdicts(checkup.check_gradients("cpu", 8))["clipped gradients on cpu"] == "ok"
     intact = clipped_sums.sure_norms
     monkeypatch.setattr(clipped_sums, "sure_norms", lambda *arguments: intact(*arguments) * 0.999)
-    assert verdicts(arithmetic.check_gradients("cpu", 8))["clipped gradients on cpu"] == "failed"
+    assert verdicts(checkup.check_gradients("cpu", 8))["clipped gradients on cpu"] == "failed"
 
 
 @pytest.mark.nightly
@@ -74,7 +74,7 @@ def test_a_sum_that_is_not_repeatable_is_a_warning(monkeypatch: pytest.MonkeyPat
         return intact(*arguments) * (1 + 1e-6 * len(calls))
 
     monkeypatch.setattr(clipped_sums, "clip_factors", other_every_time)
-    found = verdicts(arithmetic.check_gradients("cpu", 8))
+    found = verdicts(checkup.check_gradients("cpu", 8))
     assert found["a repeated round on cpu"] == "warning"
     assert found["clipped gradients on cpu"] == "ok"
 
@@ -86,8 +86,8 @@ def test_engines_that_end_with_another_model_or_with_none_fail(monkeypatch: pyte
         return np.ones(4, np.float32) + np.float32(1e-6 * (engine == "ray") + 1e-5 * (device == "cuda"))
 
     asked: list[str] = []
-    monkeypatch.setattr(short_runs, "_run", run)
-    found = short_runs.check_engines(["cpu", "cuda"], tmp_path, asked.append)
+    monkeypatch.setattr(checkup, "_run", run)
+    found = checkup.check_engines(["cpu", "cuda"], tmp_path, asked.append)
     assert verdicts(found) == {
         "inline on cpu": "ok",
         "ray on cpu": "failed",  # other bits on the same device
@@ -100,7 +100,7 @@ def test_engines_that_end_with_another_model_or_with_none_fail(monkeypatch: pyte
 
 @pytest.mark.nightly
 def test_the_inline_engine_runs_on_this_machine(tmp_path: Path) -> None:
-    model = short_runs._run("inline", "cpu", tmp_path / "run")
+    model = checkup._run("inline", "cpu", tmp_path / "run")
     assert model.dtype == np.float32
     assert np.isfinite(model).all()
 

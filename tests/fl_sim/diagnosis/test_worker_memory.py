@@ -20,9 +20,8 @@ from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Classification
-from fl_sim.diagnosis.live_bytes import LiveBytes
 from fl_sim.diagnosis.memory_budget import GIB, budgets
-from fl_sim.diagnosis.worker_memory import WorkerMemory, worker_memory
+from fl_sim.diagnosis.worker_memory import LiveBytes, WorkerMemory, worker_memory
 
 SIZES = {"hidden": 64, "layers": 3, "heads": 2, "max_tokens": 48}
 WAYS: dict[str, dict[str, Any]] = {

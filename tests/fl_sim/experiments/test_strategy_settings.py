@@ -9,8 +9,7 @@ import pytest
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.run_plan import Planned, plan_run
-from fl_sim.experiments.plan.unused_settings import idle_settings
+from fl_sim.experiments.plan.run_plan import Planned, idle_settings, plan_run
 from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.ledger import ReleaseRecord
 from fl_sim.strategies.published import Published

@@ -20,12 +20,11 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.engines import simulation
 from fl_sim.engines.server_app import read_run_config
-from fl_sim.experiments import tracker_names
+from fl_sim.experiments import observers
 from fl_sim.experiments.experiment import Row
 from fl_sim.experiments.run_inputs import with_absolute_paths
 from fl_sim.experiments.run_record import Record
-from fl_sim.experiments.trackers.sent_figures import figures, settings
-from fl_sim.experiments.trackers.tracker import Tracker
+from fl_sim.experiments.trackers import Tracker, figures, settings
 from fl_sim.plugins import PluginError
 from fl_sim.storage.run_folder import RunFolder, rows_of
 from tests import tiny
@@ -152,7 +151,7 @@ def check_read(tracker: str, run: Path) -> None:
 def installed() -> list[str]:
     def is_installed(name: str) -> bool:
         try:
-            tracker_names.check_installed([name])
+            observers.check_installed([name])
         except PluginError:
             return False
         return True
@@ -386,9 +385,9 @@ def test_a_run_warns_of_figures_that_leave_this_machine(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     config = RunConfig.from_mapping({"observers": TRACKERS, **changes})
-    (warning,) = tracker_names.off_machine(config)
+    (warning,) = observers.off_machine(config)
     assert f"sends figures to {place}: losses and held-out metrics are private" in warning
-    assert tracker_names.off_machine(RunConfig.from_mapping({"observers": ["csv"], **changes})) == []
+    assert observers.off_machine(RunConfig.from_mapping({"observers": ["csv"], **changes})) == []
 
 
 @pytest.mark.system
@@ -400,10 +399,10 @@ def test_the_warning_is_in_the_report(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_wandb_is_offline_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tracker_names.wandb_mode(RunConfig()) == "offline"
+    assert observers.wandb_mode(RunConfig()) == "offline"
     monkeypatch.setenv("WANDB_MODE", "online")
-    assert tracker_names.wandb_mode(RunConfig()) == "online"
-    assert tracker_names.wandb_mode(RunConfig.from_mapping({"tracking.wandb_mode": "offline"})) == "offline"
+    assert observers.wandb_mode(RunConfig()) == "online"
+    assert observers.wandb_mode(RunConfig.from_mapping({"tracking.wandb_mode": "offline"})) == "offline"
 
 
 @pytest.mark.parametrize(
@@ -431,7 +430,7 @@ def test_flower_takes_trackers_and_their_settings() -> None:
 def test_a_missing_package_is_told_in_one_line_before_the_run(
     tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(tracker_names.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(observers.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(
         "fl_sim.clients.worker.libraries.load_libraries", lambda *_: pytest.fail("libraries are loaded")
     )

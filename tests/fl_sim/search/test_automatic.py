@@ -10,7 +10,7 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
-from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
+from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.search import automatic, settings_search
 from fl_sim.search.automatic import Automatic, choose_settings, public_text, round_down_to_grid, tuned_file
 from fl_sim.search.batch import DONE, Ending

@@ -15,8 +15,7 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
-from fl_sim.experiments.plan.guarantees import Protected
+from fl_sim.experiments.plan.guarantees import EnforcedBounds, Protected
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.search import planner
 from fl_sim.search.planner import Crowd, Goal, Observe, Proposal, capped_mean, propose

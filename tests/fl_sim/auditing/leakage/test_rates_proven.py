@@ -13,7 +13,7 @@ from scipy import stats
 from fl_sim.auditing.leakage.rates import ALL_DELTAS, EntityContribution, LedgerProof, ProvenRates
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
+from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.attack_success import DELTAS, FALSE_POSITIVE_RATES, largest_true_positive_rate

@@ -12,8 +12,7 @@ import pytest
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan import guarantees
-from fl_sim.experiments.plan.enforced_bounds import EnforcedBounds
-from fl_sim.experiments.plan.guarantees import Guarantees, Protected
+from fl_sim.experiments.plan.guarantees import EnforcedBounds, Guarantees, Protected
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit

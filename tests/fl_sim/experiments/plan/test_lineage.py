@@ -16,7 +16,7 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.engines import simulation
-from fl_sim.experiments.ledger_account import account_for, read_ledgers
+from fl_sim.experiments.privacy_spent import account_for, read_ledgers
 from fl_sim.reporting.report import report
 from fl_sim.storage import model_lineage
 from fl_sim.storage.run_folder import ResultsError, RunFolder

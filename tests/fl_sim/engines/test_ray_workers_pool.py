@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
-from fl_sim.engines import worker_pool
+from fl_sim.engines import ray_workers
 
 
 class FakeWorker:
@@ -44,11 +44,11 @@ class Pool:
     """Our pool with workers ``a``, ``b``, … , the last of which is handed out first."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, names: str) -> None:
-        monkeypatch.setattr(worker_pool, "ray", FakeRay())
-        monkeypatch.setattr(worker_pool.BasicActorPool, "__init__", lambda pool: None)
+        monkeypatch.setattr(ray_workers, "ray", FakeRay())
+        monkeypatch.setattr(ray_workers.BasicActorPool, "__init__", lambda pool: None)
         self.unfit, self.judged_unfit = "", "again"
         self.workers = {name: FakeWorker(name) for name in names}
-        self.pool = worker_pool.WorkerPool(list(self.workers.values()), self.ask, self.judge)
+        self.pool = ray_workers.WorkerPool(list(self.workers.values()), self.ask, self.judge)
         self.pool.pool, self.pool.num_actors, self.pool._future_to_actor = [], 0, {}
         self.pool.add_actors_to_pool(100)  # what Flower counts; it gets those that are there
         assert self.pool.num_actors == len(names)

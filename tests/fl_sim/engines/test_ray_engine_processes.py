@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fl_sim.engines import ray_processes
-from fl_sim.engines.ray_processes import RayProcesses
+from fl_sim.engines import ray_engine
+from fl_sim.engines.ray_engine import RayProcesses
 from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in
 
 pytestmark = needs_proc
@@ -26,9 +26,9 @@ time.sleep({serves})
 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_processes, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(ray_engine, "_GRACE_SECONDS", 0.2)
     monkeypatch.setattr(
-        ray_processes, "_is_of_ray", lambda pid: b"of-this-test" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ray_engine, "_is_of_ray", lambda pid: b"of-this-test" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
 
 
@@ -84,7 +84,7 @@ def test_an_orphan_is_no_server(processes: RayProcesses, tmp_path: Path) -> None
 
 @pytest.mark.system
 def test_orphans_go_where_they_went_before_afterwards() -> None:
-    before = ray_processes._adopt_orphans(False)
+    before = ray_engine._adopt_orphans(False)
     with RayProcesses():
-        assert ray_processes._adopt_orphans(True) is True
-    assert ray_processes._adopt_orphans(before) is False
+        assert ray_engine._adopt_orphans(True) is True
+    assert ray_engine._adopt_orphans(before) is False

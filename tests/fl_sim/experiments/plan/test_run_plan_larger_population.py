@@ -11,8 +11,8 @@ import pytest
 
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.engines import simulation
-from fl_sim.experiments.ledger_account import account_for, read_ledgers
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
+from fl_sim.experiments.privacy_spent import account_for, read_ledgers
 from fl_sim.reporting.report import report, summary
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from tests import tiny

@@ -9,7 +9,7 @@ import pytest
 
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.enforced_bounds import DeclaredNames, EnforcedBounds
+from fl_sim.experiments.plan.guarantees import DeclaredNames, EnforcedBounds
 from tests.fl_sim.ownerships import ownership, village
 
 PRIVATE = {"mention_graph": "private", "population": 20}

@@ -14,10 +14,10 @@ import pytest
 from ray.exceptions import ActorDiedError
 
 from fl_sim.clients.worker import sent_files, workspace
-from fl_sim.engines import worker_check
+from fl_sim.engines import ray_workers
 from fl_sim.engines.grids import RunStopped
 from fl_sim.engines.placement import EngineError
-from fl_sim.engines.worker_check import Opened, Refused, WorkerCheck
+from fl_sim.engines.ray_workers import Opened, Refused, WorkerCheck
 from fl_sim.experiments.experiment import Experiment
 from tests.e2e.small_runs import configuration, small_corpus
 
@@ -68,9 +68,9 @@ class _Answer:
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRay:
     fake = FakeRay()
-    monkeypatch.setattr(worker_check, "ray", fake)
-    monkeypatch.setattr(worker_check, "is_loaded", lambda worker: worker.answer is not ...)
-    monkeypatch.setattr(worker_check, "machine_of", lambda worker: "10.0.0.9")
+    monkeypatch.setattr(ray_workers, "ray", fake)
+    monkeypatch.setattr(ray_workers, "is_loaded", lambda worker: worker.answer is not ...)
+    monkeypatch.setattr(ray_workers, "machine_of", lambda worker: "10.0.0.9")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return fake
 
@@ -170,7 +170,7 @@ def test_a_worker_that_is_lost_is_named(ray: FakeRay) -> None:
 
 
 def test_a_worker_that_never_starts_costs_seconds(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_check, "_LOAD_SECONDS", 0.3)
+    monkeypatch.setattr(ray_workers, "_LOAD_SECONDS", 0.3)
     began = time.monotonic()
     with pytest.raises(EngineError, match=r"the worker on 10\.0\.0\.9 has not started: for 0\.3 seconds"):
         checked([FakeWorker(Opened("10.0.0.7", "cpu", (), 1)), FakeWorker(...)], "{}", timeout=3600.0)
@@ -178,7 +178,7 @@ def test_a_worker_that_never_starts_costs_seconds(ray: FakeRay, monkeypatch: pyt
 
 
 def test_a_worker_that_opens_for_too_long_ends_the_run(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_check, "is_loaded", lambda worker: True)
+    monkeypatch.setattr(ray_workers, "is_loaded", lambda worker: True)
     with pytest.raises(EngineError, match=r"10\.0\.0\.9 has not opened corpus and model within 0\.2 seconds"):
         checked([FakeWorker(...)], "{}", timeout=0.2)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fl_sim
-from fl_sim.experiments.ledger_account import account_for, read_ledgers
+from fl_sim.experiments.privacy_spent import account_for, read_ledgers
 from fl_sim.storage.model_lineage import ANCESTORS
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
-from fl_sim.engines.broadcast import Broadcast
 from fl_sim.engines.engine import _identity
+from fl_sim.engines.ray_workers import Broadcast
 from fl_sim.strategies.messages import arrays_to_vector, vector_to_arrays
 
 SIZE = 50_000

@@ -1,1 +1,0 @@
-"""What a run will cost, and which path its gradients take."""
