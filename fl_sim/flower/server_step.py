@@ -1,5 +1,14 @@
 """Take the server's step: by a wrapped Flower strategy, or by one of our server optimizers.
 
+The step is post-processing of the noisy average.
+
+The strategy composes the requests (FedProx adds its μ there) and moves the model (FedAdam, FedAvgM …). It sees one
+reply a round: the model plus the noisy average of bounded updates. So whatever it does costs no ε.
+
+>>> WrappedStrategy(FedAvg(fraction_train=0.1))  # doctest: +ELLIPSIS
+Traceback (most recent call last):
+fl_sim.strategies.primitives.limits.PrivacyError: fraction_train is 0.1; allowed: 1.0, its default: ...
+
 >>> step = step_of(None, ServerOptimizerConfig(optimizer="sgd", learning_rate=0.5))
 >>> step.settings()["server_optimizer.learning_rate"]
 0.5
@@ -7,18 +16,173 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
-from flwr.serverapp.strategy import Strategy
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 
-from fl_sim.flower.array_layout import ArrayLayout
-from fl_sim.flower.wrapped_strategy import WrappedStrategy
+from fl_sim.flower.private_messages import ArrayLayout
+from fl_sim.formats import printable
 from fl_sim.strategies.postprocessing import ServerOptimizer, ServerOptimizerConfig, build_optimizer
 from fl_sim.strategies.primitives.limits import PrivacyError
+
+StrategyState = dict[str, npt.NDArray[np.floating]]
+
+_ONE_REPLY = {one.aggregate_train for one in (FedAvg, FedAdagrad, FedAdam, FedYogi, FedAvgM, FedProx)}
+_DEFAULTS = {
+    "fraction_train": (1.0, "sampling_rate draws the cohort"),
+    "min_train_nodes": (2, "sampling_rate draws the cohort, which may be empty"),
+    "weighted_by_key": ("num-examples", "updates are summed unweighted, whatever this metric says"),
+}
+"""Settings that a private round does not follow, with their only allowed value and the reason."""
+
+
+class WrappedStrategy:
+    """Move the model by a Flower strategy that sees one reply a round.
+
+    Args:
+        strategy: FedAvg, FedAvgM, FedProx, FedAdam, FedAdagrad, FedYogi, or a strategy whose class states
+            ``aggregates_one_reply = True``.
+
+    Raises:
+        PrivacyError: the strategy looks at single replies, or its settings ask for what a private round does not do.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        one_reply = getattr(strategy, "aggregates_one_reply", False)
+        if not one_reply and type(strategy).aggregate_train not in _ONE_REPLY:
+            names = "FedAvg, FedAvgM, FedProx, FedAdam, FedAdagrad, FedYogi"
+            raise PrivacyError(
+                f"strategy is {type(strategy).__name__}, which may look at single replies; allowed: {names}, or a "
+                "class with aggregates_one_reply = True"
+            )
+        for name, (only, reason) in _DEFAULTS.items():
+            if (value := getattr(strategy, name, only)) != only:
+                raise PrivacyError(f"{name} is {printable(str(value))}; allowed: {only}, its default: {reason}")
+        self.strategy = strategy
+        self._round = 0
+        plain = {key: value for key, value in vars(strategy).items() if isinstance(value, int | float | str)}
+        named = {"class": f"{type(strategy).__module__}:{self.name}"} | plain
+        self._settings = {f"strategy.{name}": value for name, value in named.items()}
+
+    @property
+    def name(self) -> str:
+        """Return the name of the strategy's class."""
+        return type(self.strategy).__name__
+
+    def settings(self) -> dict[str, Any]:
+        """Return the class, numbers and texts that the strategy was configured with, for the run's record."""
+        return dict(self._settings)
+
+    def prepare(self, size: int, rounds: int) -> None:
+        """Begin a training; a Flower strategy needs no preparation."""
+
+    def content(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
+        """Return the content of the request that the strategy would send to every node of its cohort."""
+        self._round = server_round
+        least = max(getattr(self.strategy, name, 1) for name in ("min_train_nodes", "min_available_nodes"))
+        with _quiet():
+            messages = self.strategy.configure_train(server_round, arrays, config, cast(Grid, _Crowd(int(least))))
+        first = next(iter(messages), None)
+        if first is None:
+            raise PrivacyError(f"{self.name} asks no node to train; allowed: a strategy that does")
+        return first.content
+
+    def stepped(self, content: RecordDict, layout: ArrayLayout, average: npt.NDArray[np.float64]) -> ArrayRecord:
+        """Return the next model.
+
+        Args:
+            content: of the round's requests.
+            layout: of the model.
+            average: the noisy average of the updates, float64 (d,).
+        """
+        key, arrays = next(iter(content.array_records.items()))
+        weight = str(getattr(self.strategy, "weighted_by_key", "num-examples"))
+        target = layout.vector(arrays)
+        target += average
+        moved = RecordDict({key: layout.arrays(target), "metrics": MetricRecord({weight: 1})})
+        request = Message(content, 0, "train")
+        with _quiet():
+            stepped, _ = self.strategy.aggregate_train(self._round, [Message(moved, reply_to=request)])
+        if stepped is None:
+            raise PrivacyError(f"{self.name} returned no model; allowed: a strategy that returns one from one reply")
+        if ArrayLayout.of(stepped) == layout:
+            return stepped
+        return layout.arrays(layout.vector(stepped))  # FedAdam makes doubles of all numbers
+
+    def state(self) -> StrategyState:
+        """Return the arrays that the strategy keeps from round to round, by name, for a checkpoint.
+
+        They are its attributes that are arrays, records, or lists or mappings of arrays.
+        """
+        kept: StrategyState = {}
+        for name, value in vars(self.strategy).items():
+            kind, arrays = _arrays_of(value)
+            kept |= {f"{name}/{kind}/{place}/{key}": array for place, (key, array) in enumerate(arrays.items())}
+        return kept
+
+    def restore(self, state: Mapping[str, npt.NDArray[np.floating]]) -> None:
+        """Continue from the arrays of :meth:`state`."""
+        parts: dict[tuple[str, str], StrategyState] = {}
+        for path in sorted(state, key=lambda path: int(path.split("/", 3)[2])):  # a file may have another order
+            name, kind, _, key = path.split("/", 3)
+            parts.setdefault((name, kind), {})[key] = state[path]
+        for (name, kind), arrays in parts.items():
+            setattr(self.strategy, name, _RESTORED[kind](arrays))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what a strategy logs of nodes and replies: it sees none but those that stand for the round's."""
+    flower = logging.getLogger("flwr")
+    before = flower.level
+    flower.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        flower.setLevel(before)
+
+
+class _Crowd:
+    """Stand for as many nodes as a strategy waits for: it composes their requests, and nobody gets them."""
+
+    def __init__(self, nodes: int) -> None:
+        self._nodes = nodes
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(range(1, self._nodes + 1))
+
+
+def _arrays_of(value: Any) -> tuple[str, StrategyState]:
+    """Return the kind of container that a strategy keeps arrays in, and the arrays; none for any other value."""
+    if isinstance(value, ArrayRecord):
+        return "record", {name: array.numpy() for name, array in value.items()}
+    if isinstance(value, np.ndarray):
+        return "array", {"": value}
+    if isinstance(value, dict) and _are_arrays(value.values()):
+        return "mapping", {str(name): np.asarray(one) for name, one in value.items()}
+    if isinstance(value, list) and _are_arrays(value):
+        return "list", {str(number): np.asarray(one) for number, one in enumerate(value)}
+    return "", {}
+
+
+def _are_arrays(values: Iterable[Any]) -> bool:
+    """Return whether all values are arrays or numbers of numpy, which arithmetic on arrays of no dimension returns."""
+    return all(isinstance(one, np.ndarray | np.generic) for one in values)
+
+
+_RESTORED: dict[str, Callable[[StrategyState], Any]] = {
+    "record": lambda arrays: ArrayRecord({name: Array(array) for name, array in arrays.items()}),
+    "array": lambda arrays: arrays[""],
+    "mapping": dict,
+    "list": lambda arrays: list(arrays.values()),
+}
 
 State = Mapping[str, npt.NDArray[np.floating]]
 

@@ -34,12 +34,9 @@ from flwr.supercore.utils import get_flwr_home
 
 from fl_sim.engines.grids import AttendedGrid
 from fl_sim.flower import private_messages
-from fl_sim.flower.app_run import AppRun
-from fl_sim.flower.array_layout import ArrayLayout
-from fl_sim.flower.earlier_models import earlier_of, earlier_of_record, keep_digest
+from fl_sim.flower.app_run import AppRun, PrivateSettings, earlier_of, earlier_of_record, keep_digest
 from fl_sim.flower.enrolled_nodes import EnrolledNodes
-from fl_sim.flower.private_messages import PrivateRound
-from fl_sim.flower.private_settings import PrivateSettings
+from fl_sim.flower.private_messages import ArrayLayout, PrivateRound
 from fl_sim.flower.server_step import step_of
 from fl_sim.formats import format_delta, format_epsilon, printable
 from fl_sim.storage import environment

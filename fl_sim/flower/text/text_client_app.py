@@ -15,8 +15,7 @@ from flwr.clientapp import ClientApp
 from fl_sim.clients.client_app import bounded_reply, reply_with_failure
 from fl_sim.data_prep.digests import read_key
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.flower.text.enrolment import ENROL_ACTION, Question
-from fl_sim.flower.text.held_text import HeldSpec, HeldText, open_held_text
+from fl_sim.flower.text.held_text import ENROL_ACTION, HeldSpec, HeldText, Question, open_held_text
 from fl_sim.strategies.messages import TRAIN_ACTION, TrainRequest
 
 PARTITION, CORPUS, KEY = "partition-id", "corpus-path", "entity-key"

@@ -24,9 +24,8 @@ from fl_sim.engines.grids import AttendedGrid
 from fl_sim.engines.server_app import read_run_config, results_folder, run_experiment
 from fl_sim.experiments.experiment import Experiment
 from fl_sim.experiments.run_inputs import held_out_split
-from fl_sim.flower.text.enrolment import Enrolment, NodesError, Question
-from fl_sim.flower.text.joint_graph import classes_of, write_graph
-from fl_sim.flower.text.text_of_nodes import TextOfNodes, answers, check_usable, question_of
+from fl_sim.flower.text.held_text import Enrolment, NodesError, Question
+from fl_sim.flower.text.text_of_nodes import TextOfNodes, answers, check_usable, classes_of, question_of, write_graph
 
 OWN_KEYS = ("nodes", "resume", "corpus-path", "entity-key")
 """Keys of the run config besides those of a run: the nodes to wait for, a run folder to resume, and what nodes without

@@ -20,7 +20,7 @@ from fl_sim.data_prep.records import Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines.grids import GridError, InlineGrid
 from fl_sim.flower.text import held_text
-from fl_sim.flower.text.enrolment import ENROL_MESSAGE, NodesError
+from fl_sim.flower.text.held_text import ENROL_MESSAGE, NodesError
 from fl_sim.reporting.report import report
 from fl_sim.storage.run_folder import RunFolder
 from tests.e2e.small_runs import SAME_MODEL, apart, measured, model_of

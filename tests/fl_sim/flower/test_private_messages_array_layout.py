@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from fl_sim.flower.array_layout import ArrayLayout
+from fl_sim.flower.private_messages import ArrayLayout
 
 
 def model(scale: float) -> ArrayRecord:

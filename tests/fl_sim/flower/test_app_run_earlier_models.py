@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord
 
 import fl_sim
 from fl_sim.experiments.plan.lineage import Earlier
-from fl_sim.flower.private_settings import USER_UNIT, PrivateSettings
+from fl_sim.flower.app_run import USER_UNIT, PrivateSettings
 from fl_sim.reporting.report import report, summary
 from fl_sim.storage.run_folder import RunFolder, rows_of
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit

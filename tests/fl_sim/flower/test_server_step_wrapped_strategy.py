@@ -8,8 +8,8 @@ import numpy as np
 from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
-from fl_sim.flower.array_layout import ArrayLayout
-from fl_sim.flower.wrapped_strategy import WrappedStrategy
+from fl_sim.flower.private_messages import ArrayLayout
+from fl_sim.flower.server_step import WrappedStrategy
 from tests.fl_sim.flower.apps import as_task, model
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from fl_sim.flower.user_call import own_generators, time_limit
+from fl_sim.flower.clipping_mod import own_generators, time_limit
 
 
 def _stubborn(caught: type[BaseException]) -> None:
