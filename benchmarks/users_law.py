@@ -5,7 +5,7 @@
 
 Every point is a run of ``uedp`` with the noise that meets an ε of any user with any entity, on the messages of 1,000 to
 15,768 users of Ubuntu IRC: smaller populations are a seeded sample of the users, and the held-out users are always the
-same. The law of `fl_sim.search.users_law` is fitted to the points of `FITTED` and checked on those of `HELD_OUT`: other
+same. The law of `fl_sim.search.planner` is fitted to the points of `FITTED` and checked on those of `HELD_OUT`: other
 populations, ε, rates, numbers of rounds and seeds. Finished runs are not repeated.
 """
 
@@ -30,8 +30,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import simulation
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.reporting.plots import save
-from fl_sim.search.planner import Crowd
-from fl_sim.search.users_law import START, UsersLaw, error_on, law_of
+from fl_sim.search.planner import START, Crowd, UsersLaw, error_on, law_of
 from fl_sim.storage import environment
 
 CORPUS = "irc"

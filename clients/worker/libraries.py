@@ -7,7 +7,7 @@ import importlib
 
 _SLOW = ("transformers.pytorch_utils", "fl_sim.clients.client_app")
 
-OF_A_RUN = ("fl_sim.engines.simulation", "scipy.stats", "scipy.signal", "fl_sim.reporting.presentation")
+OF_A_RUN = ("fl_sim.engines.simulation", "scipy.stats", "scipy.signal", "fl_sim.reporting.plots")
 """What the process of a run imports sooner or later besides: accounting and plots."""
 
 

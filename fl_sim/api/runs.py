@@ -29,7 +29,7 @@ from fl_sim.experiments.observers import RunObserver
 from fl_sim.experiments.run_record import Record
 from fl_sim.files import owner_only
 from fl_sim.reporting import report
-from fl_sim.reporting.release_note import note_on_texts
+from fl_sim.reporting.model_card import note_on_texts
 from fl_sim.storage.run_claim import tidy
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import LedgerError
@@ -186,7 +186,7 @@ class Run:
 
     def plot_users(self) -> Plot:
         """Draw the run's utility by user, as ``fl-sim utility --plot`` does."""
-        from fl_sim.reporting.held_out_plots import held_out_figure
+        from fl_sim.reporting.plots import held_out_figure
 
         return Plot(held_out_figure(self.folder))
 

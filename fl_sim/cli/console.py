@@ -32,8 +32,7 @@ from fl_sim.experiments.cost import Forecast
 from fl_sim.experiments.observers import Observer, RunObserver, RunStart
 from fl_sim.formats import epsilon_in_words
 from fl_sim.stop_signals import exit_status
-from fl_sim.storage.run_folder import encode
-from fl_sim.storage.utility import UTILITIES
+from fl_sim.storage.run_folder import UTILITIES, encode
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_WITHIN_A_ROUND = 30.0

@@ -24,8 +24,7 @@ from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.engines.grids import AttendedGrid
 from fl_sim.experiments.experiment import Experiment, OpenWorkers, expect_workers
 from fl_sim.formats import epsilon_in_words, printable
-from fl_sim.storage.run_folder import default_run_path
-from fl_sim.storage.utility import UTILITIES
+from fl_sim.storage.run_folder import UTILITIES, default_run_path
 
 log = logging.getLogger("flwr")  # shown by `flwr run --stream`
 

@@ -62,11 +62,10 @@ from fl_sim.experiments.run_inputs import (
 from fl_sim.experiments.run_record import Record
 from fl_sim.experiments.training_text import OpenText, OwnText, TextOfRun, encode
 from fl_sim.files import close_to_others, owner_only
-from fl_sim.storage import environment, model_files, model_lineage
-from fl_sim.storage.anchor import NONE as NO_ANCHOR
-from fl_sim.storage.anchor import Anchor
+from fl_sim.storage import environment, model_files
 from fl_sim.storage.checkpoint import Checkpoint
-from fl_sim.storage.computation import Computation, digest_of, noise_key
+from fl_sim.storage.ledger_check import NONE as NO_ANCHOR
+from fl_sim.storage.ledger_check import Anchor, Computation, digest_of, noise_key
 from fl_sim.storage.run_claim import ENCODED, RunClaim
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, default_run_path
 from fl_sim.strategies.aggregation import BoundedSumStrategy, RoundParts
@@ -194,7 +193,7 @@ class Experiment:
             path: the run's folder.
             when_planned: as for :meth:`create`.
             observers: as for :meth:`create`.
-            anchor: the anchor from now on (:mod:`fl_sim.storage.anchor`); None for that of the configuration.
+            anchor: the anchor from now on (:mod:`fl_sim.storage.ledger_check`); None for that of the configuration.
             open_text: as for :meth:`create`.
 
         Raises:
@@ -228,7 +227,7 @@ class Experiment:
         described = run_record.describe(config, planned, corpus)
         folder = RunFolder.create(claim.path, config=described, environment=environment.describe())
         run_record.write_order(folder, config, planned)
-        model_lineage.write_ancestors(folder.path, earlier.lineage)
+        model_files.write_ancestors(folder.path, earlier.lineage)
         ledger = Ledger.create(folder.path, earlier.heads)
         anchor = Anchor.of(config, ledger.run)
         anchor.check_new()
@@ -421,8 +420,8 @@ class Experiment:
     def _finish(self) -> None:
         rounds = self.folder.last_round or 0
         self._model.save(self.folder.model_dir)
-        model_lineage.write_model(self.folder.model_dir, self._privacy_spent.lineage())
-        from fl_sim.reporting.presentation import present  # not above: matplotlib is slow to load
+        model_files.write_model(self.folder.model_dir, self._privacy_spent.lineage())
+        from fl_sim.reporting.plots import present
 
         result = {
             "stopped": (stopped := self._why_stopped(rounds)),

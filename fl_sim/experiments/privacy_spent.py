@@ -39,9 +39,9 @@ from typing import Any
 from fl_sim.config import RunConfig
 from fl_sim.experiments.plan.guarantees import Guarantees, unit_names
 from fl_sim.experiments.plan.run_plan import Planned
-from fl_sim.storage import model_lineage
-from fl_sim.storage.anchor import NO_FILE, Anchor
-from fl_sim.storage.model_lineage import Lineage
+from fl_sim.storage import model_files
+from fl_sim.storage.ledger_check import NO_FILE, Anchor
+from fl_sim.storage.model_files import Lineage
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.attack_success import FALSE_POSITIVE_RATES, largest_true_positive_rate
@@ -78,7 +78,7 @@ def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
         if (folder / "result.json").exists():
             ledger.check_head((RunFolder.open(folder).result or {}).get("ledger") or {})
         ledgers.append(ledger)
-    ancestors = [ancestor for ledger in ledgers for ancestor in model_lineage.ancestor_ledgers(ledger)]
+    ancestors = [ancestor for ledger in ledgers for ancestor in model_files.ancestor_ledgers(ledger)]
     given = {ledger.run for ledger in ledgers}
     kept = longest([*ledgers, *(ancestor for ancestor in ancestors if ancestor.run in given)])
     others = longest([ancestor for ancestor in ancestors if ancestor.run not in given])

@@ -20,8 +20,8 @@ from fl_sim.experiments.run_inputs import build_model
 from fl_sim.experiments.run_record import Record
 from fl_sim.files import read_bytes
 from fl_sim.storage import model_files
-from fl_sim.storage.computation import FILE as COMPUTATION_FILE
-from fl_sim.storage.computation import Computation, digest_of
+from fl_sim.storage.ledger_check import FILE as COMPUTATION_FILE
+from fl_sim.storage.ledger_check import Computation, digest_of
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
 

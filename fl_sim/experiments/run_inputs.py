@@ -21,7 +21,7 @@ from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entiti
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan.guarantees import DeclaredNames
 from fl_sim.settings_origin import MOST_SHARED, found_in
-from fl_sim.storage.anchor import NONE
+from fl_sim.storage.ledger_check import NONE
 from fl_sim.storage.run_folder import MODEL_FOLDER
 from fl_sim.strategies.mechanism import Mechanism
 

@@ -25,7 +25,7 @@ from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.plan.run_plan import Planned
 from fl_sim.experiments.run_inputs import declared_names, open_corpus
 from fl_sim.storage import environment
-from fl_sim.storage.computation import FILE, RELEASE_FORMAT, Computation, digest_of, noise_digest, released_settings
+from fl_sim.storage.ledger_check import FILE, RELEASE_FORMAT, Computation, digest_of, noise_digest, released_settings
 from fl_sim.storage.run_folder import ResultsError, RunFolder, replace_file
 from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.registry import STRATEGIES

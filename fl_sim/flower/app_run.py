@@ -43,11 +43,10 @@ import numpy.typing as npt
 
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.files import naming, owner_only
-from fl_sim.storage import environment, model_lineage
-from fl_sim.storage.anchor import Anchor
+from fl_sim.storage import environment, model_files
 from fl_sim.storage.checkpoint import Checkpoint
-from fl_sim.storage.computation import Computation, noise_key
-from fl_sim.storage.model_lineage import Ancestor, Lineage
+from fl_sim.storage.ledger_check import Anchor, Computation, noise_key
+from fl_sim.storage.model_files import Ancestor, Lineage
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, RunFolder, rows_of
 from fl_sim.strategies.accounting.adjacency import Adjacency
@@ -199,7 +198,7 @@ def earlier_of(folder: Path, digest: str, seed: int | None) -> Earlier:
     known: dict[str, Ancestor] = {}
     for file in sorted(folder.parent.glob(f"*/{RELEASED_MODELS}")):
         if file.parent != folder and digest.encode() in file.read_bytes():
-            before = model_lineage.read_ancestors(file.parent).ancestors
+            before = model_files.read_ancestors(file.parent).ancestors
             for one in (*before, Ancestor(Ledger.read(file.parent), "", {USER_METRIC: USER_UNIT.record()})):
                 known[one.ledger.run] = one
     if seed is not None:
@@ -213,7 +212,7 @@ def earlier_of_record(folder: Path) -> Earlier:
     Raises:
         LineageError, LedgerError: they were changed.
     """
-    return Earlier(model_lineage.read_ancestors(folder))
+    return Earlier(model_files.read_ancestors(folder))
 
 
 def _check_seed(seed: int, ledgers: list[Ledger]) -> None:
@@ -293,7 +292,7 @@ class AppRun:
             config = {"app": APP, "run": run, "plan": plan.record()}
             folder = RunFolder.create(path, config=config, environment=environment.describe())
             ledger = Ledger.create(path, earlier.heads)
-            model_lineage.write_ancestors(path, earlier.lineage)
+            model_files.write_ancestors(path, earlier.lineage)
             computation = Computation(computed_from)
             computation.write(path)
             ledger.bind(computation.digest)

@@ -40,7 +40,7 @@ from fl_sim.flower.private_messages import ArrayLayout, PrivateRound
 from fl_sim.flower.server_step import step_of
 from fl_sim.formats import format_delta, format_epsilon, printable
 from fl_sim.storage import environment
-from fl_sim.storage.computation import RELEASE_FORMAT, digest_of, noise_digest
+from fl_sim.storage.ledger_check import RELEASE_FORMAT, digest_of, noise_digest
 from fl_sim.storage.run_folder import default_run_path
 from fl_sim.strategies.aggregation import Asked, BoundedSumStrategy, Federation, RoundParts, RoundTally
 from fl_sim.strategies.mechanism import PrivacyPlan

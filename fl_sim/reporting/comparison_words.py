@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fl_sim.formats import format_delta, format_epsilon, format_number, printable, printable_lines
-from fl_sim.reporting.held_out_words import interval, metric_words
-from fl_sim.reporting.report import how_it_ended, measured_in_words
+from fl_sim.reporting.report import how_it_ended, interval, measured_in_words, metric_words
 
 WIDTH = 80
 

@@ -4,6 +4,21 @@ The card travels with the model, so it has only what may be released (docs/priva
 assumption, ε at public bounds, numbers of rounds. Losses, held-out metrics, counts of users and sentences, percentiles,
 paths and the fingerprint of private text stay out. Hugging Face reads the lines at its top.
 
+First the code that loads a run's model, by the kind of its folder, which tests run in such a folder; then what the
+guarantee says about text that the model generates.
+
+Generating reads the released model and the prompts alone. By the post-processing property of differential privacy such
+text has the ε and δ of the model, however much of it is made, if the prompts do not depend on private text
+(docs/privacy.md).
+
+>>> "AutoModelForCausalLM.from_pretrained" in code("causal", (), {})
+True
+>>> sorted(CODE)
+['adapters', 'causal', 'classifier', 'merged', 'own']
+
+>>> NO_GUARANTEE_OF_TEXT
+'no guarantee (ε = ∞): the model may repeat private sentences. Do not release these texts.'
+
 >>> print(front_matter(Card(kind="causal", guarantee=True, base="org/model")))
 ---
 base_model: org/model
@@ -21,7 +36,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +45,6 @@ from fl_sim.clients.models.architectures.model_source import is_registered
 from fl_sim.clients.models.model_spec import AWD_LSTM, MINILM, SMOLLM2
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.formats import format_delta, format_epsilon, format_number, printable
-from fl_sim.reporting import loading_code
-from fl_sim.reporting.release_note import note_on_texts
 from fl_sim.reporting.report import (
     CLASSES_ARE_PUBLIC,
     DETECTED,
@@ -43,8 +56,112 @@ from fl_sim.reporting.report import (
     mechanism_of,
     report,
 )
+from fl_sim.storage.ledger_check import require_ledger
 from fl_sim.storage.model_files import CARD
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder, replace_file
+
+_CAUSAL = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = AutoModelForCausalLM.from_pretrained(".")
+generate = pipeline("text-generation", model=model, tokenizer=tokenizer)
+print(generate(tokenizer.bos_token + "The meeting", max_new_tokens=10)[0]["generated_text"])
+"""
+_ADAPTERS = """\
+from peft import AutoPeftModelForCausalLM
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = AutoPeftModelForCausalLM.from_pretrained(".")  # the model below must be where adapter_config.json says
+words = tokenizer(tokenizer.bos_token + "The meeting", return_tensors="pt")
+print(tokenizer.decode(model.generate(**words, max_new_tokens=10)[0]))
+"""
+_OWN = """\
+from fl_sim.clients.generation import generate
+from fl_sim.clients.generation import Sampling
+from fl_sim.clients.models.language_model import load_model
+from fl_sim.clients.models.model_spec import ModelSpec
+
+model = load_model(ModelSpec(name="."), seed=0)  # model.module is the torch module
+print(generate(model, ["The meeting"], Sampling(max_tokens=10))[0].text)
+"""
+_CLASSIFIER = """\
+import torch
+
+from fl_sim.clients.models.language_model import load_model
+from fl_sim.clients.models.model_spec import ModelSpec
+from fl_sim.clients.tasks import make_task
+
+classes = {classes!r}
+spec = ModelSpec(name=".", pooling={pooling!r}, normalize={normalize!r})
+model = load_model(spec, seed=0, task=make_task("classification", classes))
+batch = model.batch(model.encode(["It rained all day."], [0]))
+with torch.no_grad():
+    probabilities = model.logits(batch)[0, 0].softmax(-1)
+print(dict(zip(classes, probabilities.tolist())))
+"""
+
+CODE = {"causal": _CAUSAL, "adapters": _ADAPTERS, "merged": _OWN, "own": _OWN, "classifier": _CLASSIFIER}
+"""Code by kind: a causal model of transformers, adapters on a model in a folder or on the hub, adapters on a model
+that fl_sim knows by name, an architecture of fl_sim's own, and a classifier."""
+
+NOT_BY_TRANSFORMERS = (
+    "The pipeline `text-classification` of transformers would put a new, random head on this body, because it has no "
+    "head of this form. `head.safetensors` has the head's `weight` and `bias`, in the order of the classes."
+)
+
+
+def code(kind: str, classes: Sequence[str], spec: Mapping[str, Any]) -> str:
+    """Return the code that loads a model of ``kind``, for the folder it lies in.
+
+    Args:
+        kind: a key of :data:`CODE`.
+        classes: that it predicts; none for the next word.
+        spec: the content of its spec.json.
+    """
+    if kind != "classifier":
+        return CODE[kind]
+    made = spec.get("spec") or {}
+    return _CLASSIFIER.format(
+        classes=tuple(classes), pooling=made.get("pooling"), normalize=bool(made.get("normalize"))
+    )
+
+
+NO_GUARANTEE_OF_TEXT = f"{NO_GUARANTEE}: the model may repeat private sentences. Do not release these texts."
+
+_PROTECTED_UNITS = {
+    "epsilon_any": "any user with any entity",
+    "epsilon_stated": "any user with an entity within the stated bound",
+    "epsilon_user": "any user",
+}
+_COVERED = (
+    "post-processing of a model with {epsilon}, δ = {delta}. More texts do not raise ε. Prompts must not be taken from "
+    "private text. What ε leaves out: fl-sim report."
+)
+
+
+def note_on_texts(run: RunFolder) -> dict[str, Any]:
+    """Return the guarantee of texts that the model of a run generates, JSON-ready.
+
+    Returns:
+        ``guarantee`` (whether there is one), ``delta``, ``epsilon`` by the metrics' names (empty without a guarantee;
+        never one at a percentile of the corpus), and ``note``, the same in words.
+
+    Raises:
+        LedgerError: the run's ledger does not support its ε.
+    """
+    require_ledger(run)
+    facts = report(run)
+    epsilon = {
+        unit: facts["epsilon"][unit] for unit in _PROTECTED_UNITS if math.isfinite(facts["epsilon"].get(unit, math.inf))
+    }
+    if not facts["guarantee"] or not epsilon:
+        return {"guarantee": False, "delta": facts["delta"], "epsilon": {}, "note": NO_GUARANTEE_OF_TEXT}
+    words = ", ".join(f"ε {format_epsilon(value)} for {_PROTECTED_UNITS[unit]}" for unit, value in epsilon.items())
+    note = _COVERED.format(epsilon=words, delta=format_delta(facts["delta"]))
+    return {"guarantee": True, "delta": facts["delta"], "epsilon": epsilon, "note": note}
+
 
 _ON_THE_HUB = {
     SMOLLM2: "HuggingFaceTB/SmolLM2-135M-Instruct",
@@ -78,7 +195,7 @@ class Card:
     """What the lines at the top of a card depend on.
 
     Attributes:
-        kind: how the model loads, a key of :data:`fl_sim.reporting.loading_code.CODE`.
+        kind: how the model loads, a key of :data:`fl_sim.reporting.model_card.CODE`.
         guarantee: whether some ε is finite.
         classifies: whether it predicts classes.
         base: the Hugging Face name of the model that training began with, if it has one.
@@ -126,8 +243,8 @@ def card_of(run: RunFolder) -> str:
         _head(facts, card),
         _privacy(run, facts, note),
         _training(run, facts, settings, corpus),
-        f"## How to load it\n\nIn this folder:\n\n```python\n{loading_code.code(kind, classes, spec)}```",
-        *([loading_code.NOT_BY_TRANSFORMERS] if classes else []),
+        f"## How to load it\n\nIn this folder:\n\n```python\n{code(kind, classes, spec)}```",
+        *([NOT_BY_TRANSFORMERS] if classes else []),
         _versions(run),
     ]
     return "\n\n".join(parts) + "\n"
@@ -138,7 +255,7 @@ def pretraining_card(record: Mapping[str, Any], kind: str) -> str:
 
     Args:
         record: the content of its pretraining.json.
-        kind: how it loads, a key of :data:`fl_sim.reporting.loading_code.CODE`.
+        kind: how it loads, a key of :data:`fl_sim.reporting.model_card.CODE`.
     """
     trained = (
         f"Trained by `fl-sim pretrain` on {format_number(record['sentences'])} sentences of text that counts as public "
@@ -146,7 +263,7 @@ def pretraining_card(record: Mapping[str, Any], kind: str) -> str:
         f"{record['perplexity']:.1f}. `pretraining.json` has all settings."
     )
     head = f"{front_matter(Card(kind, guarantee=False))}\n\n# A language model of public text\n\n{trained}"
-    return f"{head}\n\n## How to load it\n\nIn this folder:\n\n```python\n{loading_code.code(kind, (), {})}```\n"
+    return f"{head}\n\n## How to load it\n\nIn this folder:\n\n```python\n{code(kind, (), {})}```\n"
 
 
 def _head(facts: Mapping[str, Any], card: Card) -> str:

@@ -1,9 +1,20 @@
 """Plots of runs: ε against training steps, and utility against ε, of one run or of several overlaid.
 
-Utility is the metric of the task (`fl_sim.storage.utility`): held-out perplexity or held-out error.
+Utility is the metric of the task (`fl_sim.storage.run_folder`): held-out perplexity or held-out error.
 
 Every function draws a new figure (Agg, no pyplot state), so that runs, tests and notebooks are independent. A run
 without a guarantee is never drawn at a finite ε; the plot says "no guarantee (ε = ∞)" instead.
+
+First a run's utility by user: deciles, users by size, entity tokens, and the run beside personal models. At the end
+all files of a finished run for human readers: the report as text, the model's card, and the plots.
+
+Plots by user: They show figures of held-out users' text, without noise, so they are for the corpus's owner, as all
+held-out metrics.
+
+>>> from pathlib import Path
+>>> held_out_figure(RunFolder(Path("runs/first"), config={}, environment={}))
+Traceback (most recent call last):
+fl_sim.storage.run_folder.ResultsError: runs/first: has recorded nothing by user; allowed: a run that has ended
 
 >>> UNITS[HEADLINE]
 'any user + any entity'
@@ -13,6 +24,10 @@ without a guarantee is never drawn at a finite ε; the plot says "no guarantee (
 >>> overlay_figure([], "epsilon")
 Traceback (most recent call last):
 fl_sim.storage.run_folder.ResultsError: no run folder is given; allowed: at least one
+
+>>> run = RunFolder(Path("runs/uedp-seed0"), config={}, environment={})
+>>> run.summary_file.name, run.plots_dir.name
+('summary.txt', 'plots')
 """
 
 from __future__ import annotations
@@ -20,7 +35,7 @@ from __future__ import annotations
 import io
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -36,11 +51,100 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from fl_sim.formats import format_delta, format_epsilon, printable
-from fl_sim.reporting.report import NO_GUARANTEE, has_guarantee, mechanism_of, strategy_of
-from fl_sim.storage.run_folder import ResultsError, RunFolder, replace_file
-from fl_sim.storage.utility import Utility, utility_of
+from fl_sim.reporting import model_card, report
+from fl_sim.reporting.report import (
+    NO_GUARANTEE,
+    PARTS,
+    has_guarantee,
+    mechanism_of,
+    metric_words,
+    size_words,
+    strategy_of,
+)
+from fl_sim.storage.run_folder import ResultsError, RunFolder, Utility, replace_file, utility_of
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
 from fl_sim.strategies.mechanism import Mechanism
+
+_COLOURS = {"start": "#666666", "run": "#0072B2", "alone": "#E69F00", "continued": "#CC79A7", "personal": "#009E73"}
+_WORDS = {"start": "start", "run": "this run", "alone": "user alone", "continued": "run + user"}
+_POINT = "#0072B2"
+
+
+def held_out_figure(run: RunFolder) -> Figure:
+    """Draw a run's utility by user; lower is better in every panel.
+
+    Raises:
+        ResultsError: the run has recorded nothing by user.
+    """
+    facts, personal = (run.result or {}).get("held_out"), run.personal
+    if not facts:
+        raise ResultsError(f"{run.path}: has recorded nothing by user; allowed: a run that has ended")
+    metric = facts["deciles"]["metric"]
+    figure = Figure(figsize=(12.0 if personal else 9.6, 4.2), layout="constrained")
+    axes = figure.subplots(1, 4 if personal else 3, sharey=True, width_ratios=[4, 4, 2, *([3] if personal else [])])
+    _draw_deciles(axes[0], facts["deciles"]["values"], facts["figures"][metric])
+    sizes = {size_words(row): row[metric] for row in facts["by_sentences"]}
+    _draw_points(axes[1], sizes, "sentences of a user")
+    parts = {PARTS[name].replace(" ", "\n", 1): row[metric] for name, row in facts["by_mention"].items()}
+    _draw_points(axes[2], parts, "entities" if parts else "no places of tokens")
+    if personal:
+        _draw_personal(axes[3], personal)
+    for panel in axes:
+        panel.grid(axis="y", color="#E3E3E3", linewidth=0.7)
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel(f"held-out {metric_words(metric)}")
+    figure.suptitle(
+        f"Utility by user: {facts['sentences']:,} held-out sentences of {facts['users']:,} users, 95 % intervals",
+        x=0.01, ha="left", fontsize="medium",
+    )  # fmt: skip
+    return figure
+
+
+def _draw_deciles(axes: Axes, values: Sequence[float], overall: Mapping[str, float]) -> None:
+    axes.axhspan(*_ends(overall), color=_POINT, alpha=0.15, linewidth=0)
+    axes.axhline(overall["value"], color=_POINT, linewidth=1, linestyle="--")
+    axes.plot(10 * np.arange(1, len(values) + 1), values, color=_POINT, marker="o", markersize=4)
+    axes.set_xlabel("users, % (dashed: over all text)")
+    axes.set_xlim(0, 100)
+
+
+def _draw_points(axes: Axes, figures: Mapping[str, Mapping[str, float]], label: str) -> None:
+    """Draw figures side by side, with their intervals where they have one."""
+    places = np.arange(len(figures))
+    values = np.array([figure["value"] for figure in figures.values()])
+    ends = np.array([_ends(figure) for figure in figures.values()]).reshape(-1, 2)
+    errors = np.abs(ends.T - values)
+    axes.errorbar(places, values, yerr=errors, color=_POINT, fmt="o", markersize=4, capsize=3, linewidth=1.4)
+    axes.set_xticks(places, list(figures), fontsize="small")
+    axes.set_xlim(-0.6, max(len(figures), 1) - 0.4)
+    axes.set_xlabel(label)
+
+
+def _draw_personal(axes: Axes, personal: Mapping[str, Any]) -> None:
+    """Draw one line per user over the four models, and the figures over all users."""
+    names = list(personal["figures"])
+    places = np.arange(len(names))
+    words = _WORDS | {"personal": personal["trained"].get("personal", "").replace("of rank ", "")}
+    for values in zip(*(personal["by_user"][name] for name in names), strict=True):
+        axes.plot(places, values, color="#BBBBBB", linewidth=0.6, zorder=1)
+    for place, name in zip(places, names, strict=True):
+        figure = personal["figures"][name]
+        errors = [[abs(end - figure["value"])] for end in _ends(figure)]
+        axes.errorbar(
+            place, figure["value"], yerr=errors, color=_COLOURS[name], fmt="o", markersize=5, capsize=3, zorder=3
+        )
+    axes.set_xticks(places, [words[name].replace(" ", "\n", 1) for name in names], fontsize="small")
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.set_xlabel(f"{personal['users']:,} users, second halves")
+
+
+def _ends(figure: Mapping[str, float]) -> tuple[float, float]:
+    """Return the ends of an interval; the figure itself where there is none."""
+    value = figure["value"]
+    low, high = (value if math.isnan(figure[end]) else figure[end] for end in ("low", "high"))
+    return low, high
+
 
 EPSILON_FILE = "epsilon_against_steps.png"
 UTILITY_FILE = "utility_against_epsilon.png"
@@ -466,3 +570,12 @@ def _say_no_guarantee(axes: Axes, epsilon_axis: Axis) -> None:
         0.5, 0.5, NO_GUARANTEE, transform=axes.transAxes, ha="center", va="center", fontsize="x-large",
         backgroundcolor="white",
     )  # fmt: skip
+
+
+def present(run: RunFolder) -> None:
+    """Write summary.txt, the model's card and the plots of ``run`` anew; no plots of an interrupted run."""
+    replace_file(run.summary_file, report.summary(run).encode())
+    if run.model_dir.is_dir():
+        model_card.write_card(run)
+    if run.finished:
+        write_run_plots(run)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fl_sim.research.uedp_paper.figure_records import Record
     from fl_sim.research.uedp_paper.make_figure import FigureResult
-    from fl_sim.search.batch import Ending
+    from fl_sim.search.sweep import Ending
 
 _DATA = Path("..") / "shared" / "data"
 _OUT = Path("runs") / "reproduce"
@@ -159,7 +159,7 @@ def _make_with_progress(args: argparse.Namespace, name: str, path: Path) -> Figu
 
     from fl_sim.research.uedp_paper.figures import load_figure
     from fl_sim.research.uedp_paper.make_figure import FigureJob, make_figure
-    from fl_sim.search.batch import INTERRUPTED
+    from fl_sim.search.sweep import INTERRUPTED
 
     console = Console(stderr=True, quiet=args.quiet, soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

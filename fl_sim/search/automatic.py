@@ -31,8 +31,7 @@ from fl_sim.experiments.cost import CLIPPING, seconds_per_sentence, threads_of, 
 from fl_sim.experiments.plan.guarantees import EnforcedBounds, Protected
 from fl_sim.experiments.run_inputs import build_model, held_out_split, task_of
 from fl_sim.search.planner import Goal, propose
-from fl_sim.search.private_run import PrivateRun, PublicText
-from fl_sim.search.settings_search import DESCRIPTION, Search, Tried, tune
+from fl_sim.search.settings_search import DESCRIPTION, PrivateRun, PublicText, Search, Tried, tune
 from fl_sim.storage import environment
 
 TARGET = 8.0

@@ -7,6 +7,33 @@
 Trying settings on private data is itself a release: the choice of the best setting depends on all runs. The table has
 the ε of all runs together, from their ledgers, beside the ε of each.
 
+First its points: a grid, or random draws, on top of a base configuration; then a batch of runs.
+
+The file of a sweep:
+
+base = "conll2003_uedp.toml"      # relative to this file; without it, the defaults
+seeds = [0, 1, 2]                 # every point runs once per seed
+
+[set]                             # settings of all points
+rounds = 10
+
+[grid]                            # every combination
+"privacy.user_cap" = [1, 2, 5]
+
+[random]                          # alone, or draws at each point of the grid
+samples = 8
+seed = 0
+[random.keys]
+"server.learning_rate" = { low = 0.1, high = 3.0, log = true }
+"server.momentum" = { choices = [0.0, 0.9] }
+
+>>> sweep = Sweep(seeds=(0, 1), grid={"privacy.user_cap": (1, 2)})
+>>> [point.name for point in sweep.points()]
+['point0000-seed0', 'point0000-seed1', 'point0001-seed0', 'point0001-seed1']
+
+>>> list(run_batch({"bad": RunConfig(out="/dev/null/run")}))  # doctest: +ELLIPSIS
+[Ending(name='bad', status='failed', reason='/dev/null/run: is a file, or lies below one; a run needs a folder')]
+
 >>> row = dict.fromkeys(("noise_multiplier", "mean", "deviation", *EPSILONS), 2.0)
 >>> row |= {"settings": {"privacy.q_s": 0.1}, "runs": 1, "failed": {}}
 >>> print(as_markdown({"metric": "perplexity", "rows": [row], "all_runs": {"note": ""}}).strip())
@@ -17,21 +44,351 @@ the ε of all runs together, from their ledgers, beside the ε of each.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import multiprocessing
+import os
+import signal
 import statistics
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fl_sim.config import ConfigError
-from fl_sim.files import owner_only, read_bytes
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fl_sim.config import ConfigError, RunConfig, read_toml
+from fl_sim.files import owner_only, read_bytes, remove_temporaries
 from fl_sim.formats import format_epsilon, markdown_cell, numbered, printable, round_up
-from fl_sim.search.batch import DONE, FAILED, claim_folder, run_batch
-from fl_sim.search.sweep_points import Point, Sweep
-from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder, decode, encode, replace_file
+from fl_sim.stop_signals import Stopped, follow_parent, raising_stops, stops_deferred, stops_handled_by, stops_seen
+from fl_sim.storage.run_claim import tidy
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, decode, encode, replace_file
+from fl_sim.strategies.primitives import streams
+
+MOST_RUNS = 10_000
+
+_OWN_KEYS = ("seed", "out")  # every run of a sweep has its own
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Range(_Strict):
+    """The distribution of a random setting: uniform from ``low`` to ``high`` (or log-uniform), or over ``choices``."""
+
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    choices: tuple[Any, ...] | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Range:
+        bounds = self.low is not None and self.high is not None
+        if bounds == (self.choices is not None) or (self.low is None) != (self.high is None):
+            raise ValueError("allowed: either low and high, or choices")
+        if self.low is not None and self.high is not None:
+            if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+                raise ValueError(f"low is {self.low:g} and high is {self.high:g}; allowed: low below high")
+            if self.log and self.low <= 0:
+                raise ValueError(f"low is {self.low:g}; allowed with log: above 0")
+        return self
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """Return one value."""
+        if self.choices is not None:
+            return self.choices[int(rng.integers(len(self.choices)))]
+        low, high = float(self.low or 0.0), float(self.high or 0.0)
+        value = math.exp(rng.uniform(math.log(low), math.log(high))) if self.log else rng.uniform(low, high)
+        return float(f"{value:.4g}")  # short enough for a table, and exactly the value that runs
+
+
+class RandomSearch(_Strict):
+    """Draws from the ranges of several keys.
+
+    Attributes:
+        samples: number of draws.
+        seed: of the draws.
+        keys: range of each key.
+    """
+
+    samples: int = Field(ge=1, le=MOST_RUNS)
+    seed: int = Field(default=0, ge=0)
+    keys: dict[str, Range] = Field(min_length=1)
+
+
+class Sweep(_Strict):
+    """The content of a sweep's file.
+
+    Attributes:
+        base: path of the base configuration; None for the defaults.
+        seeds: every point runs once per seed.
+        metric: a figure of the run's result; lower is better.
+        set: settings of all points.
+        grid: values by key, in every combination.
+        random: draws, instead of a grid or at each of its points.
+    """
+
+    base: str | None = None
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    metric: str = "perplexity"
+    set: dict[str, Any] = {}
+    grid: dict[str, tuple[Any, ...]] = {}
+    random: RandomSearch | None = None
+
+    @model_validator(mode="after")
+    def _something_varies(self) -> Sweep:
+        if not self.grid and self.random is None:
+            raise ValueError("neither a grid nor a random search; allowed: [grid] with lists, or [random]")
+        if min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds is {list(self.seeds)}; allowed: different integers of at least 0")
+        for key, values in self.grid.items():
+            if not values:
+                raise ValueError(f"grid.{key} is empty; allowed: a list of values")
+        varied = [*self.set, *self.grid, *(self.random.keys if self.random else {})]
+        for key in varied:
+            if key in _OWN_KEYS:
+                raise ValueError(f"{key} cannot be set; every run of a sweep has its own (seeds)")
+            if varied.count(key) > 1:
+                raise ValueError(f"{key} is given twice; allowed: in one of set, grid and random")
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path) -> Sweep:
+        """Return the sweep of a file, with its base and all of its configurations checked.
+
+        Raises:
+            ConfigError: the file is invalid; names the file and the key.
+        """
+        try:
+            sweep = cls.model_validate(read_toml(path))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            reason = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
+            raise ConfigError(f"{path}: {f'{where}: ' if where else ''}{reason}") from error
+        if sweep.base is not None:
+            sweep = sweep.model_copy(update={"base": str(Path(path).absolute().parent / sweep.base)})
+        try:
+            for point in sweep.points():
+                sweep.config(point)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+        return sweep
+
+    def points(self) -> list[Point]:
+        """Return all runs in a fixed order: setting by setting, each with every seed.
+
+        Every run has its own root seed, so the noise of two runs is independent and their ε compose.
+        """
+        runs = []
+        for number, settings in enumerate(self._settings()):
+            if (number + 1) * len(self.seeds) > MOST_RUNS:
+                raise ConfigError(f"the sweep has more than {MOST_RUNS} runs; allowed: at most so many")
+            runs += [Point(number, dict(settings), seed, _seed_of_run(seed, number)) for seed in self.seeds]
+        return runs
+
+    def config(self, point: Point, out: Path | None = None) -> RunConfig:
+        """Return the configuration of one run; :class:`ConfigError` if it is impossible."""
+        over = {"engine.name": "inline", **self.set, **point.settings, "seed": point.run_seed}
+        if out is not None:
+            over["out"] = str(out)
+        return RunConfig.load(self.base, over)
+
+    def _settings(self) -> Iterator[Mapping[str, Any]]:
+        corners = itertools.product(*([(key, value) for value in values] for key, values in self.grid.items()))
+        search = self.random
+        for corner in corners:
+            if search is None:
+                yield dict(corner)
+                continue
+            for sample in range(search.samples):
+                rng = streams.generator(search.seed, "sweep", sample)
+                yield dict(corner) | {key: search.keys[key].draw(rng) for key in search.keys}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run of a sweep.
+
+    Attributes:
+        number: of the setting, from 0; runs that differ in the seed alone share it.
+        settings: varied values by key.
+        seed: of the sweep, names the repetition.
+        run_seed: root seed of the run.
+    """
+
+    number: int
+    settings: Mapping[str, Any]
+    seed: int
+    run_seed: int
+
+    @property
+    def name(self) -> str:
+        """Return the name of the run's folder."""
+        return f"point{self.number:04d}-seed{self.seed}"
+
+
+def _seed_of_run(seed: int, number: int) -> int:
+    return streams.derived_seed(seed, "sweep run", number) % 2**63
+
+
+DONE, FAILED = "done", "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended.
+
+    Attributes:
+        name: of the run.
+        status: ``done``, ``interrupted``, ``failed`` or ``diverged``.
+        reason: of a failure or divergence, in one line; the name of the signal that interrupted.
+    """
+
+    name: str
+    status: str
+    reason: str = ""
+
+
+def claim_folder(out: Path, name: str, described: Mapping[str, Any], noun: str) -> None:
+    """Create the folder of many runs, or check that it is the folder of the same.
+
+    Args:
+        out: the folder.
+        name: of the file in it that describes them.
+        described: what they are, JSON-ready.
+        noun: what they are called in an error.
+
+    Raises:
+        ResultsError: the folder is that of others, or of something else.
+    """
+    described, file = encode(described), out / name
+    remove_temporaries(out)
+    if out.exists() and not out.is_dir():
+        raise ResultsError(f"{out}: is a file; a {noun} needs a folder")
+    if file.exists():
+        try:
+            other = json.loads(read_bytes(file))
+        except (ValueError, RecursionError) as error:
+            raise ResultsError(f"{file}: is corrupt (no JSON)") from error
+        if other != described:
+            raise ResultsError(
+                f"{out}: holds another {noun}; choose another folder, or resume the {noun} that it holds"
+            )
+        return
+    if out.exists() and any(out.iterdir()):
+        raise ResultsError(f"{out}: exists and is not empty; choose another folder")
+    (out / "runs").mkdir(parents=True, exist_ok=True)
+    replace_file(file, json.dumps(described, indent=2).encode() + b"\n")
+
+
+def run_batch(configs: Mapping[str, RunConfig], jobs: int = 1) -> Iterator[Ending]:
+    """Run the unfinished runs of ``configs``, each in the folder of its ``out``; yield how each ended, as it ends.
+
+    A stopped run resumes after its last checkpoint, a finished one is skipped, and a failed one does not stop the
+    others. Ctrl-C, SIGTERM and SIGHUP end each running run after its round and start no other.
+
+    Args:
+        configs: the runs by name.
+        jobs: runs at once; above 1, each in its own process.
+    """
+    if jobs == 1:
+        before = stops_seen()
+        for name, config in configs.items():
+            if (missed := stops_seen()) != before:  # it came in the last round of a run, which finished
+                yield Ending(name, INTERRUPTED, missed[-1])
+                return
+            ending = run_one(name, config)
+            yield ending
+            if ending.status == INTERRUPTED:
+                return
+        return
+    # Spawned, not forked: torch's threads do not survive a fork.
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _prepare_worker) as pool:
+        with stops_deferred():
+            pending = {pool.submit(_run_in_worker, name, config): name for name, config in configs.items()}
+        yield from _endings_in_time(pending, pool)
+
+
+def run_one(name: str, config: RunConfig) -> Ending:
+    """Start, resume or skip one run; return how it ended."""
+    from fl_sim.engines import simulation
+
+    path = Path(config.out or "")
+    try:
+        if (path / "config.json").exists():
+            folder = RunFolder.open(path)
+            if folder.finished:
+                tidy(path)
+            else:
+                folder = simulation.resume(path)
+        else:
+            folder = simulation.run(config)
+    except KeyboardInterrupt as error:
+        return Ending(name, INTERRUPTED, error.name if isinstance(error, Stopped) else "SIGINT")
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
+        return Ending(name, FAILED, " ".join(str(error).split()) or type(error).__name__)
+    if folder.diverged:
+        return Ending(name, DIVERGED, f"in round {folder.last_round}: its model is not finite")
+    if not folder.finished:
+        return Ending(name, INTERRUPTED, (folder.result or {}).get("signal") or "SIGINT")
+    return Ending(name, DONE)
+
+
+def _endings_in_time(pending: dict[Future[Ending], str], pool: ProcessPoolExecutor) -> Iterator[Ending]:
+    """Yield the endings in order of time; after an interrupted one start no further run, but let running rounds end."""
+
+    received: list[str] = []
+
+    def pass_on(name: str) -> None:
+        """Stop the workers, which may have received the signal, too: they take the second for an echo."""
+        received.append(name)
+        for process in list(pool._processes.values()):
+            with suppress(ProcessLookupError):
+                os.kill(process.pid or 0, signal.Signals[name if name != "SIGINT" else "SIGTERM"])
+
+    with stops_handled_by(pass_on):
+        for future in as_completed(pending):
+            if future.cancelled():
+                continue
+            try:
+                ending = future.result()
+            except BrokenProcessPool:
+                ending = Ending(pending[future], FAILED, "its process was killed; start the same again")
+            if ending.status == INTERRUPTED:
+                ending = replace(ending, reason=(received or [ending.reason])[0])
+                for other in pending:
+                    other.cancel()
+            yield ending
+
+
+_stopped_by: list[str] = []
+"""The signals that stopped this worker: calls that wait in its queue cannot be cancelled from outside."""
+
+
+def _prepare_worker() -> None:
+    follow_parent(_stopped_by.append)
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _run_in_worker(name: str, config: RunConfig) -> Ending:
+    if _stopped_by:
+        return Ending(name, INTERRUPTED, _stopped_by[0])
+    with raising_stops():
+        ending = run_one(name, config)
+    if ending.status == INTERRUPTED:
+        _stopped_by.append(ending.reason)
+    return ending
+
 
 EPSILONS = ("epsilon_any", "epsilon_user", "epsilon_user_entity_p95", "epsilon_user_entity_robust_p95")
 

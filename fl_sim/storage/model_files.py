@@ -1,22 +1,51 @@
-"""Checksums of a run's model files, stored in the run's result beside the head of its ledger.
+"""The model files of a run: their checksums, and the lineage kept beside the weights.
 
 A ledger says what was released; the checksums say that the weights in the folder are those. Like the ledger's hashes
 they detect a change, not an adversary who can also rewrite the result.
+
+Checksums stand in the run's result beside the head of its ledger. The lineage is the ledgers of all runs that trained
+the model.
+
+    lineage/lineage.json          heads of the ledgers (oldest first), checksums of the model's files, its own hash
+    lineage/owner.json            private: the corpus and the contribution bounds of every run
+    lineage/<run>/ledger.jsonl    the ledger of each run, with its head (fl_sim.strategies.ledger)
+
+A run's ``model/`` has such a folder, and so has a run that starts from a trained model (``ancestors/``), so that its
+own ε can be computed when the first run is gone. ``spec.json`` and ``config.json`` of a trained model carry a mark, so
+that a model whose lineage was removed is not taken for a public one. The hashes are checksums: they detect a change,
+not an adversary who can write all files.
+
+A model may be given away without ``owner.json``, whose content is as private as the corpus: the fingerprint tells a
+corpus from the one with a user less, and contribution bounds are measured. The other files depend on the data through
+the released models alone; docs/privacy.md, section 9.
 
 >>> import tempfile
 >>> folder = Path(tempfile.mkdtemp())
 >>> _ = (folder / "weights.bin").write_bytes(b"1")
 >>> check(folder, {KEY: checksums(folder)})
+
+>>> read_model(Path("no/such/model")) == Lineage()
+True
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import secrets
+import shutil
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY
+from fl_sim.clients.models.model_spec import AWD_LSTM
 from fl_sim.data_prep.store.textfiles import sha256_of
-from fl_sim.storage.run_folder import ResultsError
+from fl_sim.files import read_bytes
+from fl_sim.storage.run_folder import ResultsError, decode, encode, replace_file
+from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError
 
 KEY = "model_files"
 """Key of the checksums in result.json."""
@@ -26,7 +55,7 @@ CARD = "README.md"
 """The model card, which its owner may edit: no checksum has it, and no ε is read from it."""
 
 LINEAGE = "lineage"
-"""Folder of the lineage in a model's folder (fl_sim.storage.model_lineage), which has hashes of its own."""
+"""Folder of the lineage in a model's folder (fl_sim.storage.model_files), which has hashes of its own."""
 
 
 def checksums(folder: Path) -> dict[str, str]:
@@ -59,3 +88,253 @@ def check(folder: Path, result: Mapping[str, Any]) -> None:
         raise ResultsError(
             f"{folder / wrong[0]}: is not the file that the run wrote; no ε of the run covers this model"
         )
+
+
+FOLDER = LINEAGE
+"""Folder of the lineage in a model's folder."""
+
+ANCESTORS = "ancestors"
+"""Folder of the same files in the folder of a run that starts from a trained model."""
+
+PRETRAINING = "pretraining.json"
+"""Record that ``fl-sim pretrain`` writes: its text is public, so its models have no lineage."""
+
+FORMAT = 1
+_INDEX, _OWNER = "lineage.json", "owner.json"
+_MARK = "fl_sim_trained"
+_MARKED = ("spec.json", "config.json")
+
+
+class LineageError(ResultsError):
+    """A trained model whose lineage is missing or was changed; the message is one line that names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """Describe one run that trained a model.
+
+    Attributes:
+        ledger: its releases.
+        corpus: the fingerprint of its corpus.
+        units: its protected unit by metric, as JSON objects of the layer above.
+        apart_from: fingerprints of corpora that share no user and no entity with this one, as their owner stated.
+    """
+
+    ledger: Ledger
+    corpus: str
+    units: Mapping[str, Any]
+    apart_from: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Describe the runs that trained a model, oldest first; without any, the model counts as public.
+
+    Attributes:
+        ancestors: the known runs.
+        lost: whether some runs are unknown, because a lineage was lost.
+        lost_apart_from: fingerprints of corpora that share no user and no entity with those of the unknown runs, as
+            their owner stated.
+    """
+
+    ancestors: tuple[Ancestor, ...] = ()
+    lost: bool = False
+    lost_apart_from: tuple[str, ...] = ()
+
+
+def read_model(folder: Path) -> Lineage:
+    """Return the lineage of the model in ``folder``; an empty one if fl_sim never trained it on a corpus.
+
+    Raises:
+        LineageError: the model was trained by fl_sim, and its lineage is missing or was changed, or the model was.
+    """
+    base = _base_of_adapter(folder)
+    own = _read_one(folder)
+    return own if base is None else _merged(_read_one(base), own)
+
+
+def _read_one(folder: Path) -> Lineage:
+    """Return the lineage in a model's folder, that of a frozen model under it left out."""
+    if not (folder / FOLDER).is_dir():
+        if _is_trained(folder):
+            raise LineageError(
+                f"{folder / FOLDER}: is missing; what the runs that trained this model released is not known"
+            )
+        return Lineage()
+    lineage, index = _read(folder / FOLDER)
+    for name in changed(index["weights"], _weights(folder)):
+        raise LineageError(f"{folder / name}: is not the file that its run wrote; no ε is known for this model")
+    return lineage
+
+
+def readable_ledgers(folder: Path) -> list[Ledger]:
+    """Return the ledgers that are left in the lineage of the model in ``folder``, even if others are lost."""
+    ledgers = []
+    for file in sorted(folder.glob(f"{FOLDER}/*/{LEDGER_FILE}")):
+        with suppress(LedgerError):
+            ledgers.append(Ledger.read(file.parent))
+    return ledgers
+
+
+def write_model(folder: Path, lineage: Lineage) -> None:
+    """Mark the saved model in ``folder`` as trained, and write the lineage beside it."""
+    for file in (folder / name for name in _MARKED):
+        content = _object(file) if file.is_file() else {}
+        if content and not _is_own_format(content):
+            replace_file(file, json.dumps(content | {_MARK: True}, indent=2).encode() + b"\n")
+    shutil.rmtree(folder / FOLDER, ignore_errors=True)
+    _write(folder / FOLDER, lineage, _weights(folder))
+
+
+def read_ancestors(folder: Path) -> Lineage:
+    """Return the lineage of the initial model of the run in ``folder``; empty if it was public.
+
+    Raises:
+        LineageError: it was changed.
+    """
+    return _read(folder / ANCESTORS)[0] if (folder / ANCESTORS).is_dir() else Lineage()
+
+
+def write_ancestors(folder: Path, lineage: Lineage) -> None:
+    """Write the lineage of the initial model of the run in ``folder``; nothing for a public model."""
+    if lineage != Lineage():
+        _write(folder / ANCESTORS, lineage, {})
+
+
+def ancestor_ledgers(ledger: Ledger) -> list[Ledger]:
+    """Return the ledgers of the runs that a run's own ledger names as its ancestors, as its folder keeps them.
+
+    Raises:
+        LedgerError: one is missing, or is not the one that is named.
+    """
+    kept = []
+    for head in ledger.ancestors:
+        ancestor = Ledger.read(ledger.folder / ANCESTORS / _name_of(head["run"], ledger.folder))
+        if ancestor.run != head["run"]:
+            raise LedgerError(f"{ancestor.folder / LEDGER_FILE}: is not the ledger of the run {head['run']}")
+        ancestor.check_head(head)
+        kept.append(ancestor)
+    return kept
+
+
+def _merged(first: Lineage, second: Lineage) -> Lineage:
+    """Return the lineage of a model on a frozen base: the runs of both, each once."""
+    known = {ancestor.ledger.run: ancestor for ancestor in first.ancestors}
+    for ancestor in second.ancestors:
+        before = known.get(ancestor.ledger.run, ancestor).ledger
+        longer = max(before, ancestor.ledger, key=lambda ledger: len(ledger.entries))
+        known[ancestor.ledger.run] = replace(ancestor, ledger=longer)
+    lost = [lineage.lost_apart_from for lineage in (first, second) if lineage.lost]
+    common = tuple(name for name in (lost[0] if lost else ()) if all(name in others for others in lost))
+    return Lineage(tuple(known.values()), bool(lost), common)
+
+
+def _read(folder: Path) -> tuple[Lineage, dict[str, Any]]:
+    """Return a lineage and the content of its lineage.json."""
+    index = _object(folder / _INDEX)
+    stated = index.pop("hash", None)
+    if stated != _digest(_canonical(index)) or index.get("format") != FORMAT:
+        raise LineageError(f"{folder / _INDEX}: was changed, or is of another version of fl-sim")
+    if not (folder / _OWNER).is_file():
+        raise LineageError(f"{folder / _OWNER}: is missing; without it no ε of two trainings can be computed")
+    if _digest(read_bytes(folder / _OWNER)) != index["owner"]:
+        raise LineageError(f"{folder / _OWNER}: was changed")
+    owner = decode(_object(folder / _OWNER))
+    try:
+        heads = [(_name_of(head["run"], folder), head) for head in index["runs"]]
+        ancestors = [_ancestor(_read_ledger(folder / run, head), owner["runs"][run]) for run, head in heads]
+        return Lineage(tuple(ancestors), index["lost"], tuple(owner["lost_apart_from"])), index
+    except (KeyError, TypeError) as error:
+        raise LineageError(f"{folder}: is corrupt (it lacks {error})") from error
+
+
+def _ancestor(ledger: Ledger, values: Mapping[str, Any]) -> Ancestor:
+    return Ancestor(ledger, str(values["corpus"]), dict(values["units"]), tuple(values["apart_from"]))
+
+
+def _read_ledger(folder: Path, head: Mapping[str, Any]) -> Ledger:
+    ledger = Ledger.read(folder)
+    if ledger.head != head:
+        raise LineageError(f"{folder / LEDGER_FILE}: is not the ledger that {folder.parent / _INDEX} names")
+    return ledger
+
+
+def _write(folder: Path, lineage: Lineage, weights: Mapping[str, str]) -> None:
+    """Write all files of a lineage; lineage.json, without which the others are not read, is the last."""
+    folder.mkdir(parents=True)
+    for ancestor in lineage.ancestors:
+        own = folder / ancestor.ledger.run
+        own.mkdir()
+        for name in (LEDGER_FILE, HEAD_FILE):
+            replace_file(own / name, (ancestor.ledger.folder / name).read_bytes())
+        _read_ledger(own, ancestor.ledger.head)
+    runs = {a.ledger.run: {"corpus": a.corpus, "units": a.units, "apart_from": a.apart_from} for a in lineage.ancestors}
+    # With the salt, the hash of this file in lineage.json does not tell which corpus it was.
+    owner = {"salt": secrets.token_hex(16), "runs": runs, "lost_apart_from": lineage.lost_apart_from}
+    content = json.dumps(encode(owner), indent=2).encode() + b"\n"
+    replace_file(folder / _OWNER, content)
+    index = {
+        "format": FORMAT,
+        "runs": [ancestor.ledger.head for ancestor in lineage.ancestors],
+        "lost": lineage.lost,
+        "weights": dict(weights),
+        "owner": _digest(content),
+    }
+    index["hash"] = _digest(_canonical(index))
+    replace_file(folder / _INDEX, json.dumps(index, indent=2).encode() + b"\n")
+
+
+def _weights(folder: Path) -> dict[str, str]:
+    """Return the checksum of every file of the model, its card and its lineage left out."""
+    return checksums(folder)
+
+
+def _is_trained(folder: Path) -> bool:
+    """Return whether fl_sim saved the model in ``folder`` after training it on a corpus, as far as its files tell.
+
+    A ``spec.json`` alone is enough, because runs of earlier versions set no mark.
+    """
+    contents = [_object(folder / name) for name in _MARKED if (folder / name).is_file()]
+    if any(content.get(_MARK) for content in contents):
+        return True
+    saved_by_us = (folder / "spec.json").is_file() or any(map(_is_own_format, contents))
+    return saved_by_us and not (folder / PRETRAINING).is_file()
+
+
+def _is_own_format(content: Mapping[str, Any]) -> bool:
+    """Return whether a ``config.json`` is one that fl_sim alone writes, so that it needs no mark."""
+    return content.get("model_type") == AWD_LSTM or ARCHITECTURE_KEY in content
+
+
+def _base_of_adapter(folder: Path) -> Path | None:
+    """Return the folder of the frozen model under the adapter in ``folder``; None without an adapter or a folder."""
+    file = folder / "adapter_config.json"
+    name = _object(file).get("base_model_name_or_path") if file.is_file() else None
+    return Path(name) if isinstance(name, str) and name and Path(name).is_dir() else None
+
+
+def _name_of(run: Any, folder: Path) -> str:
+    """Return the folder of a run's ledger; a name that could lead elsewhere is refused."""
+    if not (isinstance(run, str) and run.isalnum()):
+        raise LineageError(f"{folder}: names the run {run!r}; allowed: letters and digits")
+    return run
+
+
+def _object(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(read_bytes(file))
+    except FileNotFoundError as error:
+        raise LineageError(f"{file}: is missing") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise LineageError(f"{file}: is corrupt (no JSON object)") from error
+    if not isinstance(values, dict):
+        raise LineageError(f"{file}: is corrupt (no JSON object)")
+    return values
+
+
+def _canonical(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

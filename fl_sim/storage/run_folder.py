@@ -3,7 +3,7 @@
     config.json        the configuration
     environment.json   commit, versions, machine (fl_sim.storage.environment)
     metrics.jsonl      one row per round, appended during the run
-    computation.json   what the releases are computed from (fl_sim.storage.computation)
+    computation.json   what the releases are computed from (fl_sim.storage.ledger_check)
     order.json         secret seed of the order of sentences: secure noise under a private mention graph alone
     ledger.jsonl       one release record before every release; ledger.head.json (fl_sim.strategies.ledger)
     metrics.parquet    the same rows as metrics.jsonl, written at the end
@@ -12,7 +12,7 @@
     held_out_users.json  losses and errors by held-out user, without names (fl_sim.experiments.held_out_users)
     personal.json      figures of models trained on one user's text (fl_sim.experiments.held_out_users)
     plots/*.png        ε against training steps, utility against ε (fl_sim.reporting.plots)
-    model/             the trained model, with the ledgers behind it (fl_sim.storage.model_lineage) and its card
+    model/             the trained model, with the ledgers behind it (fl_sim.storage.model_files) and its card
                        README.md (fl_sim.reporting.model_card)
     ancestors/         those of a trained model that the run started from
     trackers.json      where its trackers write, for a resumed run (fl_sim.experiments.trackers)
@@ -49,10 +49,15 @@ missing keys.
 JSON has no infinity, and null would make "no guarantee" look like "unknown". So the floats inf, -inf and nan are stored
 as the strings "inf", "-inf" and "nan", and this module reads them as floats. ``None`` is null.
 
+At the end the utility metric of each task, in metrics, result, report and plots; lower is better.
+
 >>> encode({"epsilon": math.inf, "rounds": 3})
 {'epsilon': 'inf', 'rounds': 3}
 >>> decode({"epsilon": "inf"})
 {'epsilon': inf}
+
+>>> UTILITIES["classification"].show(0.125)
+'12.5%'
 """
 
 from __future__ import annotations
@@ -64,15 +69,17 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from fl_sim.files import MOST_LOG_BYTES, naming, owner_only, read_bytes, replace_file
+from fl_sim.formats import nonzero
 
 if TYPE_CHECKING:
-    import pandas as pd  # half a second to import
+    import pandas as pd
 
 RESULT_FORMAT = 1
 """Version of result.json and of the metric names; raised when a reader of an older version would misread them."""
@@ -323,7 +330,7 @@ class RunFolder:
 
         Args:
             result: the content of result.json.
-            present: writes summary and plots (`fl_sim.reporting.presentation`); it can read ``result`` already.
+            present: writes summary and plots (`fl_sim.reporting.plots`); it can read ``result`` already.
         """
         self._closing = {"format": RESULT_FORMAT, **result}
         content = _dump(self._closing, self.result_file, indent=2) + b"\n"
@@ -561,3 +568,37 @@ def _ends_with_newline(path: Path) -> bool:
             return True
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Utility:
+    """The utility metric of a task.
+
+    Attributes:
+        column: its key in a metrics row and in the result (``initial_<column>`` for the starting model).
+        words: its name in texts.
+        reference: key in the result of the utility without a model.
+        reference_words: name of that reference in texts.
+        form: format specification.
+    """
+
+    column: str
+    words: str
+    reference: str
+    reference_words: str
+    form: str
+
+    def show(self, value: float) -> str:
+        """Return a value as text: "not finite" for the figure of a model that has diverged."""
+        return nonzero(value, self.form) if math.isfinite(value) else "not finite"
+
+
+UTILITIES = {
+    "next-word": Utility("perplexity", "held-out perplexity", "unigram_perplexity", "a unigram model", ",.1f"),
+    "classification": Utility("error", "held-out error", "majority_error", "always the most frequent class", ".1%"),
+}
+
+
+def utility_of(run: RunFolder) -> Utility:
+    """Return the utility metric of a run; that of next-word prediction if the run names no task."""
+    return UTILITIES.get(str(run.setting("task")), UTILITIES["next-word"])

@@ -11,9 +11,7 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
-from fl_sim.search.batch import DONE, FAILED
-from fl_sim.search.sweep import read_table, run_sweep
-from fl_sim.search.sweep_points import Sweep
+from fl_sim.search.sweep import DONE, FAILED, Sweep, read_table, run_sweep
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from tests.e2e import without_plots
 from tests.e2e.small_runs import MODEL, QUICK_TO_LOAD
@@ -153,7 +151,7 @@ def test_the_runs_are_the_same_whatever_the_number_of_jobs(
     tmp_path: Path, corpus: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes do one run each, because their imports take most of the time."""
-    monkeypatch.setattr("fl_sim.search.batch._prepare_worker", without_plots.start)
+    monkeypatch.setattr("fl_sim.search.sweep._prepare_worker", without_plots.start)
     sweep = Sweep.load(written(tmp_path, corpus, GRID)).model_copy(update={"seeds": (1,)})
     run_sweep(sweep, tmp_path / "two", jobs=2)
     one, two = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import types
 
-from fl_sim.search import batch
+from fl_sim.search import sweep
 
-_start = batch._prepare_worker
+_start = sweep._prepare_worker
 
 
 def start() -> None:
-    """Do what ``fl_sim.search.batch`` does at the start of a process, and replace the plots."""
+    """Do what ``fl_sim.search.sweep`` does at the start of a process, and replace the plots."""
     _start()
     plots = types.ModuleType("fl_sim.reporting.plots")
     plots.__dict__["write_run_plots"] = lambda run: None

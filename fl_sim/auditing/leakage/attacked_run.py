@@ -55,7 +55,7 @@ from fl_sim.experiments.run_record import Record, read_order
 from fl_sim.experiments.training_text import check_text
 from fl_sim.files import owner_only, read_bytes
 from fl_sim.storage import model_files
-from fl_sim.storage.computation import digest_of
+from fl_sim.storage.ledger_check import digest_of
 from fl_sim.storage.run_folder import ResultsError, RunFolder, decode, encode, replace_file
 
 _LEAST = {

@@ -74,8 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from fl_sim.cli.progress_bar import counting, say
     from fl_sim.data_prep.store.corpus import Corpus
     from fl_sim.experiments.plan.guarantees import EnforcedBounds, Protected
-    from fl_sim.search.planner import Goal, propose
-    from fl_sim.search.users_law import IRC_LAW, START
+    from fl_sim.search.planner import IRC_LAW, START, Goal, propose
     from fl_sim.storage.run_folder import encode
 
     start = time.monotonic()
@@ -134,8 +133,8 @@ def _by_the_law(perplexity: float, best: Settings, users: int, rounds: int) -> d
     Raises:
         ConfigError: the perplexity is not above 0 and below that of the start.
     """
-    from fl_sim.search.users_law import IRC_LAW as LAW
-    from fl_sim.search.users_law import ORIGIN, START
+    from fl_sim.search.planner import IRC_LAW as LAW
+    from fl_sim.search.planner import ORIGIN, START
 
     ratio, factor = best.signal_to_noise, math.exp(2 * LAW.error)
     per_user = users / ratio

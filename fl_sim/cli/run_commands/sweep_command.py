@@ -34,9 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     from fl_sim.cli.progress_bar import counting, say
     from fl_sim.config import ConfigError
-    from fl_sim.search.batch import FAILED
-    from fl_sim.search.sweep import as_text, read_table, run_sweep
-    from fl_sim.search.sweep_points import Sweep
+    from fl_sim.search.sweep import FAILED, Sweep, as_text, read_table, run_sweep
     from fl_sim.stop_signals import exit_status
     from fl_sim.storage.run_folder import INTERRUPTED, encode
 

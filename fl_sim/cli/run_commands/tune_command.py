@@ -63,8 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from fl_sim.config import add_setting
-    from fl_sim.search.private_run import PrivateRun, PublicText
-    from fl_sim.search.settings_search import Search, Tried, rungs, tune
+    from fl_sim.search.settings_search import PrivateRun, PublicText, Search, Tried, rungs, tune
     from fl_sim.stop_signals import exit_status
 
     overrides = run_command.overrides_of(args, _SHORTHANDS)

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _text(run: Run) -> str:
     """Return the figures in words; raise ResultsError if there are none."""
-    from fl_sim.reporting.held_out_words import held_out_lines, personal_lines
+    from fl_sim.reporting.report import held_out_lines, personal_lines
     from fl_sim.storage.run_folder import ResultsError
 
     facts: dict[str, Any] = run.facts()

@@ -27,8 +27,8 @@ import numpy.typing as npt
 from fl_sim.clients.models.architectures.model_source import is_registered
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.formats import format_epsilon
-from fl_sim.storage import model_lineage
-from fl_sim.storage.model_lineage import Ancestor, Lineage, LineageError
+from fl_sim.storage import model_files
+from fl_sim.storage.model_files import Ancestor, Lineage, LineageError
 from fl_sim.strategies.accounting import accountant, calibration
 from fl_sim.strategies.accounting.accountant import Part, RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
@@ -245,7 +245,7 @@ def earlier_of(config: RunConfig, fingerprint: str) -> Earlier:
         return Earlier(fingerprint=fingerprint)
     disjoint = config.privacy.initial_model == DISJOINT
     try:
-        lineage = model_lineage.read_model(folder)
+        lineage = model_files.read_model(folder)
         if lineage.lost and fingerprint not in lineage.lost_apart_from and not disjoint:
             raise LineageError(f"{folder}: rests on an earlier model whose releases are not known")
     except (LineageError, LedgerError) as error:
@@ -254,7 +254,7 @@ def earlier_of(config: RunConfig, fingerprint: str) -> Earlier:
         lineage = Lineage(lost=True)
     earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC)
     earlier.check_graph(config.privacy.mention_graph)
-    earlier.check_seed(config, [*(a.ledger for a in lineage.ancestors), *model_lineage.readable_ledgers(folder)])
+    earlier.check_seed(config, [*(a.ledger for a in lineage.ancestors), *model_files.readable_ledgers(folder)])
     return earlier
 
 
@@ -269,7 +269,7 @@ def earlier_of_record(config: RunConfig, folder: Path, fingerprint: str) -> Earl
     Raises:
         LineageError, LedgerError: they were changed, or the initial model was.
     """
-    lineage = model_lineage.read_ancestors(folder)
+    lineage = model_files.read_ancestors(folder)
     return Earlier(lineage, fingerprint, config.privacy.initial_model == DISJOINT and lineage != PUBLIC)
 
 

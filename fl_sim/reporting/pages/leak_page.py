@@ -20,8 +20,8 @@ from typing import Any
 
 from fl_sim.formats import format_delta, format_epsilon, round_up
 from fl_sim.reporting.leak_words import is_remembered, model_words
+from fl_sim.reporting.pages.charts import IntervalRow, Scale, Series, interval_chart, line_chart
 from fl_sim.reporting.pages.html_page import Page
-from fl_sim.reporting.pages.svg_charts import IntervalRow, Scale, Series, interval_chart, line_chart
 
 _AREA = Scale(0.4, 1.0, (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0), "{:.3g}", guess=0.5)
 _RATE = Scale(0.0, 1.0, (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "{:.1%}")

@@ -20,7 +20,7 @@ from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord
 from fl_sim.research.uedp_paper.figure_training import Plan, PlannedRun, corpus_record, ended_by_panel
 from fl_sim.research.uedp_paper.figures import LeakageFigure
-from fl_sim.search.batch import Ending
+from fl_sim.search.sweep import Ending
 from fl_sim.storage.run_folder import RunFolder
 
 _ATTACKS = "attacks"

@@ -43,9 +43,8 @@ from fl_sim.research.uedp_paper.figures import (
     TargetLine,
     TrainingFigure,
 )
-from fl_sim.search.batch import DONE, FAILED, Ending, run_batch
-from fl_sim.storage.run_folder import DIVERGED, RunFolder
-from fl_sim.storage.utility import utility_of
+from fl_sim.search.sweep import DONE, FAILED, Ending, run_batch
+from fl_sim.storage.run_folder import DIVERGED, RunFolder, utility_of
 from fl_sim.strategies.registry import load_strategy
 
 _WAYS_TO_NOISE = {"privacy.noise_multiplier", "privacy.target_epsilon"}
@@ -156,7 +155,7 @@ def points_of(
 
 
 def run_figure(plan: Plan, jobs: int, observe: Callable[[Ending], None] = lambda _: None) -> list[Ending]:
-    """Run the unfinished runs and return how each ended (:func:`fl_sim.search.batch.run_batch`)."""
+    """Run the unfinished runs and return how each ended (:func:`fl_sim.search.sweep.run_batch`)."""
     endings = []
     for ending in run_batch({run.name: run.config for run in plan.runs}, jobs):
         observe(ending)

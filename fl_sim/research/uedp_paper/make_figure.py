@@ -33,7 +33,7 @@ from fl_sim.research.uedp_paper.figure_records import (
 )
 from fl_sim.research.uedp_paper.figures import EpsilonFigure, Figure, LeakageFigure, TableFigure, TrainingFigure
 from fl_sim.research.uedp_paper.record_pictures import picture_of
-from fl_sim.search.batch import INTERRUPTED, Ending
+from fl_sim.search.sweep import INTERRUPTED, Ending
 from fl_sim.stop_signals import raise_missed_stop
 from fl_sim.storage import environment
 from fl_sim.storage.run_folder import RunFolder, replace_file

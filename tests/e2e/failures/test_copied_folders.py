@@ -12,7 +12,7 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.engines import simulation
 from fl_sim.experiments.experiment import Experiment
-from fl_sim.storage.anchor import Anchor
+from fl_sim.storage.ledger_check import Anchor
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency

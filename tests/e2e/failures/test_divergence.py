@@ -19,9 +19,7 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Classification, HeldOut
 from fl_sim.engines import simulation
 from fl_sim.experiments import evaluation
-from fl_sim.search.batch import DONE
-from fl_sim.search.sweep import as_markdown, read_table, run_sweep
-from fl_sim.search.sweep_points import Sweep
+from fl_sim.search.sweep import DONE, Sweep, as_markdown, read_table, run_sweep
 from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder
 from fl_sim.strategies.ledger import Ledger
 from tests.e2e.small_runs import QUICK_TO_LOAD, command_line, configuration, settings

@@ -20,7 +20,7 @@ from fl_sim.cli.main import main
 from fl_sim.data_prep.corpus_writer import SplitWriter
 from fl_sim.engines import simulation
 from fl_sim.engines.engine import Engine
-from fl_sim.search.batch import INTERRUPTED, run_batch
+from fl_sim.search.sweep import INTERRUPTED, run_batch
 from fl_sim.stop_signals import Stopped, raising_stops, stops_handled_by
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder

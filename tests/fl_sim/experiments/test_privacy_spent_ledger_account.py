@@ -8,7 +8,7 @@ import pytest
 
 import fl_sim
 from fl_sim.experiments.privacy_spent import account_for, read_ledgers
-from fl_sim.storage.model_lineage import ANCESTORS
+from fl_sim.storage.model_files import ANCESTORS
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord, epsilon_of, epsilon_of_any

@@ -12,7 +12,7 @@ import pytest
 
 from fl_sim.flower import app_run
 from fl_sim.flower.app_run import USER, AppRun, PrivateSettings
-from fl_sim.storage.computation import Computation
+from fl_sim.storage.ledger_check import Computation
 from fl_sim.storage.run_folder import ResultsError, rows_of
 from fl_sim.strategies.ledger import Ledger, LedgerError, epsilon_of
 

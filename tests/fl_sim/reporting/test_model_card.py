@@ -23,7 +23,7 @@ from fl_sim.experiments.experiment import Row
 from fl_sim.experiments.released_model import released_model
 from fl_sim.formats import format_epsilon
 from fl_sim.reporting.model_card import card_of
-from fl_sim.storage import model_files, model_lineage
+from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import RunFolder
 from tests import tiny
 
@@ -247,7 +247,7 @@ def test_an_owner_may_edit_the_card(run: RunFolder) -> None:
     try:
         (run.model_dir / "README.md").write_text("license: mine")
         released_model(run)
-        assert len(model_lineage.read_model(run.model_dir).ancestors) == 1
+        assert len(model_files.read_model(run.model_dir).ancestors) == 1
         (run.model_dir / "README.md").unlink()  # as of earlier versions
         released_model(run)
     finally:

@@ -16,8 +16,8 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.formats import format_epsilon, percent_down, percent_up
 from fl_sim.reporting import report
-from fl_sim.reporting.presentation import present
-from fl_sim.reporting.release_note import note_on_texts
+from fl_sim.reporting.model_card import note_on_texts
+from fl_sim.reporting.plots import present
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import LedgerError
 from tests.fl_sim.conftest import GUARANTEE

@@ -13,10 +13,9 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.search import automatic, settings_search
 from fl_sim.search.automatic import Automatic, choose_settings, public_text, round_down_to_grid, tuned_file
-from fl_sim.search.batch import DONE, Ending
 from fl_sim.search.planner import Goal, Proposal, Settings
-from fl_sim.search.private_run import PrivateRun, PublicText
-from fl_sim.search.settings_search import as_toml
+from fl_sim.search.settings_search import PrivateRun, PublicText, as_toml
+from fl_sim.search.sweep import DONE, Ending
 from fl_sim.storage import environment
 from fl_sim.storage.run_folder import INTERRUPTED
 from fl_sim.strategies.accounting.accountant import RoundEvent

@@ -18,8 +18,7 @@ from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import EnforcedBounds, Protected
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.search import planner
-from fl_sim.search.planner import Crowd, Goal, Observe, Proposal, capped_mean, propose
-from fl_sim.search.users_law import IRC_LAW, START
+from fl_sim.search.planner import IRC_LAW, START, Crowd, Goal, Observe, Proposal, capped_mean, propose
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit

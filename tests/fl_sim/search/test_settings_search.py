@@ -19,12 +19,11 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.experiments.run_inputs import check_origin
 from fl_sim.search import settings_search
-from fl_sim.search.batch import DONE, FAILED, Ending
-from fl_sim.search.private_run import PrivateRun, PublicText
-from fl_sim.search.settings_search import Search, Tried, candidates, rungs, tune
+from fl_sim.search.settings_search import PrivateRun, PublicText, Search, Tried, candidates, rungs, tune
+from fl_sim.search.sweep import DONE, FAILED, Ending
 from fl_sim.settings_origin import Origin
 from fl_sim.stop_signals import stops_handled_by
-from fl_sim.storage.computation import released_settings
+from fl_sim.storage.ledger_check import released_settings
 from fl_sim.storage.run_folder import INTERRUPTED, ResultsError
 from tests import tiny
 

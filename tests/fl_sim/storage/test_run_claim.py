@@ -9,7 +9,7 @@ import pytest
 
 from fl_sim.api.runs import open_run
 from fl_sim.config import RunConfig
-from fl_sim.search.batch import DONE, claim_folder, run_one
+from fl_sim.search.sweep import DONE, claim_folder, run_one
 from fl_sim.storage import run_claim
 from fl_sim.storage.run_claim import ENCODED, RunClaim, tidy
 from fl_sim.storage.run_folder import RunFolder

@@ -11,7 +11,7 @@ import pytest
 from fl_sim.config import ConfigError
 from fl_sim.experiments.plan.guarantees import Guarantees, Protected
 from fl_sim.experiments.plan.lineage import Earlier
-from fl_sim.storage.model_lineage import Ancestor, Lineage
+from fl_sim.storage.model_files import Ancestor, Lineage
 from fl_sim.strategies.accounting.accountant import Part, composed_epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit

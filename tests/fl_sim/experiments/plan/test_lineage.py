@@ -18,7 +18,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.engines import simulation
 from fl_sim.experiments.privacy_spent import account_for, read_ledgers
 from fl_sim.reporting.report import report
-from fl_sim.storage import model_lineage
+from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon, epsilon, epsilon_before
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -337,7 +337,7 @@ def test_a_public_model_is_as_before(corpus: Path, tmp_path: Path) -> None:
         shutil.rmtree(model / name) if (model / name).is_dir() else (model / name).unlink()
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({k: v for k, v in config.items() if not k.startswith("fl_sim")}))
-    assert model_lineage.read_model(model) == model_lineage.Lineage()  # nothing tells it from a foreign model
+    assert model_files.read_model(model) == model_files.Lineage()  # nothing tells it from a foreign model
     second = run(corpus, tmp_path / "second", **{"model.name": str(model)})
     assert "initial_model" not in (second.result or {})
 
@@ -361,11 +361,11 @@ def test_an_adapter_rests_on_what_trained_its_frozen_base(parent: Path, tmp_path
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(parent / "model")}))
-    (ancestor,) = model_lineage.read_model(adapter).ancestors
+    (ancestor,) = model_files.read_model(adapter).ancestors
     assert ancestor.ledger.run == Ledger.read(parent).run
     shutil.rmtree(parent / "model" / "lineage")
     with pytest.raises(ResultsError, match="lineage: is missing"):
-        model_lineage.read_model(adapter)
+        model_files.read_model(adapter)
 
 
 # --- what a child's folder keeps -------------------------------------------------------------------------------------

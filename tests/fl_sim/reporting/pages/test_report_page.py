@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 import fl_sim
+from fl_sim.reporting.pages.charts import Axis, Line, coinciding, live_chart, style
 from fl_sim.reporting.pages.html_page import _DARK, _LIGHT
-from fl_sim.reporting.pages.live_charts import Axis, Line, coinciding, live_chart, style
 from fl_sim.storage.run_folder import RunFolder
 from tests.browser import NAMES, Tab, browser, chromium
 from tests.fl_sim.conftest import AFTER_LAST_ROUND, GUARANTEE, MakeRun, finished, metrics_row, write_ledger

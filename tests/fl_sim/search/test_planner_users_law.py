@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fl_sim.config import ConfigError
-from fl_sim.search.users_law import IRC_LAW, START, UsersLaw, error_on, fitted, law_of
+from fl_sim.search.planner import IRC_LAW, START, UsersLaw, error_on, fitted, law_of
 
 RECORD = Path(__file__).resolve().parents[3] / "results" / "users_law" / "irc.json"
 LAW = UsersLaw(largest_gain=1.2, half=900.0, error=0.01, lowest=50.0, highest=5000.0, rounds=20)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_sim.reporting.held_out_plots import held_out_figure
-from fl_sim.reporting.held_out_words import held_out_lines, personal_lines
+from fl_sim.reporting.plots import held_out_figure
+from fl_sim.reporting.report import held_out_lines, personal_lines
 from fl_sim.storage.run_folder import RunFolder
 
 
