@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fl_sim.research.secure_sum.lattice_epsilon import ADVERSARIES, Adversary, design_for, epsilon
+from fl_sim.research.secure_sum.noise_shares import DistributedNoise, ShareDesign
+from fl_sim.research.secure_sum.simulated_sum import Node, SecureSum, release
 from fl_sim.strategies.accounting.accountant import RoundEvent, calibrate_noise_multiplier
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.primitives.limits import PrivacyError
-from fl_sim.strategies.secure_sum.lattice_epsilon import ADVERSARIES, Adversary, design_for, epsilon
-from fl_sim.strategies.secure_sum.noise_shares import DistributedNoise, ShareDesign
-from fl_sim.strategies.secure_sum.simulated_sum import Node, SecureSum, release
 
 RATE, DIMENSION, ROUNDS, DELTA = 0.05, 1000, 50, 1e-5
 """q, d, T and δ."""

@@ -2,6 +2,12 @@
 
 Numbers come from the records alone; the description and the finding of a figure come from its file in conf/figures.
 
+First the picture of any record.
+
+>>> from fl_sim.research.uedp_paper.figure_records import find_record
+>>> picture_of(find_record("table2")) is None
+True
+
 >>> _markdown(["curve", "ε"], [["ours", "2.0"]])
 ['| curve | ε |', '|---|---|', '| ours | 2.0 |']
 """
@@ -12,9 +18,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from fl_sim.config import ConfigError
 from fl_sim.formats import format_delta, format_epsilon
 from fl_sim.reporting import plots
+from fl_sim.research.uedp_paper import figure_pictures
+from fl_sim.research.uedp_paper.equal_budgets.budget_pictures import draw_budgets
 from fl_sim.research.uedp_paper.equal_budgets.budget_tables import budget_sentences, budget_tables
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_spread, show_utility
 from fl_sim.research.uedp_paper.figure_records import (
@@ -35,15 +45,25 @@ from fl_sim.research.uedp_paper.figure_records import (
     write_record,
 )
 from fl_sim.research.uedp_paper.figures import PublishedNumber, find_figures, load_figure
-from fl_sim.research.uedp_paper.leakage.attack_tables import (
+from fl_sim.research.uedp_paper.leakage import (
     canary_table,
     conclusions,
+    draw_attacks,
     membership_table,
     name_table,
     verdicts,
 )
-from fl_sim.research.uedp_paper.record_pictures import picture_of
 from fl_sim.storage.run_folder import replace_file
+
+
+def picture_of(record: Record) -> Figure | None:
+    """Return the picture of a record; None for a table."""
+    if isinstance(record, LeakageRecord):
+        return draw_attacks(record)
+    if isinstance(record, TrainingRecord) and record.x == "joint":
+        return draw_budgets(record)
+    return figure_pictures.draw(record)
+
 
 README = "README.md"
 _DPI = 100

@@ -22,7 +22,7 @@ from fl_sim.reporting import plots
 from fl_sim.research.uedp_paper import figure_numbers, figure_training
 from fl_sim.research.uedp_paper.attacked_runs import attacked_panels
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
-from fl_sim.research.uedp_paper.figure_document import section
+from fl_sim.research.uedp_paper.figure_document import picture_of, section
 from fl_sim.research.uedp_paper.figure_records import (
     EpsilonRecord,
     LeakageRecord,
@@ -32,7 +32,6 @@ from fl_sim.research.uedp_paper.figure_records import (
     write_record,
 )
 from fl_sim.research.uedp_paper.figures import EpsilonFigure, Figure, LeakageFigure, TableFigure, TrainingFigure
-from fl_sim.research.uedp_paper.record_pictures import picture_of
 from fl_sim.search.sweep import INTERRUPTED, Ending
 from fl_sim.stop_signals import raise_missed_stop
 from fl_sim.storage import environment

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fl_sim.research.uedp_paper.figure_document import README, section, write_document
+from fl_sim.research.uedp_paper.figure_document import README, picture_of, section, write_document
 from fl_sim.research.uedp_paper.figure_records import (
     AttackedPanelRecord,
     AttackedRunRecord,
@@ -18,7 +18,7 @@ from fl_sim.research.uedp_paper.figure_records import (
     read_record,
     write_record,
 )
-from fl_sim.research.uedp_paper.leakage.attack_tables import (
+from fl_sim.research.uedp_paper.leakage import (
     canary_table,
     conclusions,
     membership_table,
@@ -26,7 +26,6 @@ from fl_sim.research.uedp_paper.leakage.attack_tables import (
     name_table,
     verdicts,
 )
-from fl_sim.research.uedp_paper.record_pictures import picture_of
 from fl_sim.storage.run_folder import ResultsError
 
 SEEDS = (0, 1, 2)

@@ -13,11 +13,10 @@ from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.research.uedp_paper.equal_budgets.budget_points import user_epsilons
 from fl_sim.research.uedp_paper.equal_budgets.budget_tables import budget_tables
 from fl_sim.research.uedp_paper.equal_budgets.comparisons import add_comparisons
-from fl_sim.research.uedp_paper.figure_document import section
+from fl_sim.research.uedp_paper.figure_document import picture_of, section
 from fl_sim.research.uedp_paper.figure_records import CurveRecord, Epsilons, PointRecord, TrainingRecord, spread
 from fl_sim.research.uedp_paper.figure_training import check_settings, points_of
 from fl_sim.research.uedp_paper.figures import CurveSettings, TrainingFigure
-from fl_sim.research.uedp_paper.record_pictures import picture_of
 from fl_sim.storage.run_folder import ResultsError
 from tests.research.uedp_paper.test_figures import training_record
 

@@ -3,7 +3,7 @@
 The ε of a sum rests on one fact alone: the squared norm of each rounded vector is an integer that is at most the public
 bound. :func:`round_within` checks it in whole numbers, so neither rounding errors nor a faulty update can break it.
 
->>> from fl_sim.strategies.secure_sum.discrete_gaussian import seeded_words
+>>> from fl_sim.research.secure_sum.discrete_gaussian import seeded_words
 >>> rotation = Rotation(size=3, seed=7)
 >>> vector = np.array([0.5, -1.0, 2.0])
 >>> bool(np.allclose(rotation.undo(rotation.apply(vector)), vector)), rotation.padded
@@ -22,8 +22,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from fl_sim.research.secure_sum.discrete_gaussian import Integers, Words
 from fl_sim.strategies.primitives import streams
-from fl_sim.strategies.secure_sum.discrete_gaussian import Integers, Words
 
 Floats = npt.NDArray[np.float64]
 

@@ -17,9 +17,9 @@ from functools import cached_property
 
 import numpy as np
 
+from fl_sim.research.secure_sum.discrete_gaussian import LARGEST_STD
+from fl_sim.research.secure_sum.lattice_rounding import MOST_BITS, padded_size
 from fl_sim.strategies.primitives.limits import PrivacyError, check_rate, require
-from fl_sim.strategies.secure_sum.discrete_gaussian import LARGEST_STD
-from fl_sim.strategies.secure_sum.lattice_rounding import MOST_BITS, padded_size
 
 SMOOTHING = 4
 """b²: the variance, in units of the lattice, that the proof takes off the noise to compare it with a Gaussian."""

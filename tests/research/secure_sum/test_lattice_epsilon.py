@@ -10,12 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.strategies.accounting import accountant
-from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency
-from fl_sim.strategies.primitives.limits import PrivacyError
-from fl_sim.strategies.secure_sum.discrete_gaussian import square_parts
-from fl_sim.strategies.secure_sum.lattice_epsilon import (
+from fl_sim.research.secure_sum.discrete_gaussian import square_parts
+from fl_sim.research.secure_sum.lattice_epsilon import (
     ADVERSARIES,
     Adversary,
     _log_ratio_of_lattice,
@@ -23,7 +19,11 @@ from fl_sim.strategies.secure_sum.lattice_epsilon import (
     epsilon,
     log_ratio,
 )
-from fl_sim.strategies.secure_sum.noise_shares import DistributedNoise, ShareDesign
+from fl_sim.research.secure_sum.noise_shares import DistributedNoise, ShareDesign
+from fl_sim.strategies.accounting import accountant
+from fl_sim.strategies.accounting.accountant import RoundEvent
+from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.primitives.limits import PrivacyError
 from tests.research.secure_sum import exact_sums
 
 RATE, POPULATION, MOVE = 0.4, 30, 9

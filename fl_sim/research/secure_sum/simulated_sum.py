@@ -4,7 +4,7 @@ The masks of a protocol such as SecAgg+ are not simulated: :class:`SecureSum` is
 protocol stands for. It keeps a running sum modulo 2^bits, forgets every reply, and opens the sum once, if enough nodes
 survived.
 
->>> from fl_sim.strategies.secure_sum.noise_shares import DistributedNoise
+>>> from fl_sim.research.secure_sum.noise_shares import DistributedNoise
 >>> design = DistributedNoise(population=60, sampling_rate=1.0, dimension=4, bits=18, noise_multiplier=0.05).design()
 >>> total = SecureSum(design)
 >>> for user in range(60):
@@ -23,24 +23,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fl_sim.strategies.primitives import streams
-from fl_sim.strategies.primitives.limits import require
-from fl_sim.strategies.secure_sum.discrete_gaussian import (
+from fl_sim.research.secure_sum.discrete_gaussian import (
     Words,
     discrete_gaussian,
     secure_words,
     seeded_words,
     sum_of_shares,
 )
-from fl_sim.strategies.secure_sum.lattice_rounding import (
-    Floats,
-    Rotation,
-    add_modulo,
-    centred,
-    residues,
-    round_within,
-)
-from fl_sim.strategies.secure_sum.noise_shares import ShareDesign
+from fl_sim.research.secure_sum.lattice_rounding import Floats, Rotation, add_modulo, centred, residues, round_within
+from fl_sim.research.secure_sum.noise_shares import ShareDesign
+from fl_sim.strategies.primitives import streams
+from fl_sim.strategies.primitives.limits import require
 
 Residues = npt.NDArray[np.uint64]
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.strategies.primitives.limits import PrivacyError
-from fl_sim.strategies.secure_sum.discrete_gaussian import (
+from fl_sim.research.secure_sum.discrete_gaussian import (
     Words,
     discrete_gaussian,
     secure_words,
@@ -16,6 +15,7 @@ from fl_sim.strategies.secure_sum.discrete_gaussian import (
     sum_of_shares,
     uniform_below,
 )
+from fl_sim.strategies.primitives.limits import PrivacyError
 from tests.research.secure_sum import exact_sums
 
 DRAWS = 120_000

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fl_sim.research.secure_sum import simulated_sum
+from fl_sim.research.secure_sum.discrete_gaussian import Words, seeded_words
+from fl_sim.research.secure_sum.lattice_rounding import centred
+from fl_sim.research.secure_sum.noise_shares import DistributedNoise, ShareDesign
+from fl_sim.research.secure_sum.simulated_sum import Node, SecureSum, release
 from fl_sim.strategies.primitives.limits import PrivacyError
-from fl_sim.strategies.secure_sum import simulated_sum
-from fl_sim.strategies.secure_sum.discrete_gaussian import Words, seeded_words
-from fl_sim.strategies.secure_sum.lattice_rounding import centred
-from fl_sim.strategies.secure_sum.noise_shares import DistributedNoise, ShareDesign
-from fl_sim.strategies.secure_sum.simulated_sum import Node, SecureSum, release
 from tests.research.secure_sum import exact_sums
 
 CLIP = 2.0

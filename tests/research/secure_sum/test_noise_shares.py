@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fl_sim.research.secure_sum.lattice_rounding import centred, residues
+from fl_sim.research.secure_sum.noise_shares import SMOOTHING, DistributedNoise
 from fl_sim.strategies.primitives.limits import PrivacyError
-from fl_sim.strategies.secure_sum.lattice_rounding import centred, residues
-from fl_sim.strategies.secure_sum.noise_shares import SMOOTHING, DistributedNoise
 
 SETTINGS = DistributedNoise(population=1000, sampling_rate=0.05, dimension=1000, bits=16, dropout=0.3, colluding=3)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fl_sim.strategies.secure_sum.discrete_gaussian import seeded_words
-from fl_sim.strategies.secure_sum.lattice_rounding import (
+from fl_sim.research.secure_sum.discrete_gaussian import seeded_words
+from fl_sim.research.secure_sum.lattice_rounding import (
     Rotation,
     add_modulo,
     centred,
@@ -14,7 +14,7 @@ from fl_sim.strategies.secure_sum.lattice_rounding import (
     residues,
     round_within,
 )
-from fl_sim.strategies.secure_sum.noise_shares import _norm_bound_squared
+from fl_sim.research.secure_sum.noise_shares import _norm_bound_squared
 
 NASTY = {
     "halves": np.full(64, 0.5),

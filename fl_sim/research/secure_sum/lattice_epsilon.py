@@ -4,7 +4,7 @@ docs/privacy.md, section 18, proves it: the probabilities of m shares and of a r
 differ by a factor within e^±λ in every coordinate, λ of the order of 10⁻¹⁷ at σ = 2, and rounding costs nothing. So the
 accountant of Gaussian noise applies, and T·D·λ is added: once to ln δ, twice to ε.
 
->>> from fl_sim.strategies.secure_sum.noise_shares import DistributedNoise
+>>> from fl_sim.research.secure_sum.noise_shares import DistributedNoise
 >>> design = DistributedNoise(
 ...     population=1000, sampling_rate=0.05, dimension=1000, bits=14, noise_multiplier=1.0, dropout=0.3).design()
 >>> [round(epsilon(design, adversary, rounds=50, delta=1e-5), 1) for adversary in ADVERSARIES]
@@ -22,12 +22,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from fl_sim.research.secure_sum.noise_shares import SMOOTHING, DistributedNoise, ShareDesign
 from fl_sim.strategies.accounting.accountant import check_rounds
 from fl_sim.strategies.accounting.calibration import bisect_value
 from fl_sim.strategies.accounting.losses import composition
 from fl_sim.strategies.accounting.losses.privacy_loss import GaussianMixturePair
 from fl_sim.strategies.primitives.limits import PrivacyError, check_delta, require
-from fl_sim.strategies.secure_sum.noise_shares import SMOOTHING, DistributedNoise, ShareDesign
 
 Adversary = Literal["choosing_server", "server", "models"]
 """Who observes: a server that may invite a node to every round, a server that draws cohorts as stated, or someone who
