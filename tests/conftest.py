@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -32,7 +33,12 @@ _guard = Guard()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Run files whole, whatever the ring of their tests, where the command names nothing but files."""
+    """Run files whole, whatever the ring of their tests, where the command names nothing but files.
+
+    Ctrl-C reaches what the tests start, also in a job in the background, for which shells have it ignored.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.markexpr == rings.DEFAULT and all(".py" in argument for argument in config.args):
         config.option.markexpr = ""
 

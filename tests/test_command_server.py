@@ -59,5 +59,8 @@ def test_a_signal_ends_program_and_command(
         assert wait_while_running(program, (tmp_path / "run" / "config.json").exists, 120) is None
         assert len(processes_in(tmp_path)) >= 2  # program and command
         program.send_signal(number)
-        assert program.wait(120) == code
+        try:
+            assert program.wait(120) == code
+        finally:
+            program.kill()  # the end of the block would wait for it
     assert wait_until_none_in(tmp_path) == {}
