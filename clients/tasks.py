@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fl_sim.clients.batches import NO_CLASS, NO_TARGET, Batch, Example, padded, padded_states, positions_of
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.models.model_spec import TaskName
+from fl_sim.clients.models.model_names import TaskName
 
 
 @dataclass(frozen=True, eq=False)

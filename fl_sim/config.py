@@ -39,7 +39,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from fl_sim import config_keys
-from fl_sim.clients.models.model_spec import ModelSpec, TaskName
+from fl_sim.clients.models.model_names import TaskName
+from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.config_keys import Key
 from fl_sim.files import read_bytes
 from fl_sim.plugins import PluginError

@@ -24,7 +24,7 @@ from torch.nn import functional
 from fl_sim.clients.batches import Batch
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.architecture import Architecture
-from fl_sim.clients.models.model_spec import POOLER, Pooling
+from fl_sim.clients.models.model_names import POOLER, Pooling
 
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec

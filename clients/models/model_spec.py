@@ -1,10 +1,6 @@
 """The section ``[model]`` of a configuration: which model a run trains, and which of its parameters.
 
-First the names of tasks, poolings and models that ship. Nothing here imports torch.
-
->>> from typing import get_args
->>> get_args(TaskName), get_args(Pooling)
-(('next-word', 'classification'), ('mean', 'cls', 'last', 'pooler'))
+Nothing here imports torch.
 
 >>> ModelSpec(hidden=64).name
 'small-gpt2'
@@ -23,20 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-SMALL_GPT2 = "small-gpt2"
-SMALL_GPT2_PUBLIC = "small-gpt2-public"
-AWD_LSTM = "awd-lstm"
-SMALL_AWD_LSTM_PUBLIC = "small-awd-lstm-public"
-MINILM = "minilm"
-SMOLLM2 = "smollm2"
-
-POOLER = "pooler"
-
-TaskName = Literal["next-word", "classification"]
-"""What a model predicts (`fl_sim.clients.tasks`)."""
-
-Pooling = Literal["mean", "cls", "last", "pooler"]
-"""The state of a sentence that a classification head reads; ``pooler`` is tanh(W · first state + b), BERT's own."""
+from fl_sim.clients.models.model_names import SMALL_GPT2, SMALL_GPT2_PUBLIC, Pooling
 
 _LATER_KEYS = frozenset(
     {"lora_layers", "begin_token", "end_token", "batch_tokens", "checkpointing", "frozen_precision", "tf32"}

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.models.model_spec import SMOLLM2
+from fl_sim.clients.models.model_names import SMOLLM2
 from fl_sim.clients.worker_resources import free_memory
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.atomic import folder_appearing_at

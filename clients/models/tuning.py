@@ -27,7 +27,7 @@ from torch import nn
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.hub import first_line
-from fl_sim.clients.models.model_spec import MINILM, SMALL_GPT2_PUBLIC, SMOLLM2
+from fl_sim.clients.models.model_names import MINILM, SMALL_GPT2_PUBLIC, SMOLLM2
 from fl_sim.files import read_bytes
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from fl_sim.clients.batches import Examples
 from fl_sim.clients.frozen_states import SentenceStates, open_features
 from fl_sim.clients.gradients.batch_trial import fit_batches, is_tried
 from fl_sim.clients.models.language_model import LanguageModel, load_model
-from fl_sim.clients.models.model_spec import ModelSpec, TaskName
+from fl_sim.clients.models.model_names import TaskName
+from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Task, make_task
 from fl_sim.clients.worker.round_progress import FOLDER as PROGRESS_FOLDER
 from fl_sim.clients.worker_resources import check_reserved, reserved_cores

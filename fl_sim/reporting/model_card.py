@@ -42,7 +42,7 @@ from typing import Any
 
 from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY
 from fl_sim.clients.models.architectures.model_source import is_registered
-from fl_sim.clients.models.model_spec import AWD_LSTM, MINILM, SMOLLM2
+from fl_sim.clients.models.model_names import AWD_LSTM, MINILM, SMOLLM2
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.formats import format_delta, format_epsilon, format_number, printable
 from fl_sim.reporting.report import (

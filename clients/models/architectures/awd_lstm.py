@@ -45,7 +45,7 @@ from fl_sim.clients.errors import ModelError
 from fl_sim.clients.ghost_norms import Contribution, Layer, Product, Record
 from fl_sim.clients.models.architectures.architecture import CONFIG_FILE, WEIGHTS_FILE
 from fl_sim.clients.models.architectures.model_size import check_size
-from fl_sim.clients.models.model_spec import AWD_LSTM
+from fl_sim.clients.models.model_names import AWD_LSTM
 from fl_sim.files import read_bytes
 from fl_sim.strategies.primitives import streams
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.architecture import CONFIG_FILE
 from fl_sim.clients.models.hub import check_folder, first_line
-from fl_sim.clients.models.model_spec import SMALL_GPT2
+from fl_sim.clients.models.model_names import SMALL_GPT2
 from fl_sim.clients.worker_resources import free_memory
 from fl_sim.files import read_bytes
 

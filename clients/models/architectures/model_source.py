@@ -22,7 +22,7 @@ from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY, SETTINGS_KEY, Architecture
 from fl_sim.clients.models.architectures.declared_size import config_of
 from fl_sim.clients.models.architectures.transformer import PRETRAINED
-from fl_sim.clients.models.model_spec import (
+from fl_sim.clients.models.model_names import (
     AWD_LSTM,
     MINILM,
     SMALL_AWD_LSTM_PUBLIC,

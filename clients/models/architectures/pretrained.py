@@ -23,7 +23,7 @@ from fl_sim.clients.models.architectures.declared_size import check_layers
 from fl_sim.clients.models.architectures.gpt2 import Gpt2, Gpt2Body, Gpt2Sizes
 from fl_sim.clients.models.architectures.model_size import check_size
 from fl_sim.clients.models.hub import describe_failure, locate, quiet_transformers
-from fl_sim.clients.models.model_spec import SMALL_GPT2_PUBLIC
+from fl_sim.clients.models.model_names import SMALL_GPT2_PUBLIC
 from fl_sim.clients.models.parameters import DTYPES
 from fl_sim.clients.models.tuning import base_of, is_adapter, merged
 

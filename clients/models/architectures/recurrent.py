@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fl_sim.clients.models.architectures.architecture import Architecture
-from fl_sim.clients.models.model_spec import SMALL_AWD_LSTM_PUBLIC as PUBLIC_NAME
+from fl_sim.clients.models.model_names import SMALL_AWD_LSTM_PUBLIC as PUBLIC_NAME
 
 if TYPE_CHECKING:
     from torch import nn

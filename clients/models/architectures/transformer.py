@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fl_sim.clients.models.architectures.architecture import Architecture
-from fl_sim.clients.models.model_spec import POOLER
+from fl_sim.clients.models.model_names import POOLER
 from fl_sim.clients.models.tokenizers import BUNDLED
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_sim.clients.models.model_spec import AWD_LSTM, SMALL_GPT2
+from fl_sim.clients.models.model_names import AWD_LSTM, SMALL_GPT2
 
 if TYPE_CHECKING:
     from fl_sim.clients.batches import Example

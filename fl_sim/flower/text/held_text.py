@@ -39,7 +39,8 @@ from pydantic import BaseModel, ConfigDict
 
 from fl_sim.clients.batches import NO_CLASS, Examples
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.clients.models.model_spec import ModelSpec, TaskName
+from fl_sim.clients.models.model_names import TaskName
+from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import make_task
 from fl_sim.clients.worker.workspace import Workspace, ready_model, use_reserved
 from fl_sim.data_prep.digests import content_digests, key_check, keyed_digest, named_ownership, user_digests

@@ -15,7 +15,8 @@ from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.models.architectures.awd_lstm import AwdLstm, AwdLstmForNextWord, Masks
 from fl_sim.clients.models.language_model import LanguageModel, ModelError, load_model
 from fl_sim.clients.models.losses import held_out, sentence_losses
-from fl_sim.clients.models.model_spec import SMALL_AWD_LSTM_PUBLIC, ModelSpec
+from fl_sim.clients.models.model_names import SMALL_AWD_LSTM_PUBLIC
+from fl_sim.clients.models.model_spec import ModelSpec
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import AWD, CLASSES, VOCABULARY, examples
 

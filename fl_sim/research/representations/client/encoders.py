@@ -29,7 +29,8 @@ from fl_sim.clients.batches import Batch
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel, load_model
-from fl_sim.clients.models.model_spec import POOLER, ModelSpec, Pooling
+from fl_sim.clients.models.model_names import POOLER, Pooling
+from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Classification
 from fl_sim.research.representations.client.draws import Draw
 from fl_sim.research.representations.client.encoder_inputs import Ragged

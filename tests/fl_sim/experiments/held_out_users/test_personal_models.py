@@ -15,7 +15,7 @@ import pytest
 import fl_sim
 from fl_sim.cli.main import main
 from fl_sim.clients.models.losses import held_out
-from fl_sim.clients.models.model_spec import SMALL_GPT2
+from fl_sim.clients.models.model_names import SMALL_GPT2
 from fl_sim.experiments.held_out_users import personal_models
 from fl_sim.experiments.held_out_users.personal_models import PersonalSettings, personal_changes
 from fl_sim.experiments.released_model import released_model
