@@ -307,8 +307,6 @@ def _add_padded(totals: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[n
     return totals
 
 
-__all__ = ["Corpus", "append_corpus", "write_corpus"]
-
 Rewrite = Callable[[Sentence], Sentence | None]
 """Changes the text of a sentence and moves its mentions with it, or drops the sentence (None)."""
 

@@ -73,10 +73,10 @@ def test_what_is_defined_is_used() -> None:
     for path in modules_of_the_product():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.bases]  # no overrides
-        methods = [f.name for c in classes for f in c.body if isinstance(f, ast.FunctionDef) and not f.decorator_list]
         dead += [
             f"{path.relative_to(REPOSITORY)}: {name}"
-            for name in (*names_defined_in(tree.body), *methods)
+            for body in (tree.body, *(node.body for node in classes))
+            for name in names_defined_in(body)
             if words[name] == 1 and not re.fullmatch(r"__\w+__|_repr_\w+_", name)
         ]
     assert dead == []

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,19 +77,14 @@ class Checkpoint:
         path = folder / _FILE
         if not path.exists():
             return None
-        check_regular(path)
-        try:
-            with safe_open(path, framework="numpy") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-                metadata = dict(file.metadata())
+        with _opened(path) as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            metadata = dict(file.metadata())
             if metadata.pop(_CHECKSUM) != _checksum(tensors, metadata):
                 raise ValueError("its checksum does not match its content")
             optimizer = {k.removeprefix(_OPTIMIZER): v for k, v in tensors.items() if k != _MODEL}
             heads = [dict(json.loads(metadata[name])) for name in (_LEDGER, _FOLDER)]
             return cls(int(metadata[_ROUND]), tensors[_MODEL], optimizer, *heads)
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            reason = f"it has no {error}" if isinstance(error, KeyError) else error
-            raise ResultsError(f"checkpoint {path} is corrupt: {reason}") from error
 
 
 def folder_head_of(folder: Path) -> Mapping[str, Any] | None:
@@ -102,13 +98,21 @@ def folder_head_of(folder: Path) -> Mapping[str, Any] | None:
     path = folder / _FILE
     if not path.exists():
         return None
+    with _opened(path) as file:
+        metadata = file.metadata()
+        return dict(json.loads(metadata[_FOLDER])) if int(metadata[_ROUND]) else None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Give the open file of a checkpoint; what does not fit in the block makes it corrupt."""
     check_regular(path)
     try:
         with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata()
-        return dict(json.loads(metadata[_FOLDER])) if int(metadata[_ROUND]) else None
+            yield file
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ResultsError(f"checkpoint {path} is corrupt: {error}") from error
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ResultsError(f"checkpoint {path} is corrupt: {reason}") from error
 
 
 def _save(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:

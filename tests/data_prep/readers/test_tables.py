@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import lzma
 from pathlib import Path
@@ -12,12 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fl_sim.data_prep.readers.cleaning import cut
 from fl_sim.data_prep.readers.tables import TableOptions, is_held_out, read_table
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError, Sentence
 
 ROWS: list[dict[str, Any]] = [
     {"body": "Ada met Bo. Nobody else came!", "who": "u1", "ents": [{"start": 8, "end": 10, "label": "PER"}]},
@@ -101,26 +97,6 @@ def test_adding_a_user_moves_nobody_else(tmp_path: Path) -> None:
     ]
     assert "test" in read[0].values()
     assert {user: split for user, split in read[0].items() if user != "u0"} == read[1]
-
-
-@st.composite
-def row_and_bounds(draw: st.DrawFn) -> tuple[Sentence, list[tuple[int, int]]]:
-    text = draw(st.text("ab .\n", min_size=1, max_size=30))
-    cuts = sorted(draw(st.sets(st.integers(0, len(text)), max_size=4)) | {0, len(text)})
-    places = st.tuples(st.integers(0, len(text)), st.integers(0, len(text)))
-    spans = {tuple(sorted(place)) for place in draw(st.lists(places, max_size=4))}
-    mentions = tuple(Mention(a, b, "X") for a, b in sorted(spans) if text[a:b].strip())
-    return Sentence("train", "u", text, mentions), list(itertools.pairwise(cuts))
-
-
-@given(row_and_bounds())
-def test_cutting_loses_no_mention_and_no_word(case: tuple[Sentence, list[tuple[int, int]]]) -> None:
-    row, bounds = case
-    parts = list(cut(row, bounds))
-    surfaces = [part.surface(mention).strip() for part in parts for mention in part.mentions]
-    assert sorted(surfaces) == sorted(row.surface(mention).strip() for mention in row.mentions)
-    assert "".join("".join(part.text for part in parts).split()) == "".join(row.text.split())
-    assert all(part.text == part.text.strip() != "" for part in parts)
 
 
 @pytest.mark.parametrize(

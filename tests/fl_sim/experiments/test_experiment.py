@@ -13,8 +13,9 @@ import pytest
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.worker.workspace import open_workspace
 from fl_sim.config import RunConfig
-from fl_sim.data_prep.corpus_writer import Corpus, append_corpus, write_corpus
+from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
 from fl_sim.data_prep.records import ChangedCorpusError, Mention, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import simulation
 from fl_sim.engines.engine import Engine
 from fl_sim.experiments.experiment import Experiment
