@@ -49,10 +49,9 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import CANARIES_FILE, part_folder
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, FileRecord, Manifest, comparable, tool_versions
 from fl_sim.data_prep.store.tagged_store import TaggedStore
-from fl_sim.data_prep.store.textfiles import sha256_of
 from fl_sim.data_prep.taggers.tagger import Marking
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
-from fl_sim.files import owner_only
+from fl_sim.files import owner_only, sha256_of
 
 SEEN_FILE = ".sources.json"
 """Lies beside a manifest: the stamps of the source files when their checksums were taken."""

@@ -43,6 +43,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import hashlib
 import os
 import secrets
 import stat
@@ -94,6 +95,15 @@ def open_regular(path: Path | str) -> BinaryIO:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of the bytes of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open_regular(path) as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def read_bytes(path: Path | str, most: int = MOST_BYTES) -> bytes:

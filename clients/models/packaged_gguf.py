@@ -26,8 +26,7 @@ from fl_sim.clients.models.model_names import SMOLLM2
 from fl_sim.clients.worker_resources import free_memory
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.atomic import folder_appearing_at
-from fl_sim.data_prep.store.textfiles import sha256_of
-from fl_sim.files import read_bytes
+from fl_sim.files import read_bytes, sha256_of
 
 _FORMAT = 1  # raised when the same GGUF file would be converted to other files
 _CHECKSUMS = "checksums.json"

@@ -25,7 +25,7 @@ from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import open_encoded
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.data_prep.store.textfiles import sha256_of
+from fl_sim.files import sha256_of
 
 TOKEN_FILE = "token"
 """The file beside the tokens that holds :attr:`WorkspaceSpec.token`."""

@@ -44,7 +44,7 @@ from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.atomic import folder_appearing_at, require_free
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 from fl_sim.data_prep.store.manifest import FileRecord, fingerprint_of, record_of
-from fl_sim.data_prep.store.textfiles import sha256_of
+from fl_sim.files import sha256_of
 
 SYNTHETIC = "synthetic"
 """The name of the bundled corpus among the sets."""

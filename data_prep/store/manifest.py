@@ -12,8 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.textfiles import sha256_of
-from fl_sim.files import read_bytes
+from fl_sim.files import read_bytes, sha256_of
 from fl_sim.plugins import Registry
 
 MANIFEST_FILE = "manifest.json"

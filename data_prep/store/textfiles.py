@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import hashlib
 import io
 import lzma
 import os
@@ -182,15 +181,6 @@ def decoded_lines(
         raise CorpusError(f"{path}: the compressed file is damaged after line {number}: {error}") from error
     if number == 0:
         raise CorpusError(f"{path}: the file is empty")
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of the bytes of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with open_regular(path) as stream:
-        while block := stream.read(_READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def bytes_read(path: Path) -> int:

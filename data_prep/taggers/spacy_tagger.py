@@ -30,8 +30,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fl_sim.data_prep.records import CorpusError, Mention
-from fl_sim.data_prep.store.textfiles import sha256_of
 from fl_sim.data_prep.taggers.spans import replace_surrogates, shift, split_text, unite
+from fl_sim.files import sha256_of
 
 if TYPE_CHECKING:
     from spacy.language import Language

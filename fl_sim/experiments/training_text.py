@@ -32,9 +32,9 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import encode_split
 from fl_sim.data_prep.store.layout import write_array
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.data_prep.store.textfiles import sha256_of
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments.plan.run_plan import Planned
+from fl_sim.files import sha256_of
 from fl_sim.storage.ledger_check import digest_of
 from fl_sim.strategies.aggregation import Federation
 

@@ -42,8 +42,7 @@ from typing import Any
 
 from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY
 from fl_sim.clients.models.model_names import AWD_LSTM
-from fl_sim.data_prep.store.textfiles import sha256_of
-from fl_sim.files import read_bytes
+from fl_sim.files import read_bytes, sha256_of
 from fl_sim.storage.run_folder import ResultsError, decode, encode, replace_file
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError
 

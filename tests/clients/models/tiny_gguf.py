@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tokenizers.pre_tokenizers import ByteLevel
 
 from fl_sim.clients.models.packaged_gguf import PackagedGguf
-from fl_sim.data_prep.store.textfiles import sha256_of
+from fl_sim.files import sha256_of
 
 LAYERS, HIDDEN, HEADS, KEY_HEADS, INNER = 3, 32, 4, 2, 64
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
