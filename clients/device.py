@@ -67,8 +67,8 @@ def make_repeatable() -> None:
 
     On CUDA that concerns ``index_add_``, ``scatter_add_`` and the backward pass of attention, which are atomic
     otherwise. What torch has no such form of is warned of and still runs: the ledger compares the sums of a repeated
-    round, and counts another sum as another release (docs/privacy.md, section 9). Attention is in order within
-    :func:`in_fixed_order` alone.
+    round, and counts another sum as another release (docs/privacy-accounting.md, section 9). Attention is in order
+    within :func:`in_fixed_order` alone.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts; else it may split sums
     torch.use_deterministic_algorithms(True, warn_only=True)

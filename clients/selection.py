@@ -10,7 +10,7 @@ First by the draw of entities, as ``uedp`` does; then with weights, as the UeDP 
 
 In the UeDP paper's algorithm: A sentence with entities is eligible iff ANY of them is sampled; its weight is the sum
 over its sampled entities. A sentence without entities is an extended entity of its own, sampled with probability q_s.
-Because one sampled entity suffices, q_e does not amplify privacy (docs/privacy.md, section 3).
+Because one sampled entity suffices, q_e does not amplify privacy (docs/privacy-proofs.md, section 3).
 
 >>> ownership = Ownership(  # user 0 has sentences 0 and 1, user 1 has sentence 2; entity 0 is in sentences 0 and 2
 ...     user_offsets=np.array([0, 2, 3]), entity_offsets=np.array([0, 1, 1, 3]),
@@ -100,7 +100,7 @@ def thin(selection: Selection, weights: Weights, round_seed: int) -> Selection:
     """Return the selection with each sentence kept with the probability that is its weight.
 
     A sentence is then sampled with probability q_s·w(s): weights that limit what an entity or a user contributes hold
-    under every client rule (docs/privacy.md, section 15).
+    under every client rule (docs/privacy-proofs.md, section 15).
 
     Args:
         selection: the eligible sentences.

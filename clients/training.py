@@ -118,7 +118,7 @@ class BoundedSum:
     """Accumulate Σ_u w_u·Π_β(x_u) and the votes on an adaptive clip.
 
     Every clipped item (a sentence, or a user if sentences are not clipped) votes whether its norm is within the clip.
-    The votes are one more coordinate of the client update and are bounded with it (docs/privacy.md, section 12).
+    The votes are one more coordinate of the client update and are bounded with it (docs/privacy-proofs.md, section 12).
 
     Args:
         model: the model, with the round's θ.

@@ -16,10 +16,10 @@ Neighbours. No other sentence has a canary's users or mentions its entity. Corpo
 differ by all sentences of one user, or by all sentences that mention one entity. These are the neighbours of a private
 mention graph, where the protected unit is added or removed. They are those of a public mention graph, too: a null
 sentence contributes nothing to any sum, and an absent one contributes nothing either. Limits on contributions
-(docs/privacy.md, section 15) compare sentences that share a user or an entity, in an order keyed by their ids. Canaries
-come last, so all other sentences have the same ids and weights on both sides, and of a canary's equal sentences the
-same number is kept. (With appended parts, which are numbered after the canaries, this holds for limits in a random
-order only.)
+(docs/privacy-proofs.md, section 15) compare sentences that share a user or an entity, in an order keyed by their ids.
+Canaries come last, so all other sentences have the same ids and weights on both sides, and of a canary's equal
+sentences the same number is kept. (With appended parts, which are numbered after the canaries, this holds for limits in
+a random order only.)
 
 The population. N must not depend on which canaries are included. The users of all canaries are therefore enrolled,
 whether their canary is included or not: ``privacy.population`` is the corpus's users and those of the canaries that

@@ -7,7 +7,7 @@ is a function of the name alone. It is a keyed digest, so that whoever lacks the
 test a guess.
 
 Two names with one digest share their draw. Within a corpus that is refused (:func:`entity_digests`); across corpora
-they count as one entity, and ε is of both together (docs/privacy.md, section 15, which bounds the probability).
+they count as one entity, and ε is of both together (docs/privacy-proofs.md, section 15, which bounds the probability).
 
 Digests of what users train on have the key of the names' digests. They are the same whether all users are in one
 corpus or each node holds its own, and so is the seeded noise of a run, which is keyed by what the run is computed

@@ -1,7 +1,7 @@
 """Entity identity: which mentions name the same entity.
 
 Two mentions name the same entity if they have the same key. The key is a function of the mention's characters, so the
-entities of a sentence depend on that sentence alone, as the proof in docs/privacy.md requires. One option,
+entities of a sentence depend on that sentence alone, as docs/privacy.md, section 2, requires. One option,
 :attr:`Identity.link_within_document`, looks at other sentences; a closure keeps the proof valid (section 14 there).
 
 Giving two entities the same key costs no privacy: both are protected together. Giving one entity two keys does: ε then
@@ -288,7 +288,7 @@ class Identity:
         if self.link_within_document:
             warnings.append(
                 "Names are linked within documents: ε of an entity, the robust one too, is about the sentences that "
-                "mention it together with those linked to one (docs/privacy.md, section 14)."
+                "mention it together with those linked to one (docs/privacy-proofs.md, section 14)."
             )
         return tuple(warnings)
 

@@ -1,7 +1,7 @@
 """Link users and the entities that name them: in a chat, who is mentioned writes, too.
 
 A user and an entity are the same person if the user's name has the entity's key. ε of *any user with any entity* then
-covers, for every such person, all that they wrote and all that mentions them (docs/privacy.md, section 15).
+covers, for every such person, all that they wrote and all that mentions them (docs/privacy-proofs.md, section 15).
 
 >>> corpus = Corpus.open("irc")
 >>> entity_of_user = entities_of_users(corpus, "train")

@@ -1,4 +1,4 @@
-"""Adapt the clip to a quantile of the norms, by one noisy count per round (docs/privacy.md, section 12).
+"""Adapt the clip to a quantile of the norms, by one noisy count per round (docs/privacy-proofs.md, section 12).
 
 Every clipped item (a sentence, or a user if sentences are not clipped) votes b − γ, where b = 1 if its norm is within
 the clip. The votes are one more coordinate of the client update.

@@ -234,7 +234,7 @@ class RoundParts:
             round and a keyed hash of the sum (empty for secure noise). Returns the name of the stream of seeded noise,
             empty for the round's own. If it raises, the round releases nothing.
         secure_noise: whether to draw the noise from the operating system instead of the federation's seed. A repeated
-            round is then another release (docs/privacy.md, sections 9 and 10).
+            round is then another release (docs/privacy-accounting.md, sections 9 and 10).
         noise_key: a digest of what the releases are computed from. Seeded noise is a function of seed, key and round,
             so two runs with one seed that differ in anything else have independent noise.
     """
@@ -253,8 +253,8 @@ class BoundedSumStrategy(Strategy):
     """Train by federated averaging in which each round releases one noisy sum of bounded client updates.
 
     Guarantee: against an adversary who observes all T models, the sequence of models is (ε, δ)-UeDP with the ε of
-    :meth:`PrivacyPlan.epsilon_curve` (docs/privacy.md, sections 4 and 5). An adaptive clip releases its noisy count as
-    one more coordinate of the sum, under the same ε (section 12).
+    :meth:`PrivacyPlan.epsilon_curve` (docs/privacy-proofs.md, sections 4 and 5). An adaptive clip releases its noisy
+    count as one more coordinate of the sum, under the same ε (section 12).
 
     Assumptions (section 2): nodes follow the client rule (a reply of too large a norm is discarded), a failed node
     counts as zero, and vocabulary, initial model, N and all rates are public.
@@ -461,7 +461,7 @@ class BoundedSumStrategy(Strategy):
         return total.finish(), sum((reply.votes for reply in accepted), 0.0)
 
     def _add_noise(self, server_round: int, total: Floats, std: float, purpose: str = "noise") -> float:
-        """Add Gaussian noise to a sum in place (docs/privacy.md, section 10): what it holds then may be released.
+        """Add Gaussian noise to a sum in place, which then may be released (docs/privacy-threats.md, section 10).
 
         Args:
             server_round: the round, which keys the seeded noise together with seed and ``noise_key``.

@@ -8,7 +8,7 @@ another consistent pair, which a copy of the head hash kept elsewhere (result.js
 
 A release is recorded, and on disk, *before* it leaves the server. After a crash at any point the ledger holds at least
 what was released: an unfinished last line was never released, and a complete line ahead of the head may have been, so
-it counts. See docs/privacy.md, section 9.
+it counts. See docs/privacy-accounting.md, section 9.
 
 A run that starts from the model of earlier runs names their head hashes as its *ancestors* in its own head, and a run
 is bound to a hash of all that its releases are computed from (:meth:`Ledger.bind`); the hash before its first line
@@ -505,7 +505,7 @@ def _rounds_of(entries: Sequence[Entry]) -> Iterator[tuple[Entry, int]]:
 
     k sums of one round have the same samples and independent noise. Together they are one release of k times the
     coordinates, in which a contribution is at most √k times as long: it counts as one round of noise z/√k
-    (docs/privacy.md, section 9).
+    (docs/privacy-accounting.md, section 9).
     """
     sums = Counter(_samples_of(entry) for entry in entries if entry.terms.noise == "seeded")
     for entry in entries:

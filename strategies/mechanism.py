@@ -19,7 +19,7 @@ First the settings of local training (``[local]``): a user sends gradients, or t
 >>> mechanism = UserLevelDP(
 ...     population=1000, q_u=0.05, q_e=1.0, q_s=1.0, clip_norm=1.0, user_cap=1.0, noise_multiplier=1.0)
 >>> plan = PrivacyPlan(mechanism=mechanism, rounds=50, delta=1e-5)
->>> plan.epsilon_curve(Adjacency(), [50]).round(2)  # docs/privacy.md, section 7: F = 0
+>>> plan.epsilon_curve(Adjacency(), [50]).round(2)  # docs/privacy-accounting.md, section 7: F = 0
 array([2.67])
 >>> round(plan.noise_for(target=2.67, adjacency=Adjacency()), 2)
 1.0
@@ -451,7 +451,7 @@ class PrivacyPlan:
     def epsilon_curve(
         self, adjacency: Adjacency, rounds: Sequence[int], *, robust: bool = False
     ) -> npt.NDArray[np.float64]:
-        """Return ε at the plan's δ after each number of ``rounds`` (docs/privacy.md, section 7).
+        """Return ε at the plan's δ after each number of ``rounds`` (docs/privacy-accounting.md, section 7).
 
         Args:
             adjacency: the protected unit: a user with at most n' sentences, and an entity with a contribution bound.

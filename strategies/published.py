@@ -6,8 +6,8 @@ A sentence is eligible iff at least one of its entities is sampled. Noise, denom
 the paper (:mod:`fl_sim.strategies.accounting.paper_model`).
 
 Guarantee: not the claimed ε, but that of :meth:`Published.event`, user-level accounting in which q_e amplifies nothing
-(docs/privacy.md, section 3). Assumption: the sums of weights are public. With a weight cap, weights depend on other
-users' data, so ε is that of an entity which all users mention.
+(docs/privacy-proofs.md, section 3). Assumption: the sums of weights are public. With a weight cap, weights depend on
+other users' data, so ε is that of an entity which all users mention.
 
 >>> terms = PublishedTerms(
 ...     estimator="f_e_plus", noise="as-stated", user_weights=1000.0, entity_weights=200.0, extended_weights=50.0,
@@ -229,7 +229,7 @@ class Published(Mechanism):
         )
 
     def event(self) -> RoundEvent:
-        """Return the release of user-level DP, because q_e amplifies nothing (docs/privacy.md, section 3).
+        """Return the release of user-level DP, because q_e amplifies nothing (docs/privacy-proofs.md, section 3).
 
         A sentence that mentions the entity may be eligible through another one and change its user's whole update.
         """
@@ -265,7 +265,7 @@ class Published(Mechanism):
     def _warnings(self) -> list[str]:
         warnings = [
             f"{AS_PUBLISHED} is what the paper's accountant says of these settings. It is a claim and no guarantee "
-            "(docs/privacy.md, section 3)."
+            "(docs/privacy-proofs.md, section 3)."
         ]
         if self.terms.noise == "as-coded":
             stated = paper_model.stated_noise(self.noise_multiplier, self.expected_cohort)

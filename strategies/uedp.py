@@ -5,9 +5,9 @@ Removing an entity then moves the sum by at most c per active sentence that ment
 allow 2β per user who mentions it. ``clipping="automatic"`` gives every gradient a norm just below c in place of Π_c, by
 c·g/(‖g‖ + γ); ``clipping="user"`` omits the inner clip, to show what that costs.
 
-Guarantee: (ε, δ) for user-entity adjacency against an adversary who observes all T models (docs/privacy.md, sections 4
-and 5), under the assumptions of its section 2: each gradient depends on one sentence only, and rates, clips, z and N
-are public.
+Guarantee: (ε, δ) for user-entity adjacency against an adversary who observes all T models (docs/privacy-proofs.md,
+sections 4 and 5), under the assumptions of section 2: each gradient depends on one sentence only, and rates, clips,
+z and N are public.
 
 >>> from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 >>> from fl_sim.strategies.mechanism import PrivacyPlan
@@ -41,7 +41,7 @@ STABILITY = 0.01
 class UserEntityDP(Mechanism):
     """Bound each sentence by c and each user by β = ŵ·c, and sample users, entities and sentences.
 
-    The defaults sample sentences and not users, because this gives the smaller ε (docs/privacy.md, section 7).
+    The defaults sample sentences and not users, for the smaller ε (docs/privacy-accounting.md, section 7).
 
     Attributes:
         clipping: ``sentence`` for Π_c, ``automatic`` for c·g/(‖g‖ + γ), or ``user`` to clip only the user's sum.

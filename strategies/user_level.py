@@ -4,9 +4,9 @@ Each user is sampled independently, and the whole client update is clipped to β
 sum of the user's gradients. With ``privacy.sampling = "random_allocation"`` each user takes part in exactly one of
 every ``privacy.epoch_rounds`` rounds instead.
 
-Guarantee: (ε, δ) for one user by the subsampled Gaussian mechanism (docs/privacy.md, section 7), or by random
-allocation (section 16). An entity is protected only as a group of the users who mention it. Assumption: rates, clip, z
-and N are public.
+Guarantee: (ε, δ) for one user by the subsampled Gaussian mechanism (docs/privacy-accounting.md, section 7), or by
+random allocation (section 16). An entity is protected only as a group of the users who mention it. Assumption: rates,
+clip, z and N are public.
 
 >>> from fl_sim.strategies.accounting.adjacency import Adjacency
 >>> from fl_sim.strategies.mechanism import PrivacyPlan

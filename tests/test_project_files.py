@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -38,6 +39,26 @@ def test_the_page_for_contributors_leads_on() -> None:
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert "docs/development.md" in links
     assert [link for link in links if not (REPOSITORY / link).exists()] == []
+
+
+def test_cited_pages_and_sections_exist() -> None:
+    """Code, tests, configurations and pages name pages of docs/, and numbered sections of those on privacy."""
+    suffixes = {".py", ".md", ".toml", ".ipynb", ".json"}
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs").glob("*.md")}
+    wrong, cited = [], 0
+    for name in listed.stdout.split("\0"):
+        path = REPOSITORY / name
+        if path.suffix in suffixes and path.is_file() and not path.is_symlink():
+            text = path.read_text(encoding="utf-8")
+            wrong += [f"{name}: {page}" for page in re.findall(r"(?<![\w/.])docs/[\w/-]+\.md", text)
+                      if not (REPOSITORY / page).is_file()]  # fmt: skip
+            for page, number in re.findall(r"(privacy[\w-]*\.md)\)?,?[\s#(]+sections?[\s#]+(\d+)", text):
+                cited += 1
+                if f"\n## {number}. " not in pages.get(page, ""):
+                    wrong.append(f"{name}: {page}, section {number}")
+    assert wrong == []
+    assert cited > 60
 
 
 def modules_of_the_product() -> list[Path]:

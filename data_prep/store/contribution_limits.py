@@ -3,7 +3,7 @@
 A bound that is *set* and *enforced* is public, whereas one that is read off the corpus is private. The weight of a
 sentence multiplies its sampling rate: weight 0 leaves it out. Weights depend on the mention graph (who owns which
 sentence, and which entities it mentions), public limits and a given order alone, so they are the same on both corpora
-of the guarantee "mention graph public" (docs/privacy.md, section 15).
+of the guarantee "mention graph public" (docs/privacy-proofs.md, section 15).
 
 *Greedy* weights are 0 or 1: sentences are visited in turn, and one is kept if its user and all its entities have room.
 Sentences that compete for fewer entities come first, which keeps more of them. *Proportional* weights keep every

@@ -43,7 +43,7 @@ def add_identity(parser: argparse.ArgumentParser) -> None:
         "--link-within-document",
         action="store_true",
         help="a part of a person's name also stands for the whole name in the same document; "
-        "changes what ε protects (docs/privacy.md, section 14)",
+        "changes what ε protects (docs/privacy-proofs.md, section 14)",
     )
 
 

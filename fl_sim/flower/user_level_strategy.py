@@ -66,9 +66,9 @@ class UserLevelDifferentialPrivacy(Strategy):
     """Train with user-level differential privacy: Poisson sampling, bounded updates, noise once, ε from a ledger.
 
     Guarantee: against an adversary who observes the models of all rounds, the training is (ε, δ)-differentially private
-    for any one user (add or remove all of the user's data), with the ε of :meth:`epsilon` (docs/privacy.md, section 7).
-    It holds for the models of all rounds, the returned one among them, and for nothing else: not for metrics of the app
-    that ``forward_metrics`` lets out, nor for what ``evaluate_fn`` measures on private data.
+    for any one user (add or remove all of the user's data), with the ε of :meth:`epsilon` (docs/privacy-accounting.md,
+    section 7). It holds for the models of all rounds, the returned one among them, and for nothing else: not for
+    metrics of the app that ``forward_metrics`` lets out, nor for what ``evaluate_fn`` measures on private data.
 
     Assumptions: the nodes run :class:`~fl_sim.flower.clipping_mod.UserLevelClipping` (an update that is too long is
     discarded), the server is trusted and keeps cohorts and updates to itself, the initial model is public, and

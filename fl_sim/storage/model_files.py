@@ -17,7 +17,7 @@ not an adversary who can write all files.
 
 A model may be given away without ``owner.json``, whose content is as private as the corpus: the fingerprint tells a
 corpus from the one with a user less, and contribution bounds are measured. The other files depend on the data through
-the released models alone; docs/privacy.md, section 9.
+the released models alone; docs/privacy-accounting.md, section 9.
 
 >>> import tempfile
 >>> folder = Path(tempfile.mkdtemp())

@@ -10,7 +10,7 @@ updates, and everything else that the server uses is public. Every figure is an 
 At the end: ε of a training that continues earlier ones, after their rounds and 1, 2, …, T of its own.
 
 A run that starts from a privately trained model releases its rounds after those of the earlier training. The product
-of all dominating pairs dominates both together (docs/privacy.md, section 9).
+of all dominating pairs dominates both together (docs/privacy-accounting.md, section 9).
 
 >>> event = RoundEvent("uedp", noise_multiplier=1.0, q_u=0.05, q_e=0.5, user_cap=15)
 >>> round(epsilon(event, Adjacency(), rounds=50, delta=1e-5), 2)
@@ -161,9 +161,9 @@ def composed_epsilon(parts: Iterable[Part], delta: float) -> float:
     """Return ε of rounds of several kinds, of several runs on one corpus for instance; inf where none is provable.
 
     Every round is dominated by a pair of its own and the training by the product of the pairs, in any order
-    (docs/privacy.md, section 9). Each kind has its own adjacency: the same user and entity may be exposed differently.
-    Of several proofs for a kind of round, the one with the smallest ε of its own is used. ε is never below that of a
-    kind alone.
+    (docs/privacy-accounting.md, section 9). Each kind has its own adjacency: the same user and entity may be exposed
+    differently. Of several proofs for a kind of round, the one with the smallest ε of its own is used. ε is never below
+    that of a kind alone.
 
     Args:
         parts: the kinds of rounds and their numbers, 0 included; equal kinds are added. Under random allocation also

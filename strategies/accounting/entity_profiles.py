@@ -4,16 +4,17 @@ A *profile* holds, for each user who mentions an entity, the number of that user
 at least 1, int64 (num_users,), largest first. A contribution bound
 (:class:`~fl_sim.strategies.accounting.adjacency.ContributionBound`) bounds a profile by three numbers; the profile
 itself gives a stochastically smaller shift and so a smaller ε. Given the sampled users b, the entity shifts a round's
-sum by at most A·Σ_w b_w·min(K_w, 2ŵ) sentence clips, K_w ~ Binomial(n_w, q_s) (docs/privacy.md, Theorem 1, step (b) and
-remark iv).
+sum by at most A·Σ_w b_w·min(K_w, 2ŵ) sentence clips, K_w ~ Binomial(n_w, q_s) (docs/privacy-proofs.md, Theorem 1, step
+(b) and remark iv).
 
 A profile is the number of sentences of each user that mention the entity. First the distribution of its shift, then
 the accountant, then upper bounds for very many profiles by a limited number of evaluations.
 
 If users are sampled, a round reveals the number of sentences with the entity that belong to sampled users
-(docs/privacy.md, Theorem 1, remark iv). The probability of such a case depends on the profile, its loss does not. So
-every case is discretised once, and a profile takes a weighted sum of cases and one composition. The widths of the grids
-are powers of two, so that profiles share grids too. Detected and missed entities share the cases, at different q_e.
+(docs/privacy-proofs.md, Theorem 1, remark iv). The probability of such a case depends on the profile, its loss does
+not. So every case is discretised once, and a profile takes a weighted sum of cases and one composition. The widths of
+the grids are powers of two, so that profiles share grids too. Detected and missed entities share the cases, at
+different q_e.
 
 ε never decreases when a profile gains users or sentences. So the ε of a profile bounds the ε of every profile that it
 *dominates*: both sorted from the largest, the dominated one has no entry above that of the other.

@@ -5,7 +5,7 @@
 
 The paper states ε without saying how it was computed. Its figures are those of the moments accountant of Abadi et al.
 (2016, arXiv 1607.00133) with integer orders 1 to 64, noise multiplier z and a sampling probability that multiplies the
-users', the entities' and the sensitive share. That ε is a claim and no guarantee (docs/privacy.md, section 3);
+users', the entities' and the sensitive share. That ε is a claim and no guarantee (docs/privacy-proofs.md, section 3);
 :func:`proven_event` describes the same mechanism in terms for which one is proven.
 
 >>> baseline = PublishedSettings("user_level", users=1000, users_per_round=50, noise_multiplier=2.0)

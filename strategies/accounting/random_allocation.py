@@ -2,7 +2,7 @@
 
 The allocations of users and epochs are independent. The rounds of an epoch are not, so an epoch is accounted for as a
 whole; epochs compose as rounds do. A part of an epoch costs what a user costs who takes part in each of its rounds with
-probability 1/t and never twice. Proofs: docs/privacy.md, section 16.
+probability 1/t and never twice. Proofs: docs/privacy-proofs.md, section 16.
 
 * A user alone: the loss of an epoch is that of its atoms.
 * A user with an entity of few users: that of the user together with the entity, where it is smaller.
@@ -14,7 +14,7 @@ First atoms that dominate the privacy loss of one epoch in both directions, then
 then the account of whole epochs for every adjacency.
 
 A user takes part in one of t rounds, chosen uniformly. In units of the user clip the epoch is dominated by
-P = (1/t) Σ_i N(e_i, z²I) against Q = N(0, z²I) (docs/privacy.md, section 16). Under Q the likelihood ratio is
+P = (1/t) Σ_i N(e_i, z²I) against Q = N(0, z²I) (docs/privacy-proofs.md, section 16). Under Q the likelihood ratio is
 S = (1/t) Σ_i E_i with independent E_i = exp(x_i/z − 1/(2z²)), and every hockey-stick divergence of the pair is E f(S)
 with a convex f. So any S' that is larger than S in the convex order bounds both directions. Each E_i, and each sum of
 two sums, is put on a grid of values such that the mass between two grid points goes to both and keeps its mean: this
@@ -25,8 +25,8 @@ The F users who mention the entity take part with one update on the smaller corp
 of them share a round is revealed, and for each of these groups two disjoint sets of rounds: one contains its round on
 the smaller corpus, the other its round on the larger, for the coupling puts a group into different rounds on the two
 corpora. Within a set the round stays hidden and uniform, so that each set is random allocation over its rounds
-(docs/privacy.md, section 16, Theorem 6). A group of m users shifts by m clips, and by m + 1 where the protected user is
-in it.
+(docs/privacy-proofs.md, section 16, Theorem 6). A group of m users shifts by m clips, and by m + 1 where the protected
+user is in it.
 
 >>> forward, reverse = allocation_atoms(noise_multiplier=1.0, epoch_rounds=20, rounds=20, tail=1e-12)
 >>> [round(float(loss.masses.sum() + loss.infinite), 9) for loss in (forward, reverse)]

@@ -1,7 +1,7 @@
 """Clip vectors: Π_r, the projection onto the L2 ball of radius r, bounds one sentence's and one user's contribution.
 
 Π_r(x) = x · min(1, r / ‖x‖) is the projection onto a convex set and therefore 1-Lipschitz; the proof of the guarantee
-(docs/privacy.md) uses this and ‖Π_r(x)‖ ≤ r.
+(docs/privacy-proofs.md) uses this and ‖Π_r(x)‖ ≤ r.
 
 >>> gradient = np.array([3.0, 4.0], dtype=np.float32)
 >>> project(gradient, radius=1.0)

@@ -8,7 +8,7 @@ the low bits of a released double can distinguish two sums (Mironov 2012; for Ga
 counters this in two ways. Its samples keep all 64 bits of their uniforms in the tail, and the noisy sum is rounded to a
 public grid with a step of 2⁻¹¹ to 2⁻¹⁰ standard deviations (the granularity of Google's "Secure Noise Generation",
 2020): the bits below the grid, which carry the leak, are never released. Rounding is post-processing and costs no ε.
-docs/privacy.md, section 10, states what is not proven about it.
+docs/privacy-threats.md, section 10, states what is not proven about it.
 
 >>> gaussian_noise(seed=0, server_round=1, size=3, std=2.0).round(2)
 array([ 1.85, -1.61, -2.21])

@@ -11,7 +11,7 @@ read these numbers, and their conclusions hold together with the stated confiden
 * *fit*: if nothing is sampled, the scores are Gaussian and bound ε directly (Andrew et al. 2023). Otherwise the figure
   is reported and nothing rests on it.
 
-First how far a canary user and a canary entity move a round's sum, as the theorems of docs/privacy.md state it.
+First how far a canary user and a canary entity move a round's sum, as the theorems of docs/privacy-proofs.md state it.
 
 Every sentence of a canary has the same direction and a gradient longer than the clip. A user with k eligible sentences
 then moves the sum by g(k) = min(k, ŵ)/ŵ user clips if sentences are clipped, and by g(k) = [k > 0] otherwise. The shift

@@ -8,11 +8,11 @@ released sums may then differ by at most
 
 where K_f and K' count the eligible sentences with e' of user f (none if e' is not sampled, whatever the round selected)
 and those of u'; else by β for u', and per user who mentions e' by β, or 2β if other sentences of the user take part
-(docs/privacy.md, sections 4, 6). The difference includes the votes on an adaptive clip. It is that of the released
-model times the public denominator, so that a denominator that depends on the data shows, too. Every sentence with e'
-also mentions an entity before e' and one after it; if entities are sampled, one round is drawn in which these two are
-sampled and e' is not. Both protected units own the same sentence, whose gradient is longer than c: without dropout the
-bound is met exactly, and any norm that is computed too small exceeds it.
+(docs/privacy-proofs.md, sections 4, 6). The difference includes the votes on an adaptive clip. It is that of the
+released model times the public denominator, so that a denominator that depends on the data shows, too. Every sentence
+with e' also mentions an entity before e' and one after it; if entities are sampled, one round is drawn in which these
+two are sampled and e' is not. Both protected units own the same sentence, whose gradient is longer than c: without
+dropout the bound is met exactly, and any norm that is computed too small exceeds it.
 
 >>> difference = RoundDifference("one sentence", length=0.05, bound=0.05, entity_sentences=0, user_sentences=1)
 >>> difference.holds, difference.ratio

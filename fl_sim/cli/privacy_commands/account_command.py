@@ -242,7 +242,7 @@ def _text(report: Report) -> str:
             "delta_times_users: how many users' data a mechanism of the same δ might publish outright, on average."
         )
     if "epsilon_as_published" in report:
-        lines.append("epsilon_as_published is the paper's claim, not a guarantee: see docs/privacy.md.")
+        lines.append("epsilon_as_published is the paper's claim, not a guarantee: see docs/privacy-proofs.md.")
     return "\n".join(lines) + "\n"
 
 

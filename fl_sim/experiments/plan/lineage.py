@@ -1,8 +1,8 @@
 """The earlier releases on which a run's initial model rests, and ε of them together with the run's own rounds.
 
 A run that starts from a privately trained model releases more about its corpus than its own rounds: the product of the
-dominating pairs of both trainings dominates them together (docs/privacy.md, section 9). So every ε of the run composes
-the earlier releases, each within the contribution bounds of its own run, with the run's rounds.
+dominating pairs of both trainings dominates them together (docs/privacy-accounting.md, section 9). So every ε of the
+run composes the earlier releases, each within the contribution bounds of its own run, with the run's rounds.
 
 Guarantee: an ε that is stated under a metric holds for a user and an entity that are within the bound of that metric in
 every run that is composed, whether the corpora of the runs are equal, overlap or differ. Runs on corpora that share no

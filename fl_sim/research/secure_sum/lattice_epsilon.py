@@ -1,8 +1,8 @@
 """Compute the ε of secure sums with distributed noise, by a continuous Gaussian that nearly dominates them.
 
-docs/privacy.md, section 18, proves it: the probabilities of m shares and of a randomised rounding of N(0, mσ² − b²)
-differ by a factor within e^±λ in every coordinate, λ of the order of 10⁻¹⁷ at σ = 2, and rounding costs nothing. So the
-accountant of Gaussian noise applies, and T·D·λ is added: once to ln δ, twice to ε.
+docs/privacy-proofs.md, section 18, proves it: the probabilities of m shares and of a randomised rounding of N(0, mσ² −
+b²) differ by a factor within e^±λ in every coordinate, λ of the order of 10⁻¹⁷ at σ = 2, and rounding costs nothing. So
+the accountant of Gaussian noise applies, and T·D·λ is added: once to ln δ, twice to ε.
 
 >>> from fl_sim.research.secure_sum.noise_shares import DistributedNoise
 >>> design = DistributedNoise(

@@ -24,7 +24,7 @@ from fl_sim.strategies.primitives.limits import PrivacyError, check_rate, requir
 SMOOTHING = 4
 """b²: the variance, in units of the lattice, that the proof takes off the noise to compare it with a Gaussian."""
 LEAST_STD = 2
-"""The smallest σ of a share: below it, sums of shares are not close to one Gaussian (docs/privacy.md, section 18)."""
+"""The smallest σ of a share; with less, sums are not close to one Gaussian (docs/privacy-proofs.md, section 18)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 In units of the user clip β = ŵ·c the sum of one round of ``uedp`` shifts by at most ( min(B·K', ŵ) + A·K ) / ŵ, with
 independent B ~ Bernoulli(q_u), K' ~ Binomial(n', q_s), A ~ Bernoulli(q_e), K ~ Binomial(J, q_s); J, the number of
-sentences with the entity that belong to sampled users, is revealed (docs/privacy.md, section 4). If sentences have
-weights, K is a sum of unequal draws. Every truncation is pessimistic: rare small shifts become larger ones, rare large
-ones count as a certain loss.
+sentences with the entity that belong to sampled users, is revealed (docs/privacy-proofs.md, section 4). If sentences
+have weights, K is a sum of unequal draws. Every truncation is pessimistic: rare small shifts become larger ones, rare
+large ones count as a certain loss.
 
 >>> user = user_shift(q_u=0.5, q_s=1.0, user_sentences=3, user_cap=2.0, tail=1e-12)
 >>> user.values, user.probabilities
@@ -123,7 +123,7 @@ def active_sentences(sentences: int, rate: float, mean: float, tail: float) -> D
     """Return an upper bound in distribution on K, a sum of independent draws of unequal rates.
 
     If ``mean`` leaves every sentence its largest rate, K is binomial. Otherwise the tails are the smallest of three
-    that are valid (docs/privacy.md, section 4, *Weights*): those of Binomial(sentences, rate); those of
+    that are valid (docs/privacy-proofs.md, section 15, Lemma 3): those of Binomial(sentences, rate); those of
     Poisson(−mean·ln(1−rate)/rate), as Bernoulli(p) is stochastically at most Poisson(−ln(1−p)), and −ln(1−p)/p
     increases with p; and, for K ≥ t with t ≥ mean + 1, those of Poisson(mean) (Hoeffding 1956, Theorem 4; Anderson and
     Samuels 1967).
@@ -202,8 +202,8 @@ def two_sided_mixture(
     """Return the pair of Theorem 2, which does not reveal the sampled users whose updates the entity reverses.
 
     Where nothing protected takes part both corpora agree; else the larger one is shifts by the number of sampled
-    affected users plus the user's user_share share, and the smaller one by that number the other way (docs/privacy.md,
-    section 5).
+    affected users plus the user's user_share share, and the smaller one by that number the other way
+    (docs/privacy-proofs.md, section 5).
 
     Args:
         user: distribution of min(B·K', ŵ).

@@ -1,10 +1,10 @@
 """Discretise privacy losses: of one round on a grid, and of one revealed case into atoms off any grid.
 
-A round is dominated (docs/privacy.md, sections 4 and 5) by a pair of scalar distributions: in a case that both sides
-reveal, Q = Σ_j r_j N(−t_j, z²) and P = p₀·Q + Σ_i p_i N(s_i, z²), all s_i, t_j ≥ 0. The loss
-ℓ = ln dP/dQ then never decreases in x, so every interval of losses is an interval of x and its masses under P and Q
-are sums of normal probabilities. Both masses of an interval between two grid points are kept exactly and put on its two
-ends ("connect the dots", Doroshenko et al. 2022, arXiv 2207.04380), which dominates the pair in both directions.
+A round is dominated (docs/privacy-proofs.md, sections 4 and 5) by a pair of scalar distributions: in a case that both
+sides reveal, Q = Σ_j r_j N(−t_j, z²) and P = p₀·Q + Σ_i p_i N(s_i, z²), all s_i, t_j ≥ 0. The loss ℓ = ln dP/dQ then
+never decreases in x, so every interval of losses is an interval of x and its masses under P and Q are sums of normal
+probabilities. Both masses of an interval between two grid points are kept exactly and put on its two ends ("connect the
+dots", Doroshenko et al. 2022, arXiv 2207.04380), which dominates the pair in both directions.
 
 The round is a mixture of shifted Gaussians against another. Any grid takes the atoms cheaply.
 

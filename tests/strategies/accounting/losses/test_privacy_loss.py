@@ -131,7 +131,7 @@ def test_robust_activates_the_entity_always() -> None:
 @pytest.mark.parametrize("z", [0.6, 1.0, 3.0])
 @pytest.mark.parametrize("users", [1, 15])
 def test_one_corpus_with_the_user_and_one_with_the_entity(q_e: float, z: float, users: int) -> None:
-    """The crossed reading of adjacency (docs/privacy.md, section 5): never worse than what is printed."""
+    """The crossed reading of adjacency (docs/privacy-proofs.md, section 5): never worse than what is printed."""
     event = RoundEvent("uedp", z, q_u=1.0, q_e=q_e, q_s=0.1, user_cap=10)
     user = dominating_pairs.user_shift(1.0, 0.1, 12, 10, 1e-12)
     entity = dominating_pairs.entity_shift(q_e, dominating_pairs.binomial(users, 0.1, 1e-12), math.inf)
