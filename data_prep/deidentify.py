@@ -44,13 +44,17 @@ from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import CANARIES_FILE
-from fl_sim.data_prep.synthetic.chance import pick
 from fl_sim.data_prep.taggers.categories import Category, category_of
 from fl_sim.files import owner_only
 
 
 def _words(text: str) -> list[str]:
     return text.split()
+
+
+def pick(values: Sequence[str], rng: np.random.Generator) -> str:
+    """Return one of ``values``, uniformly."""
+    return values[int(rng.integers(len(values)))]
 
 
 _FIRST_NAMES = _words("""

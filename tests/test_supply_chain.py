@@ -20,7 +20,7 @@ def requirements() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     named = [*project["dependencies"], *extras["test"], *extras["dev"]]
-    named += [text for extra in ("lora", "generate", "hf", "pii", "representations") for text in extras[extra]]
+    named += [text for extra in ("lora", "hf", "pii", "representations") for text in extras[extra]]
     return [Requirement(text) for text in named if not text.startswith("fl-sim")]
 
 
@@ -83,7 +83,7 @@ def test_the_notice_names_every_dependency_and_every_folder_that_ships_data() ->
         assert re.search(rf"[ |]{re.escape(requirement.name)}[, |]", listed), requirement.name
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     assert data.keys() == {
-        *("fl_sim", "fl_sim.clients", "fl_sim.data_prep", "fl_sim.data_prep.synthetic"),
+        *("fl_sim", "fl_sim.clients", "fl_sim.data_prep"),
         "fl_sim.search",  # settings alone
         *("fl_sim.cli.project_commands", "fl_sim.reporting.pages"),  # templates, script and style of our own
     }

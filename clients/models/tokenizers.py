@@ -1,7 +1,7 @@
 """Turn text into token ids with a public vocabulary.
 
 The vocabulary must be public (docs/privacy.md): the bundled tokenizer was trained on public text only
-(scripts/train_tokenizer.py), and a named one comes with its public model.
+(tools/train_tokenizer.py), and a named one comes with its public model.
 
 >>> vocabulary = Vocabulary("bundled")
 >>> ids = vocabulary.tokenizer("It rained.", add_special_tokens=False)["input_ids"]

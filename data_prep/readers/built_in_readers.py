@@ -194,24 +194,6 @@ class HuggingFaceReader(Reader):
         return raw_corpora.hugging_face(dataset, _table_options(args), cleaning)
 
 
-class SyntheticReader(Reader):
-    """Generates the text of made-up users."""
-
-    help = "made-up users who write about their lives (needs the generate extra)"
-    generated = True
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--users", type=int, default=None, help="how many, all splits together (default: as bundled)"
-        )
-        parser.add_argument("--seed", type=int, default=None, help="default: as bundled")
-
-    def read(self, args: argparse.Namespace, cleaning: Cleaning) -> RawCorpus:
-        from fl_sim.data_prep.readers import raw_corpora
-
-        return raw_corpora.synthetic(args.users, args.seed)
-
-
 class PreparedReader(Reader):
     """Reads a prepared corpus again, with its marks."""
 

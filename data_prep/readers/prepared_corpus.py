@@ -109,6 +109,11 @@ def sentences_of(corpus: Corpus, part: int = 0) -> Iterator[Sentence]:
         yield from _rows(corpus, split, first, first + counts[part])
 
 
+def sentences_of_split(corpus: Corpus, split: str) -> Iterator[Sentence]:
+    """Yield the sentences of a split, of all parts of ``corpus``, in the order of their ids."""
+    return _rows(corpus, split, 0, corpus.manifest.splits[split].sentences)
+
+
 class _LeftOut:
     """Says which sentences of a corpus are left out."""
 

@@ -549,23 +549,6 @@ def hugging_face(dataset: HfDataset, options: TableOptions, cleaning: Cleaning |
     )
 
 
-def synthetic(users: int | None = None, seed: int | None = None) -> RawCorpus:
-    """Return the corpus of our generator, by default the bundled one; needs the ``generate`` extra (Faker)."""
-    try:
-        from fl_sim.data_prep.synthetic.synthetic_corpus import DEFAULT_SEED, DEFAULT_USERS, synthetic_sentences
-    except ImportError as error:
-        raise CorpusError(f"the synthetic corpus needs {error.name}: pip install 'fl-sim[generate]'") from error
-    users = DEFAULT_USERS if users is None else users
-    seed = DEFAULT_SEED if seed is None else seed
-    return RawCorpus(
-        "synthetic",
-        lambda: synthetic_sentences(users, seed),
-        has_gold=True,
-        settings={"kind": "synthetic", "users": users, "seed": seed},
-        tools=("faker",),
-    )
-
-
 def _file_in(source: Path, name: str) -> Path:
     """Return ``source``, or the file ``name`` in that folder, plain or compressed; :class:`CorpusError` if absent."""
     if not source.is_dir():

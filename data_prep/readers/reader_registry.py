@@ -30,11 +30,9 @@ class Reader(Protocol):
 
     Attributes:
         help: what it reads, in a line.
-        generated: whether it makes up text with gold entities, which needs no cleaning and no tagger.
     """
 
     help: str
-    generated: bool = False
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the reader's own flags, such as ``--source``."""
@@ -71,7 +69,6 @@ READERS = Registry(
         "tsv": f"{_MODULE}:TsvReader",
         "parquet": f"{_MODULE}:ParquetReader",
         "hf": f"{_MODULE}:HuggingFaceReader",
-        "synthetic": f"{_MODULE}:SyntheticReader",
         "prepared": f"{_MODULE}:PreparedReader",
     },
     check=_is_reader,

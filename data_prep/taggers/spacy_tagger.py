@@ -158,7 +158,7 @@ class SpacyTagger:
     @functools.cached_property
     def _digest(self) -> str:
         digest = hashlib.sha256()
-        for path in sorted(path for path in self._folder.rglob("*") if path.is_file()):
+        for path in sorted(path for path in self._folder.rglob("*") if path.is_file() and path.name != "README.md"):
             digest.update(f"{path.relative_to(self._folder).as_posix()} {sha256_of(path)}\n".encode())
         return digest.hexdigest()
 

@@ -87,7 +87,7 @@ def prepare(
 
     Args:
         kind: "jsonl", "csv", "conll2003" or another reader by its name, or by import path (docs/corpora.md).
-        source: the file or folder to read, the name of a dataset; None for "synthetic".
+        source: the file or folder to read, the name of a dataset; None for a reader without one.
         out: the corpus's folder.
         tagger: who marks the entities (docs/taggers.md); by default gold marks if the source has them, else the best
             tagger that is installed.
@@ -117,16 +117,14 @@ def prepare(
     reader = load_reader(kind)
     arguments = _arguments(kind, reader, options if source is None else {**options, "source": source})
     raw = read_raw_corpus(kind, arguments, cleaning or Cleaning()).with_preprocessing(preprocessing or Preprocessing())
-    marking = None
-    if not getattr(reader, "generated", False):
-        marking = make_marking(
-            tagger,
-            has_gold=raw.has_gold,
-            entities=entities,
-            high_recall=high_recall,
-            structured=structured,
-            processes=processes,
-        )
+    marking = make_marking(
+        tagger,
+        has_gold=raw.has_gold,
+        entities=entities,
+        high_recall=high_recall,
+        structured=structured,
+        processes=processes,
+    )
     if joined_at is not None and canaries is not None:
         raise CorpusError("canaries is given with joined_at; allowed: when the corpus is made, which fixes N")
     if joined_at is not None:

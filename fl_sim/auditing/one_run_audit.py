@@ -33,7 +33,7 @@ from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.corpus_writer import write_corpus
-from fl_sim.data_prep.ner.open_sets import sentences_of_corpus
+from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
 from fl_sim.data_prep.records import Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import simulation
@@ -189,7 +189,7 @@ def _sentences(corpus: Corpus, split: str, count: int) -> Iterator[Sentence]:
     """Yield the first ``count`` sentences of a split, as they were prepared."""
     owners = corpus.ownership(split).user_of_sentence
     written = _TRAIN if split == _TRAIN else _HELD_OUT
-    for owner, sentence in zip(owners[:count].tolist(), sentences_of_corpus(corpus, split), strict=False):
+    for owner, sentence in zip(owners[:count].tolist(), sentences_of_split(corpus, split), strict=False):
         yield Sentence(written, f"user-{owner}", sentence.text, sentence.mentions)
 
 

@@ -31,7 +31,7 @@ PREPARED = {
     "posts-tagged": f"prepare jsonl --source sources/posts.jsonl {_POSTS} --processes 1 --high-recall",
     "tagged": "prepare iob --source sources/tagged.iob --sentences-per-user 1 --json",
     "conll": "prepare conll2003 --source sources/conll --json",
-    "synthetic": "prepare synthetic --users 20 --seed 3 --json",
+    "fewer": "prepare prepared --source bundled --max-users 20 --json",
 }
 """How each corpus under ``corpora/`` is prepared (without ``--out``)."""
 

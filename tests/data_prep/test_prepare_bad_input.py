@@ -126,7 +126,6 @@ CASES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
         "line 1: column 'x' must be text or a whole number, not list",
     ),
     "unknown kind": (lambda folder: ["xml"], "invalid choice: 'xml'"),
-    "too few synthetic users": (lambda folder: ["synthetic", "--users", "3"], "users 3 must be at least 20"),
     "a split that is a path": (
         table("jsonl", row("a", part="../x") + row("b", part="train"), *TABLE, "--split-column", "part"),
         "split name '../x' must be",

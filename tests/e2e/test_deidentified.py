@@ -72,7 +72,10 @@ def test_both_commands_print_one_json_object(tmp_path: Path, capsys: pytest.Capt
     [
         (["deidentify", "bundled", "--out", "OUT", "--seed", "1"], "--seed is given with --mode category"),
         (["identity", "bundled", "--split", "dev"], "no split 'dev'"),
-        (["prepare", "synthetic", "--out", "OUT", "--identity", "stem"], "identity step 'stem' is unknown"),
+        (
+            ["prepare", "prepared", "--source", "bundled", "--out", "OUT", "--identity", "stem"],
+            "identity step 'stem' is unknown",
+        ),
     ],
 )
 def test_bad_input_is_one_line(

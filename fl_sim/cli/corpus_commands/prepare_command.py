@@ -80,9 +80,8 @@ class KindParsers(argparse._SubParsersAction):
         _add_canaries(parser)
         add_identity(parser)
         add_preprocessing(parser)
-        if not getattr(reader, "generated", False):
-            add_cleaning(parser)
-            add_tagger(parser)
+        add_cleaning(parser)
+        add_tagger(parser)
 
     def _get_subactions(self) -> list[argparse.Action]:
         """Return the entries of ``--help``: the built-in readers, then the installed plug-ins."""

@@ -1,27 +1,19 @@
-"""The bundled tokenizer, and the script that makes it."""
+"""The bundled tokenizer, and the tool that makes it."""
 
 from __future__ import annotations
 
 import hashlib
-import lzma
 import unicodedata
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_sim.clients.models.tokenizers import BUNDLED, BUNDLED_FOLDER, boundary_ids, load_tokenizer
-from tests.script_modules import imported_script
+from tools import train_tokenizer
 
 TOKENIZER: Any = load_tokenizer(BUNDLED)
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    return imported_script("train_tokenizer")
 
 
 def test_the_bundled_tokenizer_is_the_one_on_its_card() -> None:
@@ -40,30 +32,11 @@ def test_every_text_has_an_encoding_and_comes_back(text: str) -> None:
     assert back.removeprefix(" ") == unicodedata.normalize("NFC", text).removeprefix(" ")
 
 
-def test_the_script_reads_both_formats_and_repeats_itself(
-    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "uner").mkdir()
-    (tmp_path / "wikigold").mkdir()
-    universal = "# sent_id = 1\n# text = Ada met Bob in Rome.\n1\tAda\tB-PER\t-\t-\n\n"
-    for name in script.NER_OPEN_FILES[:3]:
-        (tmp_path / name).write_bytes(lzma.compress(universal.encode()))
-    columns = "Rome I-LOC\nfell O\n\n-DOCSTART- O\n\nRome O\nrose O\n"
-    (tmp_path / script.NER_OPEN_FILES[3]).write_bytes(lzma.compress(columns.encode()))
-    assert list(script.ner_open_sentences(tmp_path)) == ["Ada met Bob in Rome."] * 3 + ["Rome fell", "Rome rose"]
-    checksums = []
-    for out in ("a", "b"):
-        arguments = ["--ner-open", str(tmp_path), "--vocabulary", "270", "--out", str(tmp_path / out)]
-        assert script.main(arguments) == 0
-        checksums.append(capsys.readouterr().out.splitlines()[-1])
-    assert checksums[0] == checksums[1]
-    assert len(load_tokenizer(str(tmp_path / "a"))) <= 270
-    with pytest.raises(SystemExit):
-        script.main(["--out", str(tmp_path / "c")])
-
-
-def test_the_card_is_true(script: ModuleType, shared_data: Path) -> None:
+def test_the_card_is_true(shared_data: Path) -> None:
     """Trained again from the open sets and the bundled public split, it is the same."""
-    sentences = [*script.ner_open_sentences(shared_data / "ner_open"), *script.bundled_public_sentences()]
+    sentences = [
+        *train_tokenizer.ner_open_sentences(shared_data / "ner_open"),
+        *train_tokenizer.bundled_public_sentences(),
+    ]
     shipped = (BUNDLED_FOLDER / "tokenizer.json").read_text(encoding="utf-8")
-    assert script.train(sentences, 4096).to_str() == shipped
+    assert train_tokenizer.train(sentences, 4096).to_str() == shipped

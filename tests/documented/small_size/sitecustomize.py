@@ -51,17 +51,17 @@ def cap_shipped(bundle: Any) -> None:
 
 def open_whole(corpora: Any) -> None:
     """What the Python of a page itself opens is whole: it may take other sentences than the first."""
-    from fl_sim.data_prep import SHIPPED_CORPORA, bundle
+    from fl_sim.data_prep.store import bundle
 
     opened = corpora.open_corpus
     corpora.open_corpus = lambda path="bundled", **options: opened(
-        bundle.whole_path(path) if path in SHIPPED_CORPORA else path, **options
+        bundle.whole_path(path) if path in bundle.SHIPPED_CORPORA else path, **options
     )
 
 
 def sample_whole(sample_text: Any) -> None:
     """The messages of a new project are by certain users of the whole corpus."""
-    from fl_sim.data_prep import bundle
+    from fl_sim.data_prep.store import bundle
 
     sample_text.BUNDLED = str(bundle.whole_path(sample_text.BUNDLED))
 
@@ -145,7 +145,7 @@ def cap_cases(round_sensitivity: Any) -> None:
 
 CAPS: dict[str, Callable[[Any], None]] = {
     "fl_sim.config": cap_runs,
-    "fl_sim.data_prep.bundle": cap_shipped,
+    "fl_sim.data_prep.store.bundle": cap_shipped,
     "fl_sim.data_prep.prepare": cap_sources,
     "fl_sim.diagnosis.checkup": cap_doctor,
     "fl_sim.api.corpora": open_whole,

@@ -11,9 +11,9 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.data_prep.corpus_writer import write_corpus
-from fl_sim.data_prep.ner.coverage import COVERAGE_FILE, read_coverage
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.tagger_evaluation import COVERAGE_FILE, read_coverage
 from fl_sim.data_prep.taggers.tagger_registry import make_tagger
 from fl_sim.reporting import report
 from fl_sim.storage.run_folder import RunFolder
@@ -139,12 +139,6 @@ def test_the_coverage_of_another_tagger_is_refused_and_a_damaged_one_named(
     (folder / COVERAGE_FILE).write_text("{}", encoding="utf-8")
     with pytest.raises(CorpusError, match="not a coverage record of this version: tagger: Field required"):
         read_coverage(marked_by_rules)
-
-
-def test_training_needs_the_open_sets(tmp_path: Path, capsys: Capture) -> None:
-    assert main(["ner", "train", "--source", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
-    assert "must be a folder with at least one of the folders" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
 
 
 COVERAGE = {

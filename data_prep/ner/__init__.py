@@ -1,1 +1,0 @@
-"""Train the named-entity pipeline that ships, and evaluate any tagger."""

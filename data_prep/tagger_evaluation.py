@@ -1,0 +1,318 @@
+"""Evaluate a tagger against a gold corpus: a prepared one, or tagged files.
+
+``fl-sim ner evaluate`` writes the evaluation as JSON. As ``coverage.json`` it lies beside the data files of a corpus
+that the same tagger marked, and reports show it. It is no part of the corpus's fingerprint: it describes the tagger,
+not the corpus, and no ε depends on it.
+
+>>> gold_corpus("bundled", "validation").name
+'synthetic'
+>>> read_coverage(Corpus.open("bundled")) is None  # its marks are gold
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fl_sim.data_prep import SHIPPED_CORPORA
+from fl_sim.data_prep.readers.iob import iob_files, read_iob, read_iob_file
+from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
+from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.manifest import MANIFEST_FILE, comparable, fingerprint_of, record_of
+from fl_sim.data_prep.tagger_scores import (
+    HIDING,
+    UNKNOWN_NAME,
+    Estimate,
+    ScoredSentence,
+    Tally,
+    check_resamples,
+    figures,
+    kind_of,
+)
+from fl_sim.data_prep.taggers.categories import Selection
+from fl_sim.data_prep.taggers.tagger import EVERYTHING, GOLD, Tagger
+from fl_sim.files import check_replaceable, owner_only, replace_file
+
+COVERAGE_FILE = "coverage.json"
+
+_BATCH = 2_000
+_HELD_OUT = ("test", "validation")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class GoldRecord(_Strict):
+    """The gold corpus of an evaluation."""
+
+    name: str
+    split: str
+    fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
+    clusters: int = Field(ge=1)
+    sentences: int = Field(ge=1)
+    sensitive_sentences: int = Field(ge=0)
+    mentions: int = Field(ge=0)
+    entities: int = Field(ge=0)
+
+
+class Evaluation(_Strict):
+    """The content of ``coverage.json``.
+
+    Attributes:
+        format: of the file.
+        format_version: of the file.
+        tagger: its description.
+        gold: the gold corpus.
+        hiding: the shares of :data:`fl_sim.data_prep.tagger_scores.HIDING`.
+        flagged: share of all sentences in which the tagger marks anything.
+        flag_precision: share of the flagged sentences that are sensitive.
+        matching: match → kind ("any" for all) → precision, recall, f1.
+        outside_scheme: mentions of kinds that the gold corpus does not mark, left out of ``matching``.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
+    """
+
+    format: Literal["fl-sim coverage"] = "fl-sim coverage"
+    format_version: Literal[1] = 1
+    tagger: dict[str, str]
+    gold: GoldRecord
+    hiding: dict[str, Estimate]
+    flagged: float = Field(ge=0, le=1)
+    flag_precision: Estimate
+    matching: dict[str, dict[str, dict[str, Estimate]]]
+    outside_scheme: int = Field(ge=0)
+    resamples: int = Field(ge=1)
+    seed: int
+
+    @owner_only()
+    def write(self, path: Path) -> None:
+        """Write to the file ``path``, atomically."""
+        replace_file(path, self.model_dump_json(indent=2).encode() + b"\n")
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a run records and reports of the evaluation."""
+        return {
+            "tagger": self.tagger,
+            "gold": self.gold.name,
+            "split": self.gold.split,
+            "fingerprint": self.gold.fingerprint,
+            "sentences": self.gold.sentences,
+            **{name: figure.model_dump() for name, figure in self.hiding.items()},
+        }
+
+
+@dataclass(frozen=True)
+class GoldCorpus:
+    """A split whose mentions are gold.
+
+    Attributes:
+        name: of the corpus.
+        split: its name.
+        fingerprint: SHA-256 of the data.
+        sentences: starts a new reading at each call.
+    """
+
+    name: str
+    split: str
+    fingerprint: str
+    sentences: Callable[[], Iterator[Sentence]]
+
+
+def gold_corpus(source: str | Path, split: str | None = None) -> GoldCorpus:
+    """Return a gold corpus.
+
+    Args:
+        source: a folder made by ``fl-sim prepare``, ``bundled``, ``irc``, or tagged (IOB) files.
+        split: by default test, else validation; all sentences of tagged files whose names name no splits.
+
+    Raises:
+        CorpusError: there is no such corpus or split, its marks come from a tagger, or its text was preprocessed.
+    """
+    if str(source) in SHIPPED_CORPORA or (Path(source) / MANIFEST_FILE).is_file():
+        return _prepared_gold(Corpus.open(source), split)
+    path = Path(source)
+    if not path.exists():
+        raise CorpusError(f"{path}: no such file or folder; --gold must be a prepared corpus or tagged files")
+    return _tagged_gold(path, split)
+
+
+def evaluate(
+    tagger: Tagger,
+    gold: GoldCorpus,
+    *,
+    selection: Selection = EVERYTHING,
+    resamples: int = 1000,
+    seed: int = 0,
+    watch: Callable[[Iterable[Sentence]], Iterable[Sentence]] = lambda sentences: sentences,
+) -> Evaluation:
+    """Tag every sentence of ``gold`` and score the mentions; memory grows with users and entities, not with text.
+
+    Args:
+        tagger: made with the same ``selection``.
+        gold: the gold corpus.
+        selection: which gold mentions count.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
+        watch: sees the sentences as they pass, for progress.
+
+    Raises:
+        CorpusError: the corpus has no mention that counts, or ``resamples`` is less than 1.
+    """
+    check_resamples(resamples)
+    labels = {mention.label for sentence in gold.sentences() for mention in sentence.mentions}
+    counted = {label for label in labels if selection.keeps(label, labels)}
+    tally = Tally(frozenset(kind_of(label) for label in counted) - {UNKNOWN_NAME})
+    sensitive = mentions = flagged = 0
+    for scored in _scored_sentences(tagger, watch(gold.sentences()), counted):
+        tally.add(scored)
+        sensitive += bool(scored.gold)
+        mentions += len(set(scored.gold))
+        flagged += bool(scored.tagged)
+    if not mentions:
+        raise CorpusError(f"{gold.name}: split {gold.split} marks no entity, so there is nothing to measure on")
+    estimates = figures(tally, resamples=resamples, seed=seed)
+    return Evaluation(
+        tagger=tagger.describe(),
+        gold=GoldRecord(
+            name=gold.name,
+            split=gold.split,
+            fingerprint=gold.fingerprint,
+            clusters=len(tally.clusters),
+            sentences=tally.sentences,
+            sensitive_sentences=sensitive,
+            mentions=mentions,
+            entities=tally.num_entities,
+        ),
+        hiding={name: estimates[(name,)] for name in HIDING},
+        flagged=flagged / tally.sentences,
+        flag_precision=estimates[("flag_precision",)],
+        matching=_matching(estimates),
+        outside_scheme=tally.outside_scheme,
+        resamples=resamples,
+        seed=seed,
+    )
+
+
+def attach(evaluation: Evaluation, folder: Path) -> Path:
+    """Write ``evaluation`` into the prepared corpus ``folder``, in place of an earlier one; return the file.
+
+    Raises:
+        CorpusError: ``folder`` is no prepared corpus, or another tagger marked it.
+    """
+    check_attachable(evaluation.tagger, folder)
+    path = folder / COVERAGE_FILE
+    evaluation.write(path)
+    return path
+
+
+def check_attachable(tagger: dict[str, str], folder: Path) -> None:
+    """Check that ``folder`` is a corpus marked by the tagger with this description, else raise :class:`CorpusError`."""
+    _check_same_tagger(tagger, Corpus.open(folder.absolute()), folder)
+
+
+def read_coverage(corpus: Corpus) -> Evaluation | None:
+    """Return the evaluation that ``corpus`` carries, or None.
+
+    Raises:
+        CorpusError: the file has another version, or describes another tagger.
+    """
+    path = corpus.path / COVERAGE_FILE
+    if not path.is_file():
+        return None
+    evaluation = read_evaluation(path)
+    _check_same_tagger(evaluation.tagger, corpus, path)
+    return evaluation
+
+
+def check_writable(path: Path) -> None:
+    """Check, before long work, that a file can be written at ``path``.
+
+    Raises:
+        CorpusError: it is a folder, or in none.
+        OSError: it is a link, a device or the like.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        raise CorpusError(f"{path}: --out must be a file in a folder that exists")
+    check_replaceable(path)
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """Return the evaluation in the file ``path``; :class:`CorpusError` if it has another format or version."""
+    try:
+        return Evaluation.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise CorpusError(f"{path}: not a coverage record of this version: {field}: {first['msg']}") from error
+
+
+def _check_same_tagger(measured: dict[str, str], corpus: Corpus, where: Path) -> None:
+    measured, used = comparable(measured), comparable(corpus.manifest.tagger)
+    different = sorted(key for key in measured.keys() | used.keys() if measured.get(key) != used.get(key))
+    if different:
+        key = "tagger" if "tagger" in different else different[0]
+        raise CorpusError(
+            f"{where}: another tagger was measured than marked this corpus; its {key!r} is {measured.get(key)!r}, "
+            f"the corpus has {used.get(key)!r}"
+        )
+
+
+def _scored_sentences(
+    tagger: Tagger, sentences: Iterable[Sentence], labels: Collection[str]
+) -> Iterator[ScoredSentence]:
+    """Yield each sentence with its gold mentions of ``labels`` and the tagger's mentions."""
+    remaining = iter(sentences)
+    while batch := list(islice(remaining, _BATCH)):
+        for sentence, tagged in zip(batch, tagger.tag(sentence.text for sentence in batch), strict=True):
+            gold = tuple(mention for mention in sentence.mentions if mention.label in labels)
+            yield ScoredSentence(sentence.user, sentence.text, gold, tagged)
+
+
+def _matching(estimates: Mapping[tuple[str, ...], Estimate]) -> dict[str, dict[str, dict[str, Estimate]]]:
+    """Return the estimates with names of three parts: match → kind → metric."""
+    nested: dict[str, dict[str, dict[str, Estimate]]] = {}
+    for name, estimate in estimates.items():
+        if len(name) == 3:
+            match, kind, metric = name
+            nested.setdefault(match, {}).setdefault(kind, {})[metric] = estimate
+    return nested
+
+
+def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:
+    made_by = corpus.manifest.tagger.get("tagger", "unknown")
+    if made_by != GOLD:
+        raise CorpusError(f"{corpus.path}: its entities were found by tagger {made_by!r}; --gold needs gold marks")
+    if any(corpus.manifest.settings.get(name) for name in ("lower_case", "strip_punctuation")):
+        raise CorpusError(
+            f"{corpus.path}: its text was preprocessed; a tagger sees text as it was written, so prepare the --gold "
+            "corpus without --preprocess, --lower-case and --strip-punctuation"
+        )
+    chosen = _choose_split(split, corpus.splits, corpus.path)
+    return GoldCorpus(corpus.manifest.name, chosen, corpus.fingerprint, lambda: sentences_of_split(corpus, chosen))
+
+
+def _tagged_gold(path: Path, split: str | None) -> GoldCorpus:
+    files = iob_files(path)
+    fingerprint = fingerprint_of({file.name: record_of(file) for file in files})
+    name = path.name.removesuffix(".xz").removesuffix(".gz")
+    if split is None and not any(files.values()):
+        return GoldCorpus(name, "all", fingerprint, lambda: (s for f in files for s in read_iob_file(f, "all")))
+    present = tuple(dict.fromkeys(sentence.split for sentence in read_iob(path)))
+    chosen = _choose_split(split, present, path)
+    return GoldCorpus(name, chosen, fingerprint, lambda: (s for s in read_iob(path) if s.split == chosen))
+
+
+def _choose_split(split: str | None, present: tuple[str, ...], where: Path) -> str:
+    wanted = [split] if split is not None else _HELD_OUT
+    for candidate in wanted:
+        if candidate in present:
+            return candidate
+    raise CorpusError(f"{where}: no split {' or '.join(wanted)}, only {', '.join(present)}; choose one with --split")

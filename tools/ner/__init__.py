@@ -1,0 +1,1 @@
+"""Train the named-entity pipeline that ships, and compare it with other taggers."""
