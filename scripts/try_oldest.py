@@ -26,6 +26,7 @@ def lower_ends(pyproject: Path) -> list[str]:
     extras = project["optional-dependencies"]
     requirements = [
         *project["dependencies"],
+        *extras["text"],
         *extras["lora"],
         *extras["generate"],
         *extras["hf"],

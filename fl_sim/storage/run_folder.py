@@ -6,7 +6,6 @@
     computation.json   what the releases are computed from (fl_sim.storage.ledger_check)
     order.json         secret seed of the order of sentences: secure noise under a private mention graph alone
     ledger.jsonl       one release record before every release; ledger.head.json (fl_sim.strategies.ledger)
-    metrics.parquet    the same rows as metrics.jsonl, written at the end
     result.json        final figures, reason of the stop, assumptions of ε, warnings
     summary.txt        the same as text (fl_sim.reporting.report)
     held_out_users.json  losses and errors by held-out user, without names (fl_sim.experiments.held_out_users)
@@ -63,7 +62,6 @@ At the end the utility metric of each task, in metrics, result, report and plots
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import os
@@ -164,10 +162,6 @@ class RunFolder:
     @property
     def metrics_file(self) -> Path:
         return self.path / "metrics.jsonl"
-
-    @property
-    def metrics_parquet(self) -> Path:
-        return self.path / "metrics.parquet"
 
     @property
     def result_file(self) -> Path:
@@ -324,7 +318,7 @@ class RunFolder:
                 raise ResultsError(f"{file}: was changed after the run's last checkpoint; the run cannot go on from it")
 
     def finish(self, result: Mapping[str, Any], present: Callable[[RunFolder], None] | None = None) -> None:
-        """Finish the run: write metrics.parquet, the files of ``present``, and result.json last.
+        """Finish the run: write the files of ``present``, and result.json last.
 
         A resumed run calls it again, as does a run that was killed in this method.
 
@@ -336,9 +330,6 @@ class RunFolder:
         content = _dump(self._closing, self.result_file, indent=2) + b"\n"
         self._closing = decode(json.loads(content))
         try:
-            buffer = io.BytesIO()
-            self.metrics().to_parquet(buffer, index=False)
-            replace_file(self.metrics_parquet, buffer.getvalue())
             if present is not None:
                 present(self)
             replace_file(self.result_file, content)

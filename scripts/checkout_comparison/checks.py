@@ -15,7 +15,6 @@ from checkout_comparison.readings import (
     file_names,
     json_items,
     keys_and_values,
-    parquet_columns,
     printed_items,
     tensor_digests,
     toml_items,
@@ -130,8 +129,8 @@ def _model_of(folder: Path, side: Side) -> Items:
 
 
 def _metrics_of(folder: Path, side: Side) -> Items:
-    """Return every figure of every round with all digits (except times), and the columns of the Parquet file."""
-    return json_items(folder / "metrics.jsonl", side) | under("parquet", parquet_columns(folder / "metrics.parquet"))
+    """Return every figure of every round with all digits (except times)."""
+    return json_items(folder / "metrics.jsonl", side)
 
 
 def _record_of(folder: Path, side: Side) -> Items:

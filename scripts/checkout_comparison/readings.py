@@ -105,13 +105,6 @@ def tensor_digests(path: Path) -> Items:
     return items
 
 
-def parquet_columns(path: Path) -> Items:
-    """Return the columns of a Parquet file and their types."""
-    import pyarrow.parquet
-
-    return {field.name: str(field.type) for field in pyarrow.parquet.read_schema(path)}
-
-
 def under(prefix: str, items: Items) -> Items:
     """Return ``items`` with a prefix to their names."""
     return {f"{prefix}: {name}": value for name, value in items.items()}
