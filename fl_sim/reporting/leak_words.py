@@ -1,7 +1,7 @@
 """Write what attacks found in trained models as text, beside what is proven of each.
 
->>> model_words("run"), model_words("runs/others")
-('this run', 'runs/others, without it')
+>>> is_remembered("users", {"auc": {"value": 0.6, "low": 0.52, "high": 0.68}})
+True
 """
 
 from __future__ import annotations
@@ -13,16 +13,11 @@ from typing import Any
 from fl_sim.formats import format_delta, format_epsilon, nonzero, printable, round_up
 
 
-def model_words(name: str) -> str:
-    """Return the name of a model of an attack on one name, as a reader knows it."""
-    return {"run": "this run", "start": "the start"}.get(name, f"{name}, without it")
-
-
 def is_remembered(attack: str, record: Mapping[str, Any]) -> bool:
     """Return whether an attack finds more than guessing would, at 95 %: without that nothing follows about protection.
 
     Args:
-        attack: users, sentences, canaries or entities.
+        attack: users, canaries or entities.
         record: of the attack.
     """
     if attack == "canaries":
@@ -34,7 +29,7 @@ def is_remembered(attack: str, record: Mapping[str, Any]) -> bool:
             for group in said_most
         )
     if attack == "entities":
-        return bool(record["inference"]["groups"][0]["gain"]["low"] > 0)
+        return bool(record["groups"][0]["gain"]["low"] > 0)
     return bool(record["auc"]["low"] > 0.5)
 
 
@@ -130,78 +125,28 @@ def _bits(figure: dict[str, float | None]) -> str:
 
 
 def _entity_words(record: dict[str, Any]) -> list[str]:
-    """Return the three attacks on names, a line each, and the names where they were asked for."""
-    written, completed, told = record["extraction"], record["reconstruction"], record["inference"]
-    ahead, guessed = told["groups"][0], completed["groups"][0]
-    lines = [
-        f"{written['model']['private_names']:,} of {record['private_entities']:,} private names in "
-        f"{written['samples']:,} texts, {written['initial_model']['private_names']:,} in as many at the start",
-        f"{_percent(guessed['ranked'])} of masked names completed, {_percent(guessed['initial_ranked'])} at the start",
-        f"true name before {_percent(ahead['ahead'])} of {told['candidates']} candidates, "
-        f"{_percent(ahead['initial_ahead'])} at the start; 50 % is chance",
+    """Return how the models rank names, a line each, and the ranks where they were asked for."""
+    figures, lines = record["groups"][0], []
+    if "one" in record:
+        one = record["one"]
+        known = "stands in no other split" if one["private"] else "stands in other splits, too"
+        lines.append(f"{one['kind']}, {one['mentions']:,} mentions, {record['entities']:,} attacked; {known}")
+    lines += [
+        f"true name before {_percent(figures['ahead'])} of {record['candidates']} candidates, "
+        f"{_percent(figures['initial_ahead'])} at the start; 50 % is chance",
+        f"by ratio to a model that never saw it before {_percent(figures['ratio_ahead'])}",
+        _bound_words(record["bound"]),
     ]
-    shown = [*written.get("extracted_names", ()), *completed.get("reconstructed_names", ())]
-    return [*lines, *([f"names: {printable(', '.join(shown))}"] if shown else [])]
+    ranks = [f"{printable(row['name'])} {row['rank']} of {row['of']}" for row in record.get("ranks", ())]
+    return [*lines, *([f"ranks: {', '.join(ranks)}"] if ranks else [])]
 
 
-def _one_entity_words(record: dict[str, Any]) -> list[str]:
-    """Return what the models know of one name, a line each, and quotes where they were asked for."""
-    known = "stands in no other split" if record["private"] else "stands in other splits, too"
-    lines = [
-        f"{record['kind']}, {record['mentions']:,} mentions, {record['attacked_mentions']:,} attacked; {known}",
-        *_bound_words(record),
-    ]
-    for one in record["models"]:
-        lines += [*_rank_words(one, "name"), f"   completed {_percent(one['completed'])} of its mentions"]
-    return [*lines, *_quotes(record)]
-
-
-def _one_user_words(record: dict[str, Any]) -> list[str]:
-    """Return what the models know of one user, a line each, and quotes where they were asked for."""
-    lines = [
-        f"{record['sentences']:,} sentences, {record['attacked_sentences']:,} attacked, beside "
-        f"{record['non_members']:,} held-out users",
-        *_bound_words(record),
-    ]
-    for one in record["models"]:
-        lines += _rank_words(one, "ending") if "ahead" in one else [model_words(one["model"])]
-        for other, share in one["share_below_by_ratio_to"].items():
-            lines.append(
-                f"   fits better than to {_percent(share)} of held-out users, by ratio to {model_words(other)}"
-            )
-    return [*lines, *_quotes(record)]
-
-
-def _bound_words(record: dict[str, Any]) -> list[str]:
-    """Return what the ledger proves for the unit, and for it and the user at once."""
-    lines = []
-    for name in ("bound", "bound_with_user"):
-        bound = record.get(name)
-        if bound is None:
-            continue
-        rate, advantage = _at_most(bound["largest_tpr_at_fpr"]["0.01"]), _at_most(bound["largest_advantage"])
-        reason = f": {bound['reason']}" if bound.get("reason") else ""
-        proven = f"TPR at 1 % {rate}, advantage {advantage}" if bound["proven"] else f"no bound{reason}"
-        lines.append(f"any attack on {bound['unit']}: {proven}")
-    return lines
-
-
-def _rank_words(one: dict[str, Any], what: str) -> list[str]:
-    """Return how a model ranks the truth among candidates, alone and beside models that did not see it."""
-    lines = [f"{model_words(one['model'])}: true {what} before {_percent(one['ahead'])} of candidates; 50 % is chance"]
-    for other, share in one["ahead_by_ratio_to"].items():
-        lines.append(f"   by ratio to {model_words(other)} before {_percent(share)}")
-    return lines
-
-
-def _quotes(record: dict[str, Any]) -> list[str]:
-    """Return the examples of a record, a line for the truth and one per model."""
-    lines = []
-    for example in record.get("examples", ()):
-        truth = example.get("name") or example.get("after")
-        lines.append(f"“{printable(example['before'])}” – {printable(truth)}")
-        lines += [f"   {model_words(name)}: {printable(text)}" for name, text in example["written"].items()]
-    return lines
+def _bound_words(bound: dict[str, Any]) -> str:
+    """Return what the ledger proves for the unit."""
+    rate, advantage = _at_most(bound["largest_tpr_at_fpr"]["0.01"]), _at_most(bound["largest_advantage"])
+    reason = f": {bound['reason']}" if bound.get("reason") else ""
+    proven = f"TPR at 1 % {rate}, advantage {advantage}" if bound["proven"] else f"no bound{reason}"
+    return f"any attack on {bound['unit']}: {proven}"
 
 
 def _remarks(record: dict[str, Any]) -> list[str]:
@@ -236,6 +181,4 @@ def _at_most(bound: float) -> str:
 _WORDS = {
     "canaries": _canary_words,
     "entities": _entity_words,
-    "entity": _one_entity_words,
-    "user": _one_user_words,
 }

@@ -8,9 +8,7 @@ sentence. The exposure of a canary (definition 5 there) is
 
 the bits by which the model shortens the search for the secret. The rank is estimated among n secrets drawn from the
 others (equation 3 there): exposure = log₂(n + 1) − log₂ rank, at most log₂(n + 1). Where |R| is so small that all
-others are taken, it is exact. *Extrapolation* (section 4.3 there) fits a skew normal distribution to the n
-log-perplexities and takes −log₂ of the probability of a value as low as the canary's; here it is fitted by moments and
-cut at log₂|R|. The Kolmogorov–Smirnov distance says how far the n values are from the fit.
+others are taken, it is exact.
 
 *Left-out canaries are the control.* No two canaries have the same secret, and none is drawn again. So a secret that
 was left out and the n drawn ones are exchangeable, whatever the model is: the rank is uniform on 1, …, n + 1 (ties
@@ -56,8 +54,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -65,8 +63,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options, keep_record, kept_record
-from fl_sim.auditing.leakage.rates import FALSE_POSITIVE_RATES, EntityContribution, ProvenRates, Verdict
+from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options
+from fl_sim.auditing.leakage.proven_rates import EntityContribution, ProvenRates
+from fl_sim.auditing.leakage.rates import Verdict, figure_record
 from fl_sim.auditing.lower_bounds import refutes_by_ranking
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.frozen_states import Observer
@@ -80,8 +79,6 @@ from fl_sim.strategies.primitives import streams
 
 DRAWN = 1000
 METHOD = "percentile bootstrap over canaries, 95 %"
-
-_LARGEST_SKEWNESS = 0.99  # of a skew normal distribution it is below 0.9953
 
 Floats = NDArray[np.float64]
 
@@ -97,7 +94,6 @@ class CanaryExposure:
         included: whether the training text has it.
         rank: among the drawn secrets and its own, from 1.
         exposure: in bits, from the rank.
-        extrapolated: in bits, from the fitted distribution.
         score: of the one-run audit; high means included.
     """
 
@@ -107,7 +103,6 @@ class CanaryExposure:
     included: bool
     rank: int
     exposure: float
-    extrapolated: float
     score: float
 
 
@@ -120,7 +115,6 @@ class ExposureGroup:
         included: whether they are in the training text.
         canaries: how many there are.
         exposure: mean in bits, from ranks.
-        extrapolated: mean in bits, from fitted distributions.
     """
 
     owner: Owner | None
@@ -128,7 +122,6 @@ class ExposureGroup:
     included: bool
     canaries: int
     exposure: Figure
-    extrapolated: Figure
 
     def record(self) -> dict[str, Any]:
         """Return the group as JSON values."""
@@ -138,7 +131,6 @@ class ExposureGroup:
             "included": self.included,
             "canaries": self.canaries,
             "exposure": figure_record(self.exposure),
-            "extrapolated": figure_record(self.extrapolated),
             "most_by_chance": most_by_chance(self.canaries),
         }
 
@@ -160,20 +152,13 @@ class CanaryExposures:
         canaries: in the order of their numbers.
         drawn: n, the secrets drawn beside each.
         possible: |R|.
-        fit_distance: the largest Kolmogorov–Smirnov distance of the fitted distributions.
         seed: of the drawn secrets and of the bootstrap.
     """
 
     canaries: tuple[CanaryExposure, ...]
     drawn: int
     possible: int
-    fit_distance: float
     seed: int
-
-    @classmethod
-    def of_values(cls, values: Mapping[str, Any]) -> CanaryExposures:
-        """Return the exposures that :func:`dataclasses.asdict` made values of."""
-        return cls(**{**values, "canaries": tuple(CanaryExposure(**canary) for canary in values["canaries"])})
 
     @property
     def uniform(self) -> float:
@@ -205,14 +190,12 @@ class CanaryExposures:
     def record(self) -> dict[str, Any]:
         """Return the figures as one JSON object, without texts."""
         return {
-            "attack": "exposure of canaries",
             "canaries": len(self.canaries),
             "included": sum(canary.included for canary in self.canaries),
             "drawn_secrets": self.drawn,
             "possible_secrets": self.possible,
             "largest_exposure": math.log2(self.drawn + 1),
             "exposure_of_left_out": self.uniform,
-            "fit_distance": self.fit_distance,
             "intervals": METHOD,
             "seed": self.seed,
             "groups": [group.record() for group in self.groups()],
@@ -223,10 +206,10 @@ class CanaryExposures:
 
     def _group(self, owner: Owner | None, repetitions: int | None, included: bool) -> ExposureGroup:
         chosen = [c for c in self._chosen(owner, repetitions) if c.included == included]
-        sums = np.array([[c.exposure, 1.0, c.extrapolated, 1.0] for c in chosen]).reshape(-1, 4)
+        sums = np.array([[c.exposure, 1.0] for c in chosen]).reshape(-1, 2)
         rng = streams.generator(self.seed, "leak-exposure-bootstrap")
-        exposure, extrapolated = intervals(sums, rng, RESAMPLES)
-        return ExposureGroup(owner, repetitions, included, len(chosen), exposure, extrapolated)
+        (exposure,) = intervals(sums, rng, RESAMPLES)
+        return ExposureGroup(owner, repetitions, included, len(chosen), exposure)
 
 
 def canary_exposures(
@@ -254,18 +237,36 @@ def canary_exposures(
     secrets = {canary.secret for canary in planted.canaries}
     drawn = min(drawn, planted.law.size - len(secrets))
     exposures: list[CanaryExposure] = []
-    distance = 0.0
     for number, canaries in enumerate(_by_public_words(planted)):
         rng = streams.generator(seed, "leak-exposure-secrets", number)
         others = planted.law.draw(rng, drawn, without=secrets).tolist()
         texts = [canaries[0].text(planted.law, secret) for secret in others]
         nats = sentence_nats(model, [*(canary.text(planted.law) for canary in canaries), *texts])
-        reference = _Reference(nats[len(canaries) :], planted.law.size)
-        distance = max(distance, reference.fit_distance())
-        exposures += [reference.exposure(canary, own) for canary, own in zip(canaries, nats, strict=False)]
+        drawn_nats = nats[len(canaries) :]
+        exposures += [exposure_of(canary, own, drawn_nats) for canary, own in zip(canaries, nats, strict=False)]
         observer(len(exposures), len(planted.canaries))
     exposures.sort(key=lambda exposure: exposure.number)
-    return CanaryExposures(tuple(exposures), drawn, planted.law.size, distance, seed)
+    return CanaryExposures(tuple(exposures), drawn, planted.law.size, seed)
+
+
+def exposure_of(canary: Canary, own: float, drawn: Floats) -> CanaryExposure:
+    """Return the exposure of a canary.
+
+    Args:
+        canary: the canary.
+        own: its log-perplexity.
+        drawn: those of the drawn secrets, float64 (n,).
+    """
+    rank, spread = 1 + int((drawn <= own).sum()), float(drawn.std())
+    return CanaryExposure(
+        number=canary.number,
+        owner=canary.owner,
+        repetitions=canary.repetitions,
+        included=canary.included,
+        rank=rank,
+        exposure=math.log2((len(drawn) + 1) / rank),
+        score=(float(drawn.mean()) - own) / spread if spread else 0.0,
+    )
 
 
 def sentence_nats(model: LanguageModel, texts: Sequence[str]) -> Floats:
@@ -295,55 +296,6 @@ def uniform_exposure(drawn: int) -> float:
     return math.log2(drawn + 1) - float(special.gammaln(drawn + 2)) / math.log(2) / (drawn + 1)
 
 
-def figure_record(figure: Figure) -> dict[str, float | None]:
-    """Return a figure as JSON values: None where it is undefined."""
-    return {name: None if math.isnan(value) else value for name, value in figure.record().items()}
-
-
-class _Reference:
-    """The log-perplexities of the drawn secrets, and their fit."""
-
-    def __init__(self, nats: Floats, possible: int) -> None:
-        """Fit the distribution to ``nats``, float64 (n,), of secrets of which there are ``possible``."""
-        self._nats, self._most = nats, math.log2(possible)
-        self._mean, self._spread = float(nats.mean()), float(nats.std())
-        self._fit = stats.skewnorm(*skew_normal(nats)) if self._spread else None
-
-    def exposure(self, canary: Canary, own: float) -> CanaryExposure:
-        """Return the exposure of a canary whose log-perplexity is ``own``."""
-        rank = 1 + int((self._nats <= own).sum())
-        bits = -float(self._fit.logcdf(own)) / math.log(2) if self._fit else 0.0
-        return CanaryExposure(
-            number=canary.number,
-            owner=canary.owner,
-            repetitions=canary.repetitions,
-            included=canary.included,
-            rank=rank,
-            exposure=math.log2((len(self._nats) + 1) / rank),
-            extrapolated=self._most if math.isnan(bits) else min(max(bits, 0.0), self._most),
-            score=(self._mean - own) / self._spread if self._spread else 0.0,
-        )
-
-    def fit_distance(self) -> float:
-        return float(stats.kstest(self._nats, self._fit.cdf).statistic) if self._fit else 0.0
-
-
-def skew_normal(values: Floats) -> tuple[float, float, float]:
-    """Return shape, location and scale of the skew normal distribution with the moments of ``values``, (n,).
-
-    A skewness beyond that of any skew normal distribution is cut.
-
-    >>> shape, location, scale = skew_normal(stats.skewnorm(3.0, 10.0, 2.0).rvs(20_000, random_state=0))
-    >>> abs(shape - 3) < 0.3, abs(location - 10) < 0.1, abs(scale - 2) < 0.1
-    (True, True, True)
-    """
-    skewness = float(np.clip(stats.skew(values), -_LARGEST_SKEWNESS, _LARGEST_SKEWNESS))
-    power = abs(skewness) ** (2 / 3)
-    delta = math.copysign(math.sqrt(math.pi / 2 * power / (power + ((4 - math.pi) / 2) ** (2 / 3))), skewness)
-    scale = float(values.std()) / math.sqrt(1 - 2 * delta**2 / math.pi)
-    return delta / math.sqrt(1 - delta**2), float(values.mean()) - scale * delta * math.sqrt(2 / math.pi), scale
-
-
 def _by_public_words(planted: PlantedCanaries) -> Iterator[list[Canary]]:
     """Yield the canaries with the same public words."""
     groups: dict[str, list[Canary]] = defaultdict(list)
@@ -355,15 +307,44 @@ def _by_public_words(planted: PlantedCanaries) -> Iterator[list[Canary]]:
 _FEWEST = 2
 
 
-def attack_canaries(
-    run: AttackedRun, rng: np.random.Generator, options: Options, observer: Observer = lambda done, total: None
-) -> dict[str, Any]:
-    """Measure the exposure of a corpus's canaries, before training and after, and judge it; return the record.
+@dataclass(frozen=True, eq=False)
+class CanaryAttack:
+    """Hold what the attack on canaries found.
+
+    Attributes:
+        exposures: under the model that the run released last.
+        initial: under the model with which the run began.
+        bounds: what the ledger proves for a canary in or out, by owner and repetitions.
+        verdict: whether the attack contradicts a bound.
+    """
+
+    exposures: CanaryExposures
+    initial: CanaryExposures
+    bounds: dict[tuple[Owner, int], ProvenRates]
+    verdict: Verdict
+
+    def record(self) -> dict[str, Any]:
+        """Return the attack as a JSON object, without texts."""
+        return {
+            **self.exposures.record(),
+            "groups": [
+                group.record() | {"initial_exposure": figure_record(start.exposure)}
+                for group, start in zip(self.exposures.groups(), self.initial.groups(), strict=True)
+            ],
+            "bounds": [
+                {"owner": owner, "repetitions": repetitions, **rates.record()}
+                for (owner, repetitions), rates in self.bounds.items()
+            ],
+            "verdict": self.verdict.record(),
+        }
+
+
+def attack_canaries(run: AttackedRun, options: Options, observer: Observer = lambda done, total: None) -> CanaryAttack:
+    """Measure the exposure of a corpus's canaries, before training and after, and judge it.
 
     Args:
         run: the run.
-        rng: not used; secrets are drawn from streams of ``options.seed``, so that all runs meet the same ones.
-        options: of the attack.
+        options: of the attack; secrets are drawn from streams of its seed, so that all runs meet the same ones.
         observer: called with the number of canaries that are done, and of all, over both models.
 
     Raises:
@@ -376,21 +357,15 @@ def attack_canaries(
     if run.model.task.classes:
         raise NotApplicableError("the model predicts classes; allowed: next-word models, to attack canaries")
     planted = read_canaries(run.corpus)
-    sizes = {"seed": options.seed, "drawn": options.secrets}
-    exposures, initial = _exposures(run, planted, sizes, observer)
-    proven = {kind: _proven(run, *kind) for kind in _kinds(exposures)}
-    return {
-        **exposures.record(),
-        "groups": [
-            group.record() | {"initial_exposure": figure_record(start.exposure)}
-            for group, start in zip(exposures.groups(), initial.groups(), strict=True)
-        ],
-        "bounds": [
-            {"owner": owner, "repetitions": repetitions, **rates.record(FALSE_POSITIVE_RATES)}
-            for (owner, repetitions), rates in proven.items()
-        ],
-        "verdict": _verdict(run, planted, exposures, proven, options.failure).record(),
-    }
+    exposures, initial = (
+        canary_exposures(
+            model, planted, seed=options.seed, drawn=options.secrets, observer=partial(_of_both, observer, number)
+        )
+        for number, model in enumerate((run.model, run.initial))
+    )
+    kinds = sorted({(canary.owner, canary.repetitions) for canary in exposures.canaries})
+    bounds = {kind: _proven(run, *kind) for kind in kinds}
+    return CanaryAttack(exposures, initial, bounds, judge_canaries(run, planted, exposures, bounds, options.failure))
 
 
 def user_contribution(guarantee: Guarantee, repetitions: int) -> float:
@@ -407,30 +382,9 @@ def entity_contribution(guarantee: Guarantee, repetitions: int) -> EntityContrib
     return EntityContribution(np.ones(repetitions, dtype=np.int64), limit)
 
 
-def _exposures(
-    run: AttackedRun, planted: PlantedCanaries, sizes: dict[str, int], observer: Observer
-) -> tuple[CanaryExposures, CanaryExposures]:
-    """Return the exposures under the run's model and under the one with which it began, kept or computed."""
-    file = run.file_of({"exposures": sizes}, ".json")
-    kept = kept_record(file)
-    if kept is not None:
-        return CanaryExposures.of_values(kept["model"]), CanaryExposures.of_values(kept["initial"])
-    exposures = canary_exposures(run.model, planted, **sizes, observer=partial(_of_both, observer, 0))
-    initial = run.of_initial.get(
-        ("canaries", *sizes.values()),
-        lambda: canary_exposures(run.initial, planted, **sizes, observer=partial(_of_both, observer, 1)),
-    )
-    keep_record(file, {"model": asdict(exposures), "initial": asdict(initial)})
-    return exposures, initial
-
-
 def _of_both(observer: Observer, number: int, done: int, total: int) -> None:
     """Pass on that ``done`` canaries of model ``number`` are ready, of two models."""
     observer(number * total + done, 2 * total)
-
-
-def _kinds(exposures: CanaryExposures) -> list[tuple[Owner, int]]:
-    return sorted({(canary.owner, canary.repetitions) for canary in exposures.canaries})
 
 
 def _proven(run: AttackedRun, owner: Owner, repetitions: int) -> ProvenRates:
@@ -441,7 +395,7 @@ def _proven(run: AttackedRun, owner: Owner, repetitions: int) -> ProvenRates:
     return run.proof.of_entity(entity_contribution(guarantee, repetitions))
 
 
-def _verdict(
+def judge_canaries(
     run: AttackedRun,
     planted: PlantedCanaries,
     exposures: CanaryExposures,

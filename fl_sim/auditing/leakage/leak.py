@@ -1,67 +1,39 @@
 """Run every attack on finished runs, and say which contradicts what a run's ledger proves.
 
-The table :data:`ATTACKS` names the attacks: functions of an open run, a random stream, the options and an observer,
-that return a JSON object. One that may contradict the proof has ``verdict`` in its object. The probability that any
-attack on any run is called ``beyond`` although all proofs hold is at most ``Options.failure``, which all of them share.
-
-Results are kept in a folder, one file per run and attack and one for the likelihoods that attacks share, and read
-again if the run, the corpora, the references and the options are the same; so a stopped command goes on where it was.
-Files are for their owner alone.
+The table :data:`ATTACKS` names the attacks: functions of an open run, the options and an observer. The probability
+that any attack on any run is called ``beyond`` although all proofs hold is at most ``Options.failure``, which all of
+them share.
 
 >>> chosen(["users"])
 ('users',)
 >>> chosen(["everything"])
 Traceback (most recent call last):
-fl_sim.config.ConfigError: attack is 'everything'; allowed: users, sentences, canaries, entities, entity, user
+fl_sim.config.ConfigError: attack is 'everything'; allowed: users, canaries, entities
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fl_sim.auditing.leakage.attacked_run import (
-    AttackedRun,
-    KnownResults,
-    NotApplicableError,
-    Options,
-    keep_record,
-    kept_record,
-)
-from fl_sim.auditing.leakage.canary_exposure import attack_canaries
-from fl_sim.auditing.leakage.entity_attacks import attack_entities
-from fl_sim.auditing.leakage.membership import attack_sentences, attack_users
-from fl_sim.auditing.leakage.one_name import attack_entity, attack_user
+from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options
+from fl_sim.auditing.leakage.canary_exposure import CanaryAttack, attack_canaries
+from fl_sim.auditing.leakage.membership import UserAttack, attack_users
+from fl_sim.auditing.leakage.name_ranking import NameAttack, attack_names
+from fl_sim.auditing.leakage.rates import Verdict
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.config import ConfigError
 from fl_sim.reporting.pages.leak_page import leak_page
-from fl_sim.strategies.primitives import streams
 
-Attack = Callable[[AttackedRun, np.random.Generator, Options, Observer], dict[str, Any]]
+AttackResult = UserAttack | CanaryAttack | NameAttack
+Attack = Callable[[AttackedRun, Options, Observer], AttackResult]
 Progress = Callable[[str], AbstractContextManager[Observer]]
 
-ATTACKS: dict[str, Attack] = {
-    "users": attack_users,
-    "sentences": attack_sentences,
-    "canaries": attack_canaries,
-    "entities": attack_entities,
-    "entity": attack_entity,
-    "user": attack_user,
-}
-ONE_NAME = ("entity", "user")
-"""Attacks that need a name, which is given in the option of the same name."""
-
-WITHOUT_VERDICT = ("entities", *ONE_NAME)
-"""Attacks whose records do not depend on the probability of a false alarm."""
-
-FORMAT = 2
-"""Version of the records; raised when equal settings give other figures."""
+ATTACKS: dict[str, Attack] = {"users": attack_users, "canaries": attack_canaries, "entities": attack_names}
 
 PRIVATE = (
     "These figures are computed from private text, without noise: they are for the corpus's owner, and no ε covers "
@@ -71,24 +43,76 @@ _EPSILONS = ("epsilon_any", "epsilon_stated", "epsilon_user")
 
 
 @dataclass(frozen=True)
+class RunLeakage:
+    """Hold what the attacks found in one run.
+
+    Attributes:
+        run: its folder.
+        strategy, task, model, corpus: its settings.
+        raw_text: whether it was attacked with the text from before names were removed.
+        rounds: the rounds that it ran.
+        delta: δ of its guarantee.
+        epsilon: every ε of its result, by name.
+        mention_graph: what its guarantee assumes of the mention graph.
+        left_out: why attacks make no sense for the run, by name.
+        seconds: how long each attack took, by name.
+        users, canaries, entities: the results; None where an attack was not asked for or makes no sense.
+    """
+
+    run: str
+    strategy: str
+    task: str
+    model: str
+    corpus: str
+    raw_text: bool
+    rounds: int | None
+    delta: float
+    epsilon: Mapping[str, float]
+    mention_graph: str
+    left_out: Mapping[str, str]
+    seconds: Mapping[str, float]
+    users: UserAttack | None = None
+    canaries: CanaryAttack | None = None
+    entities: NameAttack | None = None
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """Return the verdict of each attack that has one, by name."""
+        judged = {"users": self.users, "canaries": self.canaries}
+        return {name: result.verdict for name, result in judged.items() if result is not None}
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as one JSON object, with the attacks under ``attacks``."""
+        attacks: dict[str, Any] = {name: {"left_out": reason} for name, reason in self.left_out.items()}
+        for name, seconds in self.seconds.items():
+            attacks[name] = getattr(self, name).record() | {"seconds": seconds}
+        facts = ("run", "strategy", "task", "model", "corpus", "raw_text", "rounds", "delta", "epsilon")
+        return {
+            **{name: getattr(self, name) for name in facts},
+            "mention_graph": self.mention_graph,
+            "attacks": {name: attacks[name] for name in ATTACKS if name in attacks},
+        }
+
+
+@dataclass(frozen=True)
 class Leakage:
     """Hold what all attacks found.
 
     Attributes:
-        runs: one JSON object per run, with the attacks' records under ``attacks``.
+        runs: the results, one per run.
         options: of all attacks.
     """
 
-    runs: tuple[dict[str, Any], ...]
+    runs: tuple[RunLeakage, ...]
     options: Options
 
     def in_state(self, state: str) -> list[str]:
-        """Return the attacks with a verdict, each as ``run: attack``."""
+        """Return the attacks whose verdict has this state, each as ``run: attack``."""
         return [
-            f"{run['run']}: {name}"
+            f"{run.run}: {name}"
             for run in self.runs
-            for name, record in run["attacks"].items()
-            if (record.get("verdict") or {}).get("state") == state
+            for name, verdict in run.verdicts.items()
+            if verdict.state == state
         ]
 
     @property
@@ -103,7 +127,7 @@ class Leakage:
     def record(self) -> dict[str, Any]:
         """Return everything as one JSON object."""
         return {
-            "runs": list(self.runs),
+            "runs": [run.record() for run in self.runs],
             "options": self.options.record(),
             "beyond": self.in_state("beyond"),
             "above": self.in_state("above"),
@@ -116,25 +140,22 @@ def _silent(words: str) -> AbstractContextManager[Observer]:
     return nullcontext(lambda done, total: None)
 
 
-def leak(
+def attack_runs(
     runs: Sequence[Path | str],
     options: Options | None = None,
     attacks: Sequence[str] | None = None,
     raw: Path | str | None = None,
-    out: Path | str | None = None,
     progress: Progress = _silent,
-    known: KnownResults | None = None,
 ) -> Leakage:
     """Attack runs, one after the other.
 
     Args:
         runs: run folders.
         options: of all attacks; None for the defaults.
-        attacks: names in :data:`ATTACKS`; None for all that make sense for a run.
+        attacks: names in :data:`ATTACKS`; None for all that make sense for a run, or for ``entities`` where the options
+            name an entity.
         raw: a corpus whose text is attacked in place of that of runs on its de-identified copy.
-        out: a folder in which results are kept and found; None keeps nothing.
         progress: gives a context with an observer for every attack, whose name it is called with.
-        known: results that these runs share with runs attacked earlier in this process.
 
     Raises:
         ConfigError: there is no run, no such attack, or an attack that was asked for makes no sense for a run.
@@ -144,82 +165,56 @@ def leak(
     names = chosen(attacks, given)
     if not runs:
         raise ConfigError("runs is empty; allowed: at least one run folder")
-    if out is not None and Path(out).exists() and not Path(out).is_dir():
-        raise ConfigError(f"out is {out}; allowed: a folder")
     shared = replace(given, failure=given.failure / (len(runs) * len(names)))
-    strict = attacks is not None or any(name in ONE_NAME for name in names)
-    kept, known = None if out is None else Path(out), known or KnownResults()
-    found = [
-        _attacked(AttackedRun.open(Path(path), raw, kept, known), shared, names, progress, strict=strict)
-        for path in runs
-    ]
-    return Leakage(tuple(found), given)
+    strict = attacks is not None or given.entity is not None
+    return Leakage(
+        tuple(_attacked(AttackedRun.open(path, raw), shared, names, progress, strict=strict) for path in runs), given
+    )
 
 
 def chosen(attacks: Sequence[str] | None, options: Options | None = None) -> tuple[str, ...]:
-    """Return the names of the attacks to run, each once; by default all on everybody, or those on what is named.
+    """Return the names of the attacks to run, each once; by default all, or ``entities`` where one is named.
 
     Raises:
-        ConfigError: there is no such attack, or it needs a name that is not given.
+        ConfigError: there is no such attack, or none.
     """
-    given = options or Options()
-    named = [name for name in ONE_NAME if getattr(given, name) is not None]
-    default = named or [name for name in ATTACKS if name not in ONE_NAME]
-    names = tuple(dict.fromkeys(default if attacks is None else [*attacks, *named]))
-    for name in names:
+    default = tuple(ATTACKS) if options is None or options.entity is None else ("entities",)
+    names = default if attacks is None else tuple(dict.fromkeys(attacks))
+    for name in names or ("",):
         if name not in ATTACKS:
             raise ConfigError(f"attack is '{name}'; allowed: {', '.join(ATTACKS)}")
-        if name in ONE_NAME and name not in named:
-            raise ConfigError(f"attack is '{name}', and no {name} is named; allowed: with --{name}")
-    if not names:
-        raise ConfigError(f"attacks is empty; allowed: {', '.join(ATTACKS)}")
     return names
 
 
 def _attacked(
     run: AttackedRun, options: Options, names: Sequence[str], progress: Progress, *, strict: bool
-) -> dict[str, Any]:
-    """Return the record of one run; attacks that make no sense for it are left out with the reason, or refused."""
-    records: dict[str, Any] = {}
+) -> RunLeakage:
+    """Return what is found in one run; attacks that make no sense for it are left out with the reason, or refused."""
+    results: dict[str, Any] = {}
+    left_out, seconds = dict[str, str](), dict[str, float]()
     for name in names:
-        settings = asdict(options)
-        if name in WITHOUT_VERDICT:
-            del settings["failure"]
-        key = {"format": FORMAT, "attack": name, "options": settings}
-        file = run.file_of(key, ".json", (*options.references, *options.without))
-        record = kept_record(file)
-        if record is None:
-            try:
-                record = _timed(run, name, options, progress)
-            except NotApplicableError as error:
-                if strict:
-                    raise
-                record = {"left_out": str(error)}
-            keep_record(file, record)
-        records[name] = record
-    return {**_facts(run), "attacks": records}
-
-
-def _timed(run: AttackedRun, name: str, options: Options, progress: Progress) -> dict[str, Any]:
-    """Run an attack; return its record, with the seconds that it took."""
-    rng, begun = streams.generator(options.seed, f"leak-{name}"), time.perf_counter()
-    with progress(f"{run.folder.path}, {name}") as observer:
-        record = ATTACKS[name](run, rng, options, observer)
-    return {**record, "seconds": time.perf_counter() - begun}
-
-
-def _facts(run: AttackedRun) -> dict[str, Any]:
-    """Return what identifies a run and its guarantee."""
+        begun = time.perf_counter()
+        try:
+            with progress(f"{run.folder.path}, {name}") as observer:
+                results[name] = ATTACKS[name](run, options, observer)
+            seconds[name] = time.perf_counter() - begun
+        except NotApplicableError as error:
+            if strict:
+                raise
+            left_out[name] = str(error)
     result = run.folder.result or {}
-    return {
-        "run": str(run.folder.path),
-        "strategy": run.config.privacy.strategy,
-        "task": run.config.task,
-        "model": run.config.model.name,
-        "corpus": str(run.config.corpus.path),
-        "raw_text": run.has_raw_text,
-        "rounds": run.folder.last_round,
-        "delta": run.config.privacy.delta,
-        "epsilon": {name: result[name] for name in _EPSILONS if name in result},
-        "mention_graph": run.bounds.guarantee.mention_graph,
-    }
+    return RunLeakage(
+        run=str(run.folder.path),
+        strategy=run.config.privacy.strategy,
+        task=run.config.task,
+        model=run.config.model.name,
+        corpus=str(run.config.corpus.path),
+        raw_text=run.has_raw_text,
+        rounds=run.folder.last_round,
+        delta=run.config.privacy.delta,
+        epsilon={name: result[name] for name in _EPSILONS if name in result},
+        mention_graph=run.bounds.guarantee.mention_graph,
+        left_out=left_out,
+        seconds=seconds,
+        **results,
+    )

@@ -1,19 +1,15 @@
-"""Tell who trained from who did not: user inference, and likelihood ratios of sentences.
+"""Tell users who trained from users who did not, by the likelihood of their sentences.
 
-* ``users`` (Kandpal, Pillutla, Oprea, Kairouz, Choquette-Choo and Xu 2023, "User Inference Attacks on Large Language
-  Models"): the mean over a user's sentences of ln p(s; model) − ln p(s; reference).
-* ``sentences`` (Zarifzadeh, Liu and Shokri 2024, RMIA, with few references): ln p(s; model) − ln of the mean of
-  p(s; reference). RMIA compares this ratio with those of population sentences; where all sentences have the same
-  population, that orders them as the ratio itself does, so the curve is the same.
-
-p is the probability of the sentence's tokens, or of its class for classification. Attacker: sees the released model, a
-reference, and the raw text of the unit; knows no other text. The reference is the model with which the run began, or
-runs that never saw the attacked text.
+The score of a user is the mean over the user's sentences of ln p(s; model) − ln p(s; reference) (Kandpal, Pillutla,
+Oprea, Kairouz, Choquette-Choo and Xu 2023, "User Inference Attacks on Large Language Models"). p is the probability of
+the sentence's tokens, or of its class for classification. Attacker: sees the released model, a reference, and the raw
+text of the user; knows no other text. The reference is the model with which the run began, or runs that never saw the
+attacked text; of several, the mean of ln p.
 
 What the comparison needs. Members are users of the training split, non-members those of the held-out split. Their
 rates estimate TPR and FPR if users are *exchangeable*: every division of the same people into splits of these sizes was
 equally likely. A split by time or by source makes an attack look strong that recognises the time or the source. So the
-reference scores the same units first: where it already tells the splits apart, nothing is tested. A run that began with
+reference scores the same users first: where it already tells the splits apart, nothing is tested. A run that began with
 the model of a run on the same text needs a reference that did not see it.
 
 What is tested. Under exchangeability the training corpora that are compared hold equally many users, so they differ by
@@ -22,40 +18,24 @@ exchanging users, not by adding one: with the trade-off function F of one user i
 1. The score value·sum has mean 1 for the member and −1 for the other, twice the distance that in or out allows.) The
 test pairs members with non-members and takes F∘F; the bound that is shown beside the rates is F, that of one user in or
 out. Scores of one model depend on each other, so counting them as independent could contradict a proof that holds; the
-test does not (:func:`~fl_sim.auditing.leakage.rates.judge_pairs`).
-
-A split by users puts all sentences of a user on one side. Whether a sentence trained is then whether its user did, with
-all of the user's sentences: the bound of the attack on sentences is that of their user. (Example: a user who writes one
-sentence a hundred times.) Only where most held-out users also have sentences in the training split, so that sentences
-were divided, it is that of one sentence; the sentences attacked are those of users on both sides, and users cannot be
-attacked. F is that of the largest contribution among the attacked users, on either side: F grows with the contribution
-and is concave, so it also bounds the mean over units.
+test does not (:func:`~fl_sim.auditing.leakage.rates.judge_pairs`). F is that of the largest contribution among the
+attacked users, on either side: F grows with the contribution and is concave, so it also bounds the mean over users.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
-from fl_sim.auditing.leakage.attacked_run import (
-    AttackedRun,
-    NotApplicableError,
-    Options,
-    OtherRun,
-    Side,
-    keep_array,
-    kept_array,
-)
+from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options, ReferenceRun, Side
+from fl_sim.auditing.leakage.proven_rates import FALSE_POSITIVE_RATES, ProvenRates
 from fl_sim.auditing.leakage.rates import (
-    FALSE_POSITIVE_RATES,
-    ProvenRates,
     Rates,
-    Scored,
+    Scores,
     Verdict,
     are_exchangeable,
     differ_before_training,
@@ -68,13 +48,16 @@ from fl_sim.clients.models.losses import held_out
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.canaries import read_canaries
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.experiments.held_out_users.bootstrap import Figure
 from fl_sim.strategies.primitives import streams
 
 AT_ONCE = 256
 _TELLING_WORDS = 4  # shorter sentences are anybody's: "see you later"
 _SHARED = 0.5  # share of a user's telling sentences in a reference's text from which it was trained on that user
+_EXPOSED = 5  # users who are named where names are shown
 
 Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,50 +71,106 @@ class Sample:
     """
 
     side: Side
-    ids: NDArray[np.int64]
-    users: NDArray[np.int64]
+    ids: Ids
+    users: Ids
+
+    def mean_by_user(self, values: Floats) -> tuple[Ids, Floats]:
+        """Return the attacked users, int64 (U,), and the mean of their sentences' values, float64 (U,)."""
+        users, index = np.unique(self.users, return_inverse=True)
+        return users, np.bincount(index, values) / np.bincount(index)
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
-    """Hold the attacked sentences of both sides.
+class UserAttack:
+    """Hold what the attack on users found.
 
     Attributes:
-        members: of the training split.
-        non_members: of the held-out split.
-        by_user: whether users were divided into the splits, not sentences.
+        rates: how well members are told from non-members.
+        before_training: the area under the curve of the reference, which saw neither side.
+        p_value: that the reference scores both sides alike.
+        bound: what the ledger proves for a user with the largest contribution of any attacked user.
+        verdict: whether the attack contradicts the bound.
+        most_exposed: the members with the highest scores, where names are shown.
     """
 
-    members: Sample
-    non_members: Sample
-    by_user: bool
+    rates: Rates
+    before_training: Figure
+    p_value: float
+    bound: ProvenRates
+    verdict: Verdict
+    most_exposed: tuple[tuple[str, float], ...] = ()
 
-    @property
-    def is_member(self) -> NDArray[np.bool_]:
-        """Return of which side each sentence is, bool (n,), members first."""
-        return np.repeat([True, False], [len(self.members.ids), len(self.non_members.ids)])
+    def record(self) -> dict[str, Any]:
+        """Return the attack as a JSON object."""
+        exposed = [{"user": user, "score": score} for user, score in self.most_exposed]
+        return {
+            **self.rates.record(),
+            "before_training": {"auc": self.before_training.record(), "p_value": self.p_value},
+            "bound": self.bound.record(),
+            "verdict": self.verdict.record(),
+        } | ({"most_exposed": exposed} if exposed else {})
 
-    @property
-    def users(self) -> NDArray[np.int64]:
-        """Return the user of each sentence, int64 (n,)."""
-        return np.concatenate([self.members.users, self.non_members.users])
 
+def attack_users(run: AttackedRun, options: Options, observer: Observer = lambda done, total: None) -> UserAttack:
+    """Attack users.
 
-def sample(run: AttackedRun, options: Options) -> Samples:
-    """Return the attacked sentences of a run.
+    Args:
+        run: the run.
+        options: of the attack.
+        observer: called with the number of sentences that are scored, and of all, over all models.
 
     Raises:
+        NotApplicableError: most held-out users also train.
+        ConfigError: a reference was trained on an attacked user, or for another task.
+        ResultsError: a reference has no model, or its corpus has changed.
+    """
+    samples = sample_users(run, options)
+    references = reference_models(run, samples, options)
+    rng = streams.generator(options.seed, "leak-users")
+    models, sizes = [run.model, *references], [len(side.ids) for side in samples]
+    ln_p: list[list[Floats]] = []
+    for number, model in enumerate(models):
+        starts = (number * sum(sizes), number * sum(sizes) + sizes[0])
+        ln_p.append(
+            [
+                log_likelihoods(model, side, partial(_continued, observer, start, len(models) * sum(sizes)))
+                for side, start in zip(samples, starts, strict=True)
+            ]
+        )
+    own, before = ln_p[0], [np.mean(side, axis=0) for side in zip(*ln_p[1:], strict=True)]
+    users, member_scores = samples[0].mean_by_user(own[0] - before[0])
+    scores = Scores(member_scores, samples[1].mean_by_user(own[1] - before[1])[1])
+    untrained = Scores(*(side.mean_by_user(values)[1] for side, values in zip(samples, before, strict=True)))
+    proven, p_value = proven_user(run, *samples), differ_before_training(untrained)
+    return UserAttack(
+        rates=Rates.of(scores, rng, FALSE_POSITIVE_RATES),
+        before_training=Rates.of(untrained, rng).area,
+        p_value=p_value,
+        bound=proven,
+        verdict=judge_users(scores, proven, p_value, options.failure, rng),
+        most_exposed=_most_exposed(run, users, member_scores) if options.show_names else (),
+    )
+
+
+def _continued(observer: Observer, start: int, total: int, done: int, of: int) -> None:
+    """Tell the observer of ``done`` further sentences after the first ``start`` of all."""
+    observer(start + done, total)
+
+
+def sample_users(run: AttackedRun, options: Options) -> tuple[Sample, Sample]:
+    """Return the attacked sentences of members and of non-members.
+
+    Raises:
+        NotApplicableError: most held-out users also train.
         ConfigError: a side has no user with a sentence.
     """
-    shared = set(run.members.users) & set(run.non_members.users)
-    by_user = 2 * len(shared) <= len(run.non_members.users)
-    attacked = set(run.members.users) ^ set(run.non_members.users) if by_user else shared
-    attacked -= canary_users(run.corpus)
-    members, others = (_sample(side, attacked, options) for side in (run.members, run.non_members))
-    for drawn in (members, others):
-        if not len(drawn.ids):
-            raise ConfigError(f"split {drawn.side.split} has no user to attack; allowed: a split with sentences")
-    return Samples(members, others, by_user)
+    members, others = set(run.members.users), set(run.non_members.users)
+    if 2 * len(members & others) > len(run.non_members.users):
+        raise NotApplicableError(
+            f"most users of split {run.non_members.split} also train; allowed: users on one side, to attack users"
+        )
+    attacked = (members ^ others) - canary_users(run.corpus)
+    return _sample(run.members, attacked, options), _sample(run.non_members, attacked, options)
 
 
 def canary_users(corpus: Corpus) -> frozenset[str]:
@@ -141,7 +180,7 @@ def canary_users(corpus: Corpus) -> frozenset[str]:
 
 def _sample(side: Side, attacked: set[str], options: Options) -> Sample:
     rng = streams.generator(options.seed, f"leak-{side.split}")
-    ids: list[NDArray[np.int64]] = []
+    ids: list[Ids] = []
     users: list[int] = []
     for user in rng.permutation(len(side.users)).tolist():
         own = side.sentences_of(user) if side.users[user] in attacked else np.empty(0, dtype=np.int64)
@@ -150,28 +189,55 @@ def _sample(side: Side, attacked: set[str], options: Options) -> Sample:
             users.append(user)
         if len(users) == options.max_users:
             break
-    counts = [len(one) for one in ids]
-    return Sample(side, np.concatenate([np.empty(0, dtype=np.int64), *ids]), np.repeat(users, counts).astype(np.int64))
+    if not ids:
+        raise ConfigError(f"split {side.split} has no user to attack; allowed: a split with sentences")
+    return Sample(side, np.concatenate(ids), np.repeat(users, [len(own) for own in ids]).astype(np.int64))
 
 
-def log_likelihoods(model: LanguageModel, samples: Samples, observer: Observer = lambda done, total: None) -> Floats:
-    """Return ln p of each attacked sentence under a model, float64 (n,), members first.
+def reference_models(run: AttackedRun, samples: tuple[Sample, Sample], options: Options) -> list[LanguageModel]:
+    """Return the models of the references: the one with which the run began if none is given.
+
+    Raises:
+        ConfigError: a reference was trained on text of attacked users.
+    """
+    references = [ReferenceRun.open(path, run) for path in options.references]
+    for reference in references:
+        for drawn in samples:
+            count = users_in(reference.texts, drawn)
+            if count:
+                raise ConfigError(
+                    f"reference is {reference.path}, which was trained on the text of {count} attacked users of split "
+                    f"{drawn.side.split}; allowed: runs on other users' text"
+                )
+    return [reference.model for reference in references] or [run.initial]
+
+
+def users_in(texts: frozenset[str], drawn: Sample) -> int:
+    """Return how many attacked users of a side have more than half of their telling sentences among ``texts``."""
+    own = drawn.side.read(drawn.ids)
+    telling = np.array([len(text.split()) >= _TELLING_WORDS for text in own])
+    shared = np.array([text in texts for text in own]) & telling
+    size = int(drawn.users.max()) + 1
+    counts = np.maximum(np.bincount(drawn.users[telling], minlength=size), 1)
+    return int((np.bincount(drawn.users[shared], minlength=size) / counts > _SHARED).sum())
+
+
+def log_likelihoods(model: LanguageModel, drawn: Sample, observer: Observer = lambda done, total: None) -> Floats:
+    """Return ln p of each attacked sentence of a side under a model, float64 (n,).
 
     Args:
         model: the model.
-        samples: the sentences.
+        drawn: the sentences.
         observer: called with the number of sentences that are done, and of all.
     """
-    sides = (samples.members, samples.non_members)
-    total, parts = sum(len(one.ids) for one in sides), [np.empty(0)]
-    for one in sides:
-        for start in range(0, len(one.ids), AT_ONCE):
-            parts.append(_of_sentences(model, one.side, one.ids[start : start + AT_ONCE]))
-            observer(sum(map(len, parts)), total)
+    parts = [np.empty(0)]
+    for start in range(0, len(drawn.ids), AT_ONCE):
+        parts.append(_of_sentences(model, drawn.side, drawn.ids[start : start + AT_ONCE]))
+        observer(sum(map(len, parts)), len(drawn.ids))
     return np.concatenate(parts)
 
 
-def _of_sentences(model: LanguageModel, side: Side, ids: NDArray[np.int64]) -> Floats:
+def _of_sentences(model: LanguageModel, side: Side, ids: Ids) -> Floats:
     examples = model.encode(side.read(ids), None if side.targets is None else side.targets[ids].tolist())
     if model.reads_features:
         states = sentence_features(model, examples)
@@ -179,205 +245,34 @@ def _of_sentences(model: LanguageModel, side: Side, ids: NDArray[np.int64]) -> F
     return -held_out(model, examples).nats
 
 
-@dataclass(frozen=True, eq=False)
-class Likelihoods:
-    """Hold ln p of the attacked sentences, each float64 (n,).
-
-    Attributes:
-        samples: the sentences.
-        model: of the run's model.
-        references: of each reference; the model with which the run began if none is given.
-    """
-
-    samples: Samples
-    model: Floats
-    references: tuple[Floats, ...]
-
-    @property
-    def before(self) -> Floats:
-        """Return the mean over the references, which saw neither side, float64 (n,)."""
-        return np.asarray(np.mean(self.references, axis=0))
-
-    @classmethod
-    def of(cls, run: AttackedRun, options: Options, observer: Observer = lambda done, total: None) -> Likelihoods:
-        """Compute the likelihoods of a run.
-
-        Raises:
-            ConfigError: a reference was trained on attacked text, or for another task.
-            ResultsError: a reference has no model, or its corpus has changed.
-        """
-        samples = sample(run, options)
-        references = [_reference(name, run, samples) for name in options.references]
-        count = 1 + max(len(references), 1)
-
-        def part(number: int) -> Observer:
-            return lambda done, total: observer(number * total + done, count * total)
-
-        own = log_likelihoods(run.model, samples, part(0))
-        if not references:
-            settings = (options.seed, options.max_users, options.sentences_per_user)
-            initial = run.of_initial.get(
-                ("likelihoods", *settings), lambda: log_likelihoods(run.initial, samples, part(1))
-            )
-            return cls(samples, own, (initial,))
-        others = [log_likelihoods(one, samples, part(number)) for number, one in enumerate(references, start=1)]
-        return cls(samples, own, tuple(others))
-
-
-def _reference(name: str, run: AttackedRun, samples: Samples) -> LanguageModel:
-    """Return the model of a reference run; raise ConfigError if it was trained on an attacked user."""
-    other = OtherRun.open(name, run, "reference")
-    _check_apart(name, other, samples)
-    return other.model
-
-
-def _check_apart(name: str, other: OtherRun, samples: Samples) -> None:
-    """Raise ConfigError if a run was trained on text of attacked users."""
-    texts = other.texts()
-    for one in (samples.members, samples.non_members):
-        count = users_in(texts, one)
-        if count:
-            raise ConfigError(
-                f"reference is {name}, which was trained on the text of {count} attacked users of split "
-                f"{one.side.split}; allowed: runs on other users' text"
-            )
-
-
-def users_in(texts: Set[str], one: Sample) -> int:
-    """Return how many attacked users of a side have more than half of their telling sentences among ``texts``."""
-    own = one.side.read(one.ids)
-    telling = np.array([len(text.split()) >= _TELLING_WORDS for text in own])
-    shared = np.array([text in texts for text in own]) & telling
-    size = int(one.users.max()) + 1
-    counts = np.maximum(np.bincount(one.users[telling], minlength=size), 1)
-    return int((np.bincount(one.users[shared], minlength=size) / counts > _SHARED).sum())
-
-
-def user_scores(likelihoods: Likelihoods) -> Scored:
-    """Return the mean log-likelihood ratio of each user's sentences."""
-    of_sentences = _scored(likelihoods, likelihoods.model - likelihoods.before)
-    return _mean_by_user(of_sentences)
-
-
-def sentence_scores(likelihoods: Likelihoods) -> Scored:
-    """Return the log-likelihood ratio of each sentence to the mean likelihood under the references."""
-    mean = logsumexp(likelihoods.references, axis=0) - np.log(len(likelihoods.references))
-    return _scored(likelihoods, likelihoods.model - mean)
-
-
-def _scored(likelihoods: Likelihoods, scores: Floats) -> Scored:
-    return Scored(scores, likelihoods.samples.is_member, likelihoods.samples.users)
-
-
-def _mean_by_user(scored: Scored) -> Scored:
-    keys = np.stack([~scored.is_member, scored.users], axis=1).astype(np.int64)
-    units, index, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-    means = np.bincount(index.ravel(), scored.scores) / counts
-    return Scored(means, units[:, 0] == 0, units[:, 1])
-
-
-def attack_users(
-    run: AttackedRun, rng: np.random.Generator, options: Options, observer: Observer = lambda done, total: None
-) -> dict[str, Any]:
-    """Attack users; return the record.
-
-    Args:
-        run: the run.
-        rng: draws resamples and pairs.
-        options: of the attack.
-        observer: called with the number of sentences that are scored, and of all.
-
-    Raises:
-        NotApplicableError: most held-out users also train.
-        ConfigError: a reference was trained on an attacked user.
-    """
-    likelihoods = likelihoods_of(run, options, observer)
-    if not likelihoods.samples.by_user:
-        raise NotApplicableError(
-            f"most users of split {run.non_members.split} also train; allowed: users on one side, to attack users"
-        )
-    scored, before = user_scores(likelihoods), _mean_by_user(_scored(likelihoods, likelihoods.before))
-    facts = _record(scored, scored, before, _proven_user(run, likelihoods.samples), options, rng)
-    return facts | ({"most_exposed": _named(run, scored)} if options.show_names else {})
-
-
-def attack_sentences(
-    run: AttackedRun, rng: np.random.Generator, options: Options, observer: Observer = lambda done, total: None
-) -> dict[str, Any]:
-    """Attack sentences; return the record. One sentence of each user is tested. Arguments as for users.
-
-    Raises:
-        ConfigError: a reference was trained on an attacked user.
-    """
-    likelihoods = likelihoods_of(run, options, observer)
-    samples, scored = likelihoods.samples, sentence_scores(likelihoods)
-    proven = _proven_user(run, samples) if samples.by_user else run.proof.of_sentence()
-    before = _scored(likelihoods, likelihoods.before).one_per_user()
-    facts = _record(scored, scored.one_per_user(), before, proven, options, rng)
-    return facts | {"divided_by": "users" if samples.by_user else "sentences"}
-
-
-def likelihoods_of(run: AttackedRun, options: Options, observer: Observer = lambda done, total: None) -> Likelihoods:
-    """Return the likelihoods of a run, computed once for all attacks with the same options."""
-    settings = {name: getattr(options, name) for name in ("seed", "max_users", "sentences_per_user", "references")}
-    key = ("likelihoods", *settings.values())
-    if key not in run.computed:
-        file = run.file_of({"likelihoods": settings}, ".npy", options.references)
-        known = kept_array(file)
-        if known is None:
-            run.computed[key] = Likelihoods.of(run, options, observer)
-            keep_array(file, np.stack([run.computed[key].model, *run.computed[key].references]))
-        else:
-            run.computed[key] = Likelihoods(sample(run, options), known[0], tuple(known[1:]))
-    likelihoods: Likelihoods = run.computed[key]
-    return likelihoods
-
-
-def _proven_user(run: AttackedRun, samples: Samples) -> ProvenRates:
+def proven_user(run: AttackedRun, members: Sample, non_members: Sample) -> ProvenRates:
     """Return what is proven for a user with the largest contribution of any attacked user, of either side."""
-    members = [run.contribution_of(user) for user in np.unique(samples.members.users).tolist()]
-    others = [run.largest_contribution_of(user) for user in np.unique(samples.non_members.users).tolist()]
-    most = max(*members, *others)
-    if ("user", most) not in run.computed:
-        run.computed["user", most] = run.proof.of_user(float(most))
-    proven: ProvenRates = run.computed["user", most]
-    return proven
+    own = [run.contribution_of(user) for user in np.unique(members.users).tolist()]
+    others = [run.largest_contribution_of(user) for user in np.unique(non_members.users).tolist()]
+    return run.proof.of_user(float(max(*own, *others)))
 
 
-def _record(
-    scored: Scored, tested: Scored, before: Scored, proven: ProvenRates, options: Options, rng: np.random.Generator
-) -> dict[str, Any]:
-    """Return rates, bound and verdict of an attack.
+def judge_users(
+    scores: Scores, proven: ProvenRates, p_value: float, failure: float, rng: np.random.Generator
+) -> Verdict:
+    """Test scores of users against what is proven for one of them.
 
     Args:
-        scored: all scores.
-        tested: one per user.
-        before: of the reference, one per user.
-        proven: the bound.
-        options: of the attack.
-        rng: draws resamples and pairs.
+        scores: of the attack.
+        proven: the bound of one user in or out.
+        p_value: that a model which saw neither side scores both alike.
+        failure: the largest probability of ``beyond``, and of ``above``, if the bound holds.
+        rng: draws the pairs.
     """
-    p_value = differ_before_training(before)
-    return {
-        **Rates.of(scored, rng).record(),
-        "before_training": {"auc": Rates.of(before, rng, rates=()).area.record(), "p_value": p_value},
-        "bound": proven.record(FALSE_POSITIVE_RATES),
-        "verdict": _verdict(tested, proven, p_value, options.failure, rng).record(),
-    }
-
-
-def _verdict(scored: Scored, proven: ProvenRates, p_value: float, failure: float, rng: np.random.Generator) -> Verdict:
     if not proven.is_proven:
         return Verdict("not tested", 0, failure, f"no bound: {proven.reason}")
     if not are_exchangeable(p_value):
         return Verdict("not tested", 0, failure, "the splits differ before training, so they are not exchangeable")
-    verdict = judge_pairs(scored, proven.exchanged(), failure, rng)
-    above = verdict.state == "within" and is_above(scored, proven.largest_after_exchange, failure)
+    verdict = judge_pairs(scores, proven.exchanged(), failure, rng)
+    above = verdict.state == "within" and is_above(scores, proven.largest_after_exchange, failure)
     return replace(verdict, state="above") if above else verdict
 
 
-def _named(run: AttackedRun, scored: Scored, most: int = 5) -> list[dict[str, Any]]:
-    """Return the names and scores of the members with the highest scores."""
-    users, scores = scored.users[scored.is_member], scored.scores[scored.is_member]
-    order: Sequence[int] = np.argsort(-scores, kind="stable")[:most].tolist()
-    return [{"user": run.members.users[int(users[i])], "score": float(scores[i])} for i in order]
+def _most_exposed(run: AttackedRun, users: Ids, scores: Floats) -> tuple[tuple[str, float], ...]:
+    order = np.argsort(-scores, kind="stable")[:_EXPOSED].tolist()
+    return tuple((run.members.users[int(users[i])], float(scores[i])) for i in order)

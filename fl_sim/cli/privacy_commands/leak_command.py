@@ -13,7 +13,7 @@ from pathlib import Path
 EXIT_BEYOND = 1
 
 _OPTIONS = (
-    "seed", "max_users", "sentences_per_user", "secrets", "entities", "candidates", "texts", "entity", "user",
+    "seed", "max_users", "sentences_per_user", "secrets", "entities", "candidates", "entity",
 )  # fmt: skip
 
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--attacks",
         nargs="+",
         metavar="NAME",
-        help="users, sentences, canaries, entities (default: all that make sense for a run, or what is named)",
+        help="users, canaries, entities (default: all that make sense for a run)",
     )
     parser.add_argument("--seed", type=int, metavar="S", help="of the attacked units and intervals (default 0)")
     parser.add_argument("--max-users", type=int, metavar="N", help="attack at most N users of each side (default 500)")
@@ -39,27 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--entities", type=int, metavar="N", help="attack at most N names (default 200)")
     parser.add_argument("--candidates", type=int, metavar="N", help="rank each name among N of its kind (default 50)")
-    parser.add_argument("--texts", type=int, metavar="N", help="sample N texts to find names in them (default 1000)")
-    parser.add_argument("--entity", metavar="NAME", help="attack this name: what is completed, how the truth is ranked")
-    parser.add_argument("--user", metavar="KEY", help="attack this user of the training split")
-    parser.add_argument(
-        "--without", action="append", default=[], metavar="RUN",
-        help="with --entity or --user: a run on the same text without it, whose model stands beside; may be given "
-        "several times",
-    )  # fmt: skip
+    parser.add_argument("--entity", metavar="NAME", help="attack this name alone, in all its mentions")
     parser.add_argument(
         "--reference", action="append", default=[], metavar="RUN",
-        help="a run on other users' text, whose model is the reference; may be given several times (default: the model "
-        "with which the attacked run began)",
+        help="a run that never saw the attacked users, or the named entity, whose model is the reference; may be given "
+        "several times (default: the model with which the attacked run began)",
     )  # fmt: skip
     parser.add_argument(
         "--raw", metavar="CORPUS", help="attack with this text: the corpus from which the run's was de-identified"
     )
-    parser.add_argument("--out", metavar="FOLDER", type=Path, help="keep results here, and go on from those kept")
     parser.add_argument(
         "--show-names",
         action="store_true",
-        help="name entities and users, and quote their text; such output is private",
+        help="name entities and users; such output is private",
     )
     parser.add_argument("--html", metavar="FILE", type=Path, help="also write a page with pictures, one file")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -84,10 +76,8 @@ def run(args: argparse.Namespace) -> int:
         args.runs,
         attacks=args.attacks,
         raw=args.raw,
-        out=args.out,
         progress=lambda words: counting(words, args.quiet),
         references=tuple(args.reference),
-        without=tuple(args.without),
         show_names=args.show_names,
         **options,
     )

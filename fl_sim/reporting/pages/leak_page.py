@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.formats import format_delta, format_epsilon, round_up
-from fl_sim.reporting.leak_words import is_remembered, model_words
+from fl_sim.reporting.leak_words import is_remembered
 from fl_sim.reporting.pages.charts import IntervalRow, Scale, Series, interval_chart, line_chart
 from fl_sim.reporting.pages.html_page import Page
 
@@ -34,10 +34,6 @@ _MEMBERSHIP = {
         "Was this person in the training text?",
         "The attacker has some of a person's text and the model, and asks whether that person's messages trained it "
         "(Kandpal et al. 2023, user inference).",
-    ),
-    "sentences": (
-        "Was this sentence in the training text?",
-        "The attacker has a sentence and compares its likelihood under the model and under a reference model.",
     ),
 }
 
@@ -57,8 +53,8 @@ def leak_page(record: Mapping[str, Any]) -> str:
         page.paragraph(f"{attack} is above its bound, if scores of one model are independent.", "note alarm")
     page.table(("run", "strategy", "rounds", "ε", "δ", "attacked text"), [_run_row(run) for run in runs])
     page.paragraph(
-        "ε is that of the run's own guarantee. A red bar marks the most that any attack can reach by it, on one person "
-        "or sentence; a run without a bar proves nothing. Intervals: 95 %. Point at a mark for its figures.",
+        "ε is that of the run's own guarantee. A red bar marks the most that any attack can reach by it, on one "
+        "person; a run without a bar proves nothing. Intervals: 95 %. Point at a mark for its figures.",
         "soft",
     )
     for name, (heading, words) in _MEMBERSHIP.items():
@@ -69,17 +65,9 @@ def leak_page(record: Mapping[str, Any]) -> str:
     exposed = [(run, run["attacks"]["canaries"]) for run in runs if "groups" in run["attacks"].get("canaries", {})]
     if exposed:
         _canaries(page, exposed)
-    named = [(run, run["attacks"]["entities"]) for run in runs if "inference" in run["attacks"].get("entities", {})]
+    named = [(run, run["attacks"]["entities"]) for run in runs if "groups" in run["attacks"].get("entities", {})]
     if named:
         _entities(page, named)
-    for name, heading, what in (
-        ("entity", "What do the models know of this name?", "name"),
-        ("user", "What do the models know of this person?", "ending"),
-    ):
-        attacked = [(run, run["attacks"][name]) for run in runs if "models" in run["attacks"].get(name, {})]
-        if attacked:
-            page.heading(heading)
-            _one_name(page, attacked, what)
     _left_out(page, runs)
     return page.html()
 
@@ -137,8 +125,6 @@ def _is_bounded(name: str, attack: Mapping[str, Any]) -> bool:
     """Return whether a run's ledger bounds an attack."""
     if name == "canaries":
         return any(bound["proven"] for bound in attack["bounds"])
-    if name == "entities":
-        return attack["bound"] is not None
     return bool(attack["bound"]["proven"])
 
 
@@ -222,7 +208,7 @@ def _known(figure: Mapping[str, float | None]) -> Any:
 
 
 def _entities(page: Page, found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
-    """Add how the models tell names, and a table of the three attacks."""
+    """Add how the models rank names."""
     page.heading("Does the model know the names?").paragraph(
         "A name of a training sentence is masked, and the model ranks it among other names of its kind (Lukas et al. "
         "2023). Names that stand in public text are left out. 50 % is guessing; the start is the model before training."
@@ -230,81 +216,30 @@ def _entities(page: Page, found: Sequence[tuple[Mapping[str, Any], Mapping[str, 
     page.paragraph(_conclusion("entities", found), "note")
     rows = []
     for run, attack in found:
-        group = attack["inference"]["groups"][0]
+        group = attack["groups"][0]
         rows.append(IntervalRow(label_of(run), *_ends(group["ahead"])))
         rows.append(IntervalRow(f"{_INDENT}at the start", *_ends(group["initial_ahead"])))
     scale = Scale(0.3, 0.9, (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), "{:.0%}", guess=0.5)
     page.figure(interval_chart(rows, scale), "Share of the other names that the true one is ranked before.")
     page.table(
-        ("run", "kind", "mentions", "names", "ranked before", "gain over the start", "completed", "written unasked"),
+        ("run", "kind", "mentions", "names", "ranked before", "by ratio", "gain over the start", "any attack at 1 %"),
         [row for run, attack in found for row in _entity_rows(run, attack)],
     )
 
 
 def _entity_rows(run: Mapping[str, Any], attack: Mapping[str, Any]) -> Iterator[list[str]]:
     """Yield a row for all names, per kind, and per number of mentions."""
-    parts = [
-        {(group["kind"], str(group["mentions"])): group for group in attack[name]["groups"]}
-        for name in ("inference", "reconstruction", "extraction")
-    ]
-    for key, group in parts[0].items():
-        completed, written = (part.get(key) for part in parts[1:])
+    bound = attack["bound"]
+    for group in attack["groups"]:
         mentions = group["mentions"]
         yield [
             label_of(run),
             group["kind"] or "all",
             "any" if mentions is None else "–".join(map(str, mentions)),
             f"{group['entities']:,}",
-            _shown(group["ahead"], "{:.1%}"),
-            _shown(group["gain"], "{:.1%}"),
-            _shown(completed and completed["ranked"], "{:.1%}"),
-            _shown(written and written["recall"], "{:.2%}"),
+            *(_shown(group[name], "{:.1%}") for name in ("ahead", "ratio_ahead", "gain")),
+            _at_most(bound["largest_tpr_at_fpr"]["0.01"]) if bound["proven"] else "no bound",
         ]
-
-
-def _one_name(page: Page, found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], what: str) -> None:
-    """Add how the models rank the truth about one unit, the bound, and quotes where the record has them."""
-    page.paragraph(
-        f"Its sentences are shown to the models with the true {what} and with others. A model trained without the unit "
-        "knows of it what the language and other people's text give away; what the run knows beyond that, it learnt "
-        "from the unit. 50 % is guessing."
-    )
-    rows = [row for run, attack in found for row in _ranked_rows(run, attack)]
-    if rows:
-        scale = Scale(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), "{:.0%}", guess=0.5)
-        page.figure(interval_chart(rows, scale), f"Share of candidates that the true {what} is ranked before.")
-    page.table(("run", "unit", "found at 1 %, at most", "advantage, at most"), [_unit_row(*one) for one in found])
-    quotes = [
-        (label_of(run), example["before"], example.get("name") or example.get("after"), model_words(name), text)
-        for run, attack in found
-        for example in attack.get("examples", ())
-        for name, text in example["written"].items()
-    ]
-    if quotes:
-        page.table(("run", "after", "the truth", "model", "writes"), quotes)
-
-
-def _ranked_rows(run: Mapping[str, Any], attack: Mapping[str, Any]) -> Iterator[IntervalRow]:
-    """Yield a row per model that ranked the truth, and per model that its likelihoods were compared with."""
-    for one in attack["models"]:
-        if "ahead" not in one:
-            continue
-        label = label_of(run) if one["model"] == "run" else f"{_INDENT}{model_words(one['model'])}"
-        shares = {label: one["ahead"]} | {
-            f"{_INDENT if one['model'] == 'run' else 2 * _INDENT}by ratio to {model_words(other)}": share
-            for other, share in one["ahead_by_ratio_to"].items()
-        }
-        for words, share in shares.items():
-            if share["low"] is not None:
-                yield IntervalRow(words, *_ends(share))
-
-
-def _unit_row(run: Mapping[str, Any], attack: Mapping[str, Any]) -> list[str]:
-    bound = attack["bound"]
-    if not bound["proven"]:
-        return [label_of(run), bound["unit"], "no bound", "no bound"]
-    found, advantage = bound["largest_tpr_at_fpr"]["0.01"], bound["largest_advantage"]
-    return [label_of(run), bound["unit"], _at_most(found), _at_most(advantage)]
 
 
 def _by_repetitions(attack: Mapping[str, Any], owner: str) -> Iterator[tuple[float, float, float, float]]:

@@ -8,20 +8,23 @@ Results are kept in the figure's folder, so an interrupted figure goes on where 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fl_sim.auditing.leakage.attacked_run import KnownResults, Options
-from fl_sim.auditing.leakage.leak import leak
+from fl_sim.auditing.leakage.attacked_run import Options
+from fl_sim.auditing.leakage.leak import attack_runs
+from fl_sim.files import owner_only
 from fl_sim.reporting.report import strategy_of
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord
 from fl_sim.research.uedp_paper.figure_training import Plan, PlannedRun, corpus_record, ended_by_panel
 from fl_sim.research.uedp_paper.figures import LeakageFigure
 from fl_sim.search.sweep import Ending
-from fl_sim.storage.run_folder import RunFolder
+from fl_sim.storage import model_files
+from fl_sim.storage.run_folder import RunFolder, decode, encode, replace_file
 
 _ATTACKS = "attacks"
 _BOUNDS = ("bound", "bounds")
@@ -39,13 +42,13 @@ def attacked_panels(
         out: the figure's folder.
         store: of the corpora; says which run is attacked.
     """
-    records, known = [], KnownResults()
+    records = []
     for panel, done, failed in ended_by_panel(plan, endings):
         attacked = []
         for number, run in enumerate(done, start=1):
             store.say(f"attacking {run.name} ({number} of {len(done)})")
             raw = _raw_corpus(run, figure, store)
-            attacked.append(_attacked(run, figure, raw, out / _ATTACKS, known))
+            attacked.append(_attacked(run, figure, raw, out / _ATTACKS))
         if attacked:
             records.append(
                 AttackedPanelRecord(
@@ -75,13 +78,10 @@ def _raw_corpus(run: PlannedRun, figure: LeakageFigure, store: CorpusStore) -> s
     return store.prepared(run.panel.corpus, source, run.curve.entities, seed=run.seed)
 
 
-def _attacked(
-    run: PlannedRun, figure: LeakageFigure, raw: str | None, kept: Path, known: KnownResults
-) -> AttackedRunRecord:
+def _attacked(run: PlannedRun, figure: LeakageFigure, raw: str | None, kept: Path) -> AttackedRunRecord:
     folder = RunFolder.open(str(run.config.out))
     result: Mapping[str, Any] = folder.result or {}
     options = Options(seed=run.seed, **figure.attack.model_dump())
-    (found,) = leak([folder.path], options, raw=raw, out=kept, known=known).runs
     epsilon = result.get("epsilon_any")
     proven = raw is None and epsilon is not None and math.isfinite(float(epsilon))
     return AttackedRunRecord(
@@ -94,8 +94,27 @@ def _attacked(
         epsilon_any=float(epsilon) if proven and epsilon is not None else None,
         utility=float(result[figure.metric]),
         initial=float(result[f"initial_{figure.metric}"]),
-        attacks=published(found["attacks"]),
+        attacks=_kept_attacks(folder, options, raw, kept),
     )
+
+
+def _kept_attacks(folder: RunFolder, options: Options, raw: str | None, kept: Path) -> dict[str, dict[str, Any]]:
+    """Return the records of the attacks on a run: those that are kept, if model, ledger and options are the same."""
+    file, result = kept / f"{folder.path.name}.json", folder.result or {}
+    parts = {"options": options.record(), "raw": raw} | {key: result[key] for key in ("ledger", model_files.KEY)}
+    of = json.dumps(encode(parts), sort_keys=True)
+    try:
+        known = decode(json.loads(file.read_bytes()))
+    except (FileNotFoundError, ValueError):
+        known = None
+    if known is None or known["of"] != of:
+        (found,) = attack_runs([folder.path], options, raw=raw).runs
+        known = {"of": of, "attacks": published(found.record()["attacks"])}
+        with owner_only():
+            kept.mkdir(parents=True, exist_ok=True)
+            replace_file(file, json.dumps(encode(known)).encode())
+    attacks: dict[str, dict[str, Any]] = known["attacks"]
+    return attacks
 
 
 def _published(value: Any, *, measured: bool = True) -> Any:

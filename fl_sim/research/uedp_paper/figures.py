@@ -297,7 +297,6 @@ class AttackSettings(StrictModel):
     secrets: int = Field(default=1000, ge=2)
     entities: int = Field(default=200, ge=1)
     candidates: int = Field(default=50, ge=2)
-    texts: int = Field(default=1000, ge=1)
 
 
 class LeakageFigure(TrainingFigure):

@@ -86,20 +86,18 @@ def shown(seeds: Iterable[Measured | None], words: str) -> str:
 
 
 def membership_table(record: LeakageRecord, panel: AttackedPanelRecord) -> Rows:
-    """Return what tells members from others: users, and sentences."""
+    """Return how well users who trained are told from others."""
     head = ["", "ε", METRIC_WORDS[record.metric], "users: area", "found at 1 %", "at most"]
-    head += ["sentences: area", "found at 1 %", "at most"]
     rows = []
     for method in methods(panel):
         utility = statistics.fmean(run.utility for run in method.runs)
         row = [method.label, method.epsilon, show_utility(record.metric, utility)]
-        for name in ("users", "sentences"):
-            attacks = method.attacks(name)
-            row += [
-                shown([one["auc"] for one in attacks], "{:.3f}"),
-                shown([one["tpr_at_fpr"][_RATE] for one in attacks], "{:.1%}"),
-                largest([one["bound"] for one in attacks]),
-            ]
+        attacks = method.attacks("users")
+        row += [
+            shown([one["auc"] for one in attacks], "{:.3f}"),
+            shown([one["tpr_at_fpr"][_RATE] for one in attacks], "{:.1%}"),
+            largest([one["bound"] for one in attacks]),
+        ]
         rows.append(row)
     return head, rows
 
@@ -184,30 +182,13 @@ def exposure(
 
 
 def name_table(panel: AttackedPanelRecord) -> Rows:
-    """Return what the models know of private names: ranked, completed, written unasked."""
-    head = [
-        "",
-        "ε",
-        "ranked before",
-        "at the start",
-        "gain",
-        "completed",
-        "at the start",
-        "written unasked",
-        "at the start",
-    ]
+    """Return how the models rank private names."""
+    head = ["", "ε", "ranked before", "at the start", "gain"]
     rows = []
     for method in methods(panel):
-        attacks = method.attacks("entities")
-        if attacks:
-            inferred, completed, written = (
-                [one[name]["groups"][0] for one in attacks] for name in ("inference", "reconstruction", "extraction")
-            )
-            cells = [
-                shown([group[name] for group in inferred], "{:.1%}") for name in ("ahead", "initial_ahead", "gain")
-            ]
-            cells += [shown([group[name] for group in completed], "{:.1%}") for name in ("ranked", "initial_ranked")]
-            cells += [shown([group[name] for group in written], "{:.2%}") for name in ("recall", "initial_recall")]
+        groups = [one["groups"][0] for one in method.attacks("entities")]
+        if groups:
+            cells = [shown([group[name] for group in groups], "{:.1%}") for name in ("ahead", "initial_ahead", "gain")]
             rows.append([method.label, method.epsilon, *cells])
     return head, rows
 
@@ -216,7 +197,7 @@ def conclusions(panel: AttackedPanelRecord) -> list[str]:
     """Say for each attack whether the models without a guarantee remember, without which no protection shows."""
     free = [method for method in methods(panel) if not method.is_protected]
     lines = []
-    for name in ("users", "sentences", "canaries", "entities"):
+    for name in ("users", "canaries", "entities"):
         remembers = [
             method.label
             for method in free
@@ -275,7 +256,7 @@ def _draw_panel(panel: AttackedPanelRecord, axes: Sequence[Axes]) -> None:
     _draw_secrets(secrets, panel, drawn)
     _draw_rows(names, drawn, _names_ahead, "the true name before other names", 0.5)
     for row, method in enumerate(drawn):
-        start = _interval([one["inference"]["groups"][0]["initial_ahead"] for one in method.attacks("entities")])
+        start = _interval([one["groups"][0]["initial_ahead"] for one in method.attacks("entities")])
         if start:
             names.plot(start[0], row, marker="|", markersize=12, color=GREY)
     names.set_title("Which name stood here? (grey: before training)", loc="left", fontsize="medium")
@@ -344,7 +325,7 @@ def _area_of_users(method: Method) -> Interval | None:
 
 
 def _names_ahead(method: Method) -> Interval | None:
-    return _interval([one["inference"]["groups"][0]["ahead"] for one in method.attacks("entities")])
+    return _interval([one["groups"][0]["ahead"] for one in method.attacks("entities")])
 
 
 def _most_by_chance(attack: Any, repetitions: int) -> float:

@@ -156,7 +156,7 @@ CAPS: dict[str, Callable[[Any], None]] = {
     "fl_sim.auditing.real_rounds.round_sensitivity": cap_cases,
     "fl_sim.auditing.ledger_audit": capped("delta_at_least", trials=20_000),
     "fl_sim.auditing.leakage.attacked_run": capped(
-        "Options.__init__", max_users=15, sentences_per_user=4, secrets=20, entities=5, candidates=5, texts=20
+        "Options.__init__", max_users=15, sentences_per_user=4, secrets=20, entities=5, candidates=5
     ),
     "fl_sim.clients.generation": capped("generate", samples=100),
     "fl_sim.experiments.held_out_users.personal_models": capped(

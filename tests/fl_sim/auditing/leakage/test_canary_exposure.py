@@ -15,7 +15,6 @@ from fl_sim.auditing.leakage.canary_exposure import (
     canary_exposures,
     most_by_chance,
     sentence_nats,
-    skew_normal,
     uniform_exposure,
 )
 from fl_sim.auditing.lower_bounds import curve_trade_off, refutes_by_ranking
@@ -40,8 +39,8 @@ def test_the_exposure_of_left_out_canaries_is_uniform() -> None:
     exposures = canary_exposures(model, left_out, seed=0, drawn=300)
     ranks = np.array([canary.rank for canary in exposures.canaries])
     assert stats.kstest(ranks / 301, "uniform").pvalue > 1e-3
-    for figure in ([c.exposure for c in exposures.canaries], [c.extrapolated for c in exposures.canaries]):
-        assert abs(np.mean(figure) - 1 / math.log(2)) < 4 / math.log(2) / math.sqrt(len(ranks))
+    mean = np.mean([canary.exposure for canary in exposures.canaries])
+    assert abs(mean - 1 / math.log(2)) < 4 / math.log(2) / math.sqrt(len(ranks))
     assert abs(exposures.uniform - 1 / math.log(2)) < 0.02
 
 
@@ -94,15 +93,10 @@ def test_a_small_set_of_secrets_is_ranked_exactly() -> None:
     nats = sentence_nats(model, [planted.canaries[0].text(law, secret) for secret in range(8)])
     rank = 1 + int((np.delete(nats, planted.canaries[0].secret) <= nats[planted.canaries[0].secret]).sum())
     assert (canary.rank, canary.exposure) == (rank, math.log2(8) - math.log2(rank))
-    assert canary.extrapolated <= 3
 
 
 def test_uniform_exposure_is_the_mean_over_all_ranks() -> None:
     assert uniform_exposure(9) == pytest.approx(np.mean([math.log2(10 / rank) for rank in range(1, 11)]))
-
-
-def test_extreme_skewness_is_cut() -> None:
-    assert all(math.isfinite(value) for value in skew_normal(np.array([0.0] * 99 + [1000.0])))
 
 
 def test_what_cannot_be_attacked_is_one_line() -> None:

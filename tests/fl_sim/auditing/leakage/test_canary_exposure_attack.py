@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fl_sim.auditing.leakage import canary_exposure
-from fl_sim.auditing.leakage.attacked_run import KnownResults, NotApplicableError, Options
+from fl_sim.auditing.leakage.attacked_run import NotApplicableError, Options
 from fl_sim.auditing.leakage.canary_exposure import (
     CanaryExposure,
     CanaryExposures,
     attack_canaries,
     entity_contribution,
 )
-from fl_sim.auditing.leakage.entity_attacks import attack_entities
 from fl_sim.auditing.leakage.membership import canary_users
-from fl_sim.auditing.leakage.rates import LedgerProof
+from fl_sim.auditing.leakage.name_ranking import attack_names
+from fl_sim.auditing.leakage.proven_rates import LedgerProof
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.tasks import Classification
 from fl_sim.data_prep.canaries import CanarySettings, PlantedCanaries, read_canaries
@@ -35,8 +32,7 @@ from fl_sim.strategies.user_level import UserLevelDP
 from tests.fl_sim.auditing.leakage.memorising import SPEC, memorised
 from tests.tiny import tiny_corpus
 
-OPTIONS = Options(secrets=60, entities=10, candidates=4, texts=4)
-DRAWS = np.random.default_rng(0)
+OPTIONS = Options(secrets=60, entities=10, candidates=4)
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +61,13 @@ def ledger(noise: float, population: int, guarantee: Guarantee) -> LedgerProof:
     return LedgerProof((Entry("run", 1, ReleaseRecord.of(mechanism, seed=0)),), "run", guarantee)
 
 
-def attacked(
-    corpus: Corpus, model: LanguageModel, noise: float = 20.0, population: int | None = None, file: Path | None = None
-) -> Any:
+def attacked(corpus: Corpus, model: LanguageModel, noise: float = 20.0, population: int | None = None) -> Any:
     """Return what the attack reads of a run whose ledger states this noise."""
     guarantee = Guarantee(entity_users=2)
     users = read_canaries(corpus).population(corpus) if population is None else population
     return SimpleNamespace(
-        corpus=corpus, model=model, initial=model, of_initial=KnownResults(), proof=ledger(noise, users, guarantee),
+        corpus=corpus, model=model, initial=model, proof=ledger(noise, users, guarantee),
         bounds=SimpleNamespace(guarantee=guarantee), members=SimpleNamespace(split="train"),
-        folder=SimpleNamespace(result={"attacker": None}), file_of=lambda key, ending: file,
     )  # fmt: skip
 
 
@@ -82,7 +75,7 @@ def attacked(
 def test_a_model_that_remembers_contradicts_a_ledger_with_much_noise(
     with_canaries: Corpus, learned: LanguageModel
 ) -> None:
-    record = attack_canaries(attacked(with_canaries, learned), DRAWS, OPTIONS)
+    record = attack_canaries(attacked(with_canaries, learned), OPTIONS).record()
     assert record["verdict"]["state"] == "beyond"
     assert record["verdict"]["pairs"] == 112
     by_kind = {(bound["owner"], bound["repetitions"]): bound for bound in record["bounds"]}
@@ -94,20 +87,20 @@ def test_a_model_that_remembers_contradicts_a_ledger_with_much_noise(
 
 @pytest.mark.nightly
 def test_an_honest_run_is_within_its_bound(with_canaries: Corpus, learned: LanguageModel) -> None:
-    untrained = attack_canaries(attacked(with_canaries, load_model(SPEC, seed=0)), DRAWS, OPTIONS)
-    assert untrained["verdict"]["state"] == "within"
-    little_noise = attack_canaries(attacked(with_canaries, learned, noise=0.1), DRAWS, OPTIONS)
-    assert little_noise["verdict"]["state"] == "within"
+    untrained = attack_canaries(attacked(with_canaries, load_model(SPEC, seed=0)), OPTIONS)
+    assert untrained.verdict.state == "within"
+    little_noise = attack_canaries(attacked(with_canaries, learned, noise=0.1), OPTIONS)
+    assert little_noise.verdict.state == "within"
 
 
 def test_every_test_has_its_share_of_the_failure_and_the_largest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Canaries of one kind are tested at the bound of their own contribution, those of an owner at the largest."""
     exposures = CanaryExposures(
         tuple(
-            CanaryExposure(number, "user", 1 + 7 * (number % 2), number < 2, 1, 0.0, 0.0, float(number))
+            CanaryExposure(number, "user", 1 + 7 * (number % 2), number < 2, 1, 0.0, float(number))
             for number in range(4)
         ),
-        drawn=60, possible=1000, fit_distance=0.0, seed=0,
+        drawn=60, possible=1000, seed=0,
     )  # fmt: skip
     honest = ledger(2.0, 10, Guarantee())
     large, small = (SimpleNamespace(is_proven=True, trade_off=lambda name=name: name) for name in ("large", "small"))
@@ -121,43 +114,30 @@ def test_every_test_has_its_share_of_the_failure_and_the_largest_bound(monkeypat
     monkeypatch.setattr(canary_exposure, "refutes_by_ranking", refutes)
     run = SimpleNamespace(corpus=None, proof=honest)
     planted = SimpleNamespace(population=lambda corpus: 10)
-    verdict = canary_exposure._verdict(run, planted, exposures, proven, 0.03)  # type: ignore[arg-type]
+    verdict = canary_exposure.judge_canaries(run, planted, exposures, proven, 0.03)  # type: ignore[arg-type]
     assert tested == [("small", 2, 0.99), ("large", 2, 0.99), ("large", 4, 0.99)]
     assert (verdict.state, verdict.pairs, verdict.failure) == ("within", 4, 0.03)
 
 
 def test_canaries_that_decide_n_are_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(canary_exposure, "refutes_by_ranking", lambda *arguments: True)
-    canaries = (CanaryExposure(number, "user", 1, number < 2, 1, 0.0, 0.0, float(number)) for number in range(4))
-    exposures = CanaryExposures(tuple(canaries), drawn=60, possible=1000, fit_distance=0.0, seed=0)
+    canaries = (CanaryExposure(number, "user", 1, number < 2, 1, 0.0, float(number)) for number in range(4))
+    exposures = CanaryExposures(tuple(canaries), drawn=60, possible=1000, seed=0)
     proven: Any = {("user", 1): SimpleNamespace(is_proven=True, trade_off=lambda: None)}
     run: Any = SimpleNamespace(corpus=None, proof=ledger(2.0, 10, Guarantee()))
     states = {}
     for population in (9, 10, 11):
         planted: Any = SimpleNamespace(population=lambda corpus, users=population: users)
-        states[population] = canary_exposure._verdict(run, planted, exposures, proven, 0.03).state
+        states[population] = canary_exposure.judge_canaries(run, planted, exposures, proven, 0.03).state
     assert states == {9: "not tested", 10: "beyond", 11: "not tested"}
-
-
-@pytest.mark.nightly
-def test_exposures_are_kept_whatever_the_verdict_needs(
-    with_canaries: Corpus, learned: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = attacked(with_canaries, learned, file=tmp_path / "kept" / "exposures.json")
-    first = attack_canaries(run, DRAWS, OPTIONS)
-    assert (tmp_path / "kept" / "exposures.json").stat().st_mode & 0o077 == 0
-    monkeypatch.setattr(canary_exposure, "canary_exposures", None)
-    again = attack_canaries(run, DRAWS, replace(OPTIONS, failure=0.01))
-    assert again == first | {"verdict": again["verdict"]}
-    assert again["verdict"]["failure"] == 0.01
 
 
 @pytest.mark.nightly
 def test_nothing_is_tested_where_n_depends_on_which_are_included(with_canaries: Corpus, learned: LanguageModel) -> None:
     users = with_canaries.manifest.splits["train"].users
-    verdict = attack_canaries(attacked(with_canaries, learned, population=users), DRAWS, OPTIONS)["verdict"]
-    assert verdict["state"] == "not tested"
-    assert verdict["reason"].startswith(f"privacy.population is {users}; allowed: ")
+    verdict = attack_canaries(attacked(with_canaries, learned, population=users), OPTIONS).verdict
+    assert verdict.state == "not tested"
+    assert verdict.reason.startswith(f"privacy.population is {users}; allowed: ")
 
 
 def test_the_contribution_of_an_entity_is_bounded_as_its_run_bounds_it() -> None:
@@ -175,25 +155,11 @@ def test_canary_users_are_not_attacked_as_users(with_canaries: Corpus, planted: 
 def test_without_canaries_or_next_words_there_is_nothing_to_attack(tmp_path: Path, learned: LanguageModel) -> None:
     plain = Corpus.open(tiny_corpus(tmp_path / "plain"))
     with pytest.raises(NotApplicableError, match="has no canaries; allowed: a corpus of fl-sim prepare"):
-        attack_canaries(SimpleNamespace(corpus=plain, model=learned), DRAWS, OPTIONS)  # type: ignore[arg-type]
+        attack_canaries(SimpleNamespace(corpus=plain, model=learned), OPTIONS)  # type: ignore[arg-type]
 
 
 def test_classifiers_are_left_out(with_canaries: Corpus) -> None:
     classifier = load_model(SPEC, seed=0, task=Classification(("a", "b")))
-    for attack in (attack_canaries, attack_entities):
+    for attack in (attack_canaries, attack_names):
         with pytest.raises(NotApplicableError, match="predicts classes"):
-            attack(attacked(with_canaries, classifier), DRAWS, OPTIONS)
-
-
-@pytest.mark.nightly
-def test_names_are_attacked_in_three_ways(with_canaries: Corpus, learned: LanguageModel) -> None:
-    seen: list[tuple[int, int]] = []
-    record = attack_entities(
-        attacked(with_canaries, learned), DRAWS, OPTIONS, lambda done, total: seen.append((done, total))
-    )
-    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
-    assert record["private_entities"] >= 10
-    assert record["inference"]["groups"][0]["gain"]["value"] == 0.0  # the initial model is the same here
-    assert "names" not in json.dumps(record["reconstruction"]["groups"])
-    assert "extracted_names" not in record["extraction"]
-    assert math.isfinite(record["inference"]["groups"][0]["ahead"]["value"])
+            attack(attacked(with_canaries, classifier), OPTIONS)

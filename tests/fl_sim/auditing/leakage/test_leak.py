@@ -7,17 +7,15 @@ import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import fl_sim
 from fl_sim.auditing.leakage import leak, membership
-from fl_sim.auditing.leakage.attacked_run import AttackedRun, KnownResults, Options
+from fl_sim.auditing.leakage.attacked_run import AttackedRun, Options
 from fl_sim.auditing.real_rounds.round_faults import FAULTS, fault
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
@@ -30,7 +28,7 @@ from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE
 from tests.conftest import REPOSITORY
 from tests.e2e import small_runs
 
-pytestmark = pytest.mark.usefixtures("users_and_sentences")
+pytestmark = pytest.mark.usefixtures("users_alone")
 
 Capture = pytest.CaptureFixture[str]
 USERS = 30
@@ -62,10 +60,10 @@ def sentences(users: int = USERS, each: int = 2) -> Iterator[Sentence]:
 
 
 @pytest.fixture(scope="module")
-def users_and_sentences() -> Iterator[None]:
-    """The attacks that this file is about, and no plots."""
+def users_alone() -> Iterator[None]:
+    """The attack that this file is about, and no plots."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leak, "ATTACKS", {name: leak.ATTACKS[name] for name in ("users", "sentences")})
+        patch.setattr(leak, "ATTACKS", {"users": leak.ATTACKS["users"]})
         patch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
         yield
 
@@ -80,7 +78,7 @@ def broken(name: str) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, users_and_sentences: None) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory, users_alone: None) -> Path:
     """An honest run, one without the noise that its ledger states, one that clips no user, one with another ledger."""
     folder = tmp_path_factory.mktemp("leak")
     write_corpus(sentences(), folder / "corpus", name="words")
@@ -105,69 +103,16 @@ def test_a_run_that_is_not_what_its_ledger_says_is_found(runs: Path, name: str, 
     shown = capsys.readouterr()
     facts = json.loads(shown.out)
     (run,) = facts["runs"]
-    assert {attack: record["verdict"]["state"] for attack, record in run["attacks"].items()} == {
-        "users": state, "sentences": state,
-    }  # fmt: skip
-    for record in run["attacks"].values():
-        assert record["bound"]["largest_advantage"] < 0.03
-        assert record["bound"]["unit"] == "a user with 2 sentences that take part"
-        assert record["before_training"]["p_value"] > 0.001
-        if state == "beyond":
-            assert record["auc"]["low"] > 0.9
+    record = run["attacks"]["users"]
+    assert record["verdict"]["state"] == state
+    assert record["bound"]["largest_advantage"] < 0.03
+    assert record["bound"]["unit"] == "a user with 2 sentences that take part"
+    assert record["before_training"]["p_value"] > 0.001
+    if state == "beyond":
+        assert record["auc"]["low"] > 0.9
     assert (code, facts["holds"]) == ((0, True) if state == "within" else (1, False))
     assert ("BEYOND ITS BOUND" in shown.err) == (state == "beyond")
-    assert facts["beyond"] == ([] if state == "within" else [f"{runs / name}: users", f"{runs / name}: sentences"])
-
-
-@pytest.mark.nightly
-def test_results_are_kept_and_found_again(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = leak.leak([runs / "honest"], Options(max_users=20), out=tmp_path / "kept")
-    files = sorted((tmp_path / "kept").iterdir())
-    assert sorted(file.suffix for file in files) == [".json", ".json", ".npy"]
-    assert all(file.stat().st_mode & 0o077 == 0 for file in files)
-    monkeypatch.setattr(leak, "_timed", None)
-    assert leak.leak([runs / "honest"], Options(max_users=20), out=tmp_path / "kept").runs == first.runs
-    monkeypatch.undo()
-    next(file for file in files if file.suffix == ".json").write_text("{")
-    with monkeypatch.context() as patch:  # what attacks share is kept, too
-        patch.setattr(membership, "log_likelihoods", None)
-        again = leak.leak([runs / "honest"], Options(max_users=20), out=tmp_path / "kept")
-        assert without_seconds(again) == without_seconds(first)
-        leak.leak([runs / "honest"], Options(max_users=20, failure=0.01), out=tmp_path / "kept")
-    for file in files:
-        file.write_bytes(b"")
-    assert without_seconds(leak.leak([runs / "honest"], Options(max_users=20), out=tmp_path / "kept")) == (
-        without_seconds(first)
-    )
-    before = len(list((tmp_path / "kept").iterdir()))
-    leak.leak([runs / "honest"], Options(max_users=20, seed=1), out=tmp_path / "kept")
-    assert len(list((tmp_path / "kept").iterdir())) == before + 3
-
-
-def without_seconds(found: leak.Leakage) -> dict[str, Any]:
-    """Return the records of one run's attacks, without their times."""
-    attacks = found.runs[0]["attacks"]
-    return {name: {key: value for key, value in one.items() if key != "seconds"} for name, one in attacks.items()}
-
-
-@pytest.mark.nightly
-def test_runs_that_began_with_one_model_share_what_is_found_in_it(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names, options = ("honest", "noise_off"), Options(max_users=20)
-    alone = [without_seconds(leak.leak([runs / name], options)) for name in names]
-    read: list[Any] = []
-    original = membership.log_likelihoods
-    monkeypatch.setattr(membership, "log_likelihoods", lambda *args: read.append(args) or original(*args))
-    known = KnownResults()
-    assert [without_seconds(leak.leak([runs / name], options, known=known)) for name in names] == alone
-    assert len(read) == 3  # the two models, and their start once
-    leak.leak([runs / "honest"], Options(max_users=10), known=known)
-    assert len(read) == 5
-    run, same = (AttackedRun.open(runs / name, known=known) for name in names)
-    assert run.of_initial.scope == same.of_initial.scope
-    with torch.no_grad():
-        next(iter(same.initial.module.parameters())).add_(1.0)
-    del same.__dict__["of_initial"]  # computed once
-    assert run.of_initial.scope != same.of_initial.scope
+    assert facts["beyond"] == ([] if state == "within" else [f"{runs / name}: users"])
 
 
 @pytest.mark.nightly
@@ -199,24 +144,24 @@ def test_the_page_says_what_is_beyond_its_bound(runs: Path, tmp_path: Path, caps
 @pytest.mark.nightly
 def test_the_same_units_for_every_run_and_other_units_for_another_seed(runs: Path) -> None:
     one, other = (AttackedRun.open(runs / name) for name in ("honest", "noise_off"))
-    drawn = [membership.sample(run, Options(max_users=9)).members.ids.tolist() for run in (one, other)]
+    drawn = [membership.sample_users(run, Options(max_users=9))[0].ids.tolist() for run in (one, other)]
     assert drawn[0] == drawn[1]
-    assert drawn[0] != membership.sample(one, Options(max_users=9, seed=1)).members.ids.tolist()
-    assert membership.sample(one, Options(sentences_per_user=1)).by_user
+    assert drawn[0] != membership.sample_users(one, Options(max_users=9, seed=1))[0].ids.tolist()
 
 
 @pytest.mark.nightly
 def test_a_split_that_is_not_by_chance_is_not_tested(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model with which the run began already tells the splits apart."""
-    run = AttackedRun.open(runs / "noise_off")
-    likelihoods = membership.likelihoods_of(run, Options())
-    (initial,) = likelihoods.references
-    shifted = replace(likelihoods, references=(initial + 100 * likelihoods.samples.is_member,))
-    monkeypatch.setattr(membership, "likelihoods_of", lambda *args: shifted)
-    record = membership.attack_users(run, np.random.default_rng(0), Options())
-    assert record["verdict"]["state"] == "not tested"
-    assert "differ before training" in record["verdict"]["reason"]
-    assert record["before_training"]["auc"]["value"] == 1.0
+    run, likelihoods = AttackedRun.open(runs / "noise_off"), membership.log_likelihoods
+
+    def told_apart(model: Any, side: membership.Sample, observer: Any) -> Any:
+        return likelihoods(model, side) + 100 * (model is run.initial and side.side is run.members)
+
+    monkeypatch.setattr(membership, "log_likelihoods", told_apart)
+    attack = membership.attack_users(run, Options())
+    assert attack.verdict.state == "not tested"
+    assert "differ before training" in attack.verdict.reason
+    assert attack.before_training.value == 1.0
 
 
 @pytest.mark.nightly
@@ -230,7 +175,7 @@ def test_a_run_without_a_proof_has_no_bound(runs: Path, tmp_path: Path, capsys: 
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, users_and_sentences: None) -> Path:
+def shared(tmp_path_factory: pytest.TempPathFactory, users_alone: None) -> Path:
     """A folder with a run on a corpus whose sentences, not users, were divided into splits."""
     folder = tmp_path_factory.mktemp("shared")
     corpus = small_runs.small_corpus(folder / "corpus")
@@ -239,12 +184,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory, users_and_sentences: None) 
 
 
 @pytest.mark.nightly
-def test_sentences_were_divided(shared: Path, capsys: Capture) -> None:
-    """Users on both sides cannot be attacked; a sentence has the bound of a sentence."""
+def test_users_of_both_splits_are_not_attacked(shared: Path, capsys: Capture) -> None:
     (run,) = fl_sim.leak([shared / "run"]).runs
-    assert "also train" in run["attacks"]["users"]["left_out"]
-    assert run["attacks"]["sentences"]["bound"]["unit"] == "one sentence"
-    assert run["attacks"]["sentences"]["divided_by"] == "sentences"
+    assert "also train" in run.left_out["users"]
     assert main(["leak", str(shared / "run"), "--quiet", "--attacks", "users"]) == 2
     assert "most users of split validation also train" in capsys.readouterr().err
 
@@ -252,17 +194,19 @@ def test_sentences_were_divided(shared: Path, capsys: Capture) -> None:
 @pytest.mark.nightly
 def test_a_reference_is_another_run_on_other_text(runs: Path, shared: Path) -> None:
     """The score of a user is the mean of ln p under the model, less ln p under the reference."""
-    options = Options(max_users=5, references=(str(shared / "run"),))
-    likelihoods = membership.Likelihoods.of(AttackedRun.open(runs / "honest"), options)
-    scored = membership.user_scores(likelihoods)
-    gap = likelihoods.model - likelihoods.references[0]
-    own = membership.likelihoods_of(AttackedRun.open(runs / "honest"), Options(max_users=5))
-    assert np.array_equal(likelihoods.model, own.model)
-    assert not np.array_equal(likelihoods.references[0], own.references[0])
-    users = likelihoods.samples.users
-    for user in np.unique(users[likelihoods.samples.is_member]):
-        mine = (users == user) & likelihoods.samples.is_member
-        assert scored.scores[scored.is_member & (scored.users == user)] == pytest.approx(gap[mine].mean())
+    run, options = AttackedRun.open(runs / "honest"), Options(max_users=5, references=(str(shared / "run"),))
+    samples = membership.sample_users(run, options)
+    (reference,) = membership.reference_models(run, samples, options)
+    expected = []
+    for side in samples:
+        gap = membership.log_likelihoods(run.model, side) - membership.log_likelihoods(reference, side)
+        expected.append([gap[side.users == user].mean() for user in np.unique(side.users)])
+    scored: list[membership.Scores] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(membership, "judge_users", lambda scores, *others: scored.append(scores))
+        membership.attack_users(run, options)
+    assert scored[0].members.tolist() == pytest.approx(expected[0])
+    assert scored[0].non_members.tolist() == pytest.approx(expected[1])
 
 
 def refused(shared: Path, runs: Path, tmp_path: Path) -> dict[str, tuple[list[str], str]]:
@@ -272,11 +216,10 @@ def refused(shared: Path, runs: Path, tmp_path: Path) -> dict[str, tuple[list[st
     return {
         "no run": ([str(tmp_path / "none")], "there is no such folder"),
         "no model": ([str(copy)], "has no model yet"),
-        "attack": ([str(runs / "honest"), "--attacks", "all"], "attack is 'all'; allowed: users, sentences"),
+        "attack": ([str(runs / "honest"), "--attacks", "all"], "attack is 'all'; allowed: users"),
         "max users": ([str(runs / "honest"), "--max-users", "0"], "max_users is 0; allowed"),
         "raw": ([str(runs / "honest"), "--raw", str(shared / "corpus")], "has other users"),
         "reference": ([str(runs / "honest"), "--reference", str(runs / "noise_off")], "was trained on the text of 30"),
-        "out": ([str(runs / "honest"), "--out", str(copy / "result.json")], "allowed: a folder"),
     }
 
 
@@ -318,7 +261,7 @@ def test_a_de_identified_run_is_attacked_with_its_raw_text(shared: Path, tmp_pat
     ids = np.arange(3)
     assert with_names.members.read(ids) == Corpus.open(shared / "corpus").texts("train").to_pylist()[:3]
     assert without.members.read(ids) != with_names.members.read(ids)
-    assert fl_sim.leak([tmp_path / "run"], raw=shared / "corpus").runs[0]["raw_text"]
+    assert fl_sim.leak([tmp_path / "run"], raw=shared / "corpus").runs[0].raw_text
 
 
 def test_all_attacks_on_all_runs_share_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,17 +270,17 @@ def test_all_attacks_on_all_runs_share_the_failure(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(leak.AttackedRun, "open", lambda *arguments: None)
     monkeypatch.setattr(leak, "_attacked", attacked)
-    found = leak.leak(["one", "two", "three"], Options(failure=0.01), ["users", "sentences"])
-    assert found.runs == pytest.approx((0.01 / 6,) * 3)
+    found = leak.attack_runs(["one", "two", "three"], Options(failure=0.01), ["users"])
+    assert found.runs == pytest.approx((0.01 / 3,) * 3)
 
 
 @pytest.mark.nightly
 def test_options_and_failure_are_shared(runs: Path) -> None:
-    found = leak.leak([runs / "honest", runs / "honest"], Options(max_users=4), ["sentences"])
-    failures = [record["verdict"]["failure"] for run in found.runs for record in run["attacks"].values()]
+    found = leak.attack_runs([runs / "honest", runs / "honest"], Options(max_users=4), ["users"])
+    failures = [verdict.failure for run in found.runs for verdict in run.verdicts.values()]
     assert failures == [1e-3 / 2] * 2
     with pytest.raises(ConfigError, match="failure is 2; allowed"):
         Options(failure=2)
     with pytest.raises(ConfigError, match="runs is empty"):
-        leak.leak([])
+        leak.attack_runs([])
     assert RunFolder.open(runs / "honest").finished

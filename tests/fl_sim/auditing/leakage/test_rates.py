@@ -7,28 +7,22 @@ import pytest
 from scipy import special, stats
 
 from fl_sim.auditing.leakage import rates
-from fl_sim.auditing.leakage.rates import Curve, Rates, Scored
+from fl_sim.auditing.leakage.rates import Rates, Scores
 from fl_sim.auditing.lower_bounds import curve_trade_off, gaussian_trade_off
 from fl_sim.config import ConfigError
-
-
-def scored(members: np.ndarray, others: np.ndarray) -> Scored:
-    is_member = np.repeat([True, False], [len(members), len(others)])
-    users = np.concatenate([np.arange(len(members)), np.arange(len(others))])
-    return Scored(np.concatenate([members, others]).astype(float), is_member, users)
 
 
 def test_the_area_and_the_rates_by_counting() -> None:
     rng = np.random.default_rng(0)
     members, others = rng.integers(0, 9, 50), rng.integers(0, 7, 80)  # with ties
-    curve = Curve.of(scored(members, others))
+    scores = Scores(members.astype(float), others.astype(float))
     above = (members[:, None] > others).mean() + (members[:, None] == others).mean() / 2
-    assert curve.area == pytest.approx(above)
-    assert curve.area == pytest.approx(stats.mannwhitneyu(members, others).statistic / (50 * 80))
+    assert scores.area == pytest.approx(above)
+    assert scores.area == pytest.approx(stats.mannwhitneyu(members, others).statistic / (50 * 80))
     for false in (0.0, 0.01, 0.2, 0.6, 1.0):
         allowed = [level for level in range(-1, 9) if (others > level).mean() <= false]
         expected = (members > max(min(allowed), others.min())).mean()
-        assert curve.true_positive_rate(false) == pytest.approx(expected)
+        assert scores.true_positive_rate(false) == pytest.approx(expected)
 
 
 @pytest.mark.nightly
@@ -36,10 +30,10 @@ def test_intervals_cover_the_truth() -> None:
     rng = np.random.default_rng(1)
     truth, inside = stats.norm.cdf(1 / np.sqrt(2)), 0
     for _ in range(40):
-        found = Rates.of(scored(rng.normal(1, 1, 60), rng.normal(0, 1, 60)), rng, resamples=200)
+        found = Rates.of(Scores(rng.normal(1, 1, 60), rng.normal(0, 1, 60)), rng, (0.01, 0.1), resamples=200)
         inside += found.area.low <= truth <= found.area.high
     assert inside >= 34
-    assert (found.members, found.non_members, found.users) == (60, 60, 120)
+    assert (found.members, found.non_members) == (60, 60)
     tpr = found.at[0.1]
     assert tpr is not None
     assert found.at[0.01] is None
@@ -47,40 +41,23 @@ def test_intervals_cover_the_truth() -> None:
     assert (tpr.low, tpr.high) == (pytest.approx(low), pytest.approx(high))
 
 
-@pytest.mark.nightly
-def test_users_are_resampled_with_all_of_their_sentences() -> None:
-    """A hundred copies of ten scores say no more than the ten."""
-    rng = np.random.default_rng(2)
-    few = scored(rng.normal(0.5, 1, 10), rng.normal(0, 1, 10))
-    many = Scored(np.repeat(few.scores, 100), np.repeat(few.is_member, 100), np.repeat(few.users, 100))
-    one, other = (Rates.of(which, np.random.default_rng(0)) for which in (few, many))
-    assert one.area == other.area
-    assert (other.users, other.members) == (20, 1000)
-    assert sorted(many.one_per_user().scores) == sorted(few.scores)
-
-
-def test_a_user_of_both_sides_is_two() -> None:
-    both = Scored(np.array([1.0, 0.0]), np.array([True, False]), np.array([7, 7]))
-    assert Rates.of(both, np.random.default_rng(0)).users == 2
-
-
 @pytest.mark.parametrize(
-    ("scores", "is_member", "words"),
-    [([1.0, 2.0], [True, True], "2 members and 0 non-members"), ([np.nan, 1.0], [True, False], "not finite")],
+    ("members", "non_members", "words"),
+    [([1.0, 2.0], [], "2 members and 0 non-members"), ([np.nan], [1.0], "not finite")],
 )
-def test_scores_that_show_nothing(scores: list[float], is_member: list[bool], words: str) -> None:
+def test_scores_that_show_nothing(members: list[float], non_members: list[float], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        Scored(np.array(scores), np.array(is_member), np.arange(2))
+        Scores(np.array(members), np.array(non_members))
 
 
 def test_pairs_refute_a_proof_that_is_wrong_and_no_other() -> None:
     """Which of N(3, 1) and N(0, 1) is which can be told as for a Gaussian of μ = 3√2; μ = 1/2 is contradicted."""
     rng = np.random.default_rng(3)
-    units = scored(rng.normal(3, 1, 400), rng.normal(0, 1, 300))
+    units = Scores(rng.normal(3, 1, 400), rng.normal(0, 1, 300))
     right = rates.judge_pairs(units, gaussian_trade_off(3.0 * np.sqrt(2)), 1e-3, np.random.default_rng(0))
     wrong = rates.judge_pairs(units, gaussian_trade_off(0.5), 1e-3, np.random.default_rng(0))
     assert (right.state, wrong.state, wrong.pairs) == ("within", "beyond", 300)
-    assert rates.judge_pairs(scored(np.ones(1), np.zeros(9)), gaussian_trade_off(0), 1e-3, rng).state == "not tested"
+    assert rates.judge_pairs(Scores(np.ones(1), np.zeros(9)), gaussian_trade_off(0), 1e-3, rng).state == "not tested"
 
 
 @pytest.mark.nightly
@@ -93,7 +70,7 @@ def test_a_mechanism_that_rarely_publishes_everything_is_not_refuted_more_often_
     for _ in range(200):
         published = rng.random() < delta
         members = rng.normal(9.0 * published, 1, 100)
-        units = scored(members, rng.normal(0, 1, 100))
+        units = Scores(members, rng.normal(0, 1, 100))
         states.append(rates.judge_pairs(units, lambda right: once(once(right)), 0.01, rng).state)
         above.append(rates.is_above(units, lambda false: min(1.0, false + 2 * delta), 0.01))
     assert states.count("beyond") <= 2 + 0.01 * 200
@@ -103,7 +80,7 @@ def test_a_mechanism_that_rarely_publishes_everything_is_not_refuted_more_often_
 def test_rates_above_a_bound_if_scores_are_independent() -> None:
     rng, above = np.random.default_rng(8), []
     for _ in range(100):
-        units = scored(rng.normal(1, 1, 200), rng.normal(0, 1, 200))
+        units = Scores(rng.normal(1, 1, 200), rng.normal(0, 1, 200))
         above.append(
             [rates.is_above(units, lambda w, mu=mu: special.ndtr(special.ndtri(w) + mu), 0.05) for mu in (0, 1)]
         )
@@ -125,8 +102,8 @@ def test_exchanging_users_of_a_fixed_number_needs_twice_the_shift() -> None:
 
 def test_splits_that_differ_before_training() -> None:
     rng = np.random.default_rng(6)
-    same = rates.differ_before_training(scored(rng.normal(0, 1, 300), rng.normal(0, 1, 200)))
-    other = rates.differ_before_training(scored(rng.normal(1, 1, 300), rng.normal(0, 1, 200)))
+    same = rates.differ_before_training(Scores(rng.normal(0, 1, 300), rng.normal(0, 1, 200)))
+    other = rates.differ_before_training(Scores(rng.normal(1, 1, 300), rng.normal(0, 1, 200)))
     assert rates.are_exchangeable(same)
     assert not rates.are_exchangeable(other)
-    assert rates.differ_before_training(scored(np.ones(3), np.ones(4))) == 1.0
+    assert rates.differ_before_training(Scores(np.ones(3), np.ones(4))) == 1.0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.auditing.leakage.rates import ALL_DELTAS, EntityContribution, LedgerProof, ProvenRates
+from fl_sim.auditing.leakage.proven_rates import ALL_DELTAS, EntityContribution, LedgerProof, ProvenRates
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
@@ -18,7 +18,7 @@ from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.attack_success import DELTAS, FALSE_POSITIVE_RATES, largest_true_positive_rate
 from fl_sim.strategies.accounting.guarantee import Guarantee
-from fl_sim.strategies.ledger import Entry, ReleaseRecord
+from fl_sim.strategies.ledger import Entry, ReleaseRecord, epsilon_of_any
 from fl_sim.strategies.noiseless import Noiseless
 from fl_sim.strategies.uedp import UserEntityDP
 from fl_sim.strategies.user_level import UserLevelDP
@@ -90,13 +90,8 @@ def test_more_sentences_users_and_rounds_allow_more() -> None:
     assert users[0] == pytest.approx(0.01)
     entities = [rate(releases.of_entity(EntityContribution.of_profile(p))) for p in ([], [1], [2, 1], [2, 2, 2])]
     assert entities == sorted(entities)
-    entity = EntityContribution.of_profile([2, 1])
-    both = releases.of_both(4, entity)
-    assert rate(both) > max(rate(releases.of_user(4)), rate(releases.of_entity(entity)))
     assert rate(proof(9, "uedp", **changes).of_user(4)) > users[2]
-    assert "4 sentences" in both.unit
-    assert "3 sentences of 2 users" in both.unit
-    assert [rate(both), both.largest_advantage] <= [1.0, 1.0]
+    assert "3 sentences of 2 users" in releases.of_entity(EntityContribution.of_profile([2, 1])).unit
 
 
 def test_an_entity_that_the_tagger_may_have_missed_allows_more() -> None:
@@ -110,21 +105,21 @@ def test_a_profile_costs_at_most_its_contribution_bound() -> None:
     releases = proof(3, "uedp", q_s=0.3, q_u=0.5, noise_multiplier=3.0)
     entity = EntityContribution.of_profile([1, 5, 0])
     assert entity.profile.tolist() == [5, 1]
-    profile = releases.of_both(4, entity)
+    profile = releases.of_entity(entity)
     event = releases.entries[0].terms.mechanism.event()
-    adjacency = Adjacency(4.0, entity.limit)
+    adjacency = Adjacency(0.0, entity.limit)
     for delta, epsilon in profile.claims:
         assert epsilon <= accountant.epsilon(event, adjacency, 3, delta) * 1.001
 
 
-def test_a_sentence_counts_as_two_clips_of_its_user_where_only_users_are_clipped() -> None:
-    rates = proof(noise_multiplier=2.0).of_sentence()
-    best = stats.norm.cdf(stats.norm.ppf(0.01) + 2 / 2.0)
-    assert best <= rates.largest_true_positive_rate(0.01) <= 1.12 * best
-    sentence = proof(strategy="uedp", q_s=0.5, user_cap=4.0).of_sentence()
-    assert sentence.largest_advantage < 0.11
-    # A sentence that mentions nobody waits for no entity.
-    assert proof(strategy="uedp", q_s=0.5, user_cap=4.0, q_e=0.5).of_sentence() == sentence
+def test_any_user_with_any_entity_has_the_epsilon_that_the_run_states() -> None:
+    releases = proof(3, "uedp", q_s=0.3, user_cap=2.0, noise_multiplier=3.0)
+    rates = releases.of_any()
+    assert rates.claims == tuple((delta, epsilon_of_any(releases.entries, delta)) for delta in ALL_DELTAS)
+    assert rates.largest_advantage > releases.of_user(32).largest_advantage
+    unbounded = replace(releases.entries[0], terms=replace(releases.entries[0].terms, guarantee=Guarantee()))
+    assert not replace(releases, entries=(unbounded,)).of_any().is_proven
+    assert proof(strategy="noiseless").of_any().reason == "noiseless guarantees nothing"
 
 
 def test_a_round_with_two_sums_counts_as_one_with_less_noise() -> None:

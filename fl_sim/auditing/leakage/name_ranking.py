@@ -1,0 +1,343 @@
+"""Attack the names of a training text: rank the true name of a masked mention among other names of its kind.
+
+Lukas, Salem, Sim, Tople, Wutschitz, Zanella-Béguelin 2023 ("Analyzing Leakage of Personally Identifiable Information in
+Language Models", arXiv 2302.00539), section 4.3. The attacker knows a sentence of the training split but for one
+mention of an entity (:mod:`~fl_sim.auditing.leakage.attacked_names`), and m candidates for it: the true name, and m − 1
+others that are drawn uniformly from the entities of its kind. Ties count against the attacker. The candidates are
+ranked by
+
+* the perplexity of the whole sentence under the attacked model, as in the paper;
+* the *ratio* of the perplexities under the attacked model and under a reference, which is the model with which the
+  training began, or one trained on text without the name. What makes a name likely in any text cancels.
+
+Attacked are a sample of the private entities, one mention of each, or all mentions of one entity that the caller names.
+Figures are means over the attacked mentions: the share of names that are ranked ``first``, and ``ahead``, the share of
+the other candidates that come after the true name: ½ for an attacker who knows nothing. With ``ratio_`` before it a
+figure is that of the ratio, with ``initial_`` that of the model with which the training began; ``gain`` is the
+difference of ``ahead`` and ``initial_ahead``. An attacker without a model is right with probability 1/m: ``chance``.
+The rest of a sentence may tell which names fit (a street, a language), which the initial model shows.
+
+Beside it stands what the ledger proves: of a test whether any user with any entity took part, or whether the named
+entity did, by its own contribution. No verdict follows, because the names that are ranked beside the true one trained,
+too, and because one entity of one training cannot contradict a bound on rates over many trainings.
+
+>>> [bin_of(mentions) for mentions in (1, 2, 3, 4, 100)]
+[(1, 1), (2, 3), (2, 3), (4, 7), (64, 127)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_sim.auditing.leakage.attacked_names import Occurrence, Target, entity_of_name, training_entities
+from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options, ReferenceRun
+from fl_sim.auditing.leakage.canary_exposure import check_next_word
+from fl_sim.auditing.leakage.proven_rates import EntityContribution, ProvenRates
+from fl_sim.auditing.leakage.rates import figure_record
+from fl_sim.clients.frozen_states import Observer
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.losses import held_out
+from fl_sim.config import ConfigError
+from fl_sim.data_prep.identity import NameIndex
+from fl_sim.experiments.held_out_users.bootstrap import Figure, intervals
+from fl_sim.strategies.primitives import streams
+
+METHOD = "percentile bootstrap over mentions, 95 %"
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Hold a masked mention and the candidates for it.
+
+    Attributes:
+        target: the entity.
+        occurrence: its mention.
+        others: the names of other entities of its kind, at least one.
+    """
+
+    target: Target
+    occurrence: Occurrence
+    others: tuple[str, ...]
+
+    @property
+    def texts(self) -> list[str]:
+        """Return the sentence with the true name, and after it with each of the others."""
+        return [self.occurrence.with_name(name) for name in (self.occurrence.name, *self.others)]
+
+
+@dataclass(frozen=True, slots=True)
+class RankedName:
+    """Hold the ranks of the true name of one mention, from 1.
+
+    Attributes:
+        target: the entity.
+        candidates: the number of ranked names.
+        rank: by the attacked model.
+        ratio_rank: by the ratio of its perplexity and the reference's.
+        initial_rank: by the model with which the training began.
+    """
+
+    target: Target
+    candidates: int
+    rank: int
+    ratio_rank: int
+    initial_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntityGroup:
+    """Hold means over the mentions of entities of one kind, with one number of mentions, or over all.
+
+    Attributes:
+        kind: of the entities; None for any.
+        mentions: the fewest and the most mentions; None for any number.
+        entities: how many mentions are attacked, one of each entity unless the caller named one.
+        figures: the means, by name.
+    """
+
+    kind: str | None
+    mentions: tuple[int, int] | None
+    entities: int
+    figures: Mapping[str, Figure]
+
+    def record(self) -> dict[str, Any]:
+        """Return the group as JSON values."""
+        figures = {name: figure_record(figure) for name, figure in self.figures.items()}
+        return {"kind": self.kind, "mentions": self.mentions, "entities": self.entities, **figures}
+
+
+@dataclass(frozen=True)
+class NameAttack:
+    """Hold what the attack on names found.
+
+    Attributes:
+        ranked: the attacked mentions.
+        groups: the figures, those of all mentions first.
+        candidates: m, or fewer where a kind has fewer names.
+        private_entities: how many entities of the training split are private.
+        bound: what the ledger proves, for any user with any entity or for the named entity.
+        named: the entity that the caller named; None for a sample of the private ones.
+        show_names: whether records have names.
+    """
+
+    ranked: tuple[RankedName, ...]
+    groups: tuple[EntityGroup, ...]
+    candidates: int
+    private_entities: int
+    bound: ProvenRates
+    named: Target | None = None
+    show_names: bool = False
+
+    def record(self) -> dict[str, Any]:
+        """Return the attack as one JSON object; names are private and left out unless asked for."""
+        record: dict[str, Any] = {
+            "private_entities": self.private_entities,
+            "entities": len(self.ranked),
+            "candidates": self.candidates,
+            "intervals": METHOD,
+            "groups": [group.record() for group in self.groups],
+            "bound": self.bound.record(),
+        }
+        if self.named is not None:
+            one = self.named
+            record["one"] = {"kind": one.kind, "mentions": len(one.occurrences), "private": one.is_private}
+        ranks = [{"name": one.target.name, "rank": one.rank, "of": one.candidates} for one in self.ranked]
+        return record | ({"ranks": ranks} if self.show_names else {})
+
+
+def attack_names(run: AttackedRun, options: Options, observer: Observer = lambda done, total: None) -> NameAttack:
+    """Rank the private names of the training split, or the one of ``options.entity``.
+
+    Args:
+        run: the run.
+        options: of the attack; names are drawn from streams of its seed, so that all runs meet the same ones.
+        observer: called with the number of mentions that are ranked, and of all.
+
+    Raises:
+        NotApplicableError: the model predicts classes, or no name can be attacked.
+        CorpusError: the training split does not mention ``options.entity``.
+        ConfigError: a reference was trained on text that names it.
+    """
+    if run.model.task.classes:
+        raise NotApplicableError("the model predicts classes; allowed: next-word models, to attack entities")
+    entities = training_entities(run.corpus, run.members.split)
+    private, named = [entity for entity in entities if entity.is_private], None
+    if options.entity is None:
+        questions = list(questions_about(run.model, private, options))
+        references, bound = [run.initial], run.proof.of_any()
+    else:
+        named = entity_of_name(run.corpus, run.members.split, entities, options.entity)
+        questions = list(questions_about_one(run.model, named, entities, options))
+        references, bound = reference_models(run, named, options), _bound_of(run, named)
+    if not questions:
+        raise NotApplicableError(
+            f"no {'private entity' if named is None else 'mention of the entity'} fits into the model's context with "
+            "another name of its kind; allowed: one at least"
+        )
+    ranked = []
+    for done, question in enumerate(questions, start=1):
+        ranked.append(rank_names(question, run.model, run.initial, references))
+        observer(done, len(questions))
+    groups = grouped(ranked, streams.generator(options.seed, "leak-inference-bootstrap"))
+    return NameAttack(
+        ranked=tuple(ranked),
+        groups=tuple(groups if named is None else groups[:1]),
+        candidates=max(one.candidates for one in ranked),
+        private_entities=len(private),
+        bound=bound,
+        named=named,
+        show_names=options.show_names,
+    )
+
+
+def questions_about(model: LanguageModel, private: Sequence[Target], options: Options) -> Iterator[Question]:
+    """Yield a masked mention of each of a seeded sample of entities; those that do not fit the context are left out."""
+    drawn = streams.generator(options.seed, "leak-inference-entities")
+    for position in sorted(drawn.permutation(len(private))[: options.entities].tolist()):
+        rng, target = streams.generator(options.seed, "leak-inference-candidates", position), private[position]
+        occurrences = (target.occurrences[number] for number in rng.permutation(len(target.occurrences)).tolist())
+        occurrence = next((one for one in occurrences if fits(model, one.with_name(one.name))), None)
+        others = [] if occurrence is None else other_names(model, target, occurrence, private, options, rng)
+        if occurrence is not None and others:
+            yield Question(target, occurrence, tuple(others))
+
+
+def questions_about_one(
+    model: LanguageModel, target: Target, entities: Sequence[Target], options: Options
+) -> Iterator[Question]:
+    """Yield a seeded sample of the masked mentions of one entity, as far as they fit the context."""
+    drawn, asked = streams.generator(options.seed, "leak-one-entity-mentions"), 0
+    for position in drawn.permutation(len(target.occurrences)).tolist():
+        occurrence = target.occurrences[position]
+        if asked == options.sentences_per_user or not fits(model, occurrence.with_name(occurrence.name)):
+            continue
+        rng = streams.generator(options.seed, "leak-one-entity-candidates", position)
+        others = other_names(model, target, occurrence, entities, options, rng)
+        if others:
+            asked += 1
+            yield Question(target, occurrence, tuple(others))
+
+
+def other_names(
+    model: LanguageModel,
+    target: Target,
+    occurrence: Occurrence,
+    entities: Sequence[Target],
+    options: Options,
+    rng: np.random.Generator,
+) -> list[str]:
+    """Return the names of m − 1 other entities, drawn uniformly from those of the kind of ``target`` that fit."""
+    of_kind = [other for other in entities if other.kind == target.kind and other.key != target.key]
+    names: list[str] = []
+    for position in rng.permutation(len(of_kind)).tolist():
+        if len(names) == options.candidates - 1:
+            break
+        if fits(model, occurrence.with_name(of_kind[position].name)):
+            names.append(of_kind[position].name)
+    return names
+
+
+def fits(model: LanguageModel, text: str) -> bool:
+    """Return whether a text is not cut to the model's context."""
+    return int(model.encode([text])[0].tokens[-1]) == model.eos_id
+
+
+def rank_names(
+    question: Question, model: LanguageModel, initial: LanguageModel, references: Sequence[LanguageModel]
+) -> RankedName:
+    """Return the ranks of the true name.
+
+    Args:
+        question: the mention and its candidates.
+        model: the attacked model.
+        initial: the model with which its training began.
+        references: the models whose mean log-perplexity the ratio is taken to; ``initial`` alone costs nothing more.
+    """
+    own, before = read(model, question.texts), read(initial, question.texts)
+    others = [before if reference is initial else read(reference, question.texts) for reference in references]
+    ranks = map(_rank_of_first, (own, own - np.mean(others, axis=0), before))
+    return RankedName(question.target, len(question.texts), *ranks)
+
+
+def read(model: LanguageModel, texts: Sequence[str]) -> Floats:
+    """Return the log-perplexities of a next-word model per token of texts, in nats, float64 (n,).
+
+    Raises:
+        ModelError: the model predicts classes.
+    """
+    check_next_word(model)
+    return held_out(model, model.encode(texts)).losses
+
+
+def _rank_of_first(losses: Floats) -> int:
+    """Return the rank of the first value among all, from 1; equal values come before it."""
+    return 1 + int((losses[1:] <= losses[0]).sum())
+
+
+def grouped(ranked: Sequence[RankedName], rng: np.random.Generator) -> list[EntityGroup]:
+    """Return the figures over all mentions, by kind of entity, and by its number of mentions in the training split."""
+    values = _figures(ranked)
+    kinds = np.array([one.target.kind for one in ranked], dtype=object)
+    bins = [bin_of(len(one.target.occurrences)) for one in ranked]
+    everyone = np.ones(len(ranked), dtype=bool)
+    chosen: list[tuple[str | None, tuple[int, int] | None, Bools]] = [(None, None, everyone)]
+    chosen += [(kind, None, kinds == kind) for kind in sorted(set(kinds))]
+    chosen += [(None, mentions, np.array([other == mentions for other in bins])) for mentions in sorted(set(bins))]
+    groups = []
+    for kind, mentions, rows in chosen:
+        sums = np.stack([column[rows] for value in values.values() for column in (value, np.ones(len(rows)))], axis=1)
+        figures = dict(zip(values, intervals(sums, rng), strict=True))
+        groups.append(EntityGroup(kind, mentions, int(rows.sum()), figures))
+    return groups
+
+
+def bin_of(mentions: int) -> tuple[int, int]:
+    """Return the fewest and the most mentions of the group of an entity: a power of two, and below the next."""
+    fewest = 1 << (mentions.bit_length() - 1)
+    return fewest, 2 * fewest - 1
+
+
+def _figures(ranked: Sequence[RankedName]) -> dict[str, Floats]:
+    """Return every figure of each mention, float64 (n,) each."""
+    candidates = np.array([one.candidates for one in ranked], dtype=np.float64)
+    values: dict[str, Floats] = {}
+    for prefix in ("", "ratio_", "initial_"):
+        ranks = np.array([getattr(one, f"{prefix}rank") for one in ranked], dtype=np.float64)
+        values[f"{prefix}first"] = (ranks == 1).astype(np.float64)
+        values[f"{prefix}ahead"] = (candidates - ranks) / (candidates - 1)
+    return values | {"gain": values["ahead"] - values["initial_ahead"], "chance": 1 / candidates}
+
+
+def reference_models(run: AttackedRun, target: Target, options: Options) -> list[LanguageModel]:
+    """Return the models that never saw the entity: the one with which the run began if none is given.
+
+    Raises:
+        ConfigError: a reference was trained on text that has a name of the entity.
+    """
+    index = NameIndex(occurrence.name for occurrence in target.occurrences)
+    references = [ReferenceRun.open(path, run) for path in options.references]
+    for reference in references:
+        count = sum(bool(index.names_in(text)) for text in reference.texts)
+        if count:
+            raise ConfigError(
+                f"reference is {reference.path}, which was trained on {count:,} sentences with the entity's name; "
+                "allowed: runs without it (fl-sim prepare prepared --without-entity)"
+            )
+    return [reference.model for reference in references] or [run.initial]
+
+
+def _bound_of(run: AttackedRun, target: Target) -> ProvenRates:
+    """Return what the ledger proves for an entity by its own contribution."""
+    entity = run.entity_of(target.key)
+    if entity is None:
+        reason = "the run's own text does not mark the entity, so what it contributes is not known"
+        return ProvenRates("the entity", (), reason)
+    return run.proof.of_entity(EntityContribution.of(run.bounds, entity))

@@ -1,0 +1,56 @@
+"""Which names are attacked: those of entities that stand in no other split, with all their mentions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fl_sim.auditing.leakage.attacked_names import Occurrence, entity_of_name, training_entities
+from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
+
+
+def says(user: str, text: str, *names: tuple[str, str], split: str = "train") -> Sentence:
+    mentions = [Mention(text.index(name), text.index(name) + len(name), label) for name, label in names]
+    return Sentence(split, user, text, tuple(mentions))
+
+
+SENTENCES = [
+    says("ann", "Zorbin Quell met May.", ("Zorbin Quell", "PER"), ("May", "PER")),
+    says("bob", "I saw ZORBIN QUELL'S boat in Oslo.", ("ZORBIN QUELL'S", "PER"), ("Oslo", "GPE")),
+    says("bob", "Mr. Zorbin Quell and Li.", ("Mr. Zorbin Quell", "PER"), ("Li", "PER")),
+    says("bob", "Fjordhus Bank is closed.", ("Fjordhus Bank", "ORG")),
+    says("eve", "You may go to the bank.", split="validation"),
+    says("eve", "Oslo is far.", ("Oslo", "GPE"), split="public"),
+]
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Corpus:
+    return write_corpus(SENTENCES, tmp_path / "corpus", name="x")
+
+
+def test_private_entities_are_those_in_no_other_split_marked_or_not(named: Corpus) -> None:
+    entities = training_entities(named, "train")
+    assert [(one.key, one.kind, len(one.occurrences)) for one in entities if one.is_private] == [
+        ("zorbin quell", "PERSON", 3),
+        ("fjordhus bank", "ORG", 1),
+    ]
+    assert {one.key for one in entities if not one.is_private} == {"may", "oslo", "li"}
+
+
+def test_a_possessive_stays_in_the_sentence(named: Corpus) -> None:
+    zorbin = training_entities(named, "train")[0]
+    assert zorbin.occurrences[1] == Occurrence("I saw ", "ZORBIN QUELL", "'S boat in Oslo.")
+    assert [occurrence.with_name(occurrence.name) for occurrence in zorbin.occurrences] == [
+        sentence.text for sentence in SENTENCES[:3]
+    ]
+
+
+def test_an_entity_is_found_by_any_form_of_its_name(named: Corpus) -> None:
+    entities = training_entities(named, "train")
+    assert entity_of_name(named, "train", entities, "mr. zorbin QUELL") is entities[0]
+    with pytest.raises(CorpusError, match=r"^entity is 'Nemo'; allowed: one that split train of "):
+        entity_of_name(named, "train", entities, "Nemo")
