@@ -207,7 +207,7 @@ class PreparedReader(Reader):
         for what, meaning in (("user", "leave out this user"), ("entity", "leave out all sentences with this name")):
             parser.add_argument(
                 f"--without-{what}", action="append", default=[], metavar=what.upper(),
-                help=f"{meaning}; may be given several times. A model of that text stands beside others in fl-sim leak",
+                help=f"{meaning}; may be given several times. A model of that text can be the reference of fl-sim leak",
             )  # fmt: skip
 
     def read(self, args: argparse.Namespace, cleaning: Cleaning) -> RawCorpus:

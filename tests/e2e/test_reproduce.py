@@ -177,7 +177,6 @@ sentences_per_user = 2
 secrets = 4
 entities = 2
 candidates = 2
-texts = 2
 [set]
 rounds = 1
 "evaluation.every" = 1
@@ -231,7 +230,7 @@ def test_attacks_on_the_runs_of_a_figure_are_recorded(
     assert uedp.epsilon_any is not None
     assert 7.9 < uedp.epsilon_any <= 8.0
     for run in (deidentified, uedp):
-        assert set(run.attacks) == {"users", "sentences", "canaries", "entities"}
+        assert set(run.attacks) == {"users", "canaries", "entities"}
         assert run.attacks["canaries"]["canaries"] == 2
         assert "claims" not in json.dumps(run.attacks)
     kept = sorted((tmp_path / "out" / "leak" / "attacks").iterdir())

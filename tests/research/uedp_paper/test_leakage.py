@@ -55,16 +55,9 @@ def attacks(strength: float, bound: float | None) -> dict[str, dict[str, Any]]:
         for included in (True, False)
     ]
     bounds = [{"owner": owner, "repetitions": 64, **proven} for owner in ("user", "entity")]
-    names = {
-        "inference": {
-            "groups": [{"ahead": figure(0.5 + strength), "initial_ahead": figure(0.5), "gain": figure(strength)}]
-        },
-        "reconstruction": {"groups": [{"ranked": figure(0.1), "initial_ranked": figure(0.0)}]},
-        "extraction": {"groups": [{"recall": figure(0.1), "initial_recall": figure(0.0)}]},
-    }
+    names = {"groups": [{"ahead": figure(0.5 + strength), "initial_ahead": figure(0.5), "gain": figure(strength)}]}
     return {
         "users": found,
-        "sentences": found,
         "canaries": {"groups": groups, "bounds": bounds, "verdict": verdict, "seconds": 3.0},
         "entities": names | {"seconds": 4.0},
     }
@@ -97,10 +90,7 @@ def test_every_method_has_its_figures_intervals_and_bounds() -> None:
     assert [len(method.runs) for method in methods(panel)] == [3, 3]
     _, rows = membership_table(whole, panel)
     assert rows[0][:4] == ["no protection", "–", "91.0", "0.700 (0.650–0.750)"]
-    assert rows[1] == [
-        "ours", "2.00", "91.0", "0.510 (0.460–0.560)", "2.0% (1.0%–3.0%)", "3.12%",
-        "0.510 (0.460–0.560)", "2.0% (1.0%–3.0%)", "3.12%",
-    ]  # fmt: skip
+    assert rows[1] == ["ours", "2.00", "91.0", "0.510 (0.460–0.560)", "2.0% (1.0%–3.0%)", "3.12%"]
     assert rows[0][5] == "no bound"
     head, rows = canary_table(panel)
     assert head[3:5] == ["said 1×", "said 64×"]
@@ -117,7 +107,7 @@ def test_every_method_has_its_figures_intervals_and_bounds() -> None:
     assert rows[5][3] == "3.2"
     _, rows = name_table(panel)
     assert rows[0][2:5] == ["70.0% (65.0%–75.0%)", "50.0% (45.0%–55.0%)", "20.0% (15.0%–25.0%)"]
-    assert verdicts(panel)[0] == "Tests against the ledgers: 9 not tested, 9 within."
+    assert verdicts(panel)[0] == "Tests against the ledgers: 6 not tested, 6 within."
     assert "canaries 3 s" in verdicts(panel)[1]
 
 
@@ -126,7 +116,7 @@ def test_nothing_is_concluded_where_the_unprotected_model_is_not_told_from_guess
     strength: float, remembers: bool
 ) -> None:
     lines = conclusions(record(strength).panels[0])
-    assert len(lines) == 4
+    assert len(lines) == 3
     for line in lines:
         assert ("better than guessing with every seed on: no protection." in line) == remembers
         assert ("nothing can be concluded" in line) == (not remembers)
