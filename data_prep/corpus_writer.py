@@ -28,7 +28,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -315,89 +315,75 @@ _TRAIN = "train"
 _SCRATCH = "scratch"
 
 
+class PartOptions(TypedDict, total=False):
+    """What is known of the sentences besides their text, for the manifest, and how they are written.
+
+    Attributes:
+        name: of the corpus.
+        sources: size and checksum of the source files.
+        settings: how the sources were read.
+        tagger: what marked the entities; gold by default.
+        sought_labels: every label that it can give; those of the mentions need not be among them.
+        tools: distributions whose versions go to the manifest.
+        notes: counts of bad text; read after the last sentence.
+        identity: which mentions are the same entity.
+        rewrite: changes the text after the entities are identified.
+        limits: of the number of splits, classes and labels; by default those of a source.
+    """
+
+    name: Required[str]
+    sources: Mapping[str, FileRecord]
+    settings: Mapping[str, Any]
+    tagger: Mapping[str, str]
+    sought_labels: Iterable[str]
+    tools: Sequence[str]
+    notes: Mapping[str, int]
+    identity: Identity
+    rewrite: Rewrite | None
+    limits: SourceLimits
+
+
 @owner_only()
 def write_corpus(
     sentences: Iterable[Sentence],
     out: Path,
     *,
-    name: str,
-    sources: Mapping[str, FileRecord] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    tagger: Mapping[str, str] | None = None,
-    sought_labels: Iterable[str] = (),
-    tools: Sequence[str] = (),
-    notes: Mapping[str, int] | None = None,
-    identity: Identity = DEFAULT_IDENTITY,
-    rewrite: Rewrite | None = None,
-    limits: SourceLimits | None = None,
     needs_entities: bool = True,
     beside: Mapping[str, str] | None = None,
     replace: bool = False,
+    **options: Unpack[PartOptions],
 ) -> Corpus:
     """Write ``sentences`` to the folder ``out`` and open it.
 
     Sentences are sorted by user, users by their first sentence; entities are numbered by their first mention. What is
-    stored of a user depends on that user alone, and of a sentence on that sentence alone, unless ``identity`` links the
+    stored of a user depends on that user alone, and of a sentence on that sentence alone, unless the identity links the
     sentences of a document.
 
     Args:
         sentences: in any order.
         out: the folder to make.
-        name: of the corpus, for the manifest.
-        sources: size and checksum of the source files, for the manifest.
-        settings: how the sources were read, for the manifest.
-        tagger: what marked the entities, for the manifest; gold by default.
-        sought_labels: every label that it can give; those of the mentions need not be among them.
-        tools: distributions whose versions go to the manifest.
-        notes: counts of bad text, for the manifest; read after the last sentence.
-        identity: which mentions are the same entity.
-        rewrite: changes the text after the entities are identified.
-        limits: of the number of splits, classes and labels; by default those of a source.
         needs_entities: whether a train split without entities is an error.
         beside: further files of the corpus by name, such as that of its canaries, and their texts.
         replace: whether to replace what is at ``out`` once everything is written.
+        options: :class:`PartOptions`.
 
     Raises:
         CorpusError: ``out`` is taken, or no private training could use the corpus: it has no train split, fewer than
             two users in it, or no entity in it.
     """
     with folder_appearing_at(out, replace=replace) as folder:
-        writers = _collect(_rewrite_all(identity.resolve(sentences), rewrite), folder, lambda split: None, limits)
+        writers = _collect(sentences, folder, lambda split: None, options)
         _check_trainable(writers, needs_entities)
         classes = sorted({target for writer in writers.values() for target in writer.targets})
         for file, text in (beside or {}).items():
             (folder / file).write_text(text, encoding="utf-8")
-        _finish(
-            folder,
-            writers,
-            classes,
-            name=name,
-            sources=sources or {},
-            settings=full_settings(settings or {}, identity),
-            tagger=tagger,
-            sought_labels=sought_labels,
-            tools=tools,
-            notes=_nonzero(notes),
-        )
+        _finish(folder, writers, classes, options)
     return Corpus.open(out)
 
 
 @owner_only()
 def append_corpus(
-    corpus: Corpus,
-    sentences: Iterable[Sentence],
-    *,
-    joined_at: int,
-    name: str,
-    sources: Mapping[str, FileRecord] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    tagger: Mapping[str, str] | None = None,
-    sought_labels: Iterable[str] = (),
-    tools: Sequence[str] = (),
-    notes: Mapping[str, int] | None = None,
-    identity: Identity = DEFAULT_IDENTITY,
-    rewrite: Rewrite | None = None,
-    limits: SourceLimits | None = None,
+    corpus: Corpus, sentences: Iterable[Sentence], *, joined_at: int, **options: Unpack[PartOptions]
 ) -> Corpus:
     """Append ``sentences`` to ``corpus`` as a part of its own, and open the result; no existing file changes.
 
@@ -408,75 +394,43 @@ def append_corpus(
         corpus: as it is.
         sentences: to append; at least one.
         joined_at: the round from which the part takes part in training.
-        name: of the part; this and the other arguments are as of :func:`write_corpus`.
-        sources: see there.
-        settings: see there.
-        tagger: see there.
-        sought_labels: see there.
-        tools: see there.
-        notes: see there.
-        identity: that of the corpus.
-        rewrite: see there.
-        limits: see there.
+        options: :class:`PartOptions`, with the identity of the corpus.
 
     Raises:
-        CorpusError: there is no sentence, ``identity`` is not the corpus's, ``joined_at`` is before the last part's, or
+        CorpusError: there is no sentence, the identity is not the corpus's, ``joined_at`` is before the last part's, or
             a user would move to another split.
     """
     last = corpus.parts[-1].manifest
     if joined_at < last.joined_at:
         raise CorpusError(f"--joined-at {joined_at} must be at least {last.joined_at}, the round of the part before")
-    if corpus.manifest.settings.get("identity") != identity.manifest_settings():
+    if corpus.manifest.settings.get("identity") != options.get("identity", DEFAULT_IDENTITY).manifest_settings():
         raise CorpusError(f"{corpus.path}: entities would get another identity than those of the corpus")
     with folder_appearing_at(corpus.path / part_folder(len(corpus.parts))) as folder:
-        writers = _collect(_rewrite_all(identity.resolve(sentences), rewrite), folder, corpus.known_ids, limits)
+        writers = _collect(sentences, folder, corpus.known_ids, options)
         if not writers:
             raise CorpusError("there is no sentence to append")
         _check_users_stay(corpus, writers)
         new = {target for writer in writers.values() for target in writer.targets} - set(corpus.classes)
-        _finish(
-            folder,
-            writers,
-            [*corpus.classes, *sorted(new)],
-            name=name,
-            sources=sources or {},
-            settings=full_settings(settings or {}, identity),
-            tagger=tagger,
-            sought_labels=sought_labels,
-            tools=tools,
-            notes=_nonzero(notes),
-            follows=corpus.fingerprint,
-            joined_at=joined_at,
-        )
+        _finish(folder, writers, [*corpus.classes, *sorted(new)], options, corpus.fingerprint, joined_at)
     return Corpus.open(corpus.path)
 
 
-def _rewrite_all(
-    sentences: Iterable[tuple[Sentence, tuple[Entity, ...]]], rewrite: Rewrite | None
-) -> Iterable[tuple[Sentence, tuple[Entity, ...]]]:
-    """Return the sentences with their final texts; their entities stay those of the original texts."""
-    if rewrite is None:
-        return sentences
-    kept = ((rewrite(sentence), entities) for sentence, entities in sentences)
-    return ((sentence, entities) for sentence, entities in kept if sentence is not None)
-
-
-def _nonzero(notes: Mapping[str, int] | None) -> dict[str, int]:
-    return {name: count for name, count in sorted((notes or {}).items()) if count}
-
-
 def _collect(
-    sentences: Iterable[tuple[Sentence, Iterable[Entity]]],
-    folder: Path,
-    known: Callable[[str], KnownIds | None],
-    limits: SourceLimits | None,
+    sentences: Iterable[Sentence], folder: Path, known: Callable[[str], KnownIds | None], options: PartOptions
 ) -> dict[str, SplitWriter]:
-    """Return a writer per split with its sentences, which are buffered in a folder inside ``folder``."""
-    limits = limits or SourceLimits()
+    """Return a writer per split with its sentences, which are buffered in a folder inside ``folder``.
+
+    A sentence's text is the final one; its entities are those of the original text.
+    """
+    identity, rewrite = options.get("identity", DEFAULT_IDENTITY), options.get("rewrite")
+    limits = options.get("limits", SourceLimits())
     scratch = folder / _SCRATCH
     scratch.mkdir()
     writers: dict[str, SplitWriter] = {}
-    for sentence, entities in sentences:
+    for original, entities in identity.resolve(sentences):
+        sentence = original if rewrite is None else rewrite(original)
+        if sentence is None:
+            continue
         writer = writers.get(sentence.split)
         if writer is None:
             split = _checked_split(sentence.split)
@@ -490,12 +444,9 @@ def _finish(
     folder: Path,
     writers: Mapping[str, SplitWriter],
     classes: Sequence[str],
-    *,
-    tagger: Mapping[str, str] | None,
-    sought_labels: Iterable[str],
-    tools: Sequence[str],
+    options: PartOptions,
     follows: str | None = None,
-    **described: Any,
+    joined_at: int = 1,
 ) -> None:
     """Write the tables, indexes and manifest of a part."""
     counts = {split: writer.write(folder, classes) for split, writer in writers.items()}
@@ -503,15 +454,19 @@ def _finish(
     files = {path.name: record_of(path) for path in sorted(folder.iterdir())}
     occurring = itertools.chain.from_iterable(writer.labels for writer in writers.values())
     Manifest(
-        tagger=dict(tagger or {"tagger": "gold"}),
-        sought_labels=tuple(sorted({*sought_labels, *occurring})),
-        tools=tool_versions(tools),
+        name=options["name"],
+        sources=dict(options.get("sources", {})),
+        settings=full_settings(options.get("settings", {}), options.get("identity", DEFAULT_IDENTITY)),
+        tagger=dict(options.get("tagger", {"tagger": "gold"})),
+        sought_labels=tuple(sorted({*options.get("sought_labels", ()), *occurring})),
+        tools=tool_versions(options.get("tools", ())),
         classes=tuple(classes),
+        notes={name: count for name, count in sorted(options.get("notes", {}).items()) if count},
         splits=counts,
         files=files,
         fingerprint=fingerprint_of(files, follows),
         follows=follows,
-        **described,
+        joined_at=joined_at,
     ).write(folder)
 
 

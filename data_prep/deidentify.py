@@ -37,7 +37,7 @@ import numpy as np
 
 from fl_sim.data_prep.canaries import WARNING as CANARY_WARNING
 from fl_sim.data_prep.canaries import PlantedCanaries, read_canaries
-from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
+from fl_sim.data_prep.corpus_writer import PartOptions, append_corpus, write_corpus
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
@@ -356,7 +356,7 @@ def _write(
 ) -> None:
     for number, part in enumerate(corpus.parts):
         rewritten = (recorder.rewrite(rewriter, sentence) for sentence in sentences_of(corpus, number))
-        described: dict[str, Any] = {
+        options: PartOptions = {
             "name": f"{part.manifest.name}-deidentified",
             "sources": part.manifest.sources,
             "settings": settings,
@@ -365,9 +365,9 @@ def _write(
             "identity": identity,
         }
         if number == 0:
-            write_corpus(rewritten, out, needs_entities=False, beside=beside, **described)
+            write_corpus(rewritten, out, needs_entities=False, beside=beside, **options)
         else:
-            append_corpus(Corpus.open(out), rewritten, joined_at=part.manifest.joined_at, **described)
+            append_corpus(Corpus.open(out), rewritten, joined_at=part.manifest.joined_at, **options)
 
 
 def _settings(corpus: Corpus, mode: str, seed: int) -> dict[str, Any]:

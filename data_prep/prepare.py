@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 
 from fl_sim.data_prep.canaries import WARNING, CanarySettings, apart, draw_canaries, planted, read_canaries
-from fl_sim.data_prep.corpus_writer import append_corpus, full_settings, write_corpus
+from fl_sim.data_prep.corpus_writer import PartOptions, append_corpus, full_settings, write_corpus
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.readers.cleaning import Note
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
@@ -332,9 +332,8 @@ def prepare(
             watch(sentences if secrets is None else planted(sentences, secrets, identity)),
             out,
             replace=overwrite and _is_corpus(out),
-            identity=identity,
             beside=None if secrets is None else {CANARIES_FILE: secrets.to_json()},
-            **_described(raw, marking, origin),
+            **_options(raw, marking, origin, identity),
         )
     origin.remember(corpus.path)
     return PreparedCorpus(corpus, reused=store.reused, warnings=_warnings(doubts, raw))
@@ -375,9 +374,8 @@ def append(
     with _marked(raw, marking, origin, folder, doubts) as (sentences, store):
         if corpus.has_canaries:
             sentences = apart(sentences, read_canaries(corpus), identity)
-        corpus = append_corpus(
-            corpus, watch(sentences), joined_at=first, identity=identity, **_described(raw, marking, origin)
-        )
+        options = _options(raw, marking, origin, identity)
+        corpus = append_corpus(corpus, watch(sentences), joined_at=first, **options)
     origin.remember(corpus.parts[-1].folder)
     return PreparedCorpus(corpus, reused=store.reused, warnings=_warnings(doubts, raw))
 
@@ -420,7 +418,7 @@ def _recorded(raw: RawCorpus, canaries: CanarySettings) -> RawCorpus:
     return replace(raw, settings={**raw.settings, **canaries.manifest_settings(), "warnings": warnings})
 
 
-def _described(raw: RawCorpus, marking: Marking, origin: Origin) -> dict[str, Any]:
+def _options(raw: RawCorpus, marking: Marking, origin: Origin, identity: Identity) -> PartOptions:
     return {
         "name": raw.name,
         "sources": origin.sources,
@@ -430,6 +428,7 @@ def _described(raw: RawCorpus, marking: Marking, origin: Origin) -> dict[str, An
         "tools": raw.tools,
         "notes": raw.reading.notes,
         "limits": raw.reading.limits,
+        "identity": identity,
         "rewrite": raw.preprocessing.rewriter(raw.reading) if raw.preprocessing else None,
     }
 
