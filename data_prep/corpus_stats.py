@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from fl_sim.data_prep.identity import DEFAULT_IDENTITY, STEPS, Entity, Identity
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.store.ownership import EntityContributions, Ownership
+from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.formats import table_cell
 
@@ -68,6 +68,7 @@ def split_stats(corpus: Corpus, split: str) -> dict[str, Any]:
       (:meth:`fl_sim.data_prep.store.ownership.EntityContributions.quantile`).
     """
     ownership = corpus.ownership(split)
+    contributions = ownership.entity_contributions()
     sensitive = int((ownership.entities_per_sentence > 0).sum())
     return {
         "users": ownership.num_users,
@@ -76,7 +77,11 @@ def split_stats(corpus: Corpus, split: str) -> dict[str, Any]:
         "sensitive_sentences": sensitive,
         "extended_set": ownership.num_sentences - sensitive,
         "entities": ownership.num_entities,
-        "reach": _contribution_summary(ownership.entity_contributions()),
+        "reach": {
+            "users": _summary(contributions.users),
+            "sentences": _summary(contributions.sentences),
+            "sentences_per_user": _summary(contributions.max_per_user),
+        },
         "sentences_per_user": _summary(ownership.sentences_per_user),
         "tokens": int(pc.sum(pc.count_substring_regex(corpus.texts(split), r"\S+")).as_py() or 0),
     }
@@ -152,21 +157,10 @@ def _sentences_by_type(corpus: Corpus, split: str) -> dict[str, int]:
     return {label: int(count) for label, count in sorted(zip(labels, counts, strict=True))}
 
 
-def _contribution_summary(contributions: EntityContributions) -> dict[str, dict[str, int]]:
-    return {
-        "users": _summary(contributions.users),
-        "sentences": _summary(contributions.sentences),
-        "sentences_per_user": _summary(contributions.max_per_user),
-    }
-
-
 def _summary(values: NDArray[np.int64]) -> dict[str, int]:
     if len(values) == 0:
         return dict.fromkeys(_SUMMARY, 0)
     return {name: int(np.quantile(values, q, method="inverted_cdf")) for name, q in _SUMMARY.items()}
-
-
-_QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
 
 
 def identity_settings() -> dict[str, Identity]:
@@ -222,7 +216,7 @@ def identity_table(corpus: str, split: str, rows: Sequence[dict[str, Any]]) -> T
         table.add_column(name, justify="right", overflow="fold")  # no figure is cut
     for row in rows:
         contributions = (
-            "/".join(f"{row[kind][q]:,}" for q in _QUANTILES) for kind in ("users", "sentences", "max_per_user")
+            "/".join(f"{row[kind][q]:,}" for q in _SUMMARY) for kind in ("users", "sentences", "max_per_user")
         )
         table.add_row(row["identity"], f"{row['entities']:,}", *contributions)
     return table
@@ -232,14 +226,11 @@ def _figures(sentences: Sequence[Sentence], identity: Identity) -> dict[str, Any
     contributions = _ownership(
         [(sentence.user, entities) for sentence, entities in identity.resolve(iter(sentences))]
     ).entity_contributions()
-    columns = {
-        "users": contributions.users,
-        "sentences": contributions.sentences,
-        "max_per_user": contributions.max_per_user,
-    }
-    return {"entities": len(contributions.users)} | {
-        name: {q: int(np.quantile(values, share, method="inverted_cdf")) for q, share in _QUANTILES.items()}
-        for name, values in columns.items()
+    return {
+        "entities": len(contributions.users),
+        "users": _summary(contributions.users),
+        "sentences": _summary(contributions.sentences),
+        "max_per_user": _summary(contributions.max_per_user),
     }
 
 
@@ -251,10 +242,6 @@ def _ownership(sentences: Sequence[tuple[str, tuple[Entity, ...]]]) -> Ownership
     return Ownership(
         user_offsets=np.cumsum([0, *sizes], dtype=np.int64),
         entity_offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
-        entity_ids=np.fromiter(_flat(ids), dtype=np.int32),
+        entity_ids=np.fromiter(itertools.chain.from_iterable(ids), dtype=np.int32),
         num_entities=len(numbers),
     )
-
-
-def _flat(ids: Sequence[Sequence[int]]) -> Iterator[int]:
-    return itertools.chain.from_iterable(ids)

@@ -79,18 +79,26 @@ GROUPS: Mapping[str, frozenset[Category]] = {
 }
 """The groups that ``--entities`` takes, as in the paper. Every category has its own name, too (``date``, ``norp``)."""
 
-_IDENTIFIERS = """
-EMAIL EMAIL_ADDRESS PHONE PHONE_NUMBER CARD CREDIT_CARD IBAN IBAN_CODE SSN US_SSN URL DOMAIN_NAME IP
-IP_ADDRESS MAC_ADDRESS CRYPTO"""
-IDENTIFIERS = frozenset(_IDENTIFIERS.split())
-"""Labels of identifiers and addresses that are recognised by their form alone."""
+IDENTIFIER_KINDS: Mapping[str, frozenset[str]] = {
+    "e-mail addresses": frozenset({"EMAIL", "EMAIL_ADDRESS"}),
+    "phone numbers": frozenset({"PHONE", "PHONE_NUMBER"}),
+    "card numbers": frozenset({"CARD", "CREDIT_CARD"}),
+    "IBANs": frozenset({"IBAN", "IBAN_CODE"}),
+    "IP addresses": frozenset({"IP", "IP_ADDRESS"}),
+    "URLs": frozenset({"URL", "DOMAIN_NAME"}),
+    "social security numbers": frozenset({"SSN", "US_SSN"}),
+    "other addresses": frozenset({"MAC_ADDRESS", "CRYPTO"}),
+}
+"""Kinds of identifiers and addresses that are recognised by their form alone, with their labels."""
+
+IDENTIFIERS = frozenset[str]().union(*IDENTIFIER_KINDS.values())
 
 _SPELLINGS: Mapping[Category, str] = {
     Category.PERSON: "PER PEOPLE",
     Category.LOC: "LOCATION",
     Category.ORG: "ORGANIZATION ORGANISATION CORPORATION GROUP COMPANY",
     Category.MISC: "MISCELLANEOUS OTHER",
-    Category.PII: f"""{_IDENTIFIERS}
+    Category.PII: f"""{" ".join(sorted(IDENTIFIERS))}
         ID ADDRESS US_BANK_NUMBER US_DRIVER_LICENSE US_ITIN US_PASSPORT MEDICAL_LICENSE UK_NHS""",
     Category.DATE: "DATE_TIME",
     Category.NORP: "NRP",

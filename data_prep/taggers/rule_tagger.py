@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 from fl_sim.data_prep.records import Mention
 from fl_sim.data_prep.taggers.spacy_tagger import without_plugins
 from fl_sim.data_prep.taggers.spans import keep_longest, replace_surrogates, shift, split_text, unite
+from fl_sim.data_prep.taggers.structured_data import EMAIL, US_SSN
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -262,11 +263,11 @@ _TOKENS: dict[str, list[list[dict[str, Any]]]] = {
 """Label → patterns over tokens, for spaCy's Matcher. Each needs a token for which :func:`may_match` is true."""
 
 _SHAPES = {
-    "EMAIL": r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
+    "EMAIL": EMAIL,
     "URL": r"(?:https?://|www\.)\S+[\w/]",
     "IBAN": r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b",
     "CARD": r"(?<![\d-])\d(?:[ -]?\d){12,18}(?![\d-])",
-    "US_SSN": r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w-])",
+    "US_SSN": US_SSN,
     "DATE": r"\b(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[/.]\d{1,2}[/.]\d{2,4})\b",
     "PHONE": r"(?<![\w.,-])(?=[+(\d])(?:\+|\(?0\)?|\()?\d?(?:[ ().-]{0,2}\d){6,14}(?: ?x\d+)?(?!\w|[.,]\d)",
     "TIME": r"\b\d{1,2}:\d{2}(?::\d{2})?(?: ?[ap]\.?m\b\.?)?",

@@ -23,8 +23,8 @@ from fl_sim.data_prep.taggers.spans import replace_surrogates
 STRUCTURED_VERSION = "1"
 _SHORTEST_IBAN = 15
 
-_EMAIL = r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"
-_US_SSN = r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w-])"
+EMAIL = r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"
+US_SSN = r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w-])"
 
 # Domains that are no English word, and no usual ending of a file's name.
 _DOMAINS = "com|net|org|edu|gov|mil|info|biz"
@@ -124,13 +124,13 @@ def _phone_length(text: str) -> int:
 
 
 _ADDRESSES = (
-    _Kind("EMAIL", re.compile("@"), re.compile(_EMAIL)),
+    _Kind("EMAIL", re.compile("@"), re.compile(EMAIL)),
     _Kind("URL", re.compile(r"://|\.[A-Za-z]{2}"), re.compile(_URL)),
     _Kind("IP", re.compile(r"\d\.\d|:[0-9A-Fa-f]*:"), re.compile(_IP), _ip_length),
 )
 _NUMBERS = (
     _Kind("IBAN", re.compile(r"[A-Za-z]{2}\d{2}"), re.compile(_IBAN), _iban_length),
-    _Kind("US_SSN", re.compile(r"\d-\d\d-\d"), re.compile(_US_SSN)),
+    _Kind("US_SSN", re.compile(r"\d-\d\d-\d"), re.compile(US_SSN)),
     _Kind("CARD", re.compile(r"\d{4}"), re.compile(_CARD), _card_length),
     _Kind("PHONE", re.compile(r"\d{2}"), re.compile(_PHONE), _phone_length),
 )

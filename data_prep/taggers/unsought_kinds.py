@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from fl_sim.data_prep.store.corpus import Corpus, Part
 from fl_sim.data_prep.store.manifest import OFF, STRUCTURED, comparable
 from fl_sim.data_prep.taggers import structured_data
-from fl_sim.data_prep.taggers.categories import Category, Selection, is_known, possible_categories
+from fl_sim.data_prep.taggers.categories import IDENTIFIER_KINDS, Category, Selection, is_known, possible_categories
 
 NAME_KINDS: Mapping[str, frozenset[Category]] = {
     "persons": frozenset({Category.PERSON}),
@@ -26,15 +26,7 @@ NAME_KINDS: Mapping[str, frozenset[Category]] = {
 }
 """Kinds of names: found by a tagger with a label that may mean one of the categories."""
 
-STRUCTURED_KINDS: Mapping[str, frozenset[str]] = {
-    "e-mail addresses": frozenset({"EMAIL", "EMAIL_ADDRESS"}),
-    "phone numbers": frozenset({"PHONE", "PHONE_NUMBER"}),
-    "card numbers": frozenset({"CARD", "CREDIT_CARD"}),
-    "IBANs": frozenset({"IBAN", "IBAN_CODE"}),
-    "IP addresses": frozenset({"IP", "IP_ADDRESS"}),
-    "URLs": frozenset({"URL", "DOMAIN_NAME"}),
-    "social security numbers": frozenset({"SSN", "US_SSN"}),
-}
+STRUCTURED_KINDS = {kind: labels for kind, labels in IDENTIFIER_KINDS.items() if labels & structured_data.LABELS}
 """Kinds of structured data, with their labels; the label PII means all of them."""
 
 
