@@ -60,14 +60,14 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
 from fl_sim.data_prep.store.layout import CANARIES_FILE
 from fl_sim.files import read_bytes
 
@@ -328,7 +328,7 @@ class CanarySettings:
         if self.seed < 0:
             raise CorpusError(f"--canary-seed is {self.seed}; allowed: an integer of at least 0")
 
-    def manifest_settings(self) -> dict[str, Any]:
+    def manifest_settings(self) -> Settings:
         """Return the settings, for a manifest."""
         return {"canaries": {"number": self.number, "seed": self.seed}}
 

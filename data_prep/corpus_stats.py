@@ -13,8 +13,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypedDict
 
 import numpy as np
 import pyarrow.compute as pc
@@ -23,7 +23,7 @@ from rich import box
 from rich.table import Table
 
 from fl_sim.data_prep.canaries import read_canaries
-from fl_sim.data_prep.identity import DEFAULT_IDENTITY, STEPS, Entity, Identity
+from fl_sim.data_prep.identity import STEPS, Entity, Identity
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
@@ -37,16 +37,65 @@ CONTRIBUTIONS_ARE_PRIVATE = (
 )
 
 _THREE_FIGURES = "Three figures in a row are the median, the 95th percentile and the maximum."
-_SUMMARY = {"median": 0.5, "p95": 0.95, "max": 1.0}
 
 
-def corpus_stats(corpus: Corpus) -> dict[str, Any]:
-    """Return the statistics of a corpus as JSON values; those of each split under ``splits``.
+class Quantiles(TypedDict):
+    """Median, 95th percentile and maximum: values that occur, never interpolated."""
 
-    ``bad_text`` counts the problems met while reading (:class:`fl_sim.data_prep.readers.cleaning.Note`), over
-    all parts. ``not_looked_for`` names the kinds of personal data that nobody looked for. ``canaries`` counts made-up
-    secrets (docs/canaries.md); None for a corpus without them.
+    median: int
+    p95: int
+    max: int
+
+
+class Reach(TypedDict):
+    """Quantiles over entities: the users that mention one, the sentences that do, and the most of one user."""
+
+    users: Quantiles
+    sentences: Quantiles
+    sentences_per_user: Quantiles
+
+
+class SplitStats(TypedDict):
+    """The statistics of a split.
+
+    Attributes:
+        sentences_by_type: sentences with at least one mention of each label.
+        sensitive_sentences: sentences with any mention.
+        extended_set: sentences with none.
+        tokens: words by white space.
     """
+
+    users: int
+    sentences: int
+    sentences_by_type: dict[str, int]
+    sensitive_sentences: int
+    extended_set: int
+    entities: int
+    reach: Reach
+    sentences_per_user: Quantiles
+    tokens: int
+
+
+class CorpusStats(TypedDict):
+    """The statistics of a corpus.
+
+    Attributes:
+        bad_text: problems met while reading (:class:`fl_sim.data_prep.readers.cleaning.Note`), over all parts.
+        not_looked_for: the kinds of personal data that nobody looked for.
+        canaries: counts of made-up secrets (docs/canaries.md); None for a corpus without them.
+    """
+
+    name: str
+    fingerprint: str
+    splits: dict[str, SplitStats]
+    bad_text: dict[str, int]
+    not_looked_for: list[str]
+    canaries: dict[str, int] | None
+    note: str
+
+
+def corpus_stats(corpus: Corpus) -> CorpusStats:
+    """Return the statistics of a corpus as JSON values."""
     return {
         "name": corpus.manifest.name,
         "fingerprint": corpus.fingerprint,
@@ -58,15 +107,8 @@ def corpus_stats(corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def split_stats(corpus: Corpus, split: str) -> dict[str, Any]:
-    """Return the statistics of one split as JSON values.
-
-    * ``sentences_by_type``: sentences with at least one mention of each label.
-    * ``sensitive_sentences``: sentences with any mention; ``extended_set``: sentences with none.
-    * ``reach``: quantiles over entities of the users that mention the entity, of the sentences that do, and of the most
-      such sentences of one user. Quantiles are values that occur, never interpolated
-      (:meth:`fl_sim.data_prep.store.ownership.EntityContributions.quantile`).
-    """
+def split_stats(corpus: Corpus, split: str) -> SplitStats:
+    """Return the statistics of one split."""
     ownership = corpus.ownership(split)
     contributions = ownership.entity_contributions()
     sensitive = int((ownership.entities_per_sentence > 0).sum())
@@ -109,7 +151,7 @@ def _bad_text(corpus: Corpus) -> dict[str, int]:
     return dict(sorted(notes.items()))
 
 
-def stats_table(stats: dict[str, Any]) -> Table:
+def stats_table(stats: CorpusStats) -> Table:
     """Return the statistics of :func:`corpus_stats` as a table, one column per split."""
     splits = stats["splits"]
     caption = f"{_THREE_FIGURES}\n{stats['note']}"
@@ -119,31 +161,27 @@ def stats_table(stats: dict[str, Any]) -> Table:
         table.add_column(split, justify="right", overflow="fold")  # no figure is cut
     types = sorted({label for figures in splits.values() for label in figures["sentences_by_type"]})
 
-    def row(title: str, *keys: str) -> None:
-        table.add_row(title, *(_format(figures, keys) for figures in splits.values()))
+    def row(title: str, value: Callable[[SplitStats], int | Quantiles]) -> None:
+        table.add_row(title, *(_format(value(figures)) for figures in splits.values()))
 
-    row("users", "users")
-    row("sentences", "sentences")
+    row("users", lambda figures: figures["users"])
+    row("sentences", lambda figures: figures["sentences"])
     for label in types:
-        row(f"  with {table_cell(label)}", "sentences_by_type", label)
-    row("  with any entity (sensitive)", "sensitive_sentences")
-    row("  with none (extended set)", "extended_set")
-    row("tokens (by white space)", "tokens")
-    row("sentences per user", "sentences_per_user")
-    row("entities", "entities")
-    row("  users per entity", "reach", "users")
-    row("  sentences per entity", "reach", "sentences")
-    row("  most sentences in one user", "reach", "sentences_per_user")
+        counts = (figures["sentences_by_type"].get(label, 0) for figures in splits.values())
+        table.add_row(f"  with {table_cell(label)}", *map(_format, counts))
+    row("  with any entity (sensitive)", lambda figures: figures["sensitive_sentences"])
+    row("  with none (extended set)", lambda figures: figures["extended_set"])
+    row("tokens (by white space)", lambda figures: figures["tokens"])
+    row("sentences per user", lambda figures: figures["sentences_per_user"])
+    row("entities", lambda figures: figures["entities"])
+    row("  users per entity", lambda figures: figures["reach"]["users"])
+    row("  sentences per entity", lambda figures: figures["reach"]["sentences"])
+    row("  most sentences in one user", lambda figures: figures["reach"]["sentences_per_user"])
     return table
 
 
-def _format(figures: dict[str, Any], keys: tuple[str, ...]) -> str:
-    value: Any = figures
-    for key in keys:
-        value = value.get(key, 0)
-    if isinstance(value, dict):
-        return " / ".join(f"{value[part]:,}" for part in _SUMMARY)
-    return f"{value:,}"
+def _format(value: int | Quantiles) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value['median']:,} / {value['p95']:,} / {value['max']:,}"
 
 
 def _sentences_by_type(corpus: Corpus, split: str) -> dict[str, int]:
@@ -157,10 +195,21 @@ def _sentences_by_type(corpus: Corpus, split: str) -> dict[str, int]:
     return {label: int(count) for label, count in sorted(zip(labels, counts, strict=True))}
 
 
-def _summary(values: NDArray[np.int64]) -> dict[str, int]:
+def _summary(values: NDArray[np.int64]) -> Quantiles:
     if len(values) == 0:
-        return dict.fromkeys(_SUMMARY, 0)
-    return {name: int(np.quantile(values, q, method="inverted_cdf")) for name, q in _SUMMARY.items()}
+        return {"median": 0, "p95": 0, "max": 0}
+    median, p95, most = np.quantile(values, [0.5, 0.95, 1.0], method="inverted_cdf").tolist()
+    return {"median": int(median), "p95": int(p95), "max": int(most)}
+
+
+class IdentityEffect(TypedDict):
+    """The number of entities under an identity setting, and quantiles of their contribution bounds."""
+
+    identity: str
+    entities: int
+    users: Quantiles
+    sentences: Quantiles
+    max_per_user: Quantiles
 
 
 def identity_settings() -> dict[str, Identity]:
@@ -172,16 +221,15 @@ def identity_settings() -> dict[str, Identity]:
     steps = list(STEPS)
     names = ["the very characters", *(f"+ {step}" for step in steps)]
     ladder = {name: Identity(steps=tuple(steps[:count])) for count, name in enumerate(names)}
-    options: dict[str, dict[str, Any]] = {
-        "all steps, outermost only": {"nested": "outermost"},
-        "all steps, longest only": {"nested": "longest"},
-        "all steps, family names": {"family_names": True},
-        "all steps, linked within a user": {"link_within_document": True},
+    return ladder | {
+        "all steps, outermost only": Identity(nested="outermost"),
+        "all steps, longest only": Identity(nested="longest"),
+        "all steps, family names": Identity(family_names=True),
+        "all steps, linked within a user": Identity(link_within_document=True),
     }
-    return ladder | {name: dataclasses.replace(DEFAULT_IDENTITY, **option) for name, option in options.items()}
 
 
-def identity_effect(corpus: Corpus, split: str) -> list[dict[str, Any]]:
+def identity_effect(corpus: Corpus, split: str) -> list[IdentityEffect]:
     """Return for each of :func:`identity_settings` the number of entities and quantiles of their contribution bounds.
 
     The quantiles are median, 95th percentile and maximum, of the users and of the sentences that mention an entity, and
@@ -200,10 +248,10 @@ def identity_effect(corpus: Corpus, split: str) -> list[dict[str, Any]]:
         if sentence.split == split
     ]
     sentences.sort(key=lambda sentence: sentence.user)  # together with the appended ones
-    return [{"identity": name, **_figures(sentences, rules)} for name, rules in identity_settings().items()]
+    return [_effect(name, sentences, rules) for name, rules in identity_settings().items()]
 
 
-def identity_table(corpus: str, split: str, rows: Sequence[dict[str, Any]]) -> Table:
+def identity_table(corpus: str, split: str, rows: Sequence[IdentityEffect]) -> Table:
     """Return the rows of :func:`identity_effect` as a table."""
     caption = (
         "Users and sentences per entity, and the most sentences in one user: median/95th percentile/maximum.\n"
@@ -216,17 +264,19 @@ def identity_table(corpus: str, split: str, rows: Sequence[dict[str, Any]]) -> T
         table.add_column(name, justify="right", overflow="fold")  # no figure is cut
     for row in rows:
         contributions = (
-            "/".join(f"{row[kind][q]:,}" for q in _SUMMARY) for kind in ("users", "sentences", "max_per_user")
+            f"{figures['median']:,}/{figures['p95']:,}/{figures['max']:,}"
+            for figures in (row["users"], row["sentences"], row["max_per_user"])
         )
         table.add_row(row["identity"], f"{row['entities']:,}", *contributions)
     return table
 
 
-def _figures(sentences: Sequence[Sentence], identity: Identity) -> dict[str, Any]:
+def _effect(name: str, sentences: Sequence[Sentence], identity: Identity) -> IdentityEffect:
     contributions = _ownership(
         [(sentence.user, entities) for sentence, entities in identity.resolve(iter(sentences))]
     ).entity_contributions()
     return {
+        "identity": name,
         "entities": len(contributions.users),
         "users": _summary(contributions.users),
         "sentences": _summary(contributions.sentences),

@@ -28,7 +28,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, Required, TypedDict, Unpack, cast
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Entity, Identity
-from fl_sim.data_prep.records import CorpusError, KnownIds, Sentence
+from fl_sim.data_prep.records import CorpusError, KnownIds, Sentence, Settings
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.index import Rows, write_index, write_profiles
@@ -333,7 +333,7 @@ class PartOptions(TypedDict, total=False):
 
     name: Required[str]
     sources: Mapping[str, FileRecord]
-    settings: Mapping[str, Any]
+    settings: Settings
     tagger: Mapping[str, str]
     sought_labels: Iterable[str]
     tools: Sequence[str]
@@ -470,10 +470,15 @@ def _finish(
     ).write(folder)
 
 
-def full_settings(settings: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
+def full_settings(settings: Settings, identity: Identity) -> Settings:
     """Return the settings for a manifest: with the identity, and with warnings for readers of ε."""
-    warnings = [*settings.get("warnings", ()), *identity.warnings()]
+    warnings = [*warnings_in(settings), *identity.warnings()]
     return {**settings, "identity": identity.manifest_settings()} | ({"warnings": warnings} if warnings else {})
+
+
+def warnings_in(settings: Settings) -> Sequence[str]:
+    """Return what these settings warn readers of ε of, a sentence each."""
+    return cast(Sequence[str], settings.get("warnings", ()))
 
 
 def _checked_split(split: str) -> str:

@@ -31,7 +31,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ from fl_sim.data_prep.canaries import PlantedCanaries, read_canaries
 from fl_sim.data_prep.corpus_writer import PartOptions, append_corpus, write_corpus
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import CANARIES_FILE
@@ -350,7 +349,7 @@ def _write(
     out: Path,
     rewriter: Rewriter,
     recorder: _Recorder,
-    settings: dict[str, Any],
+    settings: Settings,
     identity: Identity,
     beside: dict[str, str],
 ) -> None:
@@ -370,17 +369,14 @@ def _write(
             append_corpus(Corpus.open(out), rewritten, joined_at=part.manifest.joined_at, **options)
 
 
-def _settings(corpus: Corpus, mode: str, seed: int) -> dict[str, Any]:
+def _settings(corpus: Corpus, mode: str, seed: int) -> Settings:
     """Return the settings of the parent corpus, and how it was de-identified."""
-    deidentified: dict[str, Any] = {"mode": mode, "parent": corpus.fingerprint, "parent_name": corpus.manifest.name}
-    if mode == "surrogate":
-        deidentified["seed"] = seed
-        warnings = [SURROGATE_WARNING]
-    else:
-        warnings = [WARNING.format(mode=mode)]
+    deidentified = {"mode": mode, "parent": corpus.fingerprint, "parent_name": corpus.manifest.name}
+    seeded = {"seed": seed} if mode == "surrogate" else {}
+    warnings = [SURROGATE_WARNING if mode == "surrogate" else WARNING.format(mode=mode)]
     if corpus.has_canaries:
         warnings.append(CANARY_WARNING)
-    return {**corpus.manifest.settings, "deidentified": deidentified, "warnings": warnings}
+    return {**corpus.manifest.settings, "deidentified": {**deidentified, **seeded}, "warnings": warnings}
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
 from fl_sim.data_prep.taggers.categories import Category, possible_categories
 
 Name = tuple[str, ...]
@@ -268,7 +268,7 @@ class Identity:
         """Return the same without links within documents, which need a document's other names."""
         return dataclasses.replace(self, link_within_document=False)
 
-    def manifest_settings(self) -> dict[str, Any]:
+    def manifest_settings(self) -> Settings:
         """Return the settings, for a manifest."""
         return {
             "steps": list(self.steps),

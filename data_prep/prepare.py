@@ -35,16 +35,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fl_sim.data_prep.canaries import WARNING, CanarySettings, apart, draw_canaries, planted, read_canaries
-from fl_sim.data_prep.corpus_writer import PartOptions, append_corpus, full_settings, write_corpus
+from fl_sim.data_prep.corpus_writer import PartOptions, append_corpus, full_settings, warnings_in, write_corpus
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.readers.cleaning import Note
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
-from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import CANARIES_FILE, part_folder
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, FileRecord, Manifest, comparable, tool_versions
@@ -76,7 +75,7 @@ class Origin:
     """
 
     sources: Mapping[str, FileRecord]
-    settings: Mapping[str, Any]
+    settings: Settings
     tagger: Mapping[str, str]
     tools: Mapping[str, str]
     files: Mapping[Path, Stamp]
@@ -141,7 +140,7 @@ class Origin:
             partial.write_text(json.dumps(seen), encoding="utf-8")
             partial.replace(folder / SEEN_FILE)
 
-    def _groups(self) -> dict[str, dict[str, Any]]:
+    def _groups(self) -> dict[str, Settings]:
         sources = {name: record.model_dump(mode="json") for name, record in self.sources.items()}
         return {
             "sources": sources,
@@ -171,13 +170,13 @@ def _stamp(path: Path) -> Stamp:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
-def _differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _differing(then: Settings, now: Settings) -> Iterator[tuple[str, object, object]]:
     for name in {**then, **now}:
         if then.get(name) != now.get(name):
             yield name, then.get(name), now.get(name)
 
 
-def _show(value: Any) -> str:
+def _show(value: object) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, dict) and "sha256" in value:
@@ -202,7 +201,7 @@ class SourceDoubts:
         checksums: SHA-256 of the source files, by name.
     """
 
-    settings: Mapping[str, Any]
+    settings: Settings
     checksums: Mapping[str, str]
     _users: set[str] = field(default_factory=set)
     _hashes: array[int] = field(default_factory=lambda: array("q"))
@@ -414,7 +413,7 @@ def _marked(
 
 def _recorded(raw: RawCorpus, canaries: CanarySettings) -> RawCorpus:
     """Return the corpus with the canaries among its settings, and a warning for readers of ε."""
-    warnings = [*raw.settings.get("warnings", ()), WARNING]
+    warnings = [*warnings_in(raw.settings), WARNING]
     return replace(raw, settings={**raw.settings, **canaries.manifest_settings(), "warnings": warnings})
 
 

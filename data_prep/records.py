@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+Settings = Mapping[str, object]
+"""What shapes a corpus, as its manifest records it: JSON values by name."""
+
 
 class CorpusError(ValueError):
     """Text, a folder or a setting is bad; the message says in one line what to change."""

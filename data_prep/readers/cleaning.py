@@ -60,7 +60,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
 from fl_sim.data_prep.store.textfiles import SourceLimits, decoded_lines
 from fl_sim.data_prep.taggers.spacy_tagger import without_plugins
 
@@ -294,7 +294,7 @@ class Cleaning:
         if self.bad_bytes not in BAD_BYTES:
             raise CorpusError(f"--bad-bytes {self.bad_bytes!r} must be one of {', '.join(BAD_BYTES)}")
 
-    def manifest_settings(self) -> dict[str, Any]:
+    def manifest_settings(self) -> Settings:
         """Return what differs from the defaults, for the manifest."""
         plain = asdict(Cleaning())
         return {key: value for key, value in asdict(self).items() if value != plain[key] and key != "limits"}
@@ -424,7 +424,7 @@ class Preprocessing:
     def __bool__(self) -> bool:
         return self.lower_case or self.strip_punctuation
 
-    def manifest_settings(self) -> dict[str, Any]:
+    def manifest_settings(self) -> Settings:
         """Return the settings that are on, for the manifest."""
         return {key: value for key, value in asdict(self).items() if value}
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from fl_sim.data_prep.readers.cleaning import Reading
 from fl_sim.data_prep.readers.tables import Row, TableOptions, check_parquet_rows, require_columns, sentences_of
-from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.textfiles import SourceLimits, blocks, unpacked, whole_lines
 from fl_sim.files import open_regular
 
@@ -87,7 +87,7 @@ class HfDataset:
         paths = sorted(path for path in self.folder.rglob("*") if path.is_file() and path.suffix in _DATA_SUFFIXES)
         return {path.relative_to(self.folder).as_posix(): path for path in paths}
 
-    def manifest_settings(self) -> dict[str, Any]:
+    def manifest_settings(self) -> Settings:
         """Return what a manifest records: of a folder its name, never its path."""
         dataset = self.name if self.folder else self.source
         return {

@@ -14,14 +14,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fl_sim.data_prep.identity import Identity, NameIndex
 from fl_sim.data_prep.readers.cleaning import Cleaning, Reading
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import table_file
 
@@ -47,10 +46,10 @@ class Without:
         if self.max_users is not None and self.max_users < 1:
             raise CorpusError(f"max-users is {self.max_users}; allowed: an integer of at least 1")
 
-    def manifest_settings(self) -> dict[str, Any]:
+    def manifest_settings(self) -> Settings:
         """Return what is left out for the manifest; nothing if that is nothing."""
         given = {"users": sorted(self.users), "entities": sorted(self.entities)}
-        settings: dict[str, Any] = {name: values for name, values in given.items() if values}
+        settings: dict[str, object] = {name: values for name, values in given.items() if values}
         if self.max_users is not None:
             settings["users_beyond"] = self.max_users
         return {"without": settings} if settings else {}

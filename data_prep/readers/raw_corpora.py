@@ -41,7 +41,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +56,7 @@ from fl_sim.data_prep.readers.tables import (
     split_by_hash,
     table_rows,
 )
-from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.textfiles import check_beginning
 
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
@@ -94,7 +93,7 @@ class AgNewsOptions:
         if self.seed < 0:
             raise CorpusError(f"--seed {self.seed} must not be negative")
 
-    def manifest_settings(self) -> dict[str, Any]:
+    def manifest_settings(self) -> Settings:
         """The settings that shape the corpus, for its manifest."""
         return asdict(self)
 
@@ -312,7 +311,7 @@ class ShakespeareOptions:
             raise CorpusError(f"--held-out {self.held_out!r} must be one of {', '.join(HELD_OUT_UNITS)}")
         check_fraction(self.test_fraction)
 
-    def manifest_settings(self) -> dict[str, Any]:
+    def manifest_settings(self) -> Settings:
         """The settings that shape the corpus, for its manifest."""
         return asdict(self)
 
@@ -395,7 +394,7 @@ class RawCorpus:
     sentences: Callable[[], Iterator[Sentence]]
     has_gold: bool
     sources: Mapping[str, Path] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
     tools: tuple[str, ...] = ()
     reading: Reading = field(default_factory=Reading)
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
@@ -409,7 +408,7 @@ class RawCorpus:
         files: Iterable[Path] | Mapping[str, Path],
         *,
         cleaning: Cleaning | None = None,
-        settings: Mapping[str, Any] | None = None,
+        settings: Settings | None = None,
         has_gold: bool = False,
         splits_sentences: bool = False,
         tools: tuple[str, ...] = (),

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fl_sim.data_prep.readers.cleaning import Note, Reading
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
 from fl_sim.data_prep.store.textfiles import SourceLimits, note_position
 from fl_sim.files import check_regular
 
@@ -41,7 +41,7 @@ _EXAMPLE_MENTION = '{"start": 0, "end": 5, "label": "PERSON"}'
 _ROWS_AT_ONCE = 4096
 _BYTES_AT_ONCE = 1 << 25
 
-Row = tuple[str, dict[str, Any]]
+Row = tuple[str, dict[str, object]]
 """The place of a row ("file, line 3"), and its values by column."""
 
 
@@ -94,8 +94,8 @@ class TableOptions:
         )
         return list(dict.fromkeys(column for column in named if column is not None))
 
-    def manifest_settings(self) -> dict[str, Any]:
-        """The settings that shape the corpus, for its manifest."""
+    def manifest_settings(self) -> Settings:
+        """Return the settings that shape the corpus, for its manifest."""
         settings = asdict(self)
         if self.split_column is not None:
             del settings["test_fraction"], settings["seed"]
@@ -314,7 +314,7 @@ def _row_lengths(batch: pa.RecordBatch) -> NDArray[np.int64]:
     return lengths
 
 
-def _unpacked_rows(batch: pa.RecordBatch, lengths: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+def _unpacked_rows(batch: pa.RecordBatch, lengths: NDArray[np.int64]) -> Iterator[dict[str, object]]:
     """Yield the rows of a batch, of which at most 32 MiB (or one row) are unpacked at once."""
     groups = np.cumsum(lengths) // _BYTES_AT_ONCE
     starts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), batch.num_rows]
@@ -323,7 +323,7 @@ def _unpacked_rows(batch: pa.RecordBatch, lengths: NDArray[np.int64]) -> Iterato
 
 
 def _sentence(
-    where: str, number: int, values: dict[str, Any], user: str, options: TableOptions, reading: Reading
+    where: str, number: int, values: dict[str, object], user: str, options: TableOptions, reading: Reading
 ) -> Sentence:
     text = values[options.text_column]
     if text is None:
@@ -346,7 +346,7 @@ def _sentence(
         raise CorpusError(f"{where}: {error}") from error
 
 
-def _target(where: str, values: dict[str, Any], column: str, reading: Reading) -> str | None:
+def _target(where: str, values: dict[str, object], column: str, reading: Reading) -> str | None:
     value = values[column]
     if isinstance(value, bool):
         return str(value).lower()
@@ -354,7 +354,7 @@ def _target(where: str, values: dict[str, Any], column: str, reading: Reading) -
     return None if name is None else reading.key(name)
 
 
-def _identifier(where: str, values: dict[str, Any], column: str) -> str | None:
+def _identifier(where: str, values: dict[str, object], column: str) -> str | None:
     """Return a name or a number as text without white space around it; None for null and blank text."""
     value = values[column]
     if isinstance(value, str):
@@ -366,7 +366,7 @@ def _identifier(where: str, values: dict[str, Any], column: str) -> str | None:
     raise CorpusError(f"{where}: column {column!r} must be text or a whole number, not {_kind(value)}")
 
 
-def _required(where: str, values: dict[str, Any], column: str) -> str:
+def _required(where: str, values: dict[str, object], column: str) -> str:
     value = _identifier(where, values, column)
     if value is None:
         raise CorpusError(f"{where}: column {column!r} is blank")

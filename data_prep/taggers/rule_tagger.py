@@ -29,9 +29,9 @@ import functools
 import importlib.metadata
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fl_sim.data_prep.records import Mention
 from fl_sim.data_prep.taggers.spacy_tagger import without_plugins
@@ -243,7 +243,7 @@ _COMMA = {"TEXT": ",", "OP": "?"}
 _OF = {"LOWER": "of", "OP": "?"}
 _CURRENCY_TOKEN = {"LOWER": {"IN": sorted(_CURRENCIES)}}
 _UNIT = {"LOWER": {"IN": _UNITS}, "OP": "?"}
-_TOKENS: dict[str, list[list[dict[str, Any]]]] = {
+_TOKENS: Mapping[str, Sequence[Sequence[Mapping[str, object]]]] = {
     "EMAIL": [[{"LIKE_EMAIL": True}]],
     "URL": [[{"LIKE_URL": True, "LIKE_EMAIL": False}]],
     "DATE": [

@@ -28,6 +28,7 @@ from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 
 if TYPE_CHECKING:
+    from fl_sim.data_prep.corpus_stats import CorpusStats
     from fl_sim.data_prep.prepare import PreparedCorpus
     from fl_sim.data_prep.readers.cleaning import Cleaning, Preprocessing
     from fl_sim.data_prep.readers.reader_registry import Reader
@@ -50,7 +51,7 @@ def open_corpus(path: str | Path = BUNDLED, *, verify: bool = False) -> Corpus:
     return Corpus.open(path, verify=verify)
 
 
-def corpus_stats(corpus: Corpus) -> dict[str, Any]:
+def corpus_stats(corpus: Corpus) -> CorpusStats:
     """Return the statistics of a corpus, as ``fl-sim stats --json`` prints them.
 
     They count users, sentences and entities, and give the contribution bounds of the entities. The figures are private

@@ -30,9 +30,13 @@ def run(args: argparse.Namespace) -> int:
     stats = corpus_stats(corpus)
     tables = [importlib.import_module(name).table_of(corpus) for name in TABLES]
     if args.json:
-        note = stats.pop("note")
         plain = {table.key: table.plain() for table in tables}
-        print(json.dumps(stats | plain | {"note": note}, ensure_ascii=False))
+        last = {"note": stats["note"]}  # the note comes after everything that it is about
+        print(
+            json.dumps(
+                {name: value for name, value in stats.items() if name not in last} | plain | last, ensure_ascii=False
+            )
+        )
         return 0
     console = Console()
     for table in tables:
