@@ -313,7 +313,7 @@ def deidentify(corpus: Corpus, out: Path, mode: str, seed: int = 0) -> tuple[Cor
     beside = _canary_file(canaries, rewriter)
     recorder = _Recorder(corpus, tally)
     with folder_appearing_at(out) as scratch:
-        _write(corpus, scratch / "corpus", rewriter, recorder, _settings(corpus, mode, seed), identity, beside)
+        _write(corpus, scratch / "corpus", rewriter, recorder, _settings(corpus, mode, seed), beside)
         for path in (scratch / "corpus").iterdir():
             path.rename(scratch / path.name)
         (scratch / "corpus").rmdir()
@@ -350,7 +350,6 @@ def _write(
     rewriter: Rewriter,
     recorder: _Recorder,
     settings: Settings,
-    identity: Identity,
     beside: dict[str, str],
 ) -> None:
     for number, part in enumerate(corpus.parts):
@@ -361,7 +360,7 @@ def _write(
             "settings": settings,
             "tagger": part.manifest.tagger,
             "sought_labels": corpus.sought_labels(part),
-            "identity": identity,
+            "identity": rewriter.identity,
         }
         if number == 0:
             write_corpus(rewritten, out, needs_entities=False, beside=beside, **options)

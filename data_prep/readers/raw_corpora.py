@@ -35,7 +35,6 @@ array([15, 15, 10])
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -49,22 +48,21 @@ from fl_sim.data_prep.readers.cleaning import Cleaning, Note, Preprocessing, Rea
 from fl_sim.data_prep.readers.hugging_face import HfDataset, read_hf
 from fl_sim.data_prep.readers.iob import IobOptions, OpenSentence, iob_files, read_iob
 from fl_sim.data_prep.readers.tables import (
-    RowLines,
     TableOptions,
     check_fraction,
+    csv_records,
     read_table,
     split_by_hash,
     table_rows,
 )
 from fl_sim.data_prep.records import CorpusError, Sentence, Settings
-from fl_sim.data_prep.store.textfiles import check_beginning
+from fl_sim.data_prep.store.textfiles import check_beginning, stored_file
 
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 TEXTS = ("title+description", "description", "title")
 SENTENCES_PER_USER_MEAN, SENTENCES_PER_USER_DEVIATION = 15, 2
 
 _SPLITS = {"train": ("train", "train_partial"), "test": ("test",)}
-_NEWS_SUFFIXES = (".csv", ".csv.xz", ".csv.gz")
 _HEADER = ("class_index", "title", "description")
 _JOINED = "joined"
 
@@ -106,12 +104,10 @@ def ag_news_files(source: Path) -> dict[str, Path]:
     """
     if not source.is_dir():
         return {"test" if source.name.startswith("test") else "train": source}
-    files = {}
+    files: dict[str, Path] = {}
     for split, names in _SPLITS.items():
-        candidates = [source / f"{name}{suffix}" for name in names for suffix in _NEWS_SUFFIXES]
-        path = next((path for path in candidates if path.is_file()), None)
-        if path is not None:
-            files[split] = path
+        for path in filter(None, (stored_file(source, f"{name}.csv") for name in names)):
+            files.setdefault(split, path)
     if "train" not in files:
         raise CorpusError(f"{source}: no train.csv or train_partial.csv (or .xz, .gz) in this folder")
     return files
@@ -170,27 +166,20 @@ def _of_users(split: str, path: Path, options: AgNewsOptions, reading: Reading) 
 
 def _items(path: Path, text: str, reading: Reading) -> Iterator[tuple[str, str]]:
     """Yield text and class of every row that has the text asked for."""
-    lines = RowLines(path, reading)
-    reader = csv.reader(lines, strict=True)
     header: list[str] = list(_HEADER)
-    try:
-        for number, cells in enumerate(reader):
-            lines.end_row()
-            if number == 0 and tuple(cells[: len(_HEADER)]) == _HEADER:
-                header = cells
-                continue
-            where = f"{path}, line {reader.line_num}"
-            if len(cells) != len(header):
-                raise CorpusError(f"{where}: {len(cells)} columns, must be {len(header)} ({', '.join(header)})")
-            row = dict(zip(header, cells, strict=True))
-            target = _class_of(row["class_index"], where)
-            content = _text_of(row, text)
-            if content:
-                yield content, target
-            else:
-                reading.note(Note.ROWS_WITHOUT_THAT_FIELD)
-    except csv.Error as error:
-        raise CorpusError(f"{path}, line {reader.line_num}: {error}") from error
+    for number, (where, cells) in enumerate(csv_records(path, reading, strict=True)):
+        if number == 0 and tuple(cells[: len(_HEADER)]) == _HEADER:
+            header = cells
+            continue
+        if len(cells) != len(header):
+            raise CorpusError(f"{where}: {len(cells)} columns, must be {len(header)} ({', '.join(header)})")
+        row = dict(zip(header, cells, strict=True))
+        target = _class_of(row["class_index"], where)
+        content = _text_of(row, text)
+        if content:
+            yield content, target
+        else:
+            reading.note(Note.ROWS_WITHOUT_THAT_FIELD)
 
 
 def _text_of(row: dict[str, str], text: str) -> str:
@@ -225,12 +214,8 @@ def conll2003_files(source: Path) -> dict[str, Path]:
     """
     if not source.is_dir():
         raise CorpusError(f"{source}: --source must be the folder that holds eng.train, eng.testa and eng.testb")
-    files = {}
-    for name, split in SPLIT_OF_FILE.items():
-        candidates = [source / f"{name}{suffix}" for suffix in ("", ".xz", ".gz")]
-        path = next((path for path in candidates if path.is_file()), None)
-        if path is not None:
-            files[split] = path
+    found = {split: stored_file(source, name) for name, split in SPLIT_OF_FILE.items()}
+    files = {split: path for split, path in found.items() if path is not None}
     if "train" not in files:
         raise CorpusError(f"{source}: no eng.train (or eng.train.xz, eng.train.gz) in this folder")
     return files
@@ -483,7 +468,9 @@ def ag_news(source: Path, options: AgNewsOptions | None = None, cleaning: Cleani
 
 def sec_standin(source: Path, options: TableOptions = SEC_STANDIN, cleaning: Cleaning | None = None) -> RawCorpus:
     """Return contract clauses by company or contract, from ``sentences.jsonl`` in a folder, or from that file."""
-    path = _file_in(source, SEC_STANDIN_FILE)
+    path = stored_file(source, SEC_STANDIN_FILE) if source.is_dir() else source
+    if path is None:
+        raise CorpusError(f"{source}: no {SEC_STANDIN_FILE} (or .xz, .gz) in this folder")
     settings = {"test_fraction": options.test_fraction, "seed": options.seed}
     reader = partial(read_table, "jsonl", path, options)
     return RawCorpus.from_files("sec-standin", "sec_standin", reader, [path], cleaning=cleaning, settings=settings)
@@ -546,13 +533,3 @@ def hugging_face(dataset: HfDataset, options: TableOptions, cleaning: Cleaning |
         splits_sentences=options.split_sentences,
         tools=("datasets",),
     )
-
-
-def _file_in(source: Path, name: str) -> Path:
-    """Return ``source``, or the file ``name`` in that folder, plain or compressed; :class:`CorpusError` if absent."""
-    if not source.is_dir():
-        return source
-    for suffix in ("", ".xz", ".gz"):
-        if (source / f"{name}{suffix}").is_file():
-            return source / f"{name}{suffix}"
-    raise CorpusError(f"{source}: no {name} (or .xz, .gz) in this folder")

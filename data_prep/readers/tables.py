@@ -200,45 +200,45 @@ def _tsv_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[Row]
 
 
 def _headed_rows(path: Path, columns: list[str], reading: Reading, **dialect: Any) -> Iterator[Row]:
-    lines = RowLines(path, reading)
-    reader = csv.reader(lines, **dialect)
-    try:
-        header = next(reader)
-        require_columns(columns, header, f"{path}, line 1")
-        for cells in reader:
-            lines.end_row()
-            where = f"{path}, line {reader.line_num}"
-            if not cells:
-                continue
-            if len(cells) != len(header):
-                raise CorpusError(f"{where}: {len(cells)} columns, the header has {len(header)}")
-            yield where, dict(zip(header, cells, strict=True))
-    except csv.Error as error:
-        raise CorpusError(f"{path}, line {reader.line_num}: {error}") from error
+    records = csv_records(path, reading, **dialect)
+    where, header = next(records)
+    require_columns(columns, header, where)
+    for where, cells in records:
+        if not cells:
+            continue
+        if len(cells) != len(header):
+            raise CorpusError(f"{where}: {len(cells)} columns, the header has {len(header)}")
+        yield where, dict(zip(header, cells, strict=True))
 
 
-class RowLines(Iterator[str]):
-    """Yield the lines of a CSV file for ``csv.reader``, and refuse a row that goes on and on within its quotes.
+def csv_records(path: Path, reading: Reading, **dialect: Any) -> Iterator[tuple[str, list[str]]]:
+    """Yield place and cells of every row of a CSV file, the header too.
 
     Args:
         path: the file.
         reading: how to treat bad text.
+        dialect: of :func:`csv.reader`.
+
+    Raises:
+        CorpusError: the quotes of a row do not fit, or a row goes on and on within its quotes.
     """
+    limits, length = reading.limits, 0
+    csv.field_size_limit(limits.record_bytes)  # the library's own limit is shorter than some contracts
 
-    def __init__(self, path: Path, reading: Reading) -> None:
-        self._path, self._limits, self._lines = path, reading.limits, reading.lines(path)
-        self._length = 0
-        csv.field_size_limit(reading.limits.record_bytes)  # the library's own limit is shorter than some contracts
+    def lines() -> Iterator[str]:
+        nonlocal length
+        for number, line in reading.lines(path):
+            length += len(line)
+            limits.check_record(f"{path}, line {number}", length)
+            yield line
 
-    def __next__(self) -> str:
-        number, line = next(self._lines)
-        self._length += len(line)
-        self._limits.check_record(f"{self._path}, line {number}", self._length)
-        return line
-
-    def end_row(self) -> None:
-        """Note that the row is complete."""
-        self._length = 0
+    rows = csv.reader(lines(), **dialect)
+    try:
+        for cells in rows:
+            length = 0
+            yield f"{path}, line {rows.line_num}", cells
+    except csv.Error as error:
+        raise CorpusError(f"{path}, line {rows.line_num}: {error}") from error
 
 
 def check_parquet_rows(path: Path, columns: list[str], limits: SourceLimits) -> None:

@@ -212,6 +212,11 @@ def check_beginning(path: Path, limits: SourceLimits) -> None:
         return  # the reader says after which line
 
 
+def stored_file(folder: Path, name: str) -> Path | None:
+    """Return the file ``name`` in ``folder``: plain, else .xz, else .gz; None if there is none."""
+    return next((path for ending in ("", ".xz", ".gz") if (path := folder / f"{name}{ending}").is_file()), None)
+
+
 def unpacked(path: Path, raw: BinaryIO) -> BinaryIO | lzma.LZMAFile | gzip.GzipFile:
     """Return the stream of a file's content: decompressed if its name ends with .xz or .gz, else ``raw`` itself.
 

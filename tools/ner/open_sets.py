@@ -19,6 +19,7 @@ from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 from fl_sim.data_prep.store.manifest import FileRecord, record_of
+from fl_sim.data_prep.store.textfiles import stored_file
 from fl_sim.data_prep.tagger_evaluation import GoldCorpus
 from fl_sim.data_prep.tagger_scores import kind_of
 
@@ -26,8 +27,6 @@ LABELS = ("LOC", "MISC", "ORG", "PER")
 """The labels of our tagger: the scheme of CoNLL-2003."""
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
-
-_PACKED = ("", ".xz", ".gz")
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,11 @@ def read_open_sets(source: Path, sets: Iterable[OpenSet] = OPEN_SETS) -> tuple[l
             continue
         by_part: dict[str, list[Sentence]] = {}
         for name, part in open_set.files.items():
-            path = _find_file(source / open_set.folder, name)
+            path = stored_file(source / open_set.folder, name)
+            if path is None:
+                raise CorpusError(
+                    f"{source / open_set.folder}: {name} (or .xz, .gz) is missing; the set is used whole or not at all"
+                )
             records[f"{open_set.folder}/{path.name}"] = record_of(path)
             for sentence in _map_labels(read_iob_file(path, part or TRAIN, IobOptions())):
                 where = part or open_set.cut(_percent(f"{open_set.name}:{sentence.user}"))
@@ -172,14 +175,6 @@ def _map_labels(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
     for sentence in sentences:
         kinds = [(mention, kind_of(mention.label)) for mention in sentence.mentions]
         yield replace(sentence, mentions=tuple(replace(m, label=kind) for m, kind in kinds if kind in LABELS))
-
-
-def _find_file(folder: Path, name: str) -> Path:
-    for ending in _PACKED:
-        path = folder / f"{name}{ending}"
-        if path.is_file():
-            return path
-    raise CorpusError(f"{folder}: {name} (or {name}.xz, {name}.gz) is missing; the set is used whole or not at all")
 
 
 def _percent(name: str) -> int:
