@@ -10,7 +10,7 @@ are bounded one by one.
 ``WeightedGradients``: v_u = w_u·Π_β( Σ_s m_s·(−∇l(θ, s)) ), the UeDP paper's weights.
 
 Rules do not depend on the task: the model defines examples and their loss l. A strategy of another package registers
-a function for its own rule (docs/extending/add_a_strategy.md).
+a function for its own rule (docs/extending.md).
 
 Guarantee: every client update in the sum satisfies ‖v_u‖ ≤ β; a value that is not finite counts as zero. The proofs
 rely on it (docs/privacy.md, section 2).

@@ -82,7 +82,7 @@ class CorpusStats(TypedDict):
     Attributes:
         bad_text: problems met while reading (:class:`fl_sim.data_prep.readers.cleaning.Note`), over all parts.
         not_looked_for: the kinds of personal data that nobody looked for.
-        canaries: counts of made-up secrets (docs/canaries.md); None for a corpus without them.
+        canaries: counts of made-up secrets (docs/audit.md); None for a corpus without them.
     """
 
     name: str

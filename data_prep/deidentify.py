@@ -1,7 +1,7 @@
 """De-identify a prepared corpus: replace mentions by their category, remove them, or replace them by surrogates.
 
 The result is a prepared corpus with the same users, sentences, splits and classes under the same ids. It gives no
-guarantee: mentions that the tagger missed stay in the text (docs/deidentification.md).
+guarantee: mentions that the tagger missed stay in the text (docs/corpora.md).
 
 First the surrogates: made-up names, numbers and dates.
 

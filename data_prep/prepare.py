@@ -309,7 +309,7 @@ def prepare(
         marking: what marks the entities; by default gold where the corpus has it, else the best tagger installed.
         identity: which mentions are the same entity.
         watch: sees the sentences as they pass, for progress.
-        canaries: made-up secrets to plant in the training split (docs/canaries.md); None for none.
+        canaries: made-up secrets to plant in the training split (docs/audit.md); None for none.
         overwrite: whether to replace another corpus in ``out`` once the new one is finished.
 
     Raises:

@@ -208,7 +208,7 @@ class PrivacyConfig(_Section):
         le=_MOST_PEOPLE,
         description="uedp, user_level: C, the expected users a round of a larger public population, at least q_u·N: "
         "the noise shrinks to q_u·N/C of z·ŵ·c, as if C users took part; every ε is that of the noise really added, "
-        "and ε at z is a forecast, which guarantees nothing (docs/tuning.md)",
+        "and ε at z is a forecast, which guarantees nothing (docs/settings.md)",
     )
     clip_quantile: float | None = Field(
         None,
@@ -278,7 +278,7 @@ class PrivacyConfig(_Section):
     entity_key: Text | None = Field(
         None,
         description="a file with a secret key: an entity is sampled by a keyed digest of its normalised name, as nodes "
-        "with corpora of their own sample it (docs/deployment.md); default: by its id in the corpus",
+        "with corpora of their own sample it (docs/flower.md); default: by its id in the corpus",
     )
     population: int | None = Field(
         None,
@@ -500,13 +500,13 @@ class RunConfig(_Section):
     observers: Annotated[tuple[Text, ...], BeforeValidator(_split_at_commas)] = Field(
         (),
         description="observers, called with the row of every round: the trackers `tensorboard`, `wandb`, `mlflow` and "
-        "`csv` (docs/trackers.md), names of entry points, or import paths such as `my_module:MyObserver`; also one "
-        "text, separated by commas (docs/extending/add_an_observer.md)",
+        "`csv` (docs/report.md), names of entry points, or import paths such as `my_module:MyObserver`; also one "
+        "text, separated by commas (docs/extending.md)",
     )
     origin: dict[str, Any] = Field(
         {},
         description="the public text that settings were tuned on, as `fl-sim tune` writes it, for the record: no "
-        "release depends on it, but a run on that text is refused (docs/tuning.md)",
+        "release depends on it, but a run on that text is refused (docs/settings.md)",
     )
     corpus: CorpusConfig = CorpusConfig()
     model: ModelSpec = ModelSpec()

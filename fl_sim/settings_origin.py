@@ -1,7 +1,7 @@
 """Where a run's settings come from: ``[origin]``, which ``fl-sim tune`` writes into its file and a run records.
 
 The settings of such a file were chosen on public text. That holds for a run only if its corpus is not that text: a run
-on the corpus of the same fingerprint, or on one that has several of its sentences, is refused (docs/tuning.md). No
+on the corpus of the same fingerprint, or on one that has several of its sentences, is refused (docs/settings.md). No
 release depends on the origin.
 
 >>> texts = [f"This sentence is the one that has the number {number}." for number in range(200)]

@@ -1,4 +1,4 @@
-"""Try a Flower deployment on loopback as docs/deployment.md sets it up: TLS, registered nodes, and what is refused.
+"""Try a Flower deployment on loopback as docs/flower.md sets it up: TLS, registered nodes, and what is refused.
 
     python scripts/try_deployment.py [--keep DIR]
 
@@ -41,7 +41,7 @@ _RUN = "rounds=2 privacy.q_s=0.02 model.hidden=16 model.layers=1 model.heads=2 e
 
 
 class DeploymentError(Exception):
-    """Something did not go as docs/deployment.md says."""
+    """Something did not go as docs/flower.md says."""
 
 
 @dataclass
@@ -162,7 +162,7 @@ def deployment(folder: Path) -> Iterator[Deployment]:
 
 
 def try_all(folder: Path) -> None:
-    """Do what docs/deployment.md does, and print what came of it."""
+    """Do what docs/flower.md does, and print what came of it."""
     trusted = ["--root-certificates", "ca.crt"]
     with deployment(folder) as link:
         for name in ("node1", "node2"):
@@ -191,7 +191,7 @@ def main(attempt: Callable[[Path], None], description: str | None) -> int:
     """Try something in a new folder, as the command line says; return the exit code.
 
     Args:
-        attempt: called with the folder; raises DeploymentError if something did not go as docs/deployment.md says.
+        attempt: called with the folder; raises DeploymentError if something did not go as docs/flower.md says.
         description: for ``--help``.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -208,7 +208,7 @@ def main(attempt: Callable[[Path], None], description: str | None) -> int:
     finally:
         if args.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
-    print(f"as docs/deployment.md says, in {time.monotonic() - began:.0f} s")
+    print(f"as docs/flower.md says, in {time.monotonic() - began:.0f} s")
     return 0
 
 

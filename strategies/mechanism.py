@@ -2,7 +2,7 @@
 
 A strategy is a subclass of :class:`Mechanism` in a module of its own. It states which settings it reads, what nodes
 compute, how much noise the sum gets and what a round releases. Sampling, clipping, noise and accounting read the same
-object, so they cannot disagree. docs/extending/add_a_strategy.md adds one.
+object, so they cannot disagree. docs/extending.md adds one.
 
 Guarantee: :meth:`PrivacyPlan.epsilon_curve` states the ε of docs/privacy.md, section 1, computed as in its section 7
 from :meth:`Mechanism.event`. Assumptions: its section 2, and that the event describes what a round releases.

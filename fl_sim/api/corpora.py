@@ -96,11 +96,11 @@ def prepare(
         high_recall: unite the tagger with rules and patterns.
         structured: look for e-mail addresses, phone numbers and other structured personal data, too.
         processes: how many processes tag side by side.
-        identity: which mentions are one entity (docs/identity.md).
+        identity: which mentions are one entity (docs/corpora.md).
         cleaning: how bad text is treated.
         preprocessing: what is done to the text once its entities are known.
         joined_at: add to the corpus in ``out``; the round from which the new part takes part.
-        canaries: how many made-up secrets to plant (docs/canaries.md); not with ``joined_at``.
+        canaries: how many made-up secrets to plant (docs/audit.md); not with ``joined_at``.
         canary_seed: of their secrets, names and which are included.
         overwrite: replace another corpus in ``out``, once the new one is finished.
         options: the reader's own settings: its flags with underscores for dashes, such as ``text_column="body"``.

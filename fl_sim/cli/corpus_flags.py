@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def add_identity(parser: argparse.ArgumentParser) -> None:
     """Add the flags of entity identity as a group."""
-    group = parser.add_argument_group("which mentions are one entity (docs/identity.md)")
+    group = parser.add_argument_group("which mentions are one entity (docs/corpora.md)")
     group.add_argument(
         "--identity", metavar="STEPS", help="steps of the normalisation, separated by commas (default: all)"
     )

@@ -23,7 +23,7 @@ from fl_sim.diagnosis.worker_memory import WorkerMemory, worker_memories
 GIB = 1 << 30
 CONTEXT = 7 * GIB // 10  # what CUDA and its libraries hold in a process: 0.5 to 0.7 GiB on an H100
 USABLE = 0.9  # of the rest: the allocator held 2 to 17 % more than was alive
-_SERVER = 8 * 4  # bytes of main memory per trainable parameter, at most (docs/scaling.md)
+_SERVER = 8 * 4  # bytes of main memory per trainable parameter, at most (docs/performance.md)
 _ADAPTERS = {"lora_rank": 16, "precision": "bfloat16", "frozen_precision": "bfloat16"}
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -2,7 +2,7 @@
 
 An observer sees what the run records and cannot change it: every row is a copy, and an observer that raises is left out
 from then on, with one warning. Name observers in the configuration, as ``observers = ["my_module:MyObserver"]``, or
-give objects to :func:`fl_sim.run`. docs/extending/add_an_observer.md shows one whole.
+give objects to :func:`fl_sim.run`. docs/extending.md shows one whole.
 
 First the trackers by name, what they need installed, and which of them send figures off this machine.
 

@@ -194,7 +194,7 @@ def check_text(corpus: Corpus) -> None:
     if not corpus.has_text:
         raise CorpusError(
             f"{corpus.path}: is a mention graph, whose text nodes hold; allowed: a corpus with text, or flwr run with "
-            "resume (docs/deployment.md)"
+            "resume (docs/flower.md)"
         )
 
 

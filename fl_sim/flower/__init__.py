@@ -1,4 +1,4 @@
-"""Differential privacy with a proven ε for any Flower app of the message API (docs/flower_apps.md).
+"""Differential privacy with a proven ε for any Flower app of the message API (docs/flower.md).
 
 On the server, :class:`UserLevelDifferentialPrivacy` wraps the app's strategy; on the nodes, ``userlevelclipping_mod``
 (a node is a user) or :class:`UserLevelClipping` (a node holds several users) bounds what a user can change.

@@ -2,7 +2,7 @@
 
 If all clipped gradients pointed in the same direction, T rounds would move the model by T·S·c along it, with S the
 expected number of sentences that count after the user's cap, and the noise would add up to √T·z·ŵ·c in every direction.
-So the ratio is √T·S/(z·ŵ) (docs/planning.md). ε rests on public bounds alone, but S is read off the corpus: the
+So the ratio is √T·S/(z·ŵ) (docs/settings.md). ε rests on public bounds alone, but S is read off the corpus: the
 proposal is for the corpus's owner, and no ε covers it.
 
 Then predict held-out perplexity from a plan's signal-to-noise ratio, and how many users a perplexity needs.
@@ -10,7 +10,7 @@ Then predict held-out perplexity from a plan's signal-to-noise ratio, and how ma
 Users, ε, rates, cap and rounds act on a private training through the ratio r = √T·S/(z·ŵ)
 (:mod:`fl_sim.search.planner`). On Ubuntu IRC the gain in log perplexity follows g·r/(r + h): half of the largest gain g
 is reached at r = h. S grows with the users at equal rates and bounds while z stays, so r is proportional to them.
-docs/planning.md shows the points. All have 20 rounds: fewer leave the model nearer to its start than r says, because an
+docs/settings.md shows the points. All have 20 rounds: fewer leave the model nearer to its start than r says, because an
 adaptive step has a length of its own.
 
 >>> capped_mean(np.array([10.0]), np.array([0.5]), cap=3.0).round(3).tolist()

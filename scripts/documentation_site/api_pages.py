@@ -3,7 +3,7 @@
 >>> print(api_page("leak"))
 # Attacks on runs
 <BLANKLINE>
-What trained models give away, beside what ε allows ([docs/leakage.md](../leakage.md)).
+What trained models give away, beside what ε allows ([docs/audit.md](../audit.md#what-a-model-gives-away)).
 <BLANKLINE>
 ::: fl_sim.api.leakage
     options:
@@ -55,7 +55,7 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
     ),
     "flower": (
         "Flower apps",
-        "Train any Flower app with user-level differential privacy ([docs/flower_apps.md](../flower_apps.md)).",
+        "Private [training of any Flower app](../flower.md#private-training-for-your-flower-app), for its users.",
         (
             ("fl_sim.flower.user_level_strategy", ("UserLevelDifferentialPrivacy",)),
             ("fl_sim.flower.clipping_mod", ("UserLevelClipping",)),
@@ -63,7 +63,7 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
     ),
     "leak": (
         "Attacks on runs",
-        "What trained models give away, beside what ε allows ([docs/leakage.md](../leakage.md)).",
+        "What trained models give away, beside what ε allows ([docs/audit.md](../audit.md#what-a-model-gives-away)).",
         (("fl_sim.api.leakage", ("leak",)),),
     ),
     "configuration": (
@@ -73,12 +73,12 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
     ),
     "observers": (
         "Observers",
-        "What a run calls with every round's row ([Add an observer](../extending/add_an_observer.md)).",
+        "What a run calls with every round's row ([Add an observer](../extending.md#add-an-observer)).",
         (("fl_sim.experiments.observers", ("Observer", "RunObserver", "RunStart")),),
     ),
     "strategies": (
         "Strategies",
-        "What a strategy states: rule, noise and guarantee ([Add a strategy](../extending/add_a_strategy.md)).",
+        "What a strategy states: rule, noise and guarantee ([Add a strategy](../extending.md#add-a-strategy)).",
         (
             ("fl_sim.strategies.mechanism", ("Mechanism", "Description", "Settings", "CorpusCounts", "PrivacyPlan")),
             ("fl_sim.strategies.client_rules", ("ClientRule", "ClippedGradients", "LocalSteps", "WeightedGradients")),
@@ -86,12 +86,12 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
     ),
     "models": (
         "Models",
-        "What a model of your own defines ([Add a model](../extending/add_a_model.md)).",
+        "What a model of your own defines ([Add a model](../extending.md#add-a-model)).",
         (("fl_sim.clients.models.architectures.architecture", ("Architecture",)),),
     ),
     "taggers": (
         "Taggers",
-        "What finds entities in texts ([Add a tagger](../extending/add_a_tagger.md)).",
+        "What finds entities in texts ([Add a tagger](../extending.md#add-a-tagger)).",
         (
             ("fl_sim.data_prep.taggers.tagger", ("Tagger",)),
             ("fl_sim.data_prep.records", ("Mention", "Sentence", "CorpusError")),
@@ -99,7 +99,7 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
     ),
     "readers": (
         "Readers",
-        "What turns raw text into sentences with users ([Add a reader](../extending/add_a_reader.md)).",
+        "What turns raw text into sentences with users ([Add a reader](../extending.md#add-a-reader)).",
         (
             ("fl_sim.data_prep.readers.reader_registry", ("Reader",)),
             ("fl_sim.data_prep.readers.raw_corpora", ("RawCorpus",)),

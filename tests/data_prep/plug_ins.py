@@ -1,4 +1,4 @@
-"""Plug-ins for tests: the code of a page in docs/extending, and packages that seem to be installed."""
+"""Plug-ins for tests: the code of docs/extending.md, and packages that seem to be installed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PAGES = Path(__file__).resolve().parents[2] / "docs" / "extending"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 
 
-def write_page_code(page: str, folder: Path) -> Path:
-    """Write the Python block of a page to the file that its first line names."""
-    (block,) = re.findall(
-        r"^```python\n(.*?)^```$", (PAGES / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
+def page_section(title: str) -> str:
+    """Return the section of the page with this title, without its heading."""
+    return re.split(r"^## ", PAGE.read_text(encoding="utf-8").partition(f"\n## {title}\n")[2], flags=re.MULTILINE)[0]
+
+
+def write_page_code(title: str, folder: Path) -> Path:
+    """Write the one Python block of a section to the file that its first line names."""
+    (block,) = re.findall(r"^```python\n(.*?)^```$", page_section(title), re.MULTILINE | re.DOTALL)
     path = folder / block.splitlines()[0].removeprefix("# ")
     path.write_text(block, encoding="utf-8")
     return path

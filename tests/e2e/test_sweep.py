@@ -175,7 +175,7 @@ def test_another_sweep_does_not_end_up_in_the_same_folder(tmp_path: Path, corpus
 
 
 def test_the_example_in_the_documentation_is_a_sweep() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
-    example = text.split("```toml")[1].split("```")[0]
+    text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    example = text.split("## Sweeps")[1].split("```toml")[1].split("```")[0]
     values = tomllib.loads(example)
     assert Sweep.model_validate({key: value for key, value in values.items() if key != "base"}).points()

@@ -1,4 +1,4 @@
-"""The code of docs/extending/add_a_strategy.md, run as the page says, and strategies that are refused."""
+"""The code of docs/extending.md, run as the page says, and strategies that are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fl_sim.strategies import registry
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.messages import MessageError, rule_from_json
-from tests.data_prep.plug_ins import PAGES, imports_restored, install, write_page_code
+from tests.data_prep.plug_ins import imports_restored, install, page_section, write_page_code
 from tests.tiny import MODEL, tiny_corpus
 
 NAME = "my_strategy:CoordinateWise"
@@ -32,8 +32,8 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield a working directory with the page's module, its configuration and a corpus."""
-    write_page_code("add_a_strategy.md", tmp_path)
-    page = (PAGES / "add_a_strategy.md").read_text(encoding="utf-8")
+    write_page_code("Add a strategy", tmp_path)
+    page = page_section("Add a strategy")
     configuration = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
     (tmp_path / "run.toml").write_text(configuration, encoding="utf-8")
     tiny_corpus(tmp_path / "tiny")

@@ -167,7 +167,7 @@ of the sentences with a gold name in which anything was found.
 
 {_score_table(meta["performance"])}
 
-More, with intervals and beside other taggers, on sets that it never saw (CoNLL-2003, SEC filings): docs/ner.md.
+More, with intervals and beside other taggers, on sets that it never saw (CoNLL-2003, SEC filings): docs/taggers.md.
 """
 
 

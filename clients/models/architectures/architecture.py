@@ -1,6 +1,6 @@
 """The interface of a model architecture: what training needs of a model, and what differs between families.
 
-A model of your own subclasses :class:`Architecture` and overrides what differs (docs/extending/add_a_model.md).
+A model of your own subclasses :class:`Architecture` and overrides what differs (docs/extending.md).
 This module loads neither torch nor transformers, so that a configuration can be checked without them.
 
 >>> from fl_sim.clients.models.architectures.recurrent import AWD_LSTM

@@ -145,8 +145,8 @@ def _saved(folder: Path) -> ModelSource:
         return ModelSource(PRETRAINED, str(folder))
     if not isinstance(name, str) or not is_registered(name):
         raise ModelError(
-            f"model '{folder}' is of the architecture {name!r}; allowed: {', '.join(MODELS.names())} (docs/extending/"
-            "add_a_model.md says how to register one)"
+            f"model '{folder}' is of the architecture {name!r}; allowed: {', '.join(MODELS.names())} "
+            "(docs/extending.md says how to register one)"
         )
     sizes = config.get(SETTINGS_KEY)
     sizes = sizes if isinstance(sizes, dict) else {}

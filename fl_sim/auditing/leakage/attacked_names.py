@@ -3,7 +3,7 @@
 A model may know a name from public text, or from the language itself ("May", "Bill"). A name therefore counts as
 *private* if its words follow one another in no text of the other splits, marked or not. Names are compared by their
 words, without case and punctuation; those with fewer than three letters or digits are not private. Which mentions are
-one entity is decided by the corpus's identity (docs/identity.md).
+one entity is decided by the corpus's identity (docs/corpora.md).
 
 >>> sentence = Occurrence.of("I saw Ada's boat.", 6, 11)
 >>> sentence.name, sentence.with_name("Eve")

@@ -129,7 +129,7 @@ def canaries_of(args: argparse.Namespace) -> CanarySettings | None:
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("if the folder holds a corpus already (docs/corpora-scale.md)")
+    group = parser.add_argument_group("if the folder holds a corpus already (docs/corpora.md)")
     either = group.add_mutually_exclusive_group()
     either.add_argument(
         "--overwrite", action="store_true", help="replace the corpus there when the new one is finished"
@@ -145,9 +145,7 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_canaries(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "canaries: made-up secrets that measure what a model memorises (docs/canaries.md)"
-    )
+    group = parser.add_argument_group("canaries: made-up secrets that measure what a model memorises (docs/audit.md)")
     group.add_argument(
         "--canaries", type=int, metavar="N", help="plant N, each in the training split with probability ½"
     )

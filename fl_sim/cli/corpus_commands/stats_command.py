@@ -56,5 +56,5 @@ def _canaries_in_words(counts: dict[str, int]) -> str:
     return (
         f"canaries: {counts['included']:,} of {counts['number']:,} are included, with {counts['users']:,} users of "
         f"which {counts['users_left_out']:,} are left out; for a training on them: "
-        f"--set privacy.population={counts['population']} (docs/canaries.md)"
+        f"--set privacy.population={counts['population']} (docs/audit.md)"
     )

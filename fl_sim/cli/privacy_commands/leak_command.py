@@ -1,6 +1,6 @@
 """Attack finished runs: what their models give away of users and sentences, beside what ε allows any attack.
 
-Exit code 1 means that an attack reached more than a run's ledger allows (docs/leakage.md).
+Exit code 1 means that an attack reached more than a run's ledger allows (docs/audit.md).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             replace_file(args.html, found.page().encode())
     for state, words in _FAILS.items():
         for attack in found.in_state(state):
-            print(f"fl-sim leak: {attack} is {words} (docs/leakage.md).", file=sys.stderr)
+            print(f"fl-sim leak: {attack} is {words} (docs/audit.md).", file=sys.stderr)
     return 0 if found.holds else EXIT_BEYOND
 
 

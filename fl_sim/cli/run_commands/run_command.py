@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--auto",
         action="store_true",
         help="choose rates, noise, clip norm, rounds and server optimizer from what ships, for ε 8 or --target-epsilon "
-        "(docs/tuning.md)",
+        "(docs/settings.md)",
     )
     parser.add_argument(
         "--minutes", type=float, metavar="M", help="time that --auto has for search and training (default 5)"
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="send the figures of every round to tensorboard, wandb, mlflow or csv (docs/trackers.md); repeat it for "
+        help="send the figures of every round to tensorboard, wandb, mlflow or csv (docs/report.md); repeat it for "
         "several, which are added to the observers of the configuration",
     )
     parser.add_argument("--secure-noise", action="store_true", help=_help_of("privacy.secure_noise"))

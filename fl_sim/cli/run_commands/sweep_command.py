@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``fl-sim sweep``."""
     parser.add_argument(
-        "config", metavar="CONFIG", help="a TOML file with base, seeds, set, grid and random (docs/sweeps.md)"
+        "config", metavar="CONFIG", help="a TOML file with base, seeds, set, grid and random (docs/settings.md)"
     )
     parser.add_argument(
         "--out",

@@ -94,14 +94,14 @@ rely on the entity having been detected. Utility is the mean over the seeds ± i
 _LEAK_HEAD = """\
 # What models give away
 
-Made by `fl-sim reproduce --readme results` from the JSON files here; do not edit. docs/leakage.md says what the attacks
+Made by `fl-sim reproduce --readme results` from the JSON files here; do not edit. docs/audit.md says what the attacks
 and bounds are.
 
 Each method trained on the same text with three seeds, and every model is attacked with the units that its seed draws.
 A figure is the mean over the seeds; the interval beside it runs from the lowest to the highest end of the seeds' 95 %
 intervals. *At most* is the largest true positive rate, at a false positive rate of 1 %, of any attack on one such
 unit in or out, by the runs' ledgers. ε is that of any user with any entity. Where a model without a guarantee is not
-told from guessing, nothing can be concluded about the others. The attacks are those that docs/leakage.md lists, with
+told from guessing, nothing can be concluded about the others. The attacks are those that docs/audit.md lists, with
 the sizes in the record; none was left out, and a better attack may find more, up to the bound.
 """
 

@@ -24,11 +24,13 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import NextWord, Task
 from fl_sim.storage.run_folder import RunFolder
 from tests.clients.models.models_to_try import CLASSES, CONTEXT, examples, shifted
+from tests.conftest import REPOSITORY
+from tests.data_prep.plug_ins import page_section
 from tests.tiny import command_line, tiny_corpus
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "extending" / "add_a_model.md"
+PAGE = page_section("Add a model")
 CODE, CONFIGURATION = (
-    re.search(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[1]  # type: ignore[index]
+    re.search(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)[1]  # type: ignore[index]
     for language in ("python", "toml")
 )
 NAME = "my_model:AverageOfWords"
@@ -75,7 +77,7 @@ def test_fl_sim_run_trains_it(here: Path) -> None:
         "-c",
         "import sys; sys.path.remove(''); from fl_sim.cli.main import main; sys.exit(main())",
     ]
-    environment = {"PYTHONPATH": str(PAGE.parents[2]), "HF_HUB_OFFLINE": "1", "PATH": ""}
+    environment = {"PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1", "PATH": ""}
     done = subprocess.run(
         [*command, *run(here, model__layers=3)], cwd=here, env=environment, capture_output=True, text=True, check=False
     )
@@ -134,7 +136,7 @@ def test_another_kind_of_layer_goes_one_sentence_at_a_time(here: Path) -> None:
 @pytest.fixture
 def installed(here: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The page's entry point, as if the package were installed."""
-    (entry,) = re.findall(r'^    (\w+ = "my_model:\w+")$', PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    (entry,) = re.findall(r'^    (\w+ = "my_model:\w+")$', PAGE, flags=re.MULTILINE)
     distribution = here / "my_model-1.0.dist-info"
     distribution.mkdir()
     (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: my-model\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""The code of docs/extending/add_a_reader.md, run as the page says, and readers that are refused."""
+"""The code of docs/extending.md, run as the page says, and readers that are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LETTERS = {
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working directory with the page's module and a folder of letters."""
-    write_page_code("add_a_reader.md", tmp_path)
+    write_page_code("Add a reader", tmp_path)
     (tmp_path / "letters").mkdir()
     for writer, text in LETTERS.items():
         (tmp_path / "letters" / f"{writer}.txt").write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The code of docs/extending/add_a_tagger.md, run as the page says, and taggers that are refused."""
+"""The code of docs/extending.md, run as the page says, and taggers that are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POSTS = [("ann", "Ada lives in Leeds."), ("bob", "York is far."), ("cy", "Nothin
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working directory with the page's module and a corpus to tag."""
-    write_page_code("add_a_tagger.md", tmp_path)
+    write_page_code("Add a tagger", tmp_path)
     rows = [json.dumps({"author": author, "text": text}) for author, text in POSTS]
     (tmp_path / "posts.jsonl").write_text("\n".join(rows), encoding="utf-8")
     monkeypatch.chdir(tmp_path)

@@ -24,11 +24,11 @@ from fl_sim.experiments.observers import Observer, RunStart
 from fl_sim.plugins import PluginError
 from fl_sim.storage.run_folder import decode
 from tests import tiny
+from tests.data_prep.plug_ins import page_section
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 Capture = pytest.CaptureFixture[str]
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "extending" / "add_an_observer.md"
 
 
 class Recorder(Observer):
@@ -175,7 +175,7 @@ def test_a_list_of_names_or_a_text_with_commas(value: Any) -> None:
 def page() -> dict[str, str]:
     """The code of the page by its language; of two blocks the first."""
     blocks: dict[str, str] = {}
-    for language, code in re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL):
+    for language, code in re.findall(r"```(\w+)\n(.*?)```", page_section("Add an observer"), flags=re.DOTALL):
         blocks.setdefault(language, code)
     return blocks
 
