@@ -44,6 +44,7 @@ from __future__ import annotations
 import errno
 import glob
 import hashlib
+import json
 import os
 import secrets
 import stat
@@ -51,7 +52,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 MOST_BYTES = 1 << 26
 """The largest file of settings or records (64 MiB), unless a caller allows more: a TOML file, a manifest, a result."""
@@ -118,6 +119,35 @@ def read_bytes(path: Path | str, most: int = MOST_BYTES) -> bytes:
         size = shown_bytes(most)
         raise OSError(errno.EFBIG, f"more than {size}; allowed: at most {size}", str(path))
     return content
+
+
+def json_object(content: bytes) -> dict[str, Any]:
+    """Return the JSON object that ``content`` is.
+
+    Raises:
+        ValueError: it is none, is not UTF-8, or has numbers or nesting beyond Python's limits.
+    """
+    try:
+        value = json.loads(content)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(value, dict):
+        raise ValueError("a JSON object is expected")
+    return value
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return the one JSON text of a value: keys sorted, no white space.
+
+    >>> canonical_json({"b": 1, "a": [None, 2.0]})
+    b'{"a":[null,2.0],"b":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def sha256_of_json(value: Any) -> str:
+    """Return the SHA-256 of :func:`canonical_json`, in hexadecimal digits."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
 def shown_bytes(count: int) -> str:

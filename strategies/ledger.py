@@ -1,18 +1,16 @@
 """Keep a ledger of the releases of a run, so that its ε follows from the rounds that ran, not from the plan.
 
-A run folder holds two files. ``ledger.jsonl`` is append-only, one line per release; every line carries the hash of the
-line before it and its own. ``ledger.head.json`` holds the number of lines and the last hash (the head hash) and is
-replaced after each append. A line that was changed, removed, added or moved is therefore refused
-(:class:`LedgerError` names file and line). The hashes are checksums: an adversary who can write both files can write
-another consistent pair, which a copy of the head hash kept elsewhere (result.json has one) reveals.
+``ledger.jsonl`` in a run's folder is append-only. Its first line names the run, the heads of its *ancestors* (the runs
+that trained its initial model) and a digest of all that its releases are computed from (:meth:`Ledger.bind`). Every
+further line is a release. Each line has its own hash, and a release that of the line before it, so the last hash stands
+for all lines. Run, number of releases and last hash are the *head* of the ledger. ``ledger.head.json`` holds the head
+and is replaced after each line; checkpoint, result and anchor have copies. A line that was changed, removed, added or
+moved is refused (:class:`LedgerError` names file and line). The hashes are checksums: an adversary who can write both
+files can write another consistent pair, which a head that was kept elsewhere reveals.
 
 A release is recorded, and on disk, *before* it leaves the server. After a crash at any point the ledger holds at least
 what was released: an unfinished last line was never released, and a complete line ahead of the head may have been, so
 it counts. See docs/privacy-accounting.md, section 9.
-
-A run that starts from the model of earlier runs names their head hashes as its *ancestors* in its own head, and a run
-is bound to a hash of all that its releases are computed from (:meth:`Ledger.bind`); the hash before its first line
-depends on both.
 
 Seeded noise is a function of seed and round. An entry therefore holds a keyed hash of the sum that the noise was added
 to. A round that is repeated with another sum, because a node failed or the number of nodes changed, is another release:
@@ -28,9 +26,7 @@ it has another entry, and noise from a stream that the hash names. No two sums h
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
-import json
 import math
 import os
 import secrets
@@ -38,9 +34,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, TypeGuard, get_args
 
-from fl_sim.files import MOST_LOG_BYTES, naming, read_bytes, replace_file
+from fl_sim.files import MOST_LOG_BYTES, canonical_json, json_object, naming, read_bytes, replace_file, sha256_of_json
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
@@ -61,13 +57,20 @@ LEAST_NOISE = 1e-3
 
 NoiseSource = Literal["seeded", "secure"]
 
-_GENESIS = "fl-sim ledger"
 _MOST_COMBINED = 3
 """Runs up to which all combinations of protected units are composed."""
 
 
 class LedgerError(PrivacyError):
     """Report a ledger that cannot be trusted, or a release that it must not record; one line that names the file."""
+
+
+class LedgerHead(TypedDict):
+    """The identity of a run, the number of its releases, and the hash of the ledger's last line."""
+
+    run: str
+    entries: int
+    last: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,12 +131,11 @@ class ReleaseRecord:
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> ReleaseRecord:
         """The inverse of :meth:`record`; raises as :func:`~fl_sim.strategies.registry.mechanism_from_record` does."""
-        own = ("mechanism", "noise", "stream")
-        version, noise, stream = (values[name] for name in own)
-        others = {name: value for name, value in values.items() if name not in (*own, "guarantee")}
-        guarantee = Guarantee.from_record(values.get("guarantee") or {})
-        mechanism = mechanism_from_record(others)
-        return cls(mechanism=mechanism, version=version, noise=noise, stream=stream, guarantee=guarantee)
+        own = ("mechanism", "noise", "stream", "guarantee")
+        version, noise, stream, guarantee = (values[name] for name in own)
+        mechanism = mechanism_from_record({name: value for name, value in values.items() if name not in own})
+        bounds = Guarantee.from_record(guarantee)
+        return cls(mechanism=mechanism, version=version, noise=noise, stream=stream, guarantee=bounds)
 
 
 _NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
@@ -142,13 +144,12 @@ _KINDS: dict[str, tuple[type, ...]] = (
     | dict.fromkeys(("mechanism", "population"), (int,))
     | dict.fromkeys(("strategy", "noise", "stream", "clipping"), (str,))
     | dict.fromkeys(("adaptive", "published"), (dict, type(None)))
-    | {"options": (dict,), "guarantee": (dict,), "epoch_rounds": (int,), "clip_stability": (int, float), "sum": (str,)}
+    | {"options": (dict,), "guarantee": (dict,), "epoch_rounds": (int,), "clip_stability": (int, float)}
+    | {"round": (int,), "sum": (str,), "previous": (str,)}
 )
-"""The keys of an entry's release record, and the types of their values."""
-_NOT_IN_ALL = frozenset(
-    {"clipping", "clip_stability", "adaptive", "published", "options", "guarantee", "epoch_rounds", "sum"}
-)
-"""Keys that the ledgers of earlier versions of fl-sim, or of most strategies, lack; the defaults describe those."""
+"""The keys of an entry's line, and the types of their values."""
+_OF_ONE_STRATEGY = frozenset({"clip_stability", "options", "epoch_rounds"})
+"""Keys that only the strategies that read them record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class Entry:
         round: the round, from 1.
         terms: the release record.
         sum: a keyed hash of the sum before seeded noise; random for secure noise, so that copies of a run which went
-            on separately differ; empty in ledgers of earlier versions.
+            on separately differ.
     """
 
     run: str
@@ -176,6 +177,10 @@ class Entry:
         return self.terms.mechanism.exposed(self.terms.guarantee.seen(adjacency))
 
 
+_Line = tuple[Entry, str]
+"""An entry, and the hash of its line."""
+
+
 class Ledger:
     """Read and write the ledger of one run, with a single writer.
 
@@ -183,29 +188,23 @@ class Ledger:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        run: str,
-        entries: Sequence[Entry],
-        hashes: Sequence[str],
-        ancestors: Sequence[Mapping[str, Any]] = (),
-        computation: str = "",
+        self, folder: Path, run: str, ancestors: Sequence[LedgerHead], computation: str, lines: Iterable[_Line] = ()
     ) -> None:
         self.folder = folder
         self.run = run
-        self.ancestors = tuple(dict(head) for head in ancestors)
+        self.ancestors = tuple(ancestors)
         self.computation = computation
-        self._hashes = list(hashes)  # before the first entry, and after each
+        self._hashes = [sha256_of_json(self._first_line())]  # of the first line, and of each entry
         self._entries: list[Entry] = []
         self._terms: dict[int, ReleaseRecord] = {}
         self._sums: dict[int, list[str]] = {}  # of each round, in order
         self._last_round = 0
         self._first_repeated = math.inf  # the first round with several entries of seeded noise
-        for entry in entries:
-            self._add(entry)
+        for line in lines:
+            self._add(*line)
 
     @classmethod
-    def create(cls, folder: Path, ancestors: Sequence[Mapping[str, Any]] = ()) -> Ledger:
+    def create(cls, folder: Path, ancestors: Sequence[LedgerHead] = ()) -> Ledger:
         """Start the ledger of a new run with a random identity.
 
         Args:
@@ -215,13 +214,10 @@ class Ledger:
         Raises:
             LedgerError: if ``folder`` already has a ledger.
         """
-        file = folder / LEDGER_FILE
-        if file.exists():
-            raise LedgerError(f"{file}: exists; a new run needs a folder without a ledger")
-        run = secrets.token_hex(16)
-        ledger = cls(folder, run, [], [_genesis(run, ancestors)], ancestors)
-        replace_file(file, b"")
-        ledger._write_head()
+        ledger = cls(folder, secrets.token_hex(16), ancestors, "")
+        if ledger.file.exists():
+            raise LedgerError(f"{ledger.file}: exists; a new run needs a folder without a ledger")
+        ledger._write_first_line()
         return ledger
 
     @classmethod
@@ -232,7 +228,7 @@ class Ledger:
             LedgerError: see :meth:`read`.
         """
         ledger = cls.read(folder)
-        with (folder / LEDGER_FILE).open("rb+") as file:  # a half line was never released
+        with ledger.file.open("rb+") as file:  # a half line was never released
             content = file.read()
             file.truncate(content.rfind(b"\n") + 1)
             os.fsync(file.fileno())
@@ -246,23 +242,26 @@ class Ledger:
         Raises:
             LedgerError: if it is missing, cut off, changed or reordered; the message names file and line.
         """
-        head = _read_head(folder / HEAD_FILE)
-        file = folder / LEDGER_FILE
+        file, head_file = folder / LEDGER_FILE, folder / HEAD_FILE
+        head = _read_head(head_file)
         try:
             *lines, tail = read_bytes(file, MOST_LOG_BYTES).split(b"\n")
         except FileNotFoundError as error:
             raise LedgerError(f"{file}: is missing; what the run released is not known") from error
-        ancestors = head.get("ancestors", [])
-        computation = head.get("computation", "")
-        entries, hashes = _read_chain(file, _genesis(head["run"], ancestors, computation), lines)
-        complete, counted = len(lines), head["entries"]
+        if not lines:
+            raise LedgerError(f"{file}, line 1: is cut off; {head_file} counts {head['entries']} entries")
+        ledger = _read_lines(file, lines)
+        complete, counted = len(ledger.entries), head["entries"]
+        if ledger.run != head["run"]:
+            raise LedgerError(f"{file}, line 1: is that of another run than {head_file}")
         if complete < counted:
-            raise LedgerError(f"{file}, line {complete + 1}: is cut off; {folder / HEAD_FILE} counts {counted} entries")
+            raise LedgerError(f"{file}, line {complete + 2}: is cut off; {head_file} counts {counted} entries")
         if complete > counted + 1 or (complete > counted and tail):
-            raise LedgerError(f"{file}, line {counted + 1}: was added; {folder / HEAD_FILE} counts {counted} entries")
-        if hashes[counted] != head["last"]:
-            raise LedgerError(f"{file}, line {counted}: was changed; {folder / HEAD_FILE} has another last hash")
-        return cls(folder, head["run"], entries, hashes, ancestors, computation)
+            raise LedgerError(f"{file}, line {counted + 2}: was added; {head_file} counts {counted} entries")
+        # Before the first release a run may be killed between the line that binds it and the head.
+        if counted and ledger._hashes[counted] != head["last"]:
+            raise LedgerError(f"{file}, line {counted + 1}: was changed; {head_file} has another last hash")
+        return ledger
 
     def bind(self, computation: str) -> None:
         """Bind the ledger of a run that has released nothing to what its releases are computed from.
@@ -274,10 +273,15 @@ class Ledger:
             LedgerError: the run has released something.
         """
         if self._entries:
-            raise LedgerError(f"{self.folder / LEDGER_FILE}: has releases; it cannot be bound any more")
+            raise LedgerError(f"{self.file}: has releases; it cannot be bound any more")
         self.computation = computation
-        self._hashes = [_genesis(self.run, self.ancestors, computation)]
-        self._write_head()
+        self._hashes = [sha256_of_json(self._first_line())]
+        self._write_first_line()
+
+    @property
+    def file(self) -> Path:
+        """Return the path of the ledger."""
+        return self.folder / LEDGER_FILE
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -290,11 +294,9 @@ class Ledger:
         return self._last_round
 
     @property
-    def head(self) -> dict[str, Any]:
-        """Return the run's identity, number of entries, head hash, binding and ancestors, as ``ledger.head.json``."""
-        own: dict[str, Any] = {"run": self.run, "entries": len(self._entries), "last": self._hashes[-1]}
-        own |= {"computation": self.computation} if self.computation else {}
-        return own | ({"ancestors": [dict(head) for head in self.ancestors]} if self.ancestors else {})
+    def head(self) -> LedgerHead:
+        """Return the run's identity, the number of entries and the last hash, as ``ledger.head.json``."""
+        return {"run": self.run, "entries": len(self._entries), "last": self._hashes[-1]}
 
     def check_head(self, head: Mapping[str, Any]) -> None:
         """Check that the ledger still begins with the entries of a head that was kept.
@@ -304,8 +306,7 @@ class Ledger:
         """
         count = head.get("entries")
         if type(count) is not int or not 0 <= count < len(self._hashes) or self._hashes[count] != head.get("last"):
-            file = self.folder / LEDGER_FILE
-            raise LedgerError(f"{file}: is not the ledger whose head hash was kept after {count} entries")
+            raise LedgerError(f"{self.file}: is not the ledger whose head hash was kept after {count} entries")
 
     def chain(self) -> Iterator[tuple[Entry, str]]:
         """Yield all releases with the hash of each, which depends on all before it."""
@@ -355,7 +356,7 @@ class Ledger:
         Raises:
             LedgerError: if the round was released with other settings, or an earlier round is missing.
         """
-        file, before = self.folder / LEDGER_FILE, self._terms.get(server_round)
+        file, before = self.file, self._terms.get(server_round)
         if before is not None and before != terms:
             raise LedgerError(
                 f"{file}: round {server_round} was released with other settings ({_differ(before, terms)})"
@@ -368,18 +369,19 @@ class Ledger:
         if not 1 <= server_round <= self.last_round + 1:
             raise LedgerError(f"{file}: round {server_round} does not follow round {self.last_round}")
         entry = Entry(self.run, server_round, terms, total)
-        line, own = _line(entry, self._hashes[-1])
+        values = _values_of(entry, self._hashes[-1])
+        own = sha256_of_json(values)
         with naming(file), file.open("ab") as stream:
-            stream.write(line)
+            stream.write(canonical_json(values | {"hash": own}) + b"\n")
             stream.flush()
             os.fsync(stream.fileno())
-        self._add(entry)
-        self._hashes.append(own)
+        self._add(entry, own)
         self._write_head()
         return self._stream_of(server_round, total)
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: Entry, own: str) -> None:
         self._entries.append(entry)
+        self._hashes.append(own)
         self._terms[entry.round] = entry.terms
         self._last_round = max(self._last_round, entry.round)
         if entry.terms.noise == "seeded":
@@ -391,8 +393,15 @@ class Ledger:
         """Return the name of the noise's stream for a recorded sum of a round."""
         return "" if self._sums.get(server_round, [total])[0] == total else total
 
+    def _first_line(self) -> dict[str, Any]:
+        return {"run": self.run, "ancestors": list(self.ancestors), "computation": self.computation}
+
+    def _write_first_line(self) -> None:
+        replace_file(self.file, canonical_json(self._first_line() | {"hash": self._hashes[0]}) + b"\n")
+        self._write_head()
+
     def _write_head(self) -> None:
-        replace_file(self.folder / HEAD_FILE, _canonical(self.head) + b"\n")
+        replace_file(self.folder / HEAD_FILE, canonical_json(self.head) + b"\n")
 
 
 def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, robust: bool = False) -> float:
@@ -544,19 +553,17 @@ def together(ledgers: Sequence[Ledger]) -> list[Entry]:
     Raises:
         LedgerError: two runs drew samples and noise from one seed, or two copies of a run added the same noise to two
             sums: an adversary who observes both can subtract one from the other, and no ε holds for the two together.
-            Or the run has secure noise and is of an earlier version, whose entries do not tell copies apart.
     """
     seeds: dict[str, Ledger] = {}
     known: dict[str, set[str]] = {}
     sums: dict[tuple[str, int], str] = {}
     entries: list[Entry] = []
     for ledger in ledgers:
-        file, released = ledger.folder / LEDGER_FILE, known.setdefault(ledger.run, set())
+        file, released = ledger.file, known.setdefault(ledger.run, set())
         for stream in {entry.terms.stream for entry in ledger.entries} - {""}:
             other = seeds.setdefault(stream, ledger)
             if other.run != ledger.run:
-                where = other.folder / LEDGER_FILE
-                raise LedgerError(f"{file}: has its samples from the same seed as {where}, so no ε holds for both")
+                raise LedgerError(f"{file}: has its samples from the same seed as {other.file}, so no ε holds for both")
         for number, total in ledger.first_sums().items():
             if sums.setdefault((ledger.run, number), total) != total:
                 raise LedgerError(
@@ -564,8 +571,6 @@ def together(ledgers: Sequence[Ledger]) -> list[Entry]:
                     "no ε holds for both"
                 )
         for entry, own in ledger.chain():
-            if own in released and entry.terms.noise == "secure" and not entry.sum:
-                raise LedgerError(f"{file}: is a copy of a run that an earlier version of fl-sim began; allowed: one")
             if own not in released:
                 released.add(own)
                 entries.append(entry)
@@ -573,14 +578,10 @@ def together(ledgers: Sequence[Ledger]) -> list[Entry]:
 
 
 def longest(ledgers: Sequence[Ledger]) -> list[Ledger]:
-    """Return the ledgers without those that another one continues or equals, in order.
-
-    Those of earlier versions whose copies cannot be told apart stay, for :func:`together` to refuse.
-    """
+    """Return the ledgers without those that another one continues or equals, in order."""
     kept: list[Ledger] = []
     for ledger in sorted(ledgers, key=lambda ledger: -len(ledger.entries)):
-        told_apart = all(entry.sum or entry.terms.noise == "seeded" for entry in ledger.entries)
-        if not (told_apart and any(other.run == ledger.run and other.begins_with(ledger) for other in kept)):
+        if not any(other.run == ledger.run and other.begins_with(ledger) for other in kept):
             kept.append(ledger)
     return [ledger for ledger in ledgers if any(ledger is other for other in kept)]
 
@@ -598,93 +599,81 @@ def since(entries: Sequence[Entry], server_round: int) -> list[Entry]:
     raise LedgerError(f"round {server_round} is not in the ledger; allowed: a released round, 1 to {last}")
 
 
-def _read_chain(file: Path, genesis: str, lines: Sequence[bytes]) -> tuple[list[Entry], list[str]]:
-    """Return the entries of all complete lines, and the hash before the first line and after each."""
-    entries: list[Entry] = []
-    hashes = [genesis]
-    for number, line in enumerate(lines, start=1):
+def _read_lines(file: Path, lines: Sequence[bytes]) -> Ledger:
+    """Return the ledger of complete lines, the first of which names the run; LedgerError names a line of no chain."""
+    first, _ = _checked(lines[0], f"{file}, line 1")
+    if not _is_first_line(first):
+        raise LedgerError(f"{file}, line 1: does not begin a ledger of this version of fl-sim")
+    ledger = Ledger(file.parent, first["run"], first["ancestors"], first["computation"])
+    for number, line in enumerate(lines[1:], start=2):
         where = f"{file}, line {number}"
-        values = _object(line, where)
-        own, previous = values.pop("hash", None), values.get("previous")
-        if own != _hash(values):
-            raise LedgerError(f"{where}: was changed (its hash does not match)")
-        if previous != hashes[-1]:
+        values, own = _checked(line, where)
+        if values.get("previous") != ledger.head["last"]:
             raise LedgerError(f"{where}: does not follow the line before it; lines were removed, added or reordered")
-        entries.append(_entry(values, where))
-        hashes.append(own)
-    return entries, hashes
+        ledger._add(_entry(ledger.run, values, where), own)
+    return ledger
 
 
-def _entry(values: Mapping[str, Any], where: str) -> Entry:
-    names = _KINDS.keys()
-    missing = (names | {"run", "round", "previous"}) - values.keys()
-    if missing - _NOT_IN_ALL or values.keys() - names - {"run", "round", "previous"}:
+def _checked(line: bytes, where: str) -> tuple[dict[str, Any], str]:
+    """Return the values of a line, and its hash, which must be theirs."""
+    values = _object(line, where)
+    own = values.pop("hash", None)
+    if own != sha256_of_json(values):
+        raise LedgerError(f"{where}: was changed (its hash does not match)")
+    return values, str(own)
+
+
+def _is_first_line(values: Mapping[str, Any]) -> bool:
+    kinds = {name: type(value) for name, value in values.items()}
+    return kinds == {"run": str, "ancestors": list, "computation": str} and all(map(is_head, values["ancestors"]))
+
+
+def _entry(run: str, values: Mapping[str, Any], where: str) -> Entry:
+    if _KINDS.keys() - values.keys() - _OF_ONE_STRATEGY or values.keys() - _KINDS.keys():
         raise LedgerError(f"{where}: is no entry of this version of fl-sim (other fields)")
-    given: dict[str, Any] = {name: math.inf if values[name] == "inf" else values[name] for name in names - missing}
-    wrong = [name for name, value in given.items() if type(value) not in _KINDS[name]]
-    if wrong or type(values["round"]) is not int:
-        raise LedgerError(f"{where}: is corrupt ({', '.join(sorted(wrong)) or 'round'} of the wrong type)")
+    given: dict[str, Any] = {name: math.inf if value == "inf" else value for name, value in values.items()}
+    wrong = sorted(name for name, value in given.items() if type(value) not in _KINDS[name])
+    if wrong:
+        raise LedgerError(f"{where}: is corrupt ({', '.join(wrong)} of the wrong type)")
+    number, total, _ = (given.pop(name) for name in ("round", "sum", "previous"))
+    if given["noise"] == "secure" and not total:  # copies of the run could not be told apart
+        raise LedgerError(f"{where}: is corrupt (sum is empty)")
     try:
-        total = given.pop("sum", "")
-        return Entry(values["run"], values["round"], ReleaseRecord.from_record(given), total)
+        return Entry(run, number, ReleaseRecord.from_record(given), total)
     except (PrivacyError, PluginError) as error:
         raise LedgerError(f"{where}: {error}") from error
     except (TypeError, ValueError) as error:  # a part with other fields, or with text where a number is needed
         raise LedgerError(f"{where}: is corrupt ({' '.join(str(error).split())})") from error
 
 
-def _read_head(file: Path) -> dict[str, Any]:
+def _values_of(entry: Entry, previous: str) -> dict[str, Any]:
+    """Return the values of an entry's line, without its hash."""
+    terms = {name: "inf" if value == math.inf else value for name, value in entry.terms.record().items()}
+    return {"round": entry.round, **terms, "sum": entry.sum, "previous": previous}
+
+
+def _read_head(file: Path) -> LedgerHead:
     try:
         content = read_bytes(file)
     except FileNotFoundError as error:
         raise LedgerError(f"{file}: is missing; there is no ledger, or an incomplete one") from error
     head = _object(content, f"{file}, line 1")
-    ancestors = head.get("ancestors", [])
-    own = {name: value for name, value in head.items() if name != "ancestors"}
-    if not isinstance(ancestors, list) or not all(map(_is_head, [own, *ancestors])):
+    if not is_head(head):
         raise LedgerError(f"{file}, line 1: is corrupt ('run', 'entries' and 'last' are expected)")
     return head
 
 
-def _is_head(value: Any) -> bool:
-    """Return whether ``value`` is the head of a ledger, apart from its ancestors."""
+def is_head(value: Any) -> TypeGuard[LedgerHead]:
+    """Return whether ``value``, read from a JSON file, is the head of a ledger."""
     kinds = {name: type(item) for name, item in value.items()} if isinstance(value, dict) else {}
-    bound = kinds.pop("computation", str)
-    return kinds == {"run": str, "entries": int, "last": str} and bound is str and value["entries"] >= 0
+    return kinds == {"run": str, "entries": int, "last": str} and value["entries"] >= 0
 
 
 def _object(content: bytes, where: str) -> dict[str, Any]:
     try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:  # no JSON, or no UTF-8
+        return json_object(content)
+    except ValueError as error:
         raise LedgerError(f"{where}: is corrupt (no JSON object)") from error
-    if not isinstance(values, dict):
-        raise LedgerError(f"{where}: is corrupt (no JSON object)")
-    return values
-
-
-def _line(entry: Entry, previous: str) -> tuple[bytes, str]:
-    """Return the line of an entry, and its hash."""
-    terms = {name: "inf" if value == math.inf else value for name, value in entry.terms.record().items()}
-    values = {"run": entry.run, "round": entry.round, **terms, "previous": previous}
-    values |= {"sum": entry.sum} if entry.sum else {}
-    own = _hash(values)
-    return _canonical(values | {"hash": own}) + b"\n", own
-
-
-def _hash(values: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_canonical(values)).hexdigest()
-
-
-def _genesis(run: str, ancestors: Sequence[Mapping[str, Any]] = (), computation: str = "") -> str:
-    """Return the hash before the first line of a run's ledger."""
-    named = b" " + _canonical(list(ancestors)) if ancestors else b""
-    bound = f" computation {computation}".encode() if computation else b""
-    return hashlib.sha256(f"{_GENESIS} {run}".encode() + named + bound).hexdigest()
-
-
-def _canonical(values: Mapping[str, Any] | list[Mapping[str, Any]]) -> bytes:
-    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _differ(before: ReleaseRecord, now: ReleaseRecord) -> str:

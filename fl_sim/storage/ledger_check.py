@@ -385,9 +385,9 @@ def check_ledger(run: RunFolder) -> LedgerCheck:
 def _without_strategy(run: RunFolder, row: Mapping[str, Any], error: PluginError) -> LedgerCheck:
     """Return what the number of lines says of a ledger whose strategy is not installed here, so that none is read."""
     file = run.path / LEDGER_FILE
-    lines, counted = file.read_bytes().count(b"\n"), int(row.get("releases", row["round"]))
-    if lines < counted:
-        return LedgerCheck(f"{file}, line {lines + 1}: is cut off; metrics.jsonl counts {counted} releases")
+    entries, counted = file.read_bytes().count(b"\n") - 1, int(row.get("releases", row["round"]))
+    if entries < counted:
+        return LedgerCheck(f"{file}, line {entries + 2}: is cut off; metrics.jsonl counts {counted} releases")
     return LedgerCheck(notes=(f"ε is that of the metrics; the ledger cannot be read here ({error})",))
 
 
@@ -484,7 +484,7 @@ def _notes(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iterator[s
             f"(killed, or at work): ε is that of rounds 1 to {last}; of all: fl-sim account --ledger"
         )
     if not _is_whole(run.path / LEDGER_FILE):
-        yield f"{LEDGER_FILE}, line {len(ledger.entries) + 1}: cut off (it was never released); left out"
+        yield f"{LEDGER_FILE}, line {len(ledger.entries) + 2}: cut off (it was never released); left out"
 
 
 def _is_whole(file: Path) -> bool:

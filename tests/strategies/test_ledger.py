@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from fl_sim.files import sha256_of_json
 from fl_sim.strategies import aggregation
 from fl_sim.strategies.accounting import accountant as accounting
 from fl_sim.strategies.accounting.accountant import Part, RoundEvent, composed_epsilon, epsilon
@@ -66,6 +67,7 @@ def changed(stream: str = SEEDED.stream, **values: float) -> ReleaseRecord:
 
 
 def lines_of(folder: Path) -> list[bytes]:
+    """The line that names the run, and a line per release."""
     return (folder / LEDGER_FILE).read_bytes().splitlines(keepends=True)
 
 
@@ -117,7 +119,7 @@ def test_line_then_head_are_synced_before_a_release_is_recorded(
 
     monkeypatch.setattr(os, "fsync", noted)
     ledger.record_release(SEEDED, 1)
-    assert synced[0] == ((tmp_path / LEDGER_FILE).stat().st_ino, 1)
+    assert synced[0] == ((tmp_path / LEDGER_FILE).stat().st_ino, 2)
     assert (tmp_path / HEAD_FILE).stat().st_ino in {inode for inode, _ in synced[1:]}
 
 
@@ -127,7 +129,7 @@ def test_lines_are_only_ever_appended(tmp_path: Path) -> None:
         ledger.record_release(SEEDED, number)
         content = (tmp_path / LEDGER_FILE).read_bytes()
         assert content.startswith(before)
-        assert content.count(b"\n") == number
+        assert content.count(b"\n") == 1 + number
         before = content
 
 
@@ -219,9 +221,25 @@ def test_a_ledger_is_bound_before_its_first_release(tmp_path: Path) -> None:
     assert Ledger.open(tmp_path).computation == "0a1b"
     with pytest.raises(LedgerError, match="it cannot be bound any more"):
         ledger.bind("other")
-    head = json.loads((tmp_path / HEAD_FILE).read_bytes())
-    (tmp_path / HEAD_FILE).write_text(json.dumps(head | {"computation": "other"}))
-    refused(tmp_path, "line 1: does not follow")
+    first, release = lines_of(tmp_path)
+    rewrite(tmp_path, [first.replace(b'"0a1b"', b'"other"'), release])
+    refused(tmp_path, "line 1: was changed")
+    values = json.loads(first) | {"computation": "other"}
+    del values["hash"]
+    rewrite(tmp_path, [json.dumps(values | {"hash": sha256_of_json(values)}).encode() + b"\n", release])
+    refused(tmp_path, "line 2: does not follow")
+
+
+@pytest.mark.parametrize("lost", [LEDGER_FILE, HEAD_FILE])
+def test_a_run_that_is_killed_while_its_ledger_is_bound_goes_on(tmp_path: Path, lost: str) -> None:
+    """Line and head are two files, and nothing was released."""
+    ledger = written(tmp_path, 0)
+    before = (tmp_path / lost).read_bytes()
+    ledger.bind("0a1b")
+    (tmp_path / lost).write_bytes(before)
+    again = Ledger.open(tmp_path)
+    again.bind("0a1b")
+    assert again.head == Ledger.read(tmp_path).head == ledger.head
 
 
 @pytest.mark.parametrize(
@@ -231,7 +249,7 @@ def test_other_settings_for_a_released_round_are_refused(tmp_path: Path, change:
     ledger = written(tmp_path, 2)
     with pytest.raises(LedgerError, match=rf"round 2 was released with other settings \({next(iter(change))} "):
         ledger.record_release(changed(**change), 2)
-    assert len(lines_of(tmp_path)) == 2
+    assert len(lines_of(tmp_path)) == 3
 
 
 @pytest.mark.parametrize("number", [0, -1, 4, 9])
@@ -260,8 +278,16 @@ def rewrite(folder: Path, lines: list[bytes]) -> None:
     (folder / LEDGER_FILE).write_bytes(b"".join(lines))
 
 
-@pytest.mark.parametrize("line", [0, 1, 3])
-@pytest.mark.parametrize("field", [*SEEDED.record(), "run", "round", "previous", "hash"])
+@pytest.mark.parametrize("field", ["run", "ancestors", "computation", "hash"])
+def test_a_change_of_what_the_first_line_names_is_refused(tmp_path: Path, field: str) -> None:
+    written(tmp_path)
+    first, *others = lines_of(tmp_path)
+    rewrite(tmp_path, [json.dumps(json.loads(first) | {field: "0" * 64}).encode() + b"\n", *others])
+    refused(tmp_path, r"ledger\.jsonl, line 1: was changed")
+
+
+@pytest.mark.parametrize("line", [1, 2, 4])
+@pytest.mark.parametrize("field", [*SEEDED.record(), "round", "previous", "hash"])
 def test_a_changed_field_is_refused(tmp_path: Path, line: int, field: str) -> None:
     written(tmp_path)
     lines = lines_of(tmp_path)
@@ -276,12 +302,20 @@ def test_a_change_with_a_hash_to_match_breaks_the_chain(tmp_path: Path) -> None:
     written(tmp_path / "own")
     other = written(tmp_path / "other", terms=ReleaseRecord.of(replace(MECHANISM, noise_multiplier=9.0), 0))
     lines, foreign = lines_of(tmp_path / "own"), lines_of(other.folder)
-    rewrite(tmp_path / "own", [*lines[:3], foreign[3]])
-    refused(tmp_path / "own", r"line 4: does not follow the line before it")
+    rewrite(tmp_path / "own", [*lines[:4], foreign[4]])
+    refused(tmp_path / "own", r"line 5: does not follow the line before it")
 
 
 @pytest.mark.parametrize(
-    ("order", "line"), [((0, 2, 1, 3), 2), ((0, 1, 3, 2), 3), ((0, 2, 3), 2), ((1, 2, 3), 1), ((0, 0, 1, 2, 3), 2)]
+    ("order", "line"),
+    [
+        ((0, 1, 3, 2, 4), 3),
+        ((0, 1, 2, 4, 3), 4),
+        ((0, 1, 3, 4), 3),
+        ((0, 2, 3, 4), 2),
+        ((0, 1, 1, 2, 3, 4), 3),
+        ((0, 0, 1, 2, 3, 4), 2),
+    ],
 )
 def test_reordered_removed_or_repeated_lines_are_refused(tmp_path: Path, order: tuple[int, ...], line: int) -> None:
     written(tmp_path)
@@ -290,7 +324,13 @@ def test_reordered_removed_or_repeated_lines_are_refused(tmp_path: Path, order: 
     refused(tmp_path, rf"ledger\.jsonl, line {line}: does not follow the line before it")
 
 
-@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_a_ledger_that_does_not_begin_with_its_run_is_refused(tmp_path: Path) -> None:
+    written(tmp_path)
+    rewrite(tmp_path, lines_of(tmp_path)[1:])
+    refused(tmp_path, r"ledger\.jsonl, line 1: does not begin a ledger")
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 4])
 @pytest.mark.parametrize("tail", [b"", b'{"clip', None])
 def test_a_cut_off_ledger_is_refused(tmp_path: Path, kept: int, tail: bytes | None) -> None:
     written(tmp_path)
@@ -305,16 +345,16 @@ def test_lines_that_the_head_does_not_know_are_refused(tmp_path: Path) -> None:
     ledger.record_release(SEEDED, 3)
     ledger.record_release(SEEDED, 4)
     (tmp_path / HEAD_FILE).write_bytes(head)
-    refused(tmp_path, r"line 3: was added")
-    rewrite(tmp_path, [*lines_of(tmp_path)[:3], b"half"])
-    refused(tmp_path, r"line 3: was added")
+    refused(tmp_path, r"line 4: was added")
+    rewrite(tmp_path, [*lines_of(tmp_path)[:4], b"half"])
+    refused(tmp_path, r"line 4: was added")
 
 
 def test_a_ledger_of_another_run_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "own")
     other = written(tmp_path / "other")
     (other.folder / HEAD_FILE).write_bytes((tmp_path / "own" / HEAD_FILE).read_bytes())
-    refused(other.folder, r"line 1: does not follow")
+    refused(other.folder, r"line 1: is that of another run")
 
 
 @pytest.mark.parametrize(
@@ -339,7 +379,7 @@ def test_a_head_with_another_last_hash_is_refused(tmp_path: Path) -> None:
     written(tmp_path)
     head = json.loads((tmp_path / HEAD_FILE).read_bytes())
     (tmp_path / HEAD_FILE).write_text(json.dumps(head | {"last": "0" * 64}))
-    refused(tmp_path, "line 4: was changed")
+    refused(tmp_path, "line 5: was changed")
 
 
 def test_a_consistent_forgery_does_not_match_a_kept_head_hash(tmp_path: Path) -> None:
@@ -730,17 +770,12 @@ def test_copies_that_went_on_separately_are_united(tmp_path: Path) -> None:
     assert longest([one, other, third]) == [other, third]
 
 
-def test_copies_of_an_earlier_version_are_not_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their entries with secure noise are equal, whether a release was copied or made twice."""
+def test_secure_noise_without_a_random_sum_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies that went on separately could not be told apart."""
+    ledger = written(tmp_path, 0, SECURE)
     monkeypatch.setattr("secrets.token_hex", lambda size: "" if size == 16 else "0")
-    one = written(tmp_path / "a", 2, SECURE)
-    other = copied(one, tmp_path / "b")
-    for ledger in (one, other):
-        ledger.record_release(SECURE, 3)
-    assert len(together([one])) == 3
-    assert longest([one, other]) == [one, other]
-    with pytest.raises(LedgerError, match="is a copy of a run that an earlier version of fl-sim began"):
-        together([one, other])
+    ledger.record_release(SECURE, 1)
+    refused(tmp_path, r"line 2: is corrupt \(sum is empty\)")
 
 
 def test_copies_of_a_seeded_run_release_the_same_or_are_refused(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from fl_sim.strategies.accounting import accountant, calibration
 from fl_sim.strategies.accounting.accountant import Part, RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
-from fl_sim.strategies.ledger import LEDGER_FILE, Entry, Exposed, Ledger, LedgerError, ReleaseRecord, parts_of
+from fl_sim.strategies.ledger import Entry, Exposed, Ledger, LedgerError, LedgerHead, ReleaseRecord, parts_of
 from fl_sim.strategies.mechanism import PrivacyPlan
 
 DISJOINT = "disjoint"
@@ -68,9 +68,9 @@ class Earlier:
         return tuple(a for a in self.lineage.ancestors if self.fingerprint not in a.apart_from)
 
     @property
-    def heads(self) -> list[dict[str, Any]]:
-        """Return the heads of the composed runs' ledgers, for the head of this run's own."""
-        return [_own_head(ancestor.ledger) for ancestor in self.composed]
+    def heads(self) -> list[LedgerHead]:
+        """Return the heads of the composed runs' ledgers, which this run's own ledger names."""
+        return [ancestor.ledger.head for ancestor in self.composed]
 
     def epsilon_curve(
         self, plan: PrivacyPlan, metric: str, unit: ProtectedUnit, rounds: Sequence[int]
@@ -192,7 +192,7 @@ class Earlier:
             LedgerError: it does not.
         """
         if list(ledger.ancestors) != self.heads:
-            raise LedgerError(f"{ledger.folder / LEDGER_FILE}: names other ancestors than the run's own copy of them")
+            raise LedgerError(f"{ledger.file}: names other ancestors than the run's own copy of them")
 
     def lineage_with(self, ledger: Ledger, units: Mapping[str, ProtectedUnit]) -> Lineage:
         """Return the lineage of the model that this run trained.
@@ -295,6 +295,3 @@ def _unit_of(ancestor: Ancestor, metric: str, *, same_corpus: bool) -> Protected
         file = ancestor.ledger.folder
         raise LineageError(f"{file}: its contribution bounds are of another version of fl-sim") from error
 
-
-def _own_head(ledger: Ledger) -> dict[str, Any]:
-    return {name: value for name, value in ledger.head.items() if name != "ancestors"}
