@@ -54,9 +54,9 @@ from fl_sim.engines.grids import InlineGrid
 from fl_sim.experiments.plan.guarantees import NOTHING_EARLIER, Guarantees, Protected
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
+from fl_sim.files import sha256_of_json
 from fl_sim.reporting import plots
 from fl_sim.storage import checkpoint as checkpoints
-from fl_sim.strategies import ledger as ledgers
 from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, ReleaseRecord
 from fl_sim.strategies.mechanism import PrivacyPlan
@@ -414,7 +414,7 @@ def _read_all(corpus: Corpus) -> None:
 FORGED = st.one_of(NUMBERS, TEXTS, st.none(), st.dictionaries(TEXTS, NUMBERS, max_size=2))
 LEDGERS = st.one_of(
     st.tuples(st.sampled_from([LEDGER_FILE, HEAD_FILE]), DAMAGE),
-    st.tuples(st.just("lines"), st.lists(st.integers(0, 3), max_size=5)),
+    st.tuples(st.just("lines"), st.lists(st.integers(0, 4), max_size=6)),
     st.tuples(st.just("forged"), st.dictionaries(st.sampled_from(sorted(ReleaseRecord.__dataclass_fields__)), FORGED)),
 )
 
@@ -463,7 +463,7 @@ def _forge(folder: Path, changes: Mapping[str, Any]) -> None:
     *lines, last = (folder / LEDGER_FILE).read_bytes().splitlines(keepends=True)
     values = json.loads(last) | {k: "inf" if v == math.inf else v for k, v in changes.items()}
     values.pop("hash")
-    last_hash = ledgers._hash(values)
+    last_hash = sha256_of_json(values)
     (folder / LEDGER_FILE).write_bytes(b"".join(lines) + json.dumps(values | {"hash": last_hash}).encode() + b"\n")
     head = json.loads((folder / HEAD_FILE).read_text())
     (folder / HEAD_FILE).write_text(json.dumps(head | {"last": last_hash}))

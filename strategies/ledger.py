@@ -608,7 +608,7 @@ def _read_lines(file: Path, lines: Sequence[bytes]) -> Ledger:
     for number, line in enumerate(lines[1:], start=2):
         where = f"{file}, line {number}"
         values, own = _checked(line, where)
-        if values.get("previous") != ledger.head["last"]:
+        if values.get("previous") != ledger._hashes[-1]:
             raise LedgerError(f"{where}: does not follow the line before it; lines were removed, added or reordered")
         ledger._add(_entry(ledger.run, values, where), own)
     return ledger

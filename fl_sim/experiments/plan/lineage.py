@@ -294,4 +294,3 @@ def _unit_of(ancestor: Ancestor, metric: str, *, same_corpus: bool) -> Protected
     except (KeyError, TypeError, AttributeError) as error:
         file = ancestor.ledger.folder
         raise LineageError(f"{file}: its contribution bounds are of another version of fl-sim") from error
-

@@ -17,6 +17,7 @@ from fl_sim.config import run_keys
 from fl_sim.engines import simulation
 from fl_sim.experiments import run_record
 from fl_sim.experiments.run_record import Record
+from fl_sim.files import sha256_of_json
 from fl_sim.storage.ledger_check import NOT_RELEASED, released_settings
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon
@@ -139,11 +140,11 @@ def test_a_run_killed_before_it_was_bound_is_bound_when_it_resumes(
         with pytest.raises(Crash):
             simulation.run(configuration(corpus, out))
     (out / "computation.json").unlink()
-    head = json.loads((out / HEAD_FILE).read_text())
+    bound = Ledger.read(out)
     shutil.rmtree(out / "encoded")
     for name in (LEDGER_FILE, HEAD_FILE):
         (out / name).unlink()
-    assert head["computation"] != Ledger.create(out).computation == ""
+    assert bound.computation != Ledger.create(out).computation == ""
     assert measured(simulation.resume(out)) == measured(whole)
     assert Ledger.read(out).computation
 
@@ -162,12 +163,16 @@ def test_a_run_killed_while_it_measures_the_initial_model_again_resumes(
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", ["computation.json", HEAD_FILE])
+@pytest.mark.parametrize("name", ["computation.json", LEDGER_FILE])
 def test_what_was_written_down_is_what_the_ledger_is_bound_to(corpus: Path, tmp_path: Path, name: str) -> None:
     out = crashed(corpus, tmp_path / "run")
-    if name == HEAD_FILE:
-        edited(out, name, lambda head: head.update(computation="0" * 64))
-        refused(out, r"ledger\.jsonl, line 1: does not follow", LedgerError)
+    if name == LEDGER_FILE:
+        first, *releases = (out / name).read_bytes().splitlines(keepends=True)
+        values = json.loads(first) | {"computation": "0" * 64}
+        del values["hash"]
+        for hashed, message in (("0" * 64, "line 1: was changed"), (sha256_of_json(values), "line 2: does not follow")):
+            (out / name).write_bytes(json.dumps(values | {"hash": hashed}).encode() + b"\n" + b"".join(releases))
+            refused(out, rf"ledger\.jsonl, {message}", LedgerError)
     else:
         edited(out, name, lambda content: content.update(salt="0" * 32))
         refused(out, r"computation\.json: is not what the run's ledger is bound to")

@@ -150,7 +150,7 @@ def test_a_changed_line_is_refuted(copy: Path) -> None:
     ledger.write_text(ledger.read_text().replace('"noise_multiplier":4.0', '"noise_multiplier":9.0', 1))
     (check,) = audit_ledger(copy).checks
     assert not check.holds
-    assert "line 1" in check.detail
+    assert "line 2" in check.detail
 
 
 @pytest.mark.nightly

@@ -314,7 +314,7 @@ def test_a_run_with_a_touched_ledger_does_not_go_on(small: Path, tmp_path: Path)
     out = crashed(small, tmp_path / "crashed")
     content = (out / LEDGER_FILE).read_bytes()
     (out / LEDGER_FILE).write_bytes(content.replace(b'"population":6', b'"population":7', 1))
-    with pytest.raises(LedgerError, match=r"ledger\.jsonl, line 1: was changed"):
+    with pytest.raises(LedgerError, match=r"ledger\.jsonl, line 2: was changed"):
         simulation.resume(out)
     (out / LEDGER_FILE).write_bytes(content)
     assert simulation.resume(out).result is not None

@@ -53,12 +53,12 @@ def lose_line_and_count(run: RunFolder) -> None:
     rewrite(run, lines)
     head = json.loads((run.path / HEAD_FILE).read_text())
     last = json.loads(lines[-1])["hash"]
-    (run.path / HEAD_FILE).write_text(json.dumps(head | {"entries": len(lines), "last": last}))
+    (run.path / HEAD_FILE).write_text(json.dumps(head | {"entries": len(lines) - 1, "last": last}))
 
 
 def change_line(run: RunFolder) -> None:
     lines = lines_of(run)
-    rewrite(run, [lines[0].replace(b"1000.0", b"2000.0"), *lines[1:]])
+    rewrite(run, [lines[0], lines[1].replace(b"1000.0", b"2000.0"), *lines[2:]])
 
 
 BREAKS = [lose_last_line, tear_last_line, lose_all, lose_head, lose_line_and_count, change_line]
@@ -124,7 +124,7 @@ def test_half_a_line_that_was_never_released_is_told(make_run: MakeRun) -> None:
         file.write(b'{"half')
     found = check_ledger(run)
     assert found.problem is None
-    assert found.notes == (f"{LEDGER_FILE}, line {ROUNDS + 1}: cut off (it was never released); left out",)
+    assert found.notes == (f"{LEDGER_FILE}, line {ROUNDS + 2}: cut off (it was never released); left out",)
 
 
 def with_last_row(run: RunFolder, **values: float) -> None:

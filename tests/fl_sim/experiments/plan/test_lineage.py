@@ -17,6 +17,7 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.engines import simulation
 from fl_sim.experiments.privacy_spent import account_for, read_ledgers
+from fl_sim.files import sha256_of_json
 from fl_sim.reporting.report import report
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import ResultsError, RunFolder
@@ -228,7 +229,7 @@ def cut_off(model: Path) -> None:
     file.write_bytes(b"".join(lines[:-1]))
     values = json.loads(head.read_bytes())
     last = json.loads(lines[-1])["previous"]
-    head.write_text(json.dumps(values | {"entries": len(lines) - 1, "last": last}))
+    head.write_text(json.dumps(values | {"entries": len(lines) - 2, "last": last}))
 
 
 def change_the_index(model: Path) -> None:
@@ -251,7 +252,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "no ledger": (lambda model: only(model, f"*/{LEDGER_FILE}").unlink(), f"{LEDGER_FILE}: is missing"),
     "no head": (lambda model: only(model, f"*/{HEAD_FILE}").unlink(), f"{HEAD_FILE}: is missing"),
     "no bounds": (lambda model: (model / "lineage" / "owner.json").unlink(), "owner.json: is missing"),
-    "line changed": (change_a_line, "line 1: was changed"),
+    "line changed": (change_a_line, "line 2: was changed"),
     "a release less": (cut_off, "is not the ledger that"),
     "index changed": (change_the_index, "lineage.json: was changed"),
     "bounds changed": (widen_the_bounds, "owner.json: was changed"),
@@ -388,12 +389,15 @@ def test_account_refuses_a_child_whose_ancestors_are_gone_or_changed(
 
 
 @pytest.mark.system
-def test_a_head_without_its_ancestors_is_refused(parent: Path, corpus: Path, tmp_path: Path) -> None:
-    child = child_of(parent, corpus, tmp_path / "child").path
-    head = json.loads((child / HEAD_FILE).read_bytes())
-    (child / HEAD_FILE).write_text(json.dumps({name: value for name, value in head.items() if name != "ancestors"}))
-    with pytest.raises(LedgerError, match="does not follow the line before it"):
-        read_ledgers([child])
+def test_a_ledger_that_no_longer_names_its_ancestors_is_refused(parent: Path, corpus: Path, tmp_path: Path) -> None:
+    file = child_of(parent, corpus, tmp_path / "child").path / LEDGER_FILE
+    first, *others = file.read_bytes().splitlines(keepends=True)
+    values = json.loads(first) | {"ancestors": []}
+    del values["hash"]
+    for hashed in (json.loads(first)["hash"], sha256_of_json(values)):
+        file.write_bytes(json.dumps(values | {"hash": hashed}).encode() + b"\n" + b"".join(others))
+        with pytest.raises(LedgerError, match=r"line 1: was changed|line 2: does not follow the line before it"):
+            read_ledgers([file.parent])
 
 
 def test_nothing_private_is_left_without_the_owners_file(trained: Path, corpus: Path) -> None:

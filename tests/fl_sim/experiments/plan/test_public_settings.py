@@ -189,8 +189,8 @@ def released(folder: Path, name: str, given: Iterator[Sentence], **privacy: Any)
     write_corpus(given, folder / f"corpus-{name}", name="tiny")
     settings = {"corpus.path": str(folder / f"corpus-{name}"), "out": str(folder / name), "engine.name": "inline"}
     run = simulation.run(RunConfig.from_mapping({"rounds": 3, **settings, **tiny.MODEL, "privacy": privacy}))
-    lines = (run.path / LEDGER_FILE).read_text().splitlines()
-    chain = ("run", "previous", "hash", "sum")
+    _, *lines = (run.path / LEDGER_FILE).read_text().splitlines()
+    chain = ("previous", "hash", "sum")
     return run, [{key: v for key, v in json.loads(line).items() if key not in chain} for line in lines]
 
 
