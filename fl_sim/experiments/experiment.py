@@ -46,7 +46,7 @@ from fl_sim.experiments.observers import (
     load_observers,
     off_machine,
 )
-from fl_sim.experiments.plan.lineage import earlier_of, earlier_of_record
+from fl_sim.experiments.plan.lineage import earlier_of
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from fl_sim.experiments.privacy_spent import PrivacySpent
 from fl_sim.experiments.run_inputs import (
@@ -62,14 +62,12 @@ from fl_sim.experiments.run_inputs import (
 from fl_sim.experiments.run_record import Record
 from fl_sim.experiments.training_text import OpenText, OwnText, TextOfRun, encode
 from fl_sim.files import close_to_others, owner_only
-from fl_sim.storage import environment, model_files
+from fl_sim.storage import model_files
 from fl_sim.storage.checkpoint import Checkpoint
-from fl_sim.storage.ledger_check import NONE as NO_ANCHOR
-from fl_sim.storage.ledger_check import Anchor, Computation, digest_of, noise_key
+from fl_sim.storage.open_run import AnchorSetting, OpenRun, digest_of
 from fl_sim.storage.run_claim import ENCODED, RunClaim
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, default_run_path
 from fl_sim.strategies.aggregation import BoundedSumStrategy, RoundParts
-from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.messages import REJECTIONS, arrays_to_vector, vector_to_arrays
 from fl_sim.strategies.postprocessing import IterateAverage, build_optimizer
 
@@ -106,16 +104,13 @@ class Experiment:
         corpus: Corpus,
         planned: Planned,
         model: LanguageModel,
-        folder: RunFolder,
-        claim: RunClaim,
-        ledger: Ledger,
+        run: OpenRun,
         observers: Observers,
-        anchor: Anchor,
         open_text: OpenText,
     ) -> None:
         self.config = config
         self.planned = replace(planned, warnings=(*planned.warnings, *corpus.warnings, *off_machine(config)))
-        self.folder = folder
+        self.folder = run.folder
         self.corpus = corpus
         self._coverage = read_coverage(corpus)
         self.row_callbacks: list[Callable[[Row], None]] = []
@@ -127,10 +122,9 @@ class Experiment:
         """Whether a round is under way, so that a stop waits for its end."""
         self._stopping = False
         self._diverged = False
-        self._claim = claim
+        self._run = run
         self._model = model
-        self._privacy_spent = PrivacySpent(ledger, config, planned, anchor)
-        self._last_round = planned.rounds
+        self._privacy_spent = PrivacySpent(run, config, planned)
         shutil.rmtree(self._encoded, ignore_errors=True)  # a killed run could not remove them
         self._text = open_text(TextOfRun(config, corpus, planned, model, self._encoded))
         self._held_out = self._held_out_sentences(held_out_split(config, corpus))
@@ -138,11 +132,15 @@ class Experiment:
         self._gradients = self._cost_of_gradients()
         self.planned = replace(self.planned, warnings=(*self.planned.warnings, *self._gradients.warnings()))
         self._vector = model.get_vector()
-        self._computed_from = self._parts_of_releases()
+        digests = self._text.release_parts() | {"initial_model": digest_of(model.weights())}
+        run.bind(run_record.computed_from(config, self.planned) | digests)
         self._measured: HeldOut | None = None
         self._strategy = self._build_strategy()
         self._checkpoint_every = self._rounds_between_checkpoints()
         self._first_round = 1
+        if run.checkpoint is not None:
+            self._restore(run.checkpoint)
+        self._last_round = self._privacy_spent.go_on_after(self._first_round - 1)
         self._round_began = time.monotonic()
         self._watch: RoundWatch | None = None
 
@@ -172,7 +170,14 @@ class Experiment:
         path = config.out or default_run_path(strategy=config.privacy.strategy, seed=config.seed)
         claim = RunClaim.claim(Path(path).expanduser().absolute())
         try:
-            return cls._prepared(with_absolute_paths(config), claim, when_planned, all_observers, open_text)
+            config = with_absolute_paths(config)
+            corpus = open_corpus(config)
+            check_origin(config, corpus)
+            ownership, names = corpus.ownership(config.corpus.train_split), declared_names(config, corpus)
+            planned = plan_run(config, ownership, names=names, earlier=earlier_of(config, corpus.fingerprint))
+            check_rule_of(planned.plan.mechanism)
+            run = run_record.begin(claim, config, planned, corpus)
+            return cls._opened(config, corpus, planned, run, when_planned, all_observers, open_text)
         except BaseException:
             claim.discard()
             raise
@@ -193,7 +198,7 @@ class Experiment:
             path: the run's folder.
             when_planned: as for :meth:`create`.
             observers: as for :meth:`create`.
-            anchor: the anchor from now on (:mod:`fl_sim.storage.ledger_check`); None for that of the configuration.
+            anchor: the anchor from now on (:mod:`fl_sim.storage.open_run`); None for that of the configuration.
             open_text: as for :meth:`create`.
 
         Raises:
@@ -206,70 +211,36 @@ class Experiment:
         claim = RunClaim.hold(folder.path)
         try:
             close_to_others(folder.path)
-            return cls._resumed(folder, claim, when_planned, observers, anchor, open_text)
+            _check_unfinished(folder)
+            record = Record.read(folder)
+            config, corpus = record.config, record.open_corpus(folder)
+            all_observers = _observers(config, observers)
+            planned = record.plan_again(folder, corpus)
+            kept = AnchorSetting.of_config(config, anchor)
+            run = OpenRun.resume(claim, folder, kept, replaced=anchor is not None, rows=False)
+            planned.earlier.check_ledger(run.ledger)
+            return cls._opened(config, corpus, planned, run, when_planned, all_observers, open_text)
         except BaseException:
             shutil.rmtree(folder.path / ENCODED, ignore_errors=True)
             claim.release()
             raise
 
     @classmethod
-    def _prepared(
-        cls, config: RunConfig, claim: RunClaim, when_planned: WhenPlanned, observers: Observers, open_text: OpenText
-    ) -> Experiment:
-        corpus = open_corpus(config)
-        check_origin(config, corpus)
-        earlier = earlier_of(config, corpus.fingerprint)
-        ownership, names = corpus.ownership(config.corpus.train_split), declared_names(config, corpus)
-        planned = plan_run(config, ownership, names=names, earlier=earlier)
-        check_rule_of(planned.plan.mechanism)
-        device = when_planned(config.placed_engine)
-        model = build_model(config, task_of(config, corpus), device)
-        described = run_record.describe(config, planned, corpus)
-        folder = RunFolder.create(claim.path, config=described, environment=environment.describe())
-        run_record.write_order(folder, config, planned)
-        model_files.write_ancestors(folder.path, earlier.lineage)
-        ledger = Ledger.create(folder.path, earlier.heads)
-        anchor = Anchor.of(config, ledger.run)
-        anchor.check_new()
-        experiment = cls(config, corpus, planned, model, folder, claim, ledger, observers, anchor, open_text)
-        experiment._bind(ledger)
-        experiment._announce(None)
-        return experiment
-
-    @classmethod
-    def _resumed(
+    def _opened(
         cls,
-        folder: RunFolder,
-        claim: RunClaim,
+        config: RunConfig,
+        corpus: Corpus,
+        planned: Planned,
+        run: OpenRun,
         when_planned: WhenPlanned,
-        observers: Sequence[RunObserver],
-        anchor: str | None,
+        observers: Observers,
         open_text: OpenText,
     ) -> Experiment:
-        _check_unfinished(folder)
-        record = Record.read(folder)
-        config = record.config
-        all_observers = _observers(config, observers)
-        corpus = record.open_corpus(folder)
-        ownership = corpus.ownership(config.corpus.train_split)
-        names = declared_names(config, corpus)
-        earlier = earlier_of_record(config, folder.path, corpus.fingerprint)
-        z = record.noise_multiplier
-        order = run_record.read_order(folder)
-        planned = plan_run(config, ownership, noise_multiplier=z, names=names, earlier=earlier, order_seed=order)
-        record.check(folder, planned)
-        ledger = Ledger.open(folder.path)
-        earlier.check_ledger(ledger)
-        anchored = _anchor_of(record.config, ledger, anchor)
-        if folder.result is not None:
-            ledger.check_head(folder.result.get("ledger") or {})
+        """Return the experiment of an open run, after its engine has begun to start."""
         device = when_planned(config.placed_engine)
         model = build_model(config, task_of(config, corpus), device)
-        experiment = cls(config, corpus, planned, model, folder, claim, ledger, all_observers, anchored, open_text)
-        experiment._restore(Checkpoint.read(folder.checkpoint_dir))
-        experiment._check_binding(ledger)
-        experiment._last_round = experiment._privacy_spent.go_on_after(experiment._first_round - 1)
-        experiment._announce(experiment._first_round - 1 if experiment._first_round > 1 else None)
+        experiment = cls(config, corpus, planned, model, run, observers, open_text)
+        experiment._announce()
         return experiment
 
     @owner_only()
@@ -308,14 +279,14 @@ class Experiment:
         """Clean up after ``error``: remove a folder without measurements, and add a note on what is left."""
         self._leave()
         where = self.folder.path
-        if self.folder.last_round is None and self._claim.new:
-            self._claim.discard()
+        if self._run.discard_unmeasured():
             error.add_note("no round was run, and no run folder is left")
         elif isinstance(error, OSError) or str(where) not in str(error):
             error.add_note(f"what was done is in {where}; {self._text.resumed_by(where)} goes on")
 
-    def _announce(self, last_round: int | None) -> None:
+    def _announce(self) -> None:
         """Announce the start of the run to its observers, and the round after which it is resumed."""
+        last_round = self._first_round - 1 if self._first_round > 1 else None
         rounds, warnings = self.planned.rounds, self.planned.warnings
         path = None if self._gradients.path is None else self._gradients.path.name
         every = self._checkpoint_every
@@ -344,32 +315,10 @@ class Experiment:
 
     def _leave(self) -> None:
         shutil.rmtree(self._encoded, ignore_errors=True)
-        self._claim.release()
+        self._run.close()
 
-    def _parts_of_releases(self) -> dict[str, Any]:
-        """Return what the releases of the run are computed from; call it before a checkpoint replaces the model."""
-        parts = run_record.computed_from(self.config, self.planned)
-        return parts | self._text.release_parts() | {"initial_model": digest_of(self._model.weights())}
-
-    def _bind(self, ledger: Ledger) -> None:
-        """Write down what the releases are computed from, and bind the ledger to it."""
-        computation = Computation(self._computed_from)
-        computation.write(self.folder.path)
-        ledger.bind(computation.digest)
-
-    def _check_binding(self, ledger: Ledger) -> None:
-        """Check that the releases of this run belong to the ledger; raise ResultsError if they do not."""
-        if not ledger.computation and not ledger.entries:  # the run was killed before it was bound
-            self._bind(ledger)
-        computation = Computation.read(self.folder.path)
-        computation.check(self._computed_from, self.folder.path)
-        computation.check_binding(ledger)
-
-    def _restore(self, checkpoint: Checkpoint | None) -> None:
-        """Restore the state of ``checkpoint``; without one, and without a release, the run begins again."""
-        if checkpoint is None:
-            self._privacy_spent.check_nothing_released()
-            return
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Go on after ``checkpoint``; after that of round 0 the run begins again, and measures the initial model."""
         recorded = self.folder.last_round or 0
         last = min(recorded, self.planned.rounds)
         if not 0 <= checkpoint.server_round <= last:
@@ -379,9 +328,7 @@ class Experiment:
             )
         if not checkpoint.fits(self._model.num_parameters, self._strategy.state()):
             raise ResultsError(f"{self.folder.path}: the checkpoint does not fit the model and optimizer of the run")
-        self._privacy_spent.check_head(checkpoint.ledger)
-        self.folder.check_head(checkpoint.folder, rows=checkpoint.server_round > 0)
-        if checkpoint.server_round == 0:  # the initial model is measured again
+        if checkpoint.server_round == 0:
             return
         self._strategy.restore(checkpoint.optimizer)
         self._set_model(checkpoint.vector)
@@ -410,9 +357,7 @@ class Experiment:
         self._begin_round(server_round + 1)
         self.folder.append_metrics(row)
         if last or server_round % self._checkpoint_every == 0:
-            heads = self._privacy_spent.head(), self.folder.head()
-            state = Checkpoint(server_round, self._vector, self._strategy.state(), *heads)
-            state.write(self.folder.checkpoint_dir)
+            self._run.write_checkpoint(server_round, self._vector, self._strategy.state())
         for callback in self.row_callbacks:
             callback(row)
         self._observers.on_round(row)
@@ -441,7 +386,7 @@ class Experiment:
             **self._utility(),
             **self._privacy_spent.total(),
             **self._privacy_spent.attacker(),
-            "ledger": self._privacy_spent.head(),
+            "ledger": self._run.ledger.head,
             model_files.KEY: model_files.checksums(self.folder.model_dir),
             **self.planned.earlier.record(),
             **(self.planned.forecast.record() if self.planned.forecast else {}),
@@ -517,22 +462,9 @@ class Experiment:
                 should_stop=lambda: self._stopping or self._diverged,
                 before_release=self._privacy_spent.before_release,
                 secure_noise=config.privacy.secure_noise,
-                noise_key=noise_key(self._computed_from),
+                noise_key=self._run.noise_key,
             )
         )
-
-
-def _anchor_of(config: RunConfig, ledger: Ledger, anchor: str | None) -> Anchor:
-    """Return the anchor of a run that resumes, checked; ``anchor`` replaces that of its configuration."""
-    if anchor is not None:
-        path = anchor if anchor == NO_ANCHOR else str(Path(anchor).expanduser().absolute())
-        config = config.model_copy(update={"anchor": path})
-    chosen = Anchor.of(config, ledger.run)
-    if anchor is not None and chosen.file is not None and not chosen.file.exists():
-        chosen.check_new()
-        chosen.write(ledger)
-    chosen.check(ledger)
-    return chosen
 
 
 def _check_unfinished(folder: RunFolder) -> None:

@@ -16,10 +16,13 @@ fl_sim.strategies.ledger.LedgerError: no/such/run: there is no such folder
 >>> from pathlib import Path
 >>> from fl_sim.data_prep.store.ownership import Ownership
 >>> from fl_sim.experiments.plan.run_plan import plan_run
+>>> from fl_sim.storage.open_run import AnchorSetting
+>>> from fl_sim.storage.run_claim import RunClaim
 >>> config = RunConfig.from_mapping({"privacy.strategy": "user_level", "rounds": 3})
 >>> two_users = Ownership(np.array([0, 1, 2]), np.zeros(3, np.int64), np.empty(0, np.int32), num_entities=0)
 >>> with tempfile.TemporaryDirectory() as folder:
-...     spent = PrivacySpent(Ledger.create(Path(folder)), config, plan_run(config, two_users))
+...     run = OpenRun.begin(RunClaim.claim(Path(folder)), {}, Lineage(), [], AnchorSetting.of_config(config))
+...     spent = PrivacySpent(run, config, plan_run(config, two_users))
 ...     stream = spent.before_release(1)
 ...     spent.total()["releases"]
 1
@@ -31,7 +34,7 @@ import functools
 import math
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,9 +43,9 @@ from fl_sim.config import RunConfig
 from fl_sim.experiments.plan.guarantees import Guarantees, unit_names
 from fl_sim.experiments.plan.run_plan import Planned
 from fl_sim.storage import model_files
-from fl_sim.storage.ledger_check import NO_FILE, Anchor
 from fl_sim.storage.model_files import Lineage
-from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.storage.open_run import OpenRun
+from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.attack_success import FALSE_POSITIVE_RATES, largest_true_positive_rate
 from fl_sim.strategies.ledger import (
@@ -137,64 +140,37 @@ def _mention_graph(entries: Sequence[Entry]) -> str:
 
 
 class PrivacySpent:
-    """The ledger of a run under one plan, and ε of its releases."""
+    """The releases of a run at work under one plan, and ε of them.
 
-    def __init__(self, ledger: Ledger, config: RunConfig, planned: Planned, anchor: Anchor = NO_FILE) -> None:
-        self._ledger = ledger
-        self._anchor = anchor
+    Attributes:
+        sampling_seed: of the samples of users, entities and sentences.
+    """
+
+    def __init__(self, run: OpenRun, config: RunConfig, planned: Planned) -> None:
+        self._run = run
+        self._ledger = run.ledger
         self._secure = config.privacy.secure_noise
         self._budget = config.privacy.epsilon_budget
-        self._release = ReleaseRecord.of(
-            planned.plan.mechanism, None if self._secure else config.seed, planned.bounds.guarantee
-        )
+        seed = None if self._secure else config.seed
+        self._release = ReleaseRecord.of(planned.plan.mechanism, seed, planned.bounds.guarantee)
         self._planned = planned
         self._guarantees = planned.guarantees
         # Secure noise needs fresh samples, too: ε of two releases of a round assumes two independent cohorts.
-        self.sampling_seed = secrets.randbits(128) if self._secure else config.seed
+        self.sampling_seed = secrets.randbits(128) if seed is None else seed
 
     def before_release(self, server_round: int, total: str = "") -> str:
         """Record a release before its noise is drawn; return the name of the noise's stream.
 
-        Args:
-            server_round: the round, from 1.
-            total: a keyed hash of the sum; empty for secure noise.
-
-        Raises:
-            LedgerError: the release must not be recorded, or another copy of the run's folder went on.
-            ResultsError: the run has a budget, and the round was released with another sum before a crash.
+        Raises as :meth:`OpenRun.record_release`.
         """
-        if self._budget is not None and not self._secure and self._ledger.is_repeated(server_round, total):
-            raise ResultsError(
-                f"{self._ledger.folder}: round {server_round} has another sum than the one released before the run "
-                "stopped (a node failed, or their number changed); allowed under privacy.epsilon_budget: the same sum"
-            )
-        self._anchor.check(self._ledger)
-        stream = self._ledger.record_release(self._release, server_round, total)
-        self._anchor.write(self._ledger)
-        return stream
-
-    def check_nothing_released(self) -> None:
-        """Check that a run without a checkpoint has released nothing; raise ResultsError if it has."""
-        if count := len(self._ledger.entries):
-            raise ResultsError(
-                f"{self._ledger.folder}: has no checkpoint, but its ledger has {count} releases; allowed: the folder "
-                "with its checkpoint, or a new run"
-            )
+        return self._run.record_release(self._release, server_round, total, one_sum=self._budget is not None)
 
     def go_on_after(self, server_round: int) -> int:
         """Prepare to release the rounds after ``server_round``; return the last round that may be released.
 
         Secure noise cannot be drawn twice: rounds that were lost in a crash are released again and count again,
         against the budget if there is one.
-
-        Raises:
-            ResultsError: the ledger ends before ``server_round``.
         """
-        if self._ledger.last_round < server_round:
-            raise ResultsError(
-                f"{self._ledger.folder}: the checkpoint is of round {server_round}, but the ledger ends at round "
-                f"{self._ledger.last_round}; the run folder is corrupt"
-            )
         planned = self._planned
         lost = len(self._ledger.entries) - server_round if self._secure else 0
         last = planned.rounds
@@ -236,18 +212,10 @@ class PrivacySpent:
         rates = {f"{rate:g}": largest_true_positive_rate(epsilon_at, rate) for rate in FALSE_POSITIVE_RATES}
         return {"attacker": {"unit": unit, "largest_tpr_at_fpr": rates}}
 
-    def head(self) -> dict[str, Any]:
-        """Return the head of the ledger, for the run's result and checkpoints."""
-        return self._ledger.head
-
     def lineage(self) -> Lineage:
         """Return the lineage of the model after all releases of the ledger."""
         units = self._planned.protected.units(self._planned.plan.mechanism)
         return self._planned.earlier.lineage_with(self._ledger, unit_names(units))
-
-    def check_head(self, head: Mapping[str, Any]) -> None:
-        """Check that the ledger begins with the releases of ``head``; raise LedgerError if not."""
-        self._ledger.check_head(head)
 
     def _figures(self, up_to: int) -> dict[str, float]:
         """Return the number of releases of the rounds 1 to ``up_to``, and every ε of them."""

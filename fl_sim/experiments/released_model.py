@@ -20,8 +20,7 @@ from fl_sim.experiments.run_inputs import build_model
 from fl_sim.experiments.run_record import Record
 from fl_sim.files import read_bytes
 from fl_sim.storage import model_files
-from fl_sim.storage.ledger_check import FILE as COMPUTATION_FILE
-from fl_sim.storage.ledger_check import Computation, digest_of
+from fl_sim.storage.open_run import Computation, digest_of
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
 
@@ -63,12 +62,8 @@ def initial_model(run: RunFolder, config: RunConfig) -> LanguageModel:
         ModelError: it cannot be loaded, or has other weights than when the run began.
     """
     model = build_model(config, make_task(config.task, _classes(run.model_dir)))
-    if (run.path / COMPUTATION_FILE).is_file():  # runs of earlier versions have none
-        weights = Computation.read(run.path).parts.get("initial_model")
-        if weights != digest_of(model.weights()):
-            raise ModelError(
-                f"model.name is '{config.model.name}', whose weights are not those with which the run began"
-            )
+    if Computation.read(run.path).parts.get("initial_model") != digest_of(model.weights()):
+        raise ModelError(f"model.name is '{config.model.name}', whose weights are not those with which the run began")
     return model
 
 

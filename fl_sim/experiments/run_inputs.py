@@ -21,7 +21,7 @@ from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entiti
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan.guarantees import DeclaredNames
 from fl_sim.settings_origin import MOST_SHARED, found_in
-from fl_sim.storage.ledger_check import NONE
+from fl_sim.storage.open_run import NO_ANCHOR
 from fl_sim.storage.run_folder import MODEL_FOLDER
 from fl_sim.strategies.mechanism import Mechanism
 
@@ -177,7 +177,7 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     privacy = privacy.model_copy(update=files)
     named = {"name": model.name, "tokenizer": model.tokenizer}
     folders = {key: str(_model_folder(_absolute(name))) for key, name in named.items() if name and _is_folder(name)}
-    anchor = config.anchor if config.anchor in (None, NONE) else str(_absolute(config.anchor))
+    anchor = config.anchor if config.anchor in (None, NO_ANCHOR) else str(_absolute(config.anchor))
     sections = {"corpus": corpus, "privacy": privacy, "model": model.model_copy(update=folders)}
     return config.model_copy(update={**sections, "anchor": anchor, "tracking": _absolute_tracking(config.tracking)})
 

@@ -22,10 +22,21 @@ from fl_sim.data_prep.records import ChangedCorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import plugin_record
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
-from fl_sim.experiments.plan.run_plan import Planned
+from fl_sim.experiments.plan.lineage import earlier_of_record
+from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from fl_sim.experiments.run_inputs import declared_names, open_corpus
 from fl_sim.storage import environment
-from fl_sim.storage.ledger_check import FILE, RELEASE_FORMAT, Computation, digest_of, noise_digest, released_settings
+from fl_sim.storage.open_run import (
+    COMPUTATION_FILE,
+    RELEASE_FORMAT,
+    AnchorSetting,
+    Computation,
+    OpenRun,
+    digest_of,
+    noise_digest,
+    released_settings,
+)
+from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, RunFolder, replace_file
 from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.registry import STRATEGIES
@@ -90,12 +101,23 @@ class Record:
             log.warning("%s has grown; the run goes on with the corpus as it was when it began", corpus.path)
         return corpus
 
-    def check(self, folder: RunFolder, planned: Planned) -> None:
-        """Check that plan, ε and the strategy's code are those of the record.
+    def plan_again(self, folder: RunFolder, corpus: Corpus) -> Planned:
+        """Return the plan of the run, whose figures and code must be those of the record.
 
         Raises:
-            ResultsError: one of them differs, so the remaining rounds would not belong to the same run.
+            ResultsError: plan, ε or the strategy's code differ, so the remaining rounds would not belong to the same
+                run.
+            LineageError, LedgerError: the earlier releases, or the initial model, were changed.
         """
+        config = self.config
+        planned = plan_run(
+            config,
+            corpus.ownership(config.corpus.train_split),
+            noise_multiplier=self.noise_multiplier,
+            names=declared_names(config, corpus),
+            earlier=earlier_of_record(config, folder.path, corpus.fingerprint),
+            order_seed=read_order(folder),
+        )
         strategy = self.config.privacy.strategy
         if _strategy_origin(strategy) != self.strategy_origin:
             raise ResultsError(
@@ -108,6 +130,15 @@ class Record:
                 "resume it with the version of fl-sim that began it"
             )
         _check_epsilon(folder, planned)
+        return planned
+
+
+def begin(claim: RunClaim, config: RunConfig, planned: Planned, corpus: Corpus) -> OpenRun:
+    """Begin the record of a new run in the folder of ``claim``."""
+    described, earlier = describe(config, planned, corpus), planned.earlier
+    run = OpenRun.begin(claim, described, earlier.lineage, earlier.heads, AnchorSetting.of_config(config))
+    write_order(run.folder, config, planned)
+    return run
 
 
 def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, Any]:
@@ -182,7 +213,8 @@ def recorded_bounds(folder: RunFolder, record: Record, corpus: Corpus, ledger: L
         raise ResultsError(f"{folder.config_file}: names another corpus than the one that the releases are from")
     if parts.get("selection") != _selection(bounds):
         raise ResultsError(
-            f"{ledger.folder}: its releases are not from the sentences that its bounds keep (selection in {FILE})"
+            f"{ledger.folder}: its releases are not from the sentences that its bounds keep (selection in "
+            f"{COMPUTATION_FILE})"
         )
     return bounds
 

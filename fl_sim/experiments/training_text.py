@@ -35,7 +35,7 @@ from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments.plan.run_plan import Planned
 from fl_sim.files import sha256_of
-from fl_sim.storage.ledger_check import digest_of
+from fl_sim.storage.open_run import digest_of
 from fl_sim.strategies.aggregation import Federation
 
 _TRAIN = "train"

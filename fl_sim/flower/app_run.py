@@ -22,7 +22,7 @@ runs, composes the releases of both, as a run on a corpus does with the lineage 
 >>> import tempfile
 >>> settings = PrivateSettings(population=10, sampling_rate=0.5, clip_norm=1.0, noise_multiplier=2.0, seed=0)
 >>> with tempfile.TemporaryDirectory() as folder:
-...     run = AppRun.begin(Path(folder) / "run", settings, settings.plan(rounds=3), {"settings": {}})
+...     run = AppRun.begin(Path(folder) / "run", AppTraining(settings, settings.plan(rounds=3), {"settings": {}}))
 ...     _ = run.before_release(1, "5a17")
 ...     run.add_row(1, {"accuracy": 0.5})
 ...     round(run.epsilon(), 2)
@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,9 @@ import numpy.typing as npt
 
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.files import naming, owner_only
-from fl_sim.storage import environment, model_files
-from fl_sim.storage.checkpoint import Checkpoint
-from fl_sim.storage.ledger_check import Anchor, Computation, noise_key
+from fl_sim.storage import model_files
 from fl_sim.storage.model_files import Ancestor, Lineage
+from fl_sim.storage.open_run import AnchorSetting, OpenRun
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, RunFolder, rows_of
 from fl_sim.strategies.accounting.adjacency import Adjacency
@@ -236,92 +235,85 @@ _MOST_COUNTS = 2000
 """Numbers of rounds for which ε is computed beforehand; between two of them the later, larger ε holds."""
 
 
-class AppRun:
-    """Hold the open folder of a run of a Flower app; build it with :meth:`begin` or :meth:`resume`."""
+@dataclass(frozen=True, slots=True)
+class AppTraining:
+    """What a training of an app is.
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        claim: RunClaim,
-        ledger: Ledger,
-        settings: PrivateSettings,
-        plan: PrivacyPlan,
-        computation: Computation,
-        earlier: Earlier,
-    ) -> None:
-        self.folder = folder
-        self.plan = plan
-        self.noise_key = noise_key(computation.parts)
-        self._earlier = earlier
-        self._claim = claim
-        self._ledger = ledger
-        self._settings = settings
-        self._anchor = Anchor.by_default(ledger.run, secure_noise=settings.secure_noise)
-        self._anchor.check(ledger)
-        self._release = ReleaseRecord.of(plan.mechanism, settings.seed)
-        self._counts = earlier.counts(plan.rounds, _MOST_COUNTS)
-        self._curve = self._planned(self._counts.tolist())
+    Attributes:
+        settings: its privacy settings.
+        plan: the plan of its rounds.
+        computed_from: what its releases are computed from, JSON-ready, to which the ledger is bound; its ``settings``
+            are recorded.
+        earlier: the releases on which its initial model rests, which every ε counts.
+    """
+
+    settings: PrivateSettings
+    plan: PrivacyPlan
+    computed_from: Mapping[str, Any]
+    earlier: Earlier = field(default_factory=Earlier)
+
+    @property
+    def anchor(self) -> AnchorSetting:
+        """Return where the head of the ledger is kept besides: in the user's state folder, for secure noise alone."""
+        return AnchorSetting(None, self.settings.secure_noise)
+
+
+class AppRun:
+    """Hold the open folder of a run of a Flower app; build it with :meth:`begin` or :meth:`resume`.
+
+    Attributes:
+        folder: its files.
+        plan: its plan.
+        noise_key: part of the key of its seeded noise.
+        resumed_from: the checkpoint after which it goes on; None for a run that begins.
+        last_row: the last row of its metrics.
+    """
+
+    def __init__(self, run: OpenRun, training: AppTraining) -> None:
+        self.folder = run.folder
+        self.plan = training.plan
+        self.noise_key = run.noise_key
+        self.resumed_from = run.checkpoint
         self.last_row: dict[str, Any] = {}
+        self._run = run
+        self._ledger = run.ledger
+        self._settings = training.settings
+        self._earlier = training.earlier
+        self._release = ReleaseRecord.of(self.plan.mechanism, self._settings.seed)
+        self._counts = self._earlier.counts(self.plan.rounds, _MOST_COUNTS)
+        self._curve = self._planned(self._counts.tolist())
 
     @classmethod
     @owner_only()
-    def begin(
-        cls,
-        path: Path,
-        settings: PrivateSettings,
-        plan: PrivacyPlan,
-        computed_from: Mapping[str, Any],
-        earlier: Earlier | None = None,
-    ) -> AppRun:
+    def begin(cls, path: Path, training: AppTraining) -> AppRun:
         """Claim the folder ``path``, new or empty, and start the run's record.
-
-        Args:
-            path: of the folder.
-            settings: of the run.
-            plan: of the run.
-            computed_from: what its releases are computed from, JSON-ready, to which the ledger is bound; its
-                ``settings`` are recorded.
-            earlier: the releases on which its initial model rests, which every ε counts; None for none.
 
         Raises:
             ResultsError: the folder is not empty, or cannot be written.
         """
-        claim, earlier = RunClaim.claim(path), earlier or Earlier()
+        plan, earlier = training.plan, training.earlier
+        claim = RunClaim.claim(path)
         try:
-            run = {"strategy": plan.mechanism.strategy, **computed_from["settings"]}
-            config = {"app": APP, "run": run, "plan": plan.record()}
-            folder = RunFolder.create(path, config=config, environment=environment.describe())
-            ledger = Ledger.create(path, earlier.heads)
-            model_files.write_ancestors(path, earlier.lineage)
-            computation = Computation(computed_from)
-            computation.write(path)
-            ledger.bind(computation.digest)
-            return cls(folder, claim, ledger, settings, plan, computation, earlier)
+            settings = {"strategy": plan.mechanism.strategy, **training.computed_from["settings"]}
+            config = {"app": APP, "run": settings, "plan": plan.record()}
+            run = OpenRun.begin(claim, config, earlier.lineage, earlier.heads, training.anchor)
+            run.bind(training.computed_from)
+            return cls(run, training)
         except BaseException:
             claim.discard()
             raise
 
     @classmethod
     @owner_only()
-    def resume(
-        cls,
-        path: Path,
-        settings: PrivateSettings,
-        plan: PrivacyPlan,
-        computed_from: Mapping[str, Any],
-        earlier: Earlier | None = None,
-    ) -> tuple[AppRun, Checkpoint | None]:
-        """Open a stopped run; return it with its last checkpoint, None if it stopped before its first round.
+    def resume(cls, path: Path, training: AppTraining) -> AppRun:
+        """Open a stopped run.
 
         A run with a checkpoint goes on from there, whatever the initial model is now: an app may begin with a random
         one, and the run stays bound to its first.
 
         Args:
             path: of the folder.
-            settings: of the run, as when it began.
-            plan: of the run, as when it began.
-            computed_from: what its releases would be computed from now.
-            earlier: the releases on which its initial model rests, as its folder keeps them; None for none.
+            training: as when the run began.
 
         Raises:
             ResultsError: it is not such a run, is finished, is at work in another process, or would compute other
@@ -333,19 +325,16 @@ class AppRun:
             raise ResultsError(f"{path}: is no run of a Flower app; allowed: such a run, or a new folder")
         if folder.finished:
             raise ResultsError(f"{path}: the run is finished ({folder.last_round} rounds); allowed: a new folder")
-        claim, earlier = RunClaim.hold(path), earlier or Earlier()
+        claim = RunClaim.hold(path)
         try:
-            computation, checkpoint = Computation.read(path), Checkpoint.read(path / "checkpoint")
-            first = {} if checkpoint is None else {_INITIAL: computation.parts.get(_INITIAL)}
-            computation.check({**computed_from, **first}, path)
-            ledger = Ledger.open(path)
-            earlier.check_ledger(ledger)
-            run = cls(folder, claim, ledger, settings, plan, computation, earlier)
-            run._check(checkpoint)
-            last = -1 if checkpoint is None else checkpoint.server_round
+            opened = OpenRun.resume(claim, folder, training.anchor)
+            training.earlier.check_ledger(opened.ledger)
+            opened.bind(training.computed_from, as_begun=() if opened.checkpoint is None else (_INITIAL,))
+            run = cls(opened, training)
+            last = -1 if opened.checkpoint is None else opened.checkpoint.server_round
             folder.truncate_metrics(after_round=last)
             run.last_row = next(reversed(rows_of(path, last)), {})  # of a run that has only its result left to write
-            return run, checkpoint
+            return run
         except BaseException:
             claim.release()
             raise
@@ -360,19 +349,10 @@ class AppRun:
             server_round: the round, from 1.
             total: a keyed hash of the sum; empty for secure noise.
 
-        Raises:
-            LedgerError: the release must not be recorded.
-            ResultsError: the run has a budget, and the round was released with another sum before a crash.
+        Raises as :meth:`OpenRun.record_release`.
         """
-        repeated = not self._settings.secure_noise and self._ledger.is_repeated(server_round, total)
-        if repeated and self._settings.epsilon_budget is not None:
-            raise ResultsError(
-                f"{self.folder.path}: round {server_round} has another sum than the one released before the run "
-                "stopped (a node failed); allowed under epsilon_budget: the same sum"
-            )
-        self._anchor.check(self._ledger)
-        self._ledger.record_release(self._release, server_round, total)
-        self._anchor.write(self._ledger)
+        one_sum = self._settings.epsilon_budget is not None
+        self._run.record_release(self._release, server_round, total, one_sum=one_sum)
         return total
 
     def epsilon(self) -> float:
@@ -405,17 +385,9 @@ class AppRun:
         self.last_row = {"round": server_round, **spent, **figures}
         self.folder.append_metrics(self.last_row)
 
-    @owner_only()
     def checkpoint(self, server_round: int, vector: Floats, state: Mapping[str, Floats]) -> None:
-        """Replace the checkpoint by the state after ``server_round``.
-
-        Args:
-            server_round: the round that ended.
-            vector: the model, float32 or float64 (d,).
-            state: the server's arrays, by name.
-        """
-        heads = {"ledger": self._ledger.head, "folder": self.folder.head()}
-        Checkpoint(server_round, vector, state, **heads).write(self.folder.path / "checkpoint")
+        """Replace the checkpoint, as :meth:`OpenRun.write_checkpoint` does."""
+        self._run.write_checkpoint(server_round, vector, state)
 
     @owner_only()
     def finish(self, stopped: str, enrolled: int, measured: list[str], warnings: list[str]) -> None:
@@ -452,7 +424,7 @@ class AppRun:
 
     def close(self) -> None:
         """Unlock the folder."""
-        self._claim.release()
+        self._run.close()
 
     def _epsilon_after(self, releases: int) -> float:
         """Return ε after that many releases, those of the ledger among them, and after those before the run."""
@@ -469,9 +441,3 @@ class AppRun:
     def _planned(self, rounds: list[int]) -> npt.NDArray[np.float64]:
         """Return ε after each number of rounds of the plan, and after those before the run."""
         return self._earlier.epsilon_curve(self.plan, USER_METRIC, USER_UNIT, rounds)
-
-    def _check(self, checkpoint: Checkpoint | None) -> None:
-        """Check that ledger and metrics still have what a checkpoint knows of."""
-        if checkpoint is not None:
-            self._ledger.check_head(checkpoint.ledger)
-            self.folder.check_head(checkpoint.folder)

@@ -34,13 +34,13 @@ from flwr.supercore.utils import get_flwr_home
 
 from fl_sim.engines.grids import AttendedGrid
 from fl_sim.flower import private_messages
-from fl_sim.flower.app_run import AppRun, PrivateSettings, earlier_of, earlier_of_record, keep_digest
+from fl_sim.flower.app_run import AppRun, AppTraining, PrivateSettings, earlier_of, earlier_of_record, keep_digest
 from fl_sim.flower.enrolled_nodes import EnrolledNodes
 from fl_sim.flower.private_messages import ArrayLayout, PrivateRound
 from fl_sim.flower.server_step import step_of
 from fl_sim.formats import format_delta, format_epsilon, printable
 from fl_sim.storage import environment
-from fl_sim.storage.ledger_check import RELEASE_FORMAT, digest_of, noise_digest
+from fl_sim.storage.open_run import RELEASE_FORMAT, digest_of, noise_digest
 from fl_sim.storage.run_folder import default_run_path
 from fl_sim.strategies.aggregation import Asked, BoundedSumStrategy, Federation, RoundParts, RoundTally
 from fl_sim.strategies.mechanism import PrivacyPlan
@@ -277,22 +277,20 @@ class UserLevelDifferentialPrivacy(Strategy):
 
     def _begin(self, initial: ArrayRecord, rounds: int, config: ConfigRecord) -> tuple[int, ArrayRecord]:
         """Begin or resume the training; return its next round, 0 for the initial model, and the model before it."""
-        layout, checkpoint = ArrayLayout.of(initial), None
+        layout = ArrayLayout.of(initial)
         if self._resume:
             earlier = earlier_of_record(self.folder)
         else:
             earlier = earlier_of(self.folder, _model_digest(layout, initial), self.settings.seed)
         plan = self.settings.plan(rounds, earlier)
-        parts = self._computed_from(layout, initial, plan, config)
-        if self._resume:
-            run, checkpoint = AppRun.resume(self.folder, self.settings, plan, parts, earlier)
-        else:
-            run = AppRun.begin(self.folder, self.settings, plan, parts, earlier)
+        training = AppTraining(self.settings, plan, self._computed_from(layout, initial, plan, config), earlier)
+        run = AppRun.resume(self.folder, training) if self._resume else AppRun.begin(self.folder, training)
         self._training = _Training(run, layout, self._round_of(plan, run))
         for warning in self._warnings():
             log.warning("fl-sim: %s", warning)
         log.info("fl-sim: results go to %s", self.folder)
         self._step.prepare(layout.size, rounds)
+        checkpoint = run.resumed_from
         if checkpoint is None:
             return 0, initial
         self._step.restore(checkpoint.optimizer)

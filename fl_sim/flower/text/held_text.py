@@ -50,7 +50,7 @@ from fl_sim.data_prep.store.encode import EncodedSplit, encode_split
 from fl_sim.data_prep.store.manifest import comparable
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.formats import printable
-from fl_sim.storage.ledger_check import RELEASE_FORMAT, digest_of
+from fl_sim.storage.open_run import RELEASE_FORMAT, digest_of
 from fl_sim.strategies.messages import array_view
 
 ENROL_ACTION = "enrol_text"

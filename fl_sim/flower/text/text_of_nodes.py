@@ -60,7 +60,7 @@ from fl_sim.flower.text.held_text import (
     packed,
     tokenizer_digest,
 )
-from fl_sim.storage.ledger_check import RELEASE_FORMAT, digest_of
+from fl_sim.storage.open_run import RELEASE_FORMAT, digest_of
 from fl_sim.strategies.aggregation import Federation, Shard
 from fl_sim.strategies.client_rules import ClientRule
 

@@ -18,7 +18,7 @@ from fl_sim.engines import simulation
 from fl_sim.experiments import run_record
 from fl_sim.experiments.run_record import Record
 from fl_sim.files import sha256_of_json
-from fl_sim.storage.ledger_check import NOT_RELEASED, released_settings
+from fl_sim.storage.open_run import NOT_RELEASED, released_settings
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency

@@ -26,7 +26,7 @@ from fl_sim.experiments.entity_report import (
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.experiments.run_record import computed_from, describe
-from fl_sim.storage.ledger_check import Computation
+from fl_sim.storage.open_run import Computation
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound

@@ -48,7 +48,7 @@ def breaks(*args: object, **settings: object) -> None:
 @pytest.mark.parametrize(
     "part",
     ["run_inputs.Corpus.open", "experiment.plan_run", "experiment.build_model", "training_text.encode_split",
-     "experiment.environment.describe", "experiment.Ledger.create", "experiment.BoundedSumStrategy"],
+     "run_record.environment.describe", "run_record.OpenRun.begin", "experiment.BoundedSumStrategy"],
 )  # fmt: skip
 def test_whatever_fails_leaves_everything_as_it_was(
     part: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

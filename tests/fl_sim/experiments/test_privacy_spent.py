@@ -10,6 +10,9 @@ import pytest
 from fl_sim.config import RunConfig
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from fl_sim.experiments.privacy_spent import PrivacySpent
+from fl_sim.storage.model_files import Lineage
+from fl_sim.storage.open_run import NO_ANCHOR, AnchorSetting, OpenRun
+from fl_sim.storage.run_claim import RunClaim
 from fl_sim.strategies.accounting.attack_success import largest_true_positive_rate
 from fl_sim.strategies.ledger import Ledger, epsilon_of, epsilon_of_any
 from tests.fl_sim.ownerships import village
@@ -22,8 +25,9 @@ SETTINGS: dict[str, Any] = {
 
 def spent_by(folder: Path, **changes: Any) -> tuple[PrivacySpent, Ledger, Planned]:
     config = RunConfig.from_mapping(SETTINGS | changes)
-    planned, ledger = plan_run(config, village()), Ledger.create(folder)
-    return PrivacySpent(ledger, config, planned), ledger, planned
+    planned, kept = plan_run(config, village()), AnchorSetting(NO_ANCHOR, secure_noise=False)
+    run = OpenRun.begin(RunClaim.claim(folder), {}, Lineage(), [], kept)
+    return PrivacySpent(run, config, planned), run.ledger, planned
 
 
 def test_every_line_states_the_bounds_of_the_plan(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from fl_sim.flower import app_run
-from fl_sim.flower.app_run import USER, AppRun, PrivateSettings
-from fl_sim.storage.ledger_check import Computation
+from fl_sim.flower.app_run import USER, AppRun, AppTraining, PrivateSettings
+from fl_sim.storage.open_run import Computation
 from fl_sim.storage.run_folder import ResultsError, rows_of
 from fl_sim.strategies.ledger import Ledger, LedgerError, epsilon_of
 
@@ -21,11 +21,13 @@ SECURE = replace(SETTINGS, seed=None)
 
 
 def _begun(folder: Path, settings: PrivateSettings = SETTINGS, rounds: int = 10) -> AppRun:
-    return AppRun.begin(folder, settings, settings.plan(rounds), {"settings": {}})
+    run = AppRun.begin(folder, AppTraining(settings, settings.plan(rounds), {"settings": {}}))
+    run.checkpoint(0, np.zeros(3, np.float32), {})
+    return run
 
 
 def _resumed(folder: Path, settings: PrivateSettings = SETTINGS, rounds: int = 10) -> AppRun:
-    return AppRun.resume(folder, settings, settings.plan(rounds), {"settings": {}})[0]
+    return AppRun.resume(folder, AppTraining(settings, settings.plan(rounds), {"settings": {}}))
 
 
 def _released(run: AppRun, *rounds: int, total: str = "5a17") -> None:

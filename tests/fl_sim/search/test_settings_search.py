@@ -23,7 +23,7 @@ from fl_sim.search.settings_search import PrivateRun, PublicText, Search, Tried,
 from fl_sim.search.sweep import DONE, FAILED, Ending
 from fl_sim.settings_origin import Origin
 from fl_sim.stop_signals import stops_handled_by
-from fl_sim.storage.ledger_check import released_settings
+from fl_sim.storage.open_run import released_settings
 from fl_sim.storage.run_folder import INTERRUPTED, ResultsError
 from tests import tiny
 

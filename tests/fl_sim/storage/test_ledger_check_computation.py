@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fl_sim.storage.ledger_check import Computation, noise_key
+from fl_sim.storage.open_run import Computation, noise_key
 from fl_sim.storage.run_folder import ResultsError
 
 PARTS: dict[str, Any] = {"settings": {"seed": 0, "server.learning_rate": 0.1}, "corpus": "0a1b", "initial_model": "ff"}
