@@ -25,7 +25,6 @@ it has another entry, and noise from a stream that the hash names. No two sums h
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import os
@@ -334,10 +333,6 @@ class Ledger:
         """Return whether seeded noise was already added to another sum of a round than that with the hash ``total``."""
         before = self._sums.get(server_round, [])
         return bool(before) and total not in before
-
-    def recorder(self, terms: ReleaseRecord) -> Callable[[int, str], str]:
-        """Return :meth:`record_release` as a function of round and sum alone, for a strategy to call."""
-        return functools.partial(self.record_release, terms)
 
     def record_release(self, terms: ReleaseRecord, server_round: int, total: str = "") -> str:
         """Record that ``server_round`` is about to be released; the entry is on disk when this returns.

@@ -25,6 +25,7 @@ from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.plan.lineage import earlier_of_record
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from fl_sim.experiments.run_inputs import declared_names, open_corpus
+from fl_sim.files import json_object, replace_file
 from fl_sim.storage import environment
 from fl_sim.storage.open_run import (
     COMPUTATION_FILE,
@@ -37,7 +38,7 @@ from fl_sim.storage.open_run import (
     released_settings,
 )
 from fl_sim.storage.run_claim import RunClaim
-from fl_sim.storage.run_folder import ResultsError, RunFolder, replace_file
+from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.registry import STRATEGIES
 
@@ -164,7 +165,7 @@ def read_order(folder: RunFolder) -> int | None:
     if not file.exists():
         return None
     try:
-        return int(json.loads(file.read_bytes())["seed"])
+        return int(json_object(file.read_bytes())["seed"])
     except (ValueError, TypeError, KeyError) as error:
         raise ResultsError(f"{file}: is corrupt ('seed' is expected)") from error
 

@@ -1,10 +1,7 @@
 """The model files of a run: their checksums, and the lineage kept beside the weights.
 
-A ledger says what was released; the checksums say that the weights in the folder are those. Like the ledger's hashes
-they detect a change, not an adversary who can also rewrite the result.
-
-Checksums stand in the run's result beside the head of its ledger. The lineage is the ledgers of all runs that trained
-the model.
+A ledger says what was released; the checksums, in the run's result beside the head of its ledger, say that the weights
+in the folder are those. The lineage is the ledgers of all runs that trained the model.
 
     lineage/lineage.json          heads of the ledgers (oldest first), checksums of the model's files, its own hash
     lineage/owner.json            private: the corpus and the contribution bounds of every run
@@ -30,7 +27,6 @@ True
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import shutil
@@ -42,9 +38,9 @@ from typing import Any
 
 from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY
 from fl_sim.clients.models.model_names import AWD_LSTM
-from fl_sim.files import read_bytes, sha256_of
-from fl_sim.storage.run_folder import ResultsError, decode, encode, replace_file
-from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError
+from fl_sim.files import json_object, read_bytes, replace_file, sha256_of, sha256_of_json
+from fl_sim.storage.run_folder import ResultsError, decode, encode
+from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError, LedgerHead
 
 KEY = "model_files"
 """Key of the checksums in result.json."""
@@ -54,7 +50,17 @@ CARD = "README.md"
 """The model card, which its owner may edit: no checksum has it, and no ε is read from it."""
 
 LINEAGE = "lineage"
-"""Folder of the lineage in a model's folder (fl_sim.storage.model_files), which has hashes of its own."""
+"""Folder of the lineage in a model's folder, which has hashes of its own."""
+
+ANCESTORS = "ancestors"
+"""Folder of the same files in the folder of a run that starts from a trained model."""
+
+PRETRAINING = "pretraining.json"
+"""Record that ``fl-sim pretrain`` writes: its text is public, so its models have no lineage."""
+
+_INDEX, _OWNER = "lineage.json", "owner.json"
+_MARK = "fl_sim_trained"
+_MARKED = ("spec.json", "config.json")
 
 
 def checksums(folder: Path) -> dict[str, str]:
@@ -64,8 +70,8 @@ def checksums(folder: Path) -> dict[str, str]:
 
 
 def changed(expected: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
-    """Return the files whose checksums differ, sorted; earlier versions had one of the card, which does not count."""
-    names = sorted((expected.keys() | actual.keys()) - {CARD})
+    """Return the files whose checksums differ, sorted."""
+    names = sorted(expected.keys() | actual.keys())
     return [name for name in names if expected.get(name) != actual.get(name)]
 
 
@@ -87,21 +93,6 @@ def check(folder: Path, result: Mapping[str, Any]) -> None:
         raise ResultsError(
             f"{folder / wrong[0]}: is not the file that the run wrote; no ε of the run covers this model"
         )
-
-
-FOLDER = LINEAGE
-"""Folder of the lineage in a model's folder."""
-
-ANCESTORS = "ancestors"
-"""Folder of the same files in the folder of a run that starts from a trained model."""
-
-PRETRAINING = "pretraining.json"
-"""Record that ``fl-sim pretrain`` writes: its text is public, so its models have no lineage."""
-
-FORMAT = 1
-_INDEX, _OWNER = "lineage.json", "owner.json"
-_MARK = "fl_sim_trained"
-_MARKED = ("spec.json", "config.json")
 
 
 class LineageError(ResultsError):
@@ -154,14 +145,13 @@ def read_model(folder: Path) -> Lineage:
 
 def _read_one(folder: Path) -> Lineage:
     """Return the lineage in a model's folder, that of a frozen model under it left out."""
-    if not (folder / FOLDER).is_dir():
+    kept = folder / LINEAGE
+    if not kept.is_dir():
         if _is_trained(folder):
-            raise LineageError(
-                f"{folder / FOLDER}: is missing; what the runs that trained this model released is not known"
-            )
+            raise LineageError(f"{kept}: is missing; what the runs that trained this model released is not known")
         return Lineage()
-    lineage, index = _read(folder / FOLDER)
-    for name in changed(index["weights"], _weights(folder)):
+    lineage, weights = _read(kept)
+    for name in changed(weights, checksums(folder)):
         raise LineageError(f"{folder / name}: is not the file that its run wrote; no ε is known for this model")
     return lineage
 
@@ -169,7 +159,7 @@ def _read_one(folder: Path) -> Lineage:
 def readable_ledgers(folder: Path) -> list[Ledger]:
     """Return the ledgers that are left in the lineage of the model in ``folder``, even if others are lost."""
     ledgers = []
-    for file in sorted(folder.glob(f"{FOLDER}/*/{LEDGER_FILE}")):
+    for file in sorted(folder.glob(f"{LINEAGE}/*/{LEDGER_FILE}")):
         with suppress(LedgerError):
             ledgers.append(Ledger.read(file.parent))
     return ledgers
@@ -180,9 +170,9 @@ def write_model(folder: Path, lineage: Lineage) -> None:
     for file in (folder / name for name in _MARKED):
         content = _object(file) if file.is_file() else {}
         if content and not _is_own_format(content):
-            replace_file(file, json.dumps(content | {_MARK: True}, indent=2).encode() + b"\n")
-    shutil.rmtree(folder / FOLDER, ignore_errors=True)
-    _write(folder / FOLDER, lineage, _weights(folder))
+            _write_object(file, content | {_MARK: True})
+    shutil.rmtree(folder / LINEAGE, ignore_errors=True)
+    _write(folder / LINEAGE, lineage, checksums(folder))
 
 
 def read_ancestors(folder: Path) -> Lineage:
@@ -210,7 +200,7 @@ def ancestor_ledgers(ledger: Ledger) -> list[Ledger]:
     for head in ledger.ancestors:
         ancestor = Ledger.read(ledger.folder / ANCESTORS / _name_of(head["run"], ledger.folder))
         if ancestor.run != head["run"]:
-            raise LedgerError(f"{ancestor.folder / LEDGER_FILE}: is not the ledger of the run {head['run']}")
+            raise LedgerError(f"{ancestor.file}: is not the ledger of the run {head['run']}")
         ancestor.check_head(head)
         kept.append(ancestor)
     return kept
@@ -228,33 +218,31 @@ def _merged(first: Lineage, second: Lineage) -> Lineage:
     return Lineage(tuple(known.values()), bool(lost), common)
 
 
-def _read(folder: Path) -> tuple[Lineage, dict[str, Any]]:
-    """Return a lineage and the content of its lineage.json."""
+def _read(folder: Path) -> tuple[Lineage, dict[str, str]]:
+    """Return a lineage, and the checksums of the model's files that its index has."""
     index = _object(folder / _INDEX)
-    stated = index.pop("hash", None)
-    if stated != _digest(_canonical(index)) or index.get("format") != FORMAT:
+    if index.pop("hash", None) != sha256_of_json(index):
         raise LineageError(f"{folder / _INDEX}: was changed, or is of another version of fl-sim")
     if not (folder / _OWNER).is_file():
         raise LineageError(f"{folder / _OWNER}: is missing; without it no ε of two trainings can be computed")
-    if _digest(read_bytes(folder / _OWNER)) != index["owner"]:
-        raise LineageError(f"{folder / _OWNER}: was changed")
     owner = decode(_object(folder / _OWNER))
     try:
-        heads = [(_name_of(head["run"], folder), head) for head in index["runs"]]
-        ancestors = [_ancestor(_read_ledger(folder / run, head), owner["runs"][run]) for run, head in heads]
-        return Lineage(tuple(ancestors), index["lost"], tuple(owner["lost_apart_from"])), index
+        if sha256_of(folder / _OWNER) != index["owner"]:
+            raise LineageError(f"{folder / _OWNER}: was changed")
+        ancestors = []
+        for head in index["runs"]:
+            ledger = _read_ledger(folder / _name_of(head["run"], folder), head)
+            values = owner["runs"][ledger.run]
+            ancestors.append(Ancestor(ledger, values["corpus"], values["units"], tuple(values["apart_from"])))
+        return Lineage(tuple(ancestors), index["lost"], tuple(owner["lost_apart_from"])), index["weights"]
     except (KeyError, TypeError) as error:
         raise LineageError(f"{folder}: is corrupt (it lacks {error})") from error
 
 
-def _ancestor(ledger: Ledger, values: Mapping[str, Any]) -> Ancestor:
-    return Ancestor(ledger, str(values["corpus"]), dict(values["units"]), tuple(values["apart_from"]))
-
-
-def _read_ledger(folder: Path, head: Mapping[str, Any]) -> Ledger:
+def _read_ledger(folder: Path, head: LedgerHead) -> Ledger:
     ledger = Ledger.read(folder)
     if ledger.head != head:
-        raise LineageError(f"{folder / LEDGER_FILE}: is not the ledger that {folder.parent / _INDEX} names")
+        raise LineageError(f"{ledger.file}: is not the ledger that {folder.parent / _INDEX} names")
     return ledger
 
 
@@ -269,29 +257,27 @@ def _write(folder: Path, lineage: Lineage, weights: Mapping[str, str]) -> None:
         _read_ledger(own, ancestor.ledger.head)
     runs = {a.ledger.run: {"corpus": a.corpus, "units": a.units, "apart_from": a.apart_from} for a in lineage.ancestors}
     # With the salt, the hash of this file in lineage.json does not tell which corpus it was.
-    owner = {"salt": secrets.token_hex(16), "runs": runs, "lost_apart_from": lineage.lost_apart_from}
-    content = json.dumps(encode(owner), indent=2).encode() + b"\n"
-    replace_file(folder / _OWNER, content)
+    _write_object(
+        folder / _OWNER,
+        encode({"salt": secrets.token_hex(16), "runs": runs, "lost_apart_from": lineage.lost_apart_from}),
+    )
     index = {
-        "format": FORMAT,
         "runs": [ancestor.ledger.head for ancestor in lineage.ancestors],
         "lost": lineage.lost,
         "weights": dict(weights),
-        "owner": _digest(content),
+        "owner": sha256_of(folder / _OWNER),
     }
-    index["hash"] = _digest(_canonical(index))
-    replace_file(folder / _INDEX, json.dumps(index, indent=2).encode() + b"\n")
+    _write_object(folder / _INDEX, index | {"hash": sha256_of_json(index)})
 
 
-def _weights(folder: Path) -> dict[str, str]:
-    """Return the checksum of every file of the model, its card and its lineage left out."""
-    return checksums(folder)
+def _write_object(file: Path, values: Mapping[str, Any]) -> None:
+    replace_file(file, json.dumps(values, indent=2).encode() + b"\n")
 
 
 def _is_trained(folder: Path) -> bool:
     """Return whether fl_sim saved the model in ``folder`` after training it on a corpus, as far as its files tell.
 
-    A ``spec.json`` alone is enough, because runs of earlier versions set no mark.
+    A file that fl_sim alone writes needs no mark.
     """
     contents = [_object(folder / name) for name in _MARKED if (folder / name).is_file()]
     if any(content.get(_MARK) for content in contents):
@@ -321,19 +307,8 @@ def _name_of(run: Any, folder: Path) -> str:
 
 def _object(file: Path) -> dict[str, Any]:
     try:
-        values = json.loads(read_bytes(file))
+        return json_object(read_bytes(file))
     except FileNotFoundError as error:
         raise LineageError(f"{file}: is missing") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise LineageError(f"{file}: is corrupt (no JSON object)") from error
-    if not isinstance(values, dict):
-        raise LineageError(f"{file}: is corrupt (no JSON object)")
-    return values
-
-
-def _canonical(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

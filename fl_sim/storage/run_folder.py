@@ -73,7 +73,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from fl_sim.files import MOST_LOG_BYTES, naming, owner_only, read_bytes, replace_file
+from fl_sim.files import MOST_LOG_BYTES, json_object, naming, owner_only, read_bytes, replace_file
 from fl_sim.formats import nonzero
 
 if TYPE_CHECKING:
@@ -453,16 +453,13 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = decode(json.loads(read_bytes(path)))
+        return {name: decode(value) for name, value in json_object(read_bytes(path)).items()}
     except FileNotFoundError as error:
         raise ResultsError(f"{path}: is missing; the run folder is incomplete") from error
     except json.JSONDecodeError as error:
         raise ResultsError(f"{path}, line {error.lineno}: is corrupt ({error.msg})") from error
     except (ValueError, RecursionError) as error:  # not UTF-8, or numbers or nesting beyond Python's limits
-        raise ResultsError(f"{path}: is corrupt (not UTF-8, or no JSON of a run)") from error
-    if not isinstance(value, dict):
-        raise ResultsError(f"{path}: is corrupt (a JSON object is expected)")
-    return value
+        raise ResultsError(f"{path}: is corrupt (not UTF-8, or no JSON object of a run)") from error
 
 
 class _Sums(dict[str, list[float]]):
@@ -538,10 +535,10 @@ def _read_rows(path: Path) -> tuple[list[dict[str, Any]], str | None]:
 
 def _parse_row(line: bytes, path: Path, number: int, earlier: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     try:
-        row = decode(json.loads(line))
-    except (ValueError, RecursionError) as error:  # no JSON, or no UTF-8
+        row: dict[str, Any] = decode(json_object(line))
+    except (ValueError, RecursionError) as error:
         raise ResultsError(f"{path}, line {number}: is corrupt (no JSON object)") from error
-    if not isinstance(row, dict) or not _is_round(row.get("round")):
+    if not _is_round(row.get("round")):
         raise ResultsError(f"{path}, line {number}: is corrupt (no object with an integer 'round')")
     if earlier and row["round"] <= earlier[-1]["round"]:
         before = earlier[-1]["round"]

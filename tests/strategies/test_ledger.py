@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ def test_a_round_is_on_disk_before_its_noise_is_drawn(
             return add(*arguments)
 
         monkeypatch.setattr(aggregation, name, noisy)
-    run_rounds(PLAN, rounds=3, before_release=ledger.recorder(SECURE if secure else SEEDED), secure_noise=secure)
+    run_rounds(
+        PLAN, rounds=3, before_release=partial(ledger.record_release, SECURE if secure else SEEDED), secure_noise=secure
+    )
     assert known == [1, 2, 3]
     assert [entry.round for entry in ledger.entries] == [1, 2, 3]
 
@@ -103,7 +106,7 @@ def test_what_cannot_be_written_down_is_not_released(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        run_rounds(PLAN, before_release=ledger.recorder(SEEDED))
+        run_rounds(PLAN, before_release=partial(ledger.record_release, SEEDED))
     assert drawn == []
 
 
