@@ -359,7 +359,7 @@ def _write(
             "sources": part.manifest.sources,
             "settings": settings,
             "tagger": part.manifest.tagger,
-            "sought_labels": corpus.sought_labels(part),
+            "sought_labels": part.manifest.sought_labels,
             "identity": rewriter.identity,
         }
         if number == 0:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -223,13 +222,6 @@ class Corpus:
         return table.assign(
             users=contributions.users, sentences=contributions.sentences, max_per_user=contributions.max_per_user
         )
-
-    def sought_labels(self, part: Part) -> frozenset[str]:
-        """Return the labels that were looked for in a part of the corpus; of an old one, those of all mentions."""
-        if part.manifest.sought_labels is not None:
-            return frozenset(part.manifest.sought_labels)
-        columns = [self._read(split, "entities", ["labels"]).column("labels") for split in self.splits]
-        return frozenset(label for column in columns for label in pc.unique(pc.list_flatten(column)).to_pylist())
 
     def known_ids(self, split: str) -> KnownIds | None:
         """Return the ids of the users and entities of ``split`` by their keys; None if there is no such split."""

@@ -54,8 +54,7 @@ class Manifest(_Strict):
         sources: size and checksum of each source file, by its name, never its path.
         settings: how the sources were read.
         tagger: what marked the entities.
-        sought_labels: every label that the tagger can give and that counts, and those of the mentions, sorted; None in
-            a corpus of an earlier version.
+        sought_labels: every label that the tagger can give and that counts, and those of the mentions, sorted.
         tools: versions.
         classes: the names that targets index, sorted; empty in a corpus without classes.
         notes: counts of bad text, by :class:`fl_sim.data_prep.readers.cleaning.Note`.
@@ -72,7 +71,7 @@ class Manifest(_Strict):
     sources: dict[str, FileRecord]
     settings: dict[str, Any]
     tagger: dict[str, str]
-    sought_labels: tuple[str, ...] | None = None
+    sought_labels: tuple[str, ...]
     tools: dict[str, str]
     classes: tuple[str, ...] = ()
     notes: dict[str, int] = {}

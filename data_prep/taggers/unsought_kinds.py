@@ -36,7 +36,7 @@ def unsought_kinds(corpus: Corpus) -> tuple[str, ...]:
     A kind was looked for if the tagger can give a label of it, or a mention in the corpus has one: which labels gold
     marks can have is known from the marks alone.
     """
-    missing = {kind for part in corpus.parts for kind in unsought_among(_sought_labels(corpus, part))}
+    missing = {kind for part in corpus.parts for kind in unsought_among(_sought_labels(part))}
     return tuple(kind for kind in (*NAME_KINDS, *STRUCTURED_KINDS) if kind in missing)
 
 
@@ -49,9 +49,9 @@ def unsought_among(labels: Iterable[str]) -> tuple[str, ...]:
     return (*names, *forms)
 
 
-def _sought_labels(corpus: Corpus, part: Part) -> frozenset[str]:
+def _sought_labels(part: Part) -> frozenset[str]:
     """Return the labels of ``part``, with those of structured data: beside an unknown tagger they are not recorded."""
-    labels = corpus.sought_labels(part)
+    labels = frozenset(part.manifest.sought_labels)
     if comparable(part.manifest.tagger)[STRUCTURED] == OFF:
         return labels
     selection = Selection.parse(part.manifest.tagger.get("entities", "all"))

@@ -37,7 +37,7 @@ def make_nodes(corpus: Corpus, folder: Path, nodes: int) -> None:
             folder / f"node-{number}",
             name=f"node {number}",
             tagger=corpus.manifest.tagger,
-            sought_labels=corpus.manifest.sought_labels or (),
+            sought_labels=corpus.manifest.sought_labels,
             identity=Identity.of_corpus(corpus.manifest.settings),
         )
         print(f"{folder / f'node-{number}'}: {len(kept):,} users")

@@ -357,7 +357,7 @@ def _facts(corpus: Corpus, key: bytes, partition: int, model: LanguageModel, ini
         tokenizer=tokenizer_digest(model),
         release=RELEASE_FORMAT,
         preparation=json.dumps(prepared, sort_keys=True),
-        sought_labels=tuple(sorted(corpus.sought_labels(corpus.parts[0]))),
+        sought_labels=corpus.parts[0].manifest.sought_labels,
         warnings=corpus.warnings,
     )
 

@@ -72,7 +72,7 @@ def redraw(corpus: Corpus, out: Path, splits: Sequence[str], held_out: int, seed
         sources=manifest.sources,
         settings={**manifest.settings, "held_out_draw": drawn},
         tagger=manifest.tagger,
-        sought_labels=corpus.sought_labels(corpus.parts[0]),
+        sought_labels=corpus.parts[0].manifest.sought_labels,
         identity=Identity.of_corpus(corpus.manifest.settings).of_single_names(),
     )
 

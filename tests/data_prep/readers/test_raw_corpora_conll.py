@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_sim.data_prep.readers.iob import mentions_of_tags
 from fl_sim.data_prep.readers.raw_corpora import read_conll2003, read_conll_file
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError, Sentence
 
 SMALL = """-DOCSTART- -X- O O
 
@@ -29,9 +28,6 @@ Hull NNP I-NP I-LOC
 Rain NN I-NP O
 . . O O
 """
-
-LABELS = ("PER", "LOC", "ORG")
-ENTITIES = st.lists(st.tuples(st.sampled_from(LABELS), st.integers(1, 3), st.integers(0, 2)), max_size=6)
 
 
 def write(folder: Path, text: str, name: str = "eng.train") -> Path:
@@ -50,18 +46,6 @@ def test_documents_are_users_and_offsets_are_exact(tmp_path: Path) -> None:
     found = [(first.surface(mention), mention.label) for mention in first.mentions]
     assert found == [("Ada Byron", "PER"), ("Leeds", "PER"), ("Hull", "LOC")]
     assert sentences[1].mentions == ()
-
-
-@given(ENTITIES, st.sampled_from(["IOB1", "IOB2"]))
-def test_tags_give_back_the_entities_they_were_made_of(entities: list[tuple[str, int, int]], scheme: str) -> None:
-    tags: list[str] = []
-    expected = []
-    for label, length, gap in entities:
-        opens_with_b = scheme == "IOB2" or (tags and tags[-1][2:] == label)
-        expected.append(Mention(2 * len(tags), 2 * (len(tags) + length) - 1, label))
-        tags += [f"{'B' if opens_with_b else 'I'}-{label}", *[f"I-{label}"] * (length - 1), *["O"] * gap]
-    spans = [(2 * position, 2 * position + 1) for position in range(len(tags))]
-    assert mentions_of_tags(tags, spans) == tuple(expected)
 
 
 @given(st.lists(st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=6), min_size=1, max_size=8))

@@ -11,7 +11,7 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.taggers.tagger_registry import make_tagger, parse_names
+from fl_sim.data_prep.taggers.tagger_registry import make_tagger, parse_names, with_high_recall
 from tests.data_prep.plug_ins import imports_restored, install, write_page_code
 
 NAME = "my_tagger:WordListTagger"
@@ -98,7 +98,10 @@ def test_an_installed_tagger(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_forms_of_names() -> None:
     assert parse_names("a.b:C+rules+x:Y.Z") == ("a.b:C", "rules", "x:Y.Z")
     assert parse_names("spacy:models/en+de+rules") == ("spacy:models/en+de", "rules")
-    assert parse_names("spacy:en_core_web_sm+stanza") == ("spacy:en_core_web_sm", "stanza")
+    names = ("rules", "spacy:/a+b/c", "patterns", "spacy:en_x", "stanza:de")
+    assert parse_names("rules+spacy:/a+b/c+patterns+spacy:en_x+stanza:de") == names
+    assert parse_names(["rules+spacy:/a+b/c", "rules", "patterns+spacy:en_x", "stanza:de"]) == names
+    assert with_high_recall("rules+stanza") == ("rules", "stanza", "patterns")
 
 
 BAD = """

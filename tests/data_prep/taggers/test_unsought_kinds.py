@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
 from fl_sim.data_prep.deidentify import deidentify
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.store.manifest import MANIFEST_FILE
 from fl_sim.data_prep.taggers.tagger_registry import make_tagger
 from fl_sim.data_prep.taggers.unsought_kinds import STRUCTURED_KINDS, unsought_among, unsought_kinds
 
@@ -68,11 +66,3 @@ def test_a_part_without_is_named(tmp_path: Path) -> None:
 def test_a_deidentified_corpus_remembers(tmp_path: Path) -> None:
     corpus, _ = deidentify(corpus_of(tmp_path / "gold", "PER"), tmp_path / "out", "remove", 0)
     assert unsought_kinds(corpus) == ("organisations", "places", *FORMS)
-
-
-def test_a_corpus_of_an_earlier_version(tmp_path: Path) -> None:
-    folder = corpus_of(tmp_path / "old", "PER").path
-    manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
-    del manifest["sought_labels"]
-    (folder / MANIFEST_FILE).write_text(json.dumps(manifest), encoding="utf-8")
-    assert unsought_kinds(Corpus.open(folder, verify=True)) == ("organisations", "places", *FORMS)
