@@ -348,7 +348,7 @@ def draw_canaries(settings: CanarySettings, law: SecretLaw | None = None) -> Pla
             owner=owner,
             repetitions=repetitions,
             included=bool(_stream(settings.seed, "coin", number).random() < 0.5),
-            users=_users(number, repetitions if owner == "entity" else 1),
+            users=tuple(f"canary-{number:04d}-{user:02d}" for user in range(repetitions if owner == "entity" else 1)),
             before=_BEFORE[owner].format(name=name),
             name=name,
             secret=int(secrets[number]),
@@ -387,10 +387,6 @@ def apart(sentences: Iterable[Sentence], canaries: PlantedCanaries, identity: Id
         if sentence.mentions and any(key in keys for key, _ in identity.entities(sentence)):
             raise CorpusError("the source mentions a canary's entity; allowed: another --canary-seed")
         yield sentence
-
-
-def _users(number: int, count: int) -> tuple[str, ...]:
-    return tuple(f"canary-{number:04d}-{user:02d}" for user in range(count))
 
 
 def _stream(seed: int, purpose: str, number: int = 0) -> np.random.Generator:

@@ -330,7 +330,11 @@ def merge_overlapping(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
         else:
             hulls.append([mention])
         end = max(end, mention.end)
-    return tuple(_hull(mentions) for mentions in hulls)
+    longest = [max(hull, key=lambda m: (m.end - m.start, -m.start)) for hull in hulls]
+    return tuple(
+        Mention(hull[0].start, max(mention.end for mention in hull), long.label)
+        for hull, long in zip(hulls, longest, strict=True)
+    )
 
 
 def _all_sentences(corpus: Corpus) -> Iterator[Sentence]:
@@ -500,11 +504,6 @@ class _Recorder:
             for name in self._names.get(word, ()):
                 if words[position : position + len(name)] == name:
                     yield name
-
-
-def _hull(mentions: Sequence[Mention]) -> Mention:
-    longest = max(mentions, key=lambda m: (m.end - m.start, -m.start))
-    return Mention(mentions[0].start, max(mention.end for mention in mentions), longest.label)
 
 
 def _close_gaps(kept: list[str]) -> list[str]:

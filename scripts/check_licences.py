@@ -27,7 +27,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 NOTICE = ROOT / "THIRD_PARTY.md"
 BEGIN, END = "<!-- packages: begin -->", "<!-- packages: end -->"
-EXTRAS = ("lora", "minilm", "llm", "generate", "pii", "hf", "representations", "docs", "dev")
+EXTRAS = ("lora", "minilm", "llm", "pii", "hf", "representations", "docs", "dev")
 
 ALLOWED = frozenset(
     {"0BSD", "Apache-2.0", "BSD", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "CNRI-Python", "ISC"}

@@ -28,7 +28,6 @@ def lower_ends(pyproject: Path) -> list[str]:
         *project["dependencies"],
         *extras["text"],
         *extras["lora"],
-        *extras["generate"],
         *extras["hf"],
         *extras["pii"],
         *extras["test"],

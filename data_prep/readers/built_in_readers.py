@@ -12,15 +12,18 @@ A command line makes all of them, so whatever reads is imported in ``read``.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fl_sim.data_prep.readers.reader_registry import Reader
 
 if TYPE_CHECKING:
     from fl_sim.data_prep.readers.cleaning import Cleaning
     from fl_sim.data_prep.readers.raw_corpora import RawCorpus
-    from fl_sim.data_prep.readers.tables import TableOptions
+
+Options = TypeVar("Options")
 
 
 class Conll2003Reader(Reader):
@@ -55,8 +58,7 @@ class AgNewsReader(Reader):
         from fl_sim.data_prep.readers import raw_corpora
         from fl_sim.data_prep.readers.raw_corpora import AgNewsOptions
 
-        options = AgNewsOptions(args.text, args.split_sentences, args.max_users, args.seed)
-        return raw_corpora.ag_news(args.source, options, cleaning)
+        return raw_corpora.ag_news(args.source, _from_flags(AgNewsOptions, args), cleaning)
 
 
 class SecStandinReader(Reader):
@@ -92,8 +94,7 @@ class ShakespeareReader(Reader):
         from fl_sim.data_prep.readers import raw_corpora
         from fl_sim.data_prep.readers.raw_corpora import ShakespeareOptions
 
-        options = ShakespeareOptions(args.held_out, args.test_fraction, args.seed, args.split_sentences)
-        return raw_corpora.shakespeare(args.source, options, cleaning)
+        return raw_corpora.shakespeare(args.source, _from_flags(ShakespeareOptions, args), cleaning)
 
 
 class IobReader(Reader):
@@ -119,15 +120,7 @@ class IobReader(Reader):
         from fl_sim.data_prep.readers import raw_corpora
         from fl_sim.data_prep.readers.iob import IobOptions
 
-        options = IobOptions(
-            token_column=args.token_column,
-            tag_column=args.tag_column,
-            scheme=args.scheme,
-            sentences_per_user=args.sentences_per_user,
-            test_fraction=args.test_fraction,
-            seed=args.seed,
-        )
-        return raw_corpora.iob(args.source, options, cleaning)
+        return raw_corpora.iob(args.source, _from_flags(IobOptions, args), cleaning)
 
 
 class _TableReader(Reader):
@@ -141,8 +134,9 @@ class _TableReader(Reader):
 
     def read(self, args: argparse.Namespace, cleaning: Cleaning) -> RawCorpus:
         from fl_sim.data_prep.readers import raw_corpora
+        from fl_sim.data_prep.readers.tables import TableOptions
 
-        return raw_corpora.table(self.kind, args.source, _table_options(args), cleaning)
+        return raw_corpora.table(self.kind, args.source, _from_flags(TableOptions, args), cleaning)
 
 
 class JsonlReader(_TableReader):
@@ -188,10 +182,11 @@ class HuggingFaceReader(Reader):
     def read(self, args: argparse.Namespace, cleaning: Cleaning) -> RawCorpus:
         from fl_sim.data_prep.readers import raw_corpora
         from fl_sim.data_prep.readers.hugging_face import HfDataset
+        from fl_sim.data_prep.readers.tables import TableOptions
 
         splits = tuple(name.strip() for name in (args.splits or "").split(",") if name.strip())
         dataset = HfDataset(args.source, args.configuration, splits, args.revision)
-        return raw_corpora.hugging_face(dataset, _table_options(args), cleaning)
+        return raw_corpora.hugging_face(dataset, _from_flags(TableOptions, args), cleaning)
 
 
 class PreparedReader(Reader):
@@ -259,8 +254,6 @@ def _add_columns(parser: argparse.ArgumentParser) -> None:
     _add_split_sentences(parser, True)
 
 
-def _table_options(args: argparse.Namespace) -> TableOptions:
-    from fl_sim.data_prep.readers.tables import TableOptions
-
-    settings: dict[str, Any] = {name: getattr(args, name) for name in TableOptions.__dataclass_fields__}
-    return TableOptions(**settings)
+def _from_flags(options: Callable[..., Options], args: argparse.Namespace) -> Options:
+    """Return the options (a dataclass) whose fields are flags of the same names."""
+    return options(**{field.name: getattr(args, field.name) for field in fields(cast(Any, options))})

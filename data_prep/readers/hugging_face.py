@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +170,7 @@ def _rows(name: str, split: str, loaded: Any, options: TableOptions) -> Iterator
     if loaded.column_names is not None:
         require_columns(options.columns, list(loaded.column_names), f"{name}, split {split}")
         loaded = loaded.select_columns(options.columns)
-    class_name = _class_names(loaded, options.target_column)
+    classes = getattr((loaded.features or {}).get(options.target_column), "names", None)
     number = 0
     try:
         for batch in loaded.iter(batch_size=_ROWS_AT_ONCE):
@@ -181,23 +180,15 @@ def _rows(name: str, split: str, loaded: Any, options: TableOptions) -> Iterator
                 values = dict(zip(options.columns, cells, strict=True))
                 if options.entities_column is not None:
                     values[options.entities_column] = _as_list(values[options.entities_column])
-                if options.target_column is not None:
-                    values[options.target_column] = class_name(values[options.target_column])
+                if options.target_column is not None and classes:
+                    number_of_class = values[options.target_column]
+                    known = number_of_class is not None and number_of_class >= 0
+                    values[options.target_column] = classes[number_of_class] if known else None
                 yield f"{name}, split {split}, row {number}", {**values, _SPLIT: split}
     except CorpusError:
         raise
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, pa.ArrowException) as error:
         raise CorpusError(f"{name}, split {split}, after row {number}: cannot be read: {_reason(error)}") from error
-
-
-def _class_names(loaded: Any, column: str | None) -> Any:
-    """Return a function from a stored target to the name of its class."""
-    names = getattr((loaded.features or {}).get(column), "names", None)
-    return partial(_class_name, names) if names else lambda value: value
-
-
-def _class_name(names: list[str], value: int | None) -> str | None:
-    return None if value is None or value < 0 else names[value]
 
 
 def _as_list(entities: Any) -> Any:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from fl_sim.data_prep.readers.cleaning import Note, Reading
 from fl_sim.data_prep.readers.tables import TRAIN, check_fraction, split_by_hash
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.textfiles import SourceLimits
 
 SCHEMES = ("auto", "iob1", "iob2", "iobes")
@@ -82,10 +82,6 @@ class IobOptions:
         if self.sentences_per_user is not None and self.sentences_per_user < 1:
             raise CorpusError(f"--sentences-per-user {self.sentences_per_user} must be at least 1")
         check_fraction(self.test_fraction)
-
-    def manifest_settings(self) -> Settings:
-        """The settings that shape the corpus, for its manifest."""
-        return asdict(self)
 
 
 def iob_files(source: Path) -> dict[Path, str | None]:

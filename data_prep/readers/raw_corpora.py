@@ -91,10 +91,6 @@ class AgNewsOptions:
         if self.seed < 0:
             raise CorpusError(f"--seed {self.seed} must not be negative")
 
-    def manifest_settings(self) -> Settings:
-        """The settings that shape the corpus, for its manifest."""
-        return asdict(self)
-
 
 def ag_news_files(source: Path) -> dict[str, Path]:
     """Return split → file, of a folder or of a single file; a file whose name begins with "test" is the test split.
@@ -296,10 +292,6 @@ class ShakespeareOptions:
             raise CorpusError(f"--held-out {self.held_out!r} must be one of {', '.join(HELD_OUT_UNITS)}")
         check_fraction(self.test_fraction)
 
-    def manifest_settings(self) -> Settings:
-        """The settings that shape the corpus, for its manifest."""
-        return asdict(self)
-
 
 def shakespeare_file(source: Path) -> Path:
     """Return ``source``, or the one edition in that folder.
@@ -461,7 +453,7 @@ def ag_news(source: Path, options: AgNewsOptions | None = None, cleaning: Cleani
         partial(read_ag_news, source, options),
         ag_news_files(source).values(),
         cleaning=cleaning,
-        settings=options.manifest_settings(),
+        settings=asdict(options),
         splits_sentences=options.split_sentences,
     )
 
@@ -486,7 +478,7 @@ def shakespeare(source: Path, options: ShakespeareOptions | None = None, cleanin
         partial(read_shakespeare, path, options),
         [path],
         cleaning=cleaning,
-        settings=options.manifest_settings(),
+        settings=asdict(options),
         splits_sentences=options.split_sentences,
     )
 
@@ -500,7 +492,7 @@ def iob(source: Path, options: IobOptions | None = None, cleaning: Cleaning | No
         partial(read_iob, source, options),
         list(iob_files(source)),
         cleaning=cleaning,
-        settings=options.manifest_settings(),
+        settings=asdict(options),
         has_gold=True,
     )
 

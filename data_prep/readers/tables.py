@@ -121,8 +121,11 @@ def read_table(kind: str, path: Path, options: TableOptions, reading: Reading | 
 
 def table_rows(kind: str, path: Path, columns: list[str], reading: Reading) -> Iterator[Row]:
     """Yield the rows of a table that has ``columns``, and possibly others."""
-    readers = {"jsonl": _jsonl_rows, "csv": _csv_rows, "tsv": _tsv_rows, "parquet": _parquet_rows}
-    return readers[kind](path, columns, reading)
+    if kind == "csv":
+        return _headed_rows(path, columns, reading, delimiter="\t" if ".tsv" in path.suffixes else ",", strict=True)
+    if kind == "tsv":
+        return _headed_rows(path, columns, reading, delimiter="\t", quoting=csv.QUOTE_NONE)
+    return {"jsonl": _jsonl_rows, "parquet": _parquet_rows}[kind](path, columns, reading)
 
 
 def sentences_of(rows: Iterable[Row], options: TableOptions, reading: Reading) -> Iterator[Sentence]:
@@ -189,14 +192,6 @@ def _jsonl_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[Ro
         if not needed <= values.keys():
             require_columns(columns, list(values), where)
         yield where, values
-
-
-def _csv_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[Row]:
-    return _headed_rows(path, columns, reading, delimiter="\t" if ".tsv" in path.suffixes else ",", strict=True)
-
-
-def _tsv_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[Row]:
-    return _headed_rows(path, columns, reading, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
 def _headed_rows(path: Path, columns: list[str], reading: Reading, **dialect: Any) -> Iterator[Row]:
