@@ -247,9 +247,11 @@ _RESTARTS = {"max_restarts": 100, "max_task_retries": 0}
 _KNOCK_SECONDS = 10.0
 _LOOK_SECONDS = 0.5
 
-# A start of Ray that is interrupted: the time it gets to complete, then the attempts to interrupt it. An exception that
-# ends the thread between two steps leaves the future undone, so the attempts are counted.
-_LAST_STEP_SECONDS = 1.0
+# A start of Ray that is given up: the time its step under way gets to complete, then the attempts to interrupt it. An
+# exception that ends the thread between two steps leaves the future undone, so the attempts are counted. It may also
+# leave a lock held that this process needs, such as that of logging, which Ray's imports take often. So whatever makes
+# progress is waited for, and only a start that hangs, on a machine that does not answer, say, is interrupted.
+_LAST_STEP_SECONDS = 15.0
 _INTERRUPTIONS = 50
 
 PLAIN_WORKERS = {
@@ -299,7 +301,8 @@ class RayEngine:
         self._thread = ThreadPoolExecutor(max_workers=1, initializer=_shield_from_hangups)
         self._thread_id = self._thread.submit(threading.get_ident)
         self._processes = RayProcesses()
-        self._started = self._thread.submit(_start, engine)
+        self._given_up = threading.Event()
+        self._started = self._thread.submit(_start, engine, self._given_up)
         self._check: WorkerCheck | None = None
         self._stop = threading.Event()
 
@@ -374,28 +377,29 @@ class RayEngine:
 
     def close(self) -> None:
         """Shut down a Ray that this engine started, even if it is still starting, or disconnect from a joined one."""
-        started = self._started.done()
-        if not started:
-            self._interrupt_start()
+        interrupted = self._give_up_start()
         self._note_processes()
-        try:
+        if not interrupted:  # else Ray may be in any state; its processes are killed below
             import ray
 
             ray.shutdown()
-        except Exception:
-            if started:  # a Ray that was interrupted may be in any state; its processes are killed below
-                raise
         self._thread.shutdown()
         self._processes.end()
 
-    def _interrupt_start(self) -> None:
-        """End the thread's start of Ray. Its processes stay: without them the thread would wait for them."""
+    def _give_up_start(self) -> bool:
+        """End the thread's start of Ray after its step under way; return whether it had to be interrupted there.
+
+        Its processes stay: without them the thread would wait for them.
+        """
+        self._given_up.set()
         wait([self._started], timeout=_LAST_STEP_SECONDS)
+        if self._started.done():
+            return False
         for _ in range(_INTERRUPTIONS):
-            if self._started.done():
-                return
             _raise_in_thread(self._thread_id.result(), SystemExit)  # code of Ray's may ignore it, so once more
-            wait([self._started], timeout=_LOOK_SECONDS)
+            if wait([self._started], timeout=_LOOK_SECONDS).done:
+                break
+        return True
 
     def _ask(self, worker: Any) -> Any:
         """Return the pending answer of a restarting worker, which comes once it can work again."""
@@ -445,14 +449,21 @@ def backend_config(engine: EngineConfig) -> dict[str, Any]:
     return {"client_resources": {**resources, **_RESTARTS}}
 
 
-def _start(engine: EngineConfig) -> _Started:
+def _start(engine: EngineConfig, given_up: threading.Event) -> _Started:
     """Start or join Ray, reserve the server's share, and start as many workers as there is room for.
+
+    Args:
+        engine: the Ray to start or to join.
+        given_up: ends the start before its next step.
 
     Raises:
         EngineError: if Ray cannot be started or joined, or has no room for a worker or for the server's share.
+        SystemExit: the start was given up.
     """
     import ray
 
+    if given_up.is_set():
+        raise SystemExit
     try:
         # A Ray started here passes the environment on to its workers; a cluster gets it as an argument.
         with _exported(_worker_environment(engine)):
@@ -462,6 +473,8 @@ def _start(engine: EngineConfig) -> _Started:
             f"Ray cannot be joined at engine.address {engine.address}" if engine.address else "Ray cannot be started"
         )
         raise EngineError(f"{failure}: {_first_line(error)}") from error
+    if given_up.is_set():
+        raise SystemExit
     return _start_workers(engine)
 
 
