@@ -18,22 +18,20 @@ run  epsilon
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_sim.api.runs import Run
-from fl_sim.experiments.compared_runs import Comparison as ComparedRuns
-from fl_sim.experiments.compared_runs import compare_runs
-from fl_sim.reporting.comparison_words import comparison_text
+from fl_sim.reporting.comparison import ComparedRun, Pair, compare_runs
+from fl_sim.reporting.comparison import Comparison as ComparedRuns
+from fl_sim.reporting.comparison_text import comparison_text
+from fl_sim.reporting.run_facts import NO_GUARANTEE
 from fl_sim.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_HEADLINE = ("epsilon", "epsilon_missed", "epsilon_user", "delta", "mention_graph")
-_PAIRED = {"value": "difference", "low": "difference_low", "high": "difference_high"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What must not be compared, one sentence each."""
-        return self.runs.notes()
+        return self.runs.notes
 
     @property
     def problems(self) -> list[str]:
@@ -63,23 +61,22 @@ class Comparison:
         """
         import pandas as pd
 
-        record = self.record()
-        pairs = {pair["run"]: pair for pair in record["paired"]}
-        rows = [dict(_row(run, pairs.get(run["key"], {}))) for run in record["runs"]]
-        for name, values in record["settings"].items():
+        pairs = {pair.run: pair for pair in self.runs.paired}
+        rows = [dict(_row(run, pairs.get(run.key))) for run in self.runs.runs]
+        for name, values in self.runs.settings.items():
             for row, value in zip(rows, values, strict=True):
                 row[f"setting {name}"] = value
         return pd.DataFrame(rows)
 
     def text(self) -> str:
         """Return what ``fl-sim compare`` prints."""
-        return comparison_text(self.record())
+        return comparison_text(self.runs)
 
     def page(self) -> str:
         """Return one page of HTML with pictures, which needs no other file; it is for the corpus's owner."""
-        from fl_sim.reporting.pages.report_page import report_page
+        from fl_sim.reporting.pages.run_page import run_page
 
-        return report_page(self.record(), [_drawn(run.folder) for run in self.runs.runs])
+        return run_page(self.runs)
 
     def save(self, path: str | Path) -> Path:
         """Write :meth:`page` for the owner alone; return the path.
@@ -108,29 +105,29 @@ def compare(runs: Sequence[Run | str | Path]) -> Comparison:
     return Comparison(compare_runs([run.folder if isinstance(run, Run) else RunFolder.open(run) for run in runs]))
 
 
-def _drawn(run: RunFolder) -> dict[str, Any]:
-    """Return what a page draws of a run besides its facts."""
-    return {"rounds": run.metrics().to_dict("list"), "by_user": run.held_out_users}
-
-
-def _row(run: Mapping[str, Any], pair: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _row(run: ComparedRun, pair: Pair | None) -> Iterator[tuple[str, Any]]:
     """Yield the columns of a run."""
-    facts, head = run["report"], run["headline"]
-    yield "run", run["name"]
-    yield "strategy", facts["strategy"]
-    yield "rounds", facts["rounds_done"]
-    yield "stopped", facts["stopped"]
-    yield "epsilon_state", head["state"]
-    yield "epsilon_unit", head["unit_words"]
-    for name in _HEADLINE:
-        yield name, float("inf") if name == "epsilon" and head["state"] == "no guarantee" else head[name]
-    yield "metric", facts["utility"]["metric"]
-    yield "initial", facts["utility"]["initial"]
-    yield "final", facts["utility"]["final"]
-    for name, figure in ((facts["held_out"] or {}).get("figures") or {}).items():
-        yield name, figure["value"]
-        yield f"{name}_low", figure["low"]
-        yield f"{name}_high", figure["high"]
-    for name, column in _PAIRED.items():
-        yield column, pair.get(name)
-    yield "warnings", " | ".join(facts["warnings"])
+    facts, head = run.facts, run.facts.headline
+    found = pair.difference if pair else None
+    yield "run", run.name
+    yield "strategy", facts.strategy
+    yield "rounds", facts.rounds_done
+    yield "stopped", facts.stopped
+    yield "epsilon_state", head.state
+    yield "epsilon_unit", head.unit_words
+    yield "epsilon", float("inf") if head.state == NO_GUARANTEE else head.epsilon
+    yield "epsilon_missed", head.epsilon_missed
+    yield "epsilon_user", head.epsilon_user
+    yield "delta", head.delta
+    yield "mention_graph", head.mention_graph
+    yield "metric", facts.utility.metric
+    yield "initial", facts.utility.initial
+    yield "final", facts.utility.final
+    for name, figure in (facts.held_out.figures if facts.held_out else {}).items():
+        yield name, figure.value
+        yield f"{name}_low", figure.low
+        yield f"{name}_high", figure.high
+    yield "difference", found and found.value
+    yield "difference_low", found and found.low
+    yield "difference_high", found and found.high
+    yield "warnings", " | ".join(facts.warnings)

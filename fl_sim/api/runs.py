@@ -28,8 +28,10 @@ from fl_sim.config import RunConfig
 from fl_sim.experiments.observers import RunObserver
 from fl_sim.experiments.run_record import Record
 from fl_sim.files import owner_only
-from fl_sim.reporting import report
+from fl_sim.reporting.held_out import PersonalFigures
 from fl_sim.reporting.model_card import note_on_texts
+from fl_sim.reporting.report import report_text
+from fl_sim.reporting.run_facts import read_facts, strategy_of
 from fl_sim.storage.run_claim import tidy
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import LedgerError
@@ -42,6 +44,11 @@ if TYPE_CHECKING:
 
 PICTURES = (".png", ".pdf", ".svg")
 """What the name of a picture may end in."""
+
+PRIVATE_BY_USER = (
+    "These figures are computed from held-out users' text, without noise: they are for the corpus's owner, and no ε "
+    "covers their publication."
+)
 
 _DOTS_PER_INCH = 200
 _NOTEBOOK_DOTS_PER_INCH = 100
@@ -123,7 +130,7 @@ class Run:
     @property
     def strategy(self) -> str:
         """The name of the strategy; "unknown" if the folder does not say."""
-        return report.strategy_of(self.folder)
+        return strategy_of(self.folder)
 
     @property
     def epsilon(self) -> dict[str, float]:
@@ -132,20 +139,20 @@ class Run:
         Raises:
             LedgerError: the run's ledger does not support its ε.
         """
-        facts = self.facts()
-        if facts["ledger"]["problem"] and not facts["epsilon"]:
-            raise LedgerError(facts["ledger"]["problem"])
-        return dict(facts["epsilon"])
+        facts = read_facts(self.folder)
+        if facts.problem:
+            raise LedgerError(facts.problem)
+        return dict(facts.epsilon)
 
     @property
     def problems(self) -> list[str]:
         """Why no ε of the run can be trusted, in a line; empty if its ledger supports what it recorded."""
-        facts = self.facts()
-        return [facts["ledger"]["problem"]] if facts["ledger"]["problem"] and not facts["epsilon"] else []
+        problem = read_facts(self.folder).problem
+        return [problem] if problem else []
 
     def facts(self) -> dict[str, Any]:
         """Return what ``fl-sim report --json`` prints: privacy, utility and settings as plain values."""
-        return report.report(self.folder)
+        return read_facts(self.folder).record()
 
     def report(self, html: str | Path | None = None) -> str:
         """Return what ``fl-sim report`` prints: the run's privacy and utility on one screen.
@@ -157,38 +164,50 @@ class Run:
             from fl_sim.api.comparisons import compare
 
             compare([self]).save(html)
-        return report.summary(self.folder)
+        return report_text(read_facts(self.folder))
 
     def compare_personal(
         self, observer: Callable[[int, int], None] = lambda done, total: None, **options: Any
-    ) -> dict[str, Any]:
+    ) -> PersonalFigures:
         """Train models on single held-out users and measure them beside the run's, as ``fl-sim utility --personal``.
 
         Args:
             observer: called with the number of trained models, and that of all.
             options: the fields of
-                :class:`~fl_sim.experiments.held_out_users.personal_models.PersonalSettings`.
+                :class:`~fl_sim.experiments.personal_models.PersonalSettings`.
 
         Returns:
-            The content of personal.json, which is written into the run's folder.
+            The figures, which are also written into the run's folder (personal.json).
 
         Raises:
             ResultsError: the run has no model, its files or its corpus have changed, or no user has two sentences.
             ConfigError: an option is out of range.
             ModelError: a model cannot be loaded.
         """
-        from fl_sim.experiments.held_out_users import personal_models
+        from fl_sim.experiments import personal_models
 
         settings = personal_models.PersonalSettings(**options)
         figures = personal_models.compare_personal(self.folder, settings, observer)
-        self.folder.write_personal(figures)
+        self.folder.write_personal(figures.record())
         return figures
+
+    def report_users(self) -> str:
+        """Return the run's utility by user in words, for the corpus's owner.
+
+        Raises:
+            ResultsError: the run has recorded nothing by user.
+        """
+        facts = read_facts(self.folder)
+        lines = [line for part in (facts.held_out, facts.personal) if part for line in part.lines()]
+        if not lines:
+            raise ResultsError(f"{self.path}: has recorded nothing by user; allowed: a run that has ended")
+        return "\n".join([*lines, "", PRIVATE_BY_USER])
 
     def plot_users(self) -> Plot:
         """Draw the run's utility by user, as ``fl-sim utility --plot`` does."""
         from fl_sim.reporting.plots import held_out_figure
 
-        return Plot(held_out_figure(self.folder))
+        return Plot(held_out_figure(read_facts(self.folder)))
 
     def generate(self, prompts: Sequence[str] = ("",), **options: Any) -> list[Continuation]:
         """Continue prompts with the run's model, as ``fl-sim generate`` does; the texts are post-processing.
@@ -214,7 +233,7 @@ class Run:
 
     def note_on_texts(self) -> dict[str, Any]:
         """Return the guarantee of generated texts: ``guarantee``, ``delta``, ``epsilon``, and ``note`` in words."""
-        return note_on_texts(self.folder)
+        return note_on_texts(read_facts(self.folder)).record()
 
     def plot(self, x: str | None = None, unit: str | None = None) -> Plot:
         """Draw the run, as :func:`plot_runs` does."""
@@ -301,10 +320,10 @@ def plot_runs(runs: Sequence[Run | str | Path], x: str | None = None, unit: str 
     """
     from fl_sim.reporting import plots
 
-    folders = [run.folder if isinstance(run, Run) else RunFolder.open(run) for run in runs]
-    if x == "round" and len(folders) == 1 and unit is None:
-        return Plot(plots.epsilon_figure(folders[0]))
-    return Plot(plots.two_panel_figure(folders, unit) if x is None else plots.overlay_figure(folders, x, unit))
+    facts = [read_facts(run.folder if isinstance(run, Run) else RunFolder.open(run)) for run in runs]
+    if x == "round" and len(facts) == 1 and unit is None:
+        return Plot(plots.epsilon_figure(facts[0]))
+    return Plot(plots.two_panel_figure(facts, unit) if x is None else plots.overlay_figure(facts, x, unit))
 
 
 def configuration(config: RunConfig | str | Path | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> RunConfig:

@@ -37,7 +37,6 @@ from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
 from fl_sim.experiments.cost import GradientCost, expected_selection, forecast
-from fl_sim.experiments.held_out_users.user_utility import summarise, sums_by_user
 from fl_sim.experiments.observers import (
     Observers,
     RunObserver,
@@ -61,6 +60,7 @@ from fl_sim.experiments.run_inputs import (
 )
 from fl_sim.experiments.run_record import Record
 from fl_sim.experiments.training_text import OpenText, OwnText, TextOfRun, encode
+from fl_sim.experiments.user_utility import summarise, sums_by_user
 from fl_sim.files import close_to_others, owner_only
 from fl_sim.storage import model_files
 from fl_sim.storage.checkpoint import Checkpoint
@@ -417,7 +417,8 @@ class Experiment:
         measured = self._measured or evaluate.measure(self._model, self._held_out)
         split = held_out_split(self.config, self.corpus)
         self.folder.write_held_out_users(sums_by_user(self.corpus.ownership(split), self._held_out.ids, measured))
-        return summarise(self._model, self.corpus, split, self._held_out, measured, self.config.seed)
+        by_user = summarise(self._model, self.corpus, split, self._held_out, measured, self.config.seed)
+        return None if by_user is None else by_user.record()
 
     def _rounds_between_checkpoints(self) -> int:
         """Return the rounds that a kill may cost at most; they run again for free only if their noise is seeded."""

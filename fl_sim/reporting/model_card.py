@@ -35,9 +35,8 @@ tags:
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY
@@ -45,20 +44,18 @@ from fl_sim.clients.models.architectures.model_source import is_registered
 from fl_sim.clients.models.model_names import AWD_LSTM, MINILM, SMOLLM2
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.formats import format_delta, format_epsilon, format_number, printable
-from fl_sim.reporting.report import (
+from fl_sim.reporting.run_facts import (
     CLASSES_ARE_PUBLIC,
     DETECTED,
-    GRAPH_IN_WORDS,
-    MISSED,
-    NO_GUARANTEE,
-    NOT_COVERED,
+    NO_GUARANTEE_WORDS,
+    PUBLIC_INPUTS,
+    SEQUENCE_OF_MODELS,
     SETTINGS_FROM_CORPUS,
-    mechanism_of,
-    report,
+    RunFacts,
 )
-from fl_sim.storage.ledger_check import require_ledger
 from fl_sim.storage.model_files import CARD
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder, replace_file
+from fl_sim.strategies.ledger import LedgerError
 
 _CAUSAL = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
@@ -128,12 +125,14 @@ def code(kind: str, classes: Sequence[str], spec: Mapping[str, Any]) -> str:
     )
 
 
-NO_GUARANTEE_OF_TEXT = f"{NO_GUARANTEE}: the model may repeat private sentences. Do not release these texts."
+NO_GUARANTEE_OF_TEXT = f"{NO_GUARANTEE_WORDS}: the model may repeat private sentences. Do not release these texts."
 
-_PROTECTED_UNITS = {
-    "epsilon_any": "any user with any entity",
-    "epsilon_stated": "any user with an entity within the stated bound",
-    "epsilon_user": "any user",
+_UNITS = {
+    "any": "any user together with any entity",
+    "any_robust": "the same, with the stated number of mentions missed by the tagger",
+    "stated": "any user together with an entity within the stated bound",
+    "stated_robust": "the same, with the stated number of mentions missed by the tagger",
+    "user": "any user",
 }
 _COVERED = (
     "post-processing of a model with {epsilon}, δ = {delta}. More texts do not raise ε. Prompts must not be taken from "
@@ -141,38 +140,46 @@ _COVERED = (
 )
 
 
-def note_on_texts(run: RunFolder) -> dict[str, Any]:
-    """Return the guarantee of texts that the model of a run generates, JSON-ready.
+@dataclass(frozen=True, slots=True)
+class TextNote:
+    """The guarantee of texts that a model generates.
 
-    Returns:
-        ``guarantee`` (whether there is one), ``delta``, ``epsilon`` by the metrics' names (empty without a guarantee;
-        never one at a percentile of the corpus), and ``note``, the same in words.
+    Attributes:
+        guarantee: whether there is one.
+        delta: δ at which each ε is stated.
+        epsilon: ε by the metrics' names, at public bounds; empty without a guarantee.
+        note: the same in words.
+    """
+
+    guarantee: bool
+    delta: float | None
+    epsilon: dict[str, float]
+    note: str
+
+    def record(self) -> dict[str, Any]:
+        """Return the note as JSON values."""
+        return asdict(self)
+
+
+def note_on_texts(facts: RunFacts) -> TextNote:
+    """Return the guarantee of texts that the model of a run generates.
 
     Raises:
         LedgerError: the run's ledger does not support its ε.
     """
-    require_ledger(run)
-    facts = report(run)
-    epsilon = {
-        unit: facts["epsilon"][unit] for unit in _PROTECTED_UNITS if math.isfinite(facts["epsilon"].get(unit, math.inf))
-    }
-    if not facts["guarantee"] or not epsilon:
-        return {"guarantee": False, "delta": facts["delta"], "epsilon": {}, "note": NO_GUARANTEE_OF_TEXT}
-    words = ", ".join(f"ε {format_epsilon(value)} for {_PROTECTED_UNITS[unit]}" for unit, value in epsilon.items())
-    note = _COVERED.format(epsilon=words, delta=format_delta(facts["delta"]))
-    return {"guarantee": True, "delta": facts["delta"], "epsilon": epsilon, "note": note}
+    if facts.ledger.problem:
+        raise LedgerError(facts.ledger.problem)
+    epsilon = {unit: value for unit, value in facts.at_public_bounds.items() if not unit.endswith("_robust")}
+    if not epsilon:
+        return TextNote(False, facts.delta, {}, NO_GUARANTEE_OF_TEXT)
+    words = ", ".join(f"ε {format_epsilon(value)} for {_UNITS[unit]}" for unit, value in epsilon.items())
+    note = _COVERED.format(epsilon=words, delta=format_delta(facts.delta))
+    return TextNote(True, facts.delta, {f"epsilon_{unit}": value for unit, value in epsilon.items()}, note)
 
 
 _ON_THE_HUB = {
     SMOLLM2: "HuggingFaceTB/SmolLM2-135M-Instruct",
     MINILM: "sentence-transformers/all-MiniLM-L6-v2",
-}
-_UNITS = {
-    "epsilon_any": "any user together with any entity",
-    "epsilon_any_robust": "the same, with the stated number of mentions missed by the tagger",
-    "epsilon_stated": "any user together with an entity within the stated bound",
-    "epsilon_stated_robust": "the same, with the stated number of mentions missed by the tagger",
-    "epsilon_user": "any user",
 }
 _LIBRARIES = {"causal": "transformers", "adapters": "peft"}
 _SEEDED = (
@@ -225,23 +232,31 @@ def front_matter(card: Card) -> str:
     return f"---\n{data.to_yaml(line_break=chr(10))}\n---"
 
 
-def write_card(run: RunFolder) -> None:
+def write_card(run: RunFolder, facts: RunFacts) -> None:
     """Write the card of the model in a run's folder, replacing the one before."""
-    replace_file(run.model_dir / CARD, card_of(run).encode())
+    replace_file(run.model_dir / CARD, card_of(run, facts).encode())
 
 
-def card_of(run: RunFolder) -> str:
-    """Return the card of the model in a run's folder, as Markdown."""
-    facts, note = report(run), note_on_texts(run)
+def card_of(run: RunFolder, facts: RunFacts) -> str:
+    """Return the card of the model in a run's folder, as Markdown.
+
+    Args:
+        run: the folder, with the model.
+        facts: of the run; every ε on the card is theirs.
+
+    Raises:
+        LedgerError: the run's ledger does not support its ε.
+    """
+    guarantee = note_on_texts(facts).guarantee
     settings, spec = run.config.get("run") or {}, _object(run, "spec.json")
     kind = _kind(run, spec)
     classes = tuple(spec.get("classes") or ())
     corpus, base = str((settings.get("corpus") or {}).get("path")), _base(settings)
-    card = Card(kind, note["guarantee"], bool(classes), base, corpus in SHIPPED_CORPORA)
+    card = Card(kind, guarantee, bool(classes), base, corpus in SHIPPED_CORPORA)
     parts = [
         front_matter(card),
         _head(facts, card),
-        _privacy(run, facts, note),
+        "\n\n".join(["## Privacy", *_privacy(facts, card, settings.get("privacy") or {})]),
         _training(run, facts, settings, corpus),
         f"## How to load it\n\nIn this folder:\n\n```python\n{code(kind, classes, spec)}```",
         *([NOT_BY_TRANSFORMERS] if classes else []),
@@ -259,94 +274,81 @@ def pretraining_card(record: Mapping[str, Any], kind: str) -> str:
     """
     trained = (
         f"Trained by `fl-sim pretrain` on {format_number(record['sentences'])} sentences of text that counts as public "
-        f"(SHA-256 `{record['text_sha256']}`), without privacy: {NO_GUARANTEE}. Held-out perplexity per token: "
+        f"(SHA-256 `{record['text_sha256']}`), without privacy: {NO_GUARANTEE_WORDS}. Held-out perplexity per token: "
         f"{record['perplexity']:.1f}. `pretraining.json` has all settings."
     )
     head = f"{front_matter(Card(kind, guarantee=False))}\n\n# A language model of public text\n\n{trained}"
     return f"{head}\n\n## How to load it\n\nIn this folder:\n\n```python\n{code(kind, (), {})}```\n"
 
 
-def _head(facts: Mapping[str, Any], card: Card) -> str:
+def _head(facts: RunFacts, card: Card) -> str:
     what = "text classifier" if card.classifies else "language model"
     how = (
         "with differential privacy for users and entities" if card.guarantee else "**without any guarantee of privacy**"
     )
     lines = [
-        f"# A {what} by {printable(facts['strategy'])}",
+        f"# A {what} by {printable(facts.strategy)}",
         f"A {what}, trained by simulated federated learning {how}.",
     ]
-    if facts["stopped"] == DIVERGED:
+    if facts.stopped == DIVERGED:
         lines.append("**The training diverged: the model is not finite and of no use.**")
     lines.append("Its licence is for its owner to state: fl_sim does not know the terms of the text.")
     return "\n\n".join(lines)
 
 
-def _privacy(run: RunFolder, facts: Mapping[str, Any], note: Mapping[str, Any]) -> str:
-    if not note["guarantee"]:
-        said = f"**{_capital(NO_GUARANTEE)}.** The model may repeat private sentences. Do not release it."
-        return "\n\n".join(["## Privacy", said, *_claim(facts)])
-    epsilon = {name: facts["epsilon"].get(name, math.inf) for name in _UNITS}
-    finite = {words: format_epsilon(epsilon[name]) for name, words in _UNITS.items() if epsilon[name] < math.inf}
-    rows = [f"| {words} | {figure} |" for words, figure in finite.items()]
-    table = [f"| protected | ε at δ = {format_delta(facts['delta'])} |", "|---|---|", *rows]
-    points = "\n".join(f"* {point}" for point in _points(run, facts))
-    return "\n\n".join(["## Privacy", "\n".join(table), *_claim(facts), points])
+def _privacy(facts: RunFacts, card: Card, settings: Mapping[str, Any]) -> list[str]:
+    """Return the paragraphs on the guarantee.
+
+    Args:
+        facts: of the run.
+        card: whether there is a guarantee, and whether the model predicts classes.
+        settings: ``[privacy]`` of the configuration.
+    """
+    claimed = facts.epsilon_as_published
+    words = f"The UeDP paper claims ε {format_epsilon(claimed)} for this algorithm: a claim, and no guarantee."
+    claim = [] if claimed is None else [words]
+    if not card.guarantee:
+        said = f"**{_capital(NO_GUARANTEE_WORDS)}.** The model may repeat private sentences. Do not release it."
+        return [said, *claim]
+    rows = [f"| {_UNITS[unit]} | {format_epsilon(value)} |" for unit, value in facts.at_public_bounds.items()]
+    table = [f"| protected | ε at δ = {format_delta(facts.delta)} |", "|---|---|", *rows]
+    points = "\n".join(f"* {point}" for point in _points(facts, card, settings) if point)
+    return ["\n".join(table), *claim, points]
 
 
-def _claim(facts: Mapping[str, Any]) -> list[str]:
-    """Return the paper's own figure, after what is proven."""
-    claimed = facts["epsilon_as_published"]
-    if claimed is None:
-        return []
-    return [f"The UeDP paper claims ε {format_epsilon(claimed)} for this algorithm: a claim, and no guarantee."]
+def _points(facts: RunFacts, card: Card, settings: Mapping[str, Any]) -> list[str | None]:
+    """Return what the ε rests on and what it leaves out, a sentence or two each; None where nothing is to be said.
 
-
-def _points(run: RunFolder, facts: Mapping[str, Any]) -> list[str]:
-    """Return what the ε rests on and what it leaves out, a sentence or two each."""
-    bounds, privacy = facts["bounds"] or {}, (run.config.get("run") or {}).get("privacy") or {}
-    missed, result = bounds.get("missed_mentions"), run.result or {}
-    from_corpus = bool(result.get("settings_from_corpus"))  # then bounds and weights may be read off the text
-    mechanism = None if from_corpus else mechanism_of(run)
-    trained = (result.get("initial_model") or {}).get("composed")
+    Settings that were chosen on the corpus may tell of its text: they, and bounds among them, stay out.
+    """
+    from_corpus, trained = bool(facts.settings_from_corpus), facts.composed
+    graph, entities = facts.basis() or ("", DETECTED)
+    described = None if from_corpus else facts.mechanism_settings
     return [
-        *([GRAPH_IN_WORDS[bounds["mention_graph"]]] if bounds else []),
-        *([] if from_corpus else [_bounds(bounds)]),
-        DETECTED if missed is None else MISSED.format(missed=missed),
-        *([f"Nobody looked for: {', '.join(facts['not_looked_for'])}."] if facts["not_looked_for"] else []),
-        *(["Entities on a list of public names are not protected."] if privacy.get("public_names") else []),
-        *([f"Mechanism: {', '.join(mechanism.describe().settings)}."] if mechanism else []),
-        NOT_COVERED[0],
-        *([f"ε includes the earlier trainings of the initial model: {len(trained)}."] if trained else []),
-        _SECURE if privacy.get("secure_noise") else _SEEDED,
-        *([_FORECAST] if privacy.get("noise_cohort") else []),
-        NOT_COVERED[3].format(weights="" if trained else "initial weights, "),
-        *([CLASSES_ARE_PUBLIC] if facts["task"] == "classification" else []),
-        *([f"{_capital(SETTINGS_FROM_CORPUS)} by ε."] if from_corpus else []),
+        graph,
+        None if from_corpus else facts.bounds_in_words(),
+        entities,
+        f"{facts.unsought}." if facts.unsought else None,
+        "Entities on a list of public names are not protected." if settings.get("public_names") else None,
+        f"Mechanism: {', '.join(described)}." if described else None,
+        SEQUENCE_OF_MODELS,
+        f"ε includes the earlier trainings of the initial model: {trained}." if trained else None,
+        _SECURE if settings.get("secure_noise") else _SEEDED,
+        _FORECAST if settings.get("noise_cohort") else None,
+        PUBLIC_INPUTS.format(weights="" if trained else "initial weights, "),
+        CLASSES_ARE_PUBLIC if card.classifies else None,
+        f"{SETTINGS_FROM_CORPUS} by ε." if from_corpus else None,
         _LEFT_OUT,
         _OWNER,
-    ]  # fmt: skip
+    ]
 
 
-def _bounds(bounds: Mapping[str, Any]) -> str:
-    """Return the public bounds of the guarantee in words."""
-    limits = {
-        "entity_bound": "sentences with an entity",
-        "entity_users": "users with an entity",
-        "user_sentences": "sentences of a user",
-    }
-    words = [f"≤ {format_number(bounds[name])} {what}" for name, what in limits.items() if bounds.get(name)]
-    if not words:
-        return "No bound on entities or users is set."
-    how = "stated, not enforced" if bounds.get("bound_by") == "stated" else "enforced"
-    return f"Bounds, {how}: {', '.join(words)}."
-
-
-def _training(run: RunFolder, facts: Mapping[str, Any], settings: Mapping[str, Any], corpus: str) -> str:
+def _training(run: RunFolder, facts: RunFacts, settings: Mapping[str, Any], corpus: str) -> str:
     """Return the training in words: rounds, strategy, the model it began with, and the data without their path."""
     head = (run.result or {}).get("ledger") or {}
-    rounds = f"{format_number(facts['rounds_done'])} of {format_number(facts['rounds'])}"
-    stopped = "; no ε covers the decision to stop" if facts["stopped"] == INTERRUPTED else ""
-    protects = f", which protects {facts['protects']}" if facts["protects"] else ""
+    rounds = f"{format_number(facts.rounds_done)} of {format_number(facts.rounds)}"
+    stopped = "; no ε covers the decision to stop" if facts.stopped == INTERRUPTED else ""
+    protects = f", which protects {facts.protects}" if facts.protects else ""
     if corpus in SHIPPED_CORPORA:
         fingerprint = (run.config.get("corpus") or {}).get("fingerprint")
         data = f"The corpus `{corpus}` that fl_sim ships, fingerprint `{fingerprint}`."
@@ -356,7 +358,7 @@ def _training(run: RunFolder, facts: Mapping[str, Any], settings: Mapping[str, A
             "ledger in `lineage/` is bound to it by a salted digest."
         )
     lines = [
-        f"* Rounds: {rounds}{stopped}. Strategy: {printable(facts['strategy'])}{protects}.",
+        f"* Rounds: {rounds}{stopped}. Strategy: {printable(facts.strategy)}{protects}.",
         f"* Began with: {_began_with(settings)}.",
         f"* Data: {data}",
         *([f"* Ledger: run `{head['run']}`, {head['entries']} releases, hash `{head['last']}`."] if head else []),

@@ -8,8 +8,8 @@
     ledger.jsonl       one release record before every release; ledger.head.json (fl_sim.strategies.ledger)
     result.json        final figures, reason of the stop, assumptions of ε, warnings
     summary.txt        the same as text (fl_sim.reporting.report)
-    held_out_users.json  losses and errors by held-out user, without names (fl_sim.experiments.held_out_users)
-    personal.json      figures of models trained on one user's text (fl_sim.experiments.held_out_users)
+    held_out_users.json  losses and errors by held-out user, without names (fl_sim.experiments.user_utility)
+    personal.json      figures of models trained on one user's text (fl_sim.experiments.personal_models)
     plots/*.png        ε against training steps, utility against ε (fl_sim.reporting.plots)
     model/             the trained model, with the ledgers behind it (fl_sim.storage.model_files) and its card
                        README.md (fl_sim.reporting.model_card)
@@ -42,7 +42,7 @@ those ``composed``, the number ``left_out``, and whether its owner stated that i
 of ``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``,
 ``failed_nodes`` (replies that count as zero, by kind), the held-out figures at the end and
 (``initial_…``) at the start with ``unigram_perplexity`` or ``majority_error`` as a reference, ``held_out`` (the last
-evaluation by user, fl_sim.experiments.held_out_users.user_utility), and ``warnings`` (a list of texts). Readers accept
+evaluation by user, fl_sim.experiments.user_utility), and ``warnings`` (a list of texts). Readers accept
 missing keys.
 
 JSON has no infinity, and null would make "no guarantee" look like "unknown". So the floats inf, -inf and nan are stored

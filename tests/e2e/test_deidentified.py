@@ -9,7 +9,8 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.reporting import report
+from fl_sim.reporting.report import report_text
+from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 from tests.e2e.small_runs import command_line, settings, small_corpus
 
@@ -24,7 +25,7 @@ def deidentified(parent: str, out: Path, mode: str = "category") -> Path:
 def run(corpus: Path, out: Path, **changes: object) -> str:
     """Return the report of a short run."""
     assert main(["run", *command_line(settings(corpus, out, **changes))]) == 0
-    return " ".join(report.summary(RunFolder.open(out)).split())
+    return " ".join(report_text(read_facts(RunFolder.open(out))).split())
 
 
 @pytest.mark.system

@@ -24,7 +24,8 @@ from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.engines import simulation
 from fl_sim.reporting.plots import write_run_plots
-from fl_sim.reporting.report import report, summary
+from fl_sim.reporting.report import report_text
+from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 from tests.e2e import small_runs
 
@@ -110,10 +111,10 @@ def test_a_private_classifier(
     metrics = folder.metrics()
     assert metrics["error"].between(0, 1).all()
     assert metrics["epsilon_user"].iloc[-1] < math.inf
-    facts = report(folder)
-    assert (facts["task"], facts["utility"]["metric"], facts["perplexity"]) == ("classification", "error", None)
+    facts = read_facts(folder).record()
+    assert (facts["task"], facts["utility"]["metric"]) == ("classification", "error")
     assert any("classes" in note for note in facts["not_covered"])
-    text = summary(folder)
+    text = report_text(read_facts(folder))
     assert "Utility: held-out error" in text
     assert "by always the most frequent class" in " ".join(text.split())
     write_run_plots(folder)
@@ -220,7 +221,7 @@ def test_awd_lstm_with_the_papers_dropouts(topics: Path, tmp_path: Path) -> None
     for name in ("perplexity_per_token", "perplexity_per_word", "initial_perplexity", "unigram_perplexity"):
         assert math.isfinite(result[name])
     assert result["perplexity_per_word"] > result["perplexity_per_token"] == result["perplexity"]
-    assert "per word)" in summary(folder)
+    assert "per word)" in report_text(read_facts(folder))
     assert small_runs.measured(run(tmp_path / "again", settings)) == small_runs.measured(folder)
     plain = run(tmp_path / "plain", settings | {"model.dropout": 0.0})
     assert (plain.result or {})["perplexity"] != result["perplexity"]

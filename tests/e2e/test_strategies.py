@@ -14,7 +14,8 @@ from fl_sim.clients.training import bounded_sum
 from fl_sim.config import ConfigError
 from fl_sim.engines import simulation
 from fl_sim.experiments.privacy_spent import read_ledgers
-from fl_sim.reporting.report import report, summary
+from fl_sim.reporting.report import report_text
+from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.ledger import epsilon_of
@@ -121,9 +122,9 @@ def test_the_claim_stands_in_the_record_beside_what_is_proven(run: Run) -> None:
     result, metrics = folder.result or {}, folder.metrics()
     assert result["epsilon_as_published"] == metrics["epsilon_as_published"].iloc[-1] > 0
     assert math.isfinite(result["epsilon_user"])
-    assert "epsilon_as_published" not in report(folder)["epsilon"]
-    assert report(folder)["epsilon_as_published"] == result["epsilon_as_published"]
-    text = summary(folder)
+    assert "epsilon_as_published" not in read_facts(folder).record()["epsilon"]
+    assert read_facts(folder).record()["epsilon_as_published"] == result["epsilon_as_published"]
+    text = report_text(read_facts(folder))
     assert "a claim, no guarantee" in text
     assert text.index("any user ") < text.index("as published")
     assert "epsilon_as_published is what the paper's accountant says" in " ".join(text.split())
@@ -134,7 +135,7 @@ def test_as_coded_the_claim_is_the_same_and_the_proof_is_not(run: Run) -> None:
     stated, coded = (run(noise, rounds=3, privacy__noise=noise, **PUBLISHED) for noise in ("as-stated", "as-coded"))
     assert (stated.result or {})["epsilon_as_published"] == (coded.result or {})["epsilon_as_published"]
     assert (coded.result or {})["epsilon_user"] > 50 * (stated.result or {})["epsilon_user"]
-    assert "gives no useful guarantee" in summary(coded)
+    assert "gives no useful guarantee" in report_text(read_facts(coded))
 
 
 @pytest.mark.nightly

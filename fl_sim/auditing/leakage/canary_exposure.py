@@ -72,7 +72,7 @@ from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.data_prep.canaries import Canary, Owner, PlantedCanaries, read_canaries
-from fl_sim.experiments.held_out_users.bootstrap import RESAMPLES, Figure, intervals
+from fl_sim.reporting.bootstrap import RESAMPLES, Figure, intervals
 from fl_sim.strategies.accounting.adjacency import ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.primitives import streams

@@ -48,7 +48,7 @@ from fl_sim.clients.models.losses import held_out
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.canaries import read_canaries
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.experiments.held_out_users.bootstrap import Figure
+from fl_sim.reporting.bootstrap import Figure
 from fl_sim.strategies.primitives import streams
 
 AT_ONCE = 256

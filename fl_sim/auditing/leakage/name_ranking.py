@@ -44,7 +44,7 @@ from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.identity import NameIndex
-from fl_sim.experiments.held_out_users.bootstrap import Figure, intervals
+from fl_sim.reporting.bootstrap import Figure, intervals
 from fl_sim.strategies.primitives import streams
 
 METHOD = "percentile bootstrap over mentions, 95 %"

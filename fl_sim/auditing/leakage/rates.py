@@ -25,7 +25,7 @@ from scipy import stats
 
 from fl_sim.auditing.lower_bounds import InverseTradeOff, refutes_by_ranking
 from fl_sim.config import ConfigError
-from fl_sim.experiments.held_out_users.bootstrap import RESAMPLES, Figure
+from fl_sim.reporting.bootstrap import RESAMPLES, Figure
 
 _LEVELS = (0.025, 0.975)
 _JUDGED = (0.01, 0.1, 0.5)

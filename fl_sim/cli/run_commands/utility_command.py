@@ -5,15 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from fl_sim.api.runs import Run
-
-_PRIVATE = (
-    "These figures are computed from held-out users' text, without noise: they are for the corpus's owner, and no ε "
-    "covers their publication."
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the figures by user; return the exit code 0."""
-    from fl_sim.api.runs import PICTURES, open_run
+    from fl_sim.api.runs import PICTURES, PRIVATE_BY_USER, open_run
     from fl_sim.cli.progress_bar import counting
     from fl_sim.cli.written_files import check_no_other
     from fl_sim.storage.run_folder import ResultsError, encode
@@ -62,20 +53,8 @@ def run(args: argparse.Namespace) -> int:
         opened.plot_users().save(args.plot)
     if args.json:
         facts = opened.facts()
-        shown = {"run": facts["run"], "held_out": facts["held_out"], "personal": facts["personal"], "note": _PRIVATE}
+        shown = {name: facts[name] for name in ("run", "held_out", "personal")} | {"note": PRIVATE_BY_USER}
         print(json.dumps(encode(shown), ensure_ascii=False))
     else:
-        print(_text(opened))
+        print(opened.report_users())
     return 0
-
-
-def _text(run: Run) -> str:
-    """Return the figures in words; raise ResultsError if there are none."""
-    from fl_sim.reporting.report import held_out_lines, personal_lines
-    from fl_sim.storage.run_folder import ResultsError
-
-    facts: dict[str, Any] = run.facts()
-    lines = [*held_out_lines(facts["held_out"]), *personal_lines(facts["personal"])]
-    if not lines:
-        raise ResultsError(f"{run.path}: has recorded nothing by user; allowed: a run that has ended")
-    return "\n".join([*lines, "", _PRIVATE])

@@ -17,7 +17,7 @@ from typing import Any
 from fl_sim.auditing.leakage.attacked_run import Options
 from fl_sim.auditing.leakage.leak import attack_runs
 from fl_sim.files import owner_only
-from fl_sim.reporting.report import strategy_of
+from fl_sim.reporting.run_facts import strategy_of
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord
 from fl_sim.research.uedp_paper.figure_training import Plan, PlannedRun, corpus_record, ended_by_panel

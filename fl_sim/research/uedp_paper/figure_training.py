@@ -21,7 +21,7 @@ from typing import Any
 
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.reporting.report import strategy_of
+from fl_sim.reporting.run_facts import strategy_of
 from fl_sim.research.uedp_paper.equal_budgets.budget_points import budget_points, user_epsilons
 from fl_sim.research.uedp_paper.equal_budgets.comparisons import Predictions, add_comparisons
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpusError

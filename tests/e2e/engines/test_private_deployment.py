@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_sim.reporting.report import report
+from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
 from tests.conftest import REPOSITORY
@@ -72,6 +72,6 @@ def test_the_same_seed_trains_the_same_model_in_simulation_and_deployment(
     assert models[0].server_round == models[1].server_round == ROUNDS
     assert np.abs(models[0].vector).max() > 0.01
     assert np.abs(models[0].vector - models[1].vector).max() <= 1e-12
-    facts = [report(RunFolder.open(run)) for run in runs]
+    facts = [read_facts(RunFolder.open(run)).record() for run in runs]
     assert facts[0]["epsilon"] == facts[1]["epsilon"]
     assert facts[1]["ledger"] == {"problem": None, "notes": []}

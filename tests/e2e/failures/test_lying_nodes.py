@@ -15,7 +15,8 @@ from flwr.app import Message
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import engine, simulation
 from fl_sim.engines.grids import AttendedGrid, InlineGrid
-from fl_sim.reporting.report import summary
+from fl_sim.reporting.report import report_text
+from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.aggregation import BoundedSumStrategy, partition_users
 from fl_sim.strategies.messages import REJECTIONS
@@ -106,7 +107,7 @@ def test_every_lie_moves_its_round_within_the_clip_and_is_counted_by_its_kind(
     assert np.array_equal(sums[0], lying_nodes.honest_sums[1])
     told = Counter(LIES[name][0] for name in names)
     assert (run.result or {})["failed_nodes"] == told
-    text = " ".join(summary(run).split())
+    text = " ".join(report_text(read_facts(run)).split())
     assert all(f"{count} for {REJECTIONS[kind]}" in text for kind, count in told.items())
     assert all(record.getMessage().isprintable() for record in caplog.records)
 

@@ -13,8 +13,8 @@ import pytest
 
 import fl_sim
 from fl_sim.cli.main import main
-from fl_sim.experiments.compared_runs import compare_runs
-from fl_sim.experiments.held_out_users.bootstrap import paired_difference
+from fl_sim.reporting.bootstrap import paired_difference
+from fl_sim.reporting.comparison import compare_runs
 from fl_sim.storage.run_folder import ResultsError, RunFolder, encode, replace_file
 from fl_sim.strategies.ledger import LEDGER_FILE
 from tests.fl_sim.conftest import GUARANTEE, MakeRun
@@ -23,7 +23,7 @@ USERS = 40
 FIGURE = {"value": 2.4, "low": 2.3, "high": 2.5}
 HELD_OUT = {
     "users": USERS, "sentences": 400, "figures": {"bits_per_byte": FIGURE},
-    "deciles": {"metric": "bits_per_byte", "values": []}, "by_sentences": [], "by_mention": {},
+    "metric": "bits_per_byte", "deciles": [], "by_sentences": [], "by_mention": {},
 }  # fmt: skip
 
 
@@ -80,40 +80,43 @@ def test_epsilons_of_other_statements_are_not_compared(make_run: MakeRun, change
     if "delta" in changes:
         runs[1] = RunFolder.open(runs[1].path)
     found = compare_runs(runs)
-    assert any(words in note for note in found.notes())
+    assert any(words in note for note in found.notes)
     assert found.record()["epsilon_comparable"] is False
     assert compare_runs(runs[:1] * 1).record()["epsilon_comparable"] is True
 
 
 def test_runs_on_other_corpora_protect_and_measure_other_people(make_run: MakeRun) -> None:
     runs = [measured(make_run("uedp", rounds=3, name=name), corpus=name) for name in ("a", "b")]
-    notes = " ".join(compare_runs(runs).notes())
+    notes = " ".join(compare_runs(runs).notes)
     assert "ε protect different people" in notes
     assert "different corpora" in notes
-    assert compare_runs(runs).paired()[0]["reason"] == "not the same held-out text and tokens"
+    assert compare_runs(runs).paired[0].reason == "not the same held-out text and tokens"
 
 
 def test_a_paired_interval_is_narrower_than_the_spread_of_users(two: list[RunFolder]) -> None:
-    pair = compare_runs(two).paired()[0]
-    assert (pair["run"], pair["baseline"], pair["users"], pair["better_for"]) == ("B", "A", USERS, 0.0)
+    found = compare_runs(two).paired[0]
+    assert (found.run, found.baseline) == ("B", "A")
+    pair = found.difference
+    assert pair is not None
+    assert (pair.users, pair.better_for) == (USERS, 0.0)
     nats = np.array(sums()["nats"]).sum() / np.array(sums()["predictions"]).sum()
-    assert pair["value"] == pytest.approx(math.exp(nats + 0.1) - math.exp(nats))
-    assert 0 < pair["low"] < pair["value"] < pair["high"]
-    assert pair["high"] - pair["low"] < 0.3 * math.exp(nats)
-    assert paired_difference(sums(), sums(), "perplexity")["high"] == 0
+    assert pair.value == pytest.approx(math.exp(nats + 0.1) - math.exp(nats))
+    assert 0 < pair.low < pair.value < pair.high
+    assert pair.high - pair.low < 0.3 * math.exp(nats)
+    assert paired_difference(sums(), sums(), "perplexity").high == 0
 
 
 def test_other_users_are_not_paired(two: list[RunFolder]) -> None:
     two[1].write_held_out_users(sums(targets=49))
-    assert "value" not in compare_runs(two).paired()[0]
-    assert any("different held-out sentences" in note for note in compare_runs(two).notes())
+    assert compare_runs(two).paired[0].difference is None
+    assert any("different held-out sentences" in note for note in compare_runs(two).notes)
 
 
 def test_a_difference_of_errors_is_in_points() -> None:
     better = sums() | {"wrong": [0.7 * 50] * USERS}
     found = paired_difference(sums(), better, "error")
-    assert found["value"] == pytest.approx(-0.1)
-    assert found["better_for"] == 1.0
+    assert found.value == pytest.approx(-0.1)
+    assert found.better_for == 1.0
 
 
 def test_json_csv_and_dataframe_say_the_same(
@@ -123,7 +126,9 @@ def test_json_csv_and_dataframe_say_the_same(
     assert main(["compare", *(str(run.path) for run in two), "--json", "--csv", str(file)]) == 0
     record = json.loads(capsys.readouterr().out)
     table = pd.read_csv(file)
-    assert table["epsilon"].tolist() == [run["headline"]["epsilon"] for run in record["runs"]] == [15.02, 7.51]
+    assert (
+        table["epsilon"].tolist() == [run["report"]["headline"]["epsilon"] for run in record["runs"]] == [15.02, 7.51]
+    )
     assert table["difference"].tolist()[1] == record["paired"][0]["value"]
     assert table["epsilon_unit"].tolist() == ["any user + any entity"] * 2
     assert table["setting privacy.noise_multiplier"].tolist() == [1.0, 2.0]

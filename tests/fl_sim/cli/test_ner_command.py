@@ -15,7 +15,8 @@ from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.tagger_evaluation import COVERAGE_FILE, read_coverage
 from fl_sim.data_prep.taggers.tagger_registry import make_tagger
-from fl_sim.reporting import report
+from fl_sim.reporting.report import report_text
+from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 
 Capture = pytest.CaptureFixture[str]
@@ -153,7 +154,7 @@ COVERAGE = {
 def test_the_report_tells_coverage_beside_the_robust_epsilon(make_run: Callable[..., RunFolder]) -> None:
     corpus = {"name": "x", "users": 946, "sentences": 14041}
     run = make_run("uedp", result={"corpus": corpus | {"coverage": COVERAGE}})
-    text = " ".join(report.summary(run).split())
+    text = " ".join(report_text(read_facts(run)).split())
     words = (
         "Coverage, measured on conll2003 (test): the tagger flags 94.1 % (93.0 to 95.2) of the sentences with an "
         "entity; 90.0 % of the mentions are sampled together with their entity. A bound on entities holds for mentions "
@@ -161,12 +162,12 @@ def test_the_report_tells_coverage_beside_the_robust_epsilon(make_run: Callable[
     )
     assert words in text
     assert text.index("Robust:") < text.index("Coverage, measured on")
-    assert report.report(run)["coverage"] == COVERAGE
-    assert len(report.summary(run).splitlines()) <= 45  # of 80 columns
+    assert read_facts(run).record()["corpus"]["coverage"] == COVERAGE
+    assert len(report_text(read_facts(run)).splitlines()) <= 45  # of 80 columns
 
 
 def test_the_report_is_silent_where_coverage_is_unknown(make_run: Callable[..., RunFolder]) -> None:
     for corpus in ({"name": "x", "users": 1, "sentences": 2}, {"name": "x", "coverage": None}):
         run = make_run("uedp", name=str(len(corpus)), result={"corpus": corpus})
-        assert "Coverage" not in report.summary(run)
-        assert report.report(run)["coverage"] is None
+        assert "Coverage" not in report_text(read_facts(run))
+        assert read_facts(run).record()["corpus"]["coverage"] is None

@@ -13,7 +13,8 @@ from fl_sim.cli.main import main
 from fl_sim.clients.ghost_norms import NotCovered
 from fl_sim.clients.gradients import ghost_pass
 from fl_sim.clients.training import gradient_path_of
-from fl_sim.reporting.report import report, summary
+from fl_sim.reporting.report import report_text
+from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.client_rules import ClippedGradients, LocalSteps
 from tests.clients.models import models_to_try
@@ -33,7 +34,7 @@ def run(corpus: Path, out: Path, **changes: Any) -> RunFolder:
 def test_the_fast_path_is_named(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run(small, tmp_path / "out")
     assert (folder.result or {})["gradients"] == {"path": "fast"}
-    assert "Gradients   fast path, many sentences in one pass" in summary(folder)
+    assert "Gradients   fast path, many sentences in one pass" in report_text(read_facts(folder))
     assert ", fast path" in " ".join(capsys.readouterr().err.split())
 
 
@@ -49,8 +50,8 @@ def test_the_slow_path_says_why_and_how_long(
     recorded = (folder.result or {})["gradients"]
     assert (recorded["path"], recorded["reason"]) == ("slow", "its experts are no layer")
     assert 0 < recorded["seconds_per_round"] < 60
-    assert report(folder)["gradients"] == recorded
-    assert "slow path, one sentence at a time: its experts are no layer" in summary(folder)
+    assert read_facts(folder).record()["gradients"] == recorded
+    assert "slow path, one sentence at a time: its experts are no layer" in report_text(read_facts(folder))
     errors = " ".join(capsys.readouterr().err.split())
     assert errors.index(
         "Gradients are computed one sentence at a time (its experts are no layer): about"
@@ -62,7 +63,7 @@ def test_the_slow_path_says_why_and_how_long(
 def test_a_run_without_such_gradients_names_no_path(small: Path, tmp_path: Path) -> None:
     folder = run(small, tmp_path / "out", privacy__strategy="noiseless", privacy__q_s=1.0)
     assert "gradients" not in (folder.result or {})
-    assert "Gradients" not in summary(folder)
+    assert "Gradients" not in report_text(read_facts(folder))
 
 
 @pytest.mark.parametrize(

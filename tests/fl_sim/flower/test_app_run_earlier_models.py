@@ -10,7 +10,8 @@ from flwr.app import Array, ArrayRecord
 import fl_sim
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.flower.app_run import USER_UNIT, PrivateSettings
-from fl_sim.reporting.report import report, summary
+from fl_sim.reporting.report import report_text
+from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder, rows_of
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from fl_sim.strategies.ledger import Ledger
@@ -33,9 +34,9 @@ def test_a_second_training_from_the_first_ones_model_states_epsilon_of_both(
     assert [head["run"] for head in Ledger.read(tmp_path / "second").ancestors] == [Ledger.read(tmp_path / "first").run]
     rows = rows_of(tmp_path / "second", 2)
     assert alone.epsilon() * 0.99 < rows[0]["epsilon_user"] < rows[1]["epsilon_user"] < rows[2]["epsilon_user"]
-    facts = report(RunFolder.open(tmp_path / "second"))
+    facts = read_facts(RunFolder.open(tmp_path / "second")).record()
     assert (facts["ledger"]["problem"], facts["epsilon"]["epsilon_user"]) == (None, second.epsilon())
-    assert "that of an earlier run" in " ".join(summary(RunFolder.open(tmp_path / "second")).split())
+    assert "that of an earlier run" in " ".join(report_text(read_facts(RunFolder.open(tmp_path / "second"))).split())
 
 
 def test_a_third_training_counts_both_before_it_and_goes_on_after_a_stop(tmp_path: Path) -> None:

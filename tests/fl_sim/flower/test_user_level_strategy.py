@@ -36,7 +36,8 @@ from fl_sim.flower.app_run import AppRun
 from fl_sim.flower.enrolled_nodes import EnrolledNodes
 from fl_sim.flower.private_messages import RECORD, ProtocolError, user_number
 from fl_sim.flower.server_step import OptimizerStep
-from fl_sim.reporting.report import report, summary
+from fl_sim.reporting.report import report_text
+from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import Ledger, LedgerError
 from fl_sim.strategies.messages import TrainReply
@@ -168,7 +169,7 @@ def test_failed_and_infinite_updates_count_as_zero(tmp_path: Path) -> None:
     assert np.abs(weights(result)).max() < 0.01
     last = _rows(tmp_path / "r")[-1]
     assert (last["failed_error"], last["nonfinite"]) == (3, 3)
-    assert "3 replies of nodes discarded" in summary(RunFolder.open(tmp_path / "r"))
+    assert "3 replies of nodes discarded" in report_text(read_facts(RunFolder.open(tmp_path / "r")))
 
 
 class _Lying(UserLevelClipping):
@@ -265,7 +266,7 @@ def test_secure_noise_is_never_the_same(tmp_path: Path) -> None:
 
 def test_a_budget_ends_the_training_before_it_is_exceeded(tmp_path: Path) -> None:
     _, strategy = train(tmp_path / "r", nodes_of(10), rounds=10, epsilon_budget=5.0)
-    facts = report(RunFolder.open(tmp_path / "r"))
+    facts = read_facts(RunFolder.open(tmp_path / "r")).record()
     assert facts["stopped"] == "epsilon_budget"
     assert facts["rounds_done"] == 2
     assert strategy.epsilon() <= 5.0
@@ -357,7 +358,7 @@ def test_metrics_of_nodes_stay_there_unless_they_are_asked_for(tmp_path: Path) -
     result, _ = train(tmp_path / "open", nodes_of(4, client(measuring)), forward_metrics=True, sampling_rate=1.0)
     last = _rows(tmp_path / "open")[-1]
     assert (last["unprotected-loss"], last["unprotected-accuracy"]) == (0.25, 0.75)
-    assert "unprotected" in summary(RunFolder.open(tmp_path / "open"))
+    assert "unprotected" in report_text(read_facts(RunFolder.open(tmp_path / "open")))
 
 
 def test_the_mod_answers_no_other_strategy() -> None:
@@ -601,7 +602,7 @@ def test_noise_that_drowns_the_updates_is_told_before_the_first_round(
     ]
     assert warned[0] < next(k for k, line in enumerate(told) if "round 1 of 1" in line)
     assert "1371 parameters, 9.26 times as long" in told[warned[0]]
-    assert "drowns the updates" in " ".join(summary(RunFolder.open(tmp_path / "few")).split())
+    assert "drowns the updates" in " ".join(report_text(read_facts(RunFolder.open(tmp_path / "few"))).split())
     caplog.clear()
     train(tmp_path / "many", nodes_of(3), rounds=1, initial=model(1370), population=200, sampling_rate=0.2)
     assert "The noise drowns" not in caplog.text
@@ -705,7 +706,7 @@ def test_a_changed_metric_is_noticed_by_the_report(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     rows[-1]["epsilon_user"] = 1.0
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    facts = report(RunFolder.open(tmp_path / "r"))
+    facts = read_facts(RunFolder.open(tmp_path / "r")).record()
     assert "epsilon_user 1" in facts["ledger"]["problem"]
     assert facts["epsilon"] == {}
 

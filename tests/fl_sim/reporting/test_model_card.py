@@ -23,6 +23,7 @@ from fl_sim.experiments.experiment import Row
 from fl_sim.experiments.released_model import released_model
 from fl_sim.formats import format_epsilon
 from fl_sim.reporting.model_card import card_of
+from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import RunFolder
 from tests import tiny
@@ -293,4 +294,4 @@ def test_a_run_without_a_model_is_refused(run: RunFolder, corpus: Path, tmp_path
 
 
 def test_the_card_is_the_same_when_made_again(run: RunFolder) -> None:
-    assert card_of(run) == card(run)
+    assert card_of(run, read_facts(run)) == card(run)

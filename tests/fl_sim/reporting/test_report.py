@@ -14,9 +14,11 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.formats import format_epsilon, percent_down, percent_up
-from fl_sim.reporting import report
 from fl_sim.reporting.model_card import note_on_texts
 from fl_sim.reporting.plots import present
+from fl_sim.reporting.recorded import Contribution, Coverage, Share
+from fl_sim.reporting.report import report_text
+from fl_sim.reporting.run_facts import has_guarantee, read_facts
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import LedgerError
 from tests.fl_sim.conftest import GUARANTEE
@@ -26,7 +28,7 @@ MakeRun = Callable[..., RunFolder]
 
 
 def test_the_summary_spells_out_who_is_protected_and_at_what_epsilon(make_run: MakeRun) -> None:
-    text = report.summary(make_run("uedp"))
+    text = report_text(read_facts(make_run("uedp")))
     for words in (
         "one user and one entity at once",
         "Privacy at δ = 1e-5",
@@ -46,7 +48,7 @@ def test_the_summary_spells_out_who_is_protected_and_at_what_epsilon(make_run: M
 
 
 def test_the_summary_leads_with_any_user_and_any_entity(make_run: MakeRun) -> None:
-    text = report.summary(make_run("uedp"))
+    text = report_text(read_facts(make_run("uedp")))
     lines = text.splitlines()
     head = next(number for number, line in enumerate(lines) if line.startswith("Privacy at δ = 1e-5, mention graph"))
     assert "mention graph public" in lines[head]
@@ -71,7 +73,7 @@ def test_a_bound_that_is_only_stated_is_called_so(make_run: MakeRun) -> None:
     row = run.metrics().iloc[-1].to_dict() | {"epsilon_stated": 15.02, "epsilon_any": math.inf}
     run.truncate_metrics(1)
     run.append_metrics({name: value for name, value in row.items() if name != "epsilon_any_robust"})
-    words = " ".join(report.summary(run).split())
+    words = " ".join(report_text(read_facts(run)).split())
     for said in (
         "Privacy at δ = 1e-5, mention graph private",
         "any user + an entity within the stated bound 15.02 –",
@@ -81,7 +83,7 @@ def test_a_bound_that_is_only_stated_is_called_so(make_run: MakeRun) -> None:
         "Mentions that it misses are outside the bound",
     ):
         assert said in words
-    assert report.report(run)["epsilon_any"] == math.inf
+    assert read_facts(run).epsilon["epsilon_any"] == math.inf
 
 
 def test_a_run_of_an_earlier_version_has_no_headline(make_run: MakeRun) -> None:
@@ -91,21 +93,21 @@ def test_a_run_of_an_earlier_version_has_no_headline(make_run: MakeRun) -> None:
     run.truncate_metrics(-1)
     for row in rows:
         run.append_metrics({name: value for name, value in row.items() if not name.startswith("epsilon_any")})
-    words = " ".join(report.summary(run).split())
+    words = " ".join(report_text(read_facts(run)).split())
     assert "any user + any entity – –" in words
     assert "Mention graph" not in words
-    assert report.report(run)["epsilon_any"] is None
+    assert read_facts(run).headline.epsilon is None
 
 
 @pytest.mark.parametrize("strategy", ["uedp", "user_level", "noiseless"])
 def test_the_summary_fits_one_screen(make_run: MakeRun, strategy: str) -> None:
-    lines = report.summary(make_run(strategy, result={"warnings": ["δ is at least 1/N"]})).splitlines()
+    lines = report_text(read_facts(make_run(strategy, result={"warnings": ["δ is at least 1/N"]}))).splitlines()
     assert len(lines) <= 42
     assert max(len(line) for line in lines) <= 80
 
 
 def test_what_epsilon_leaves_out_stands_beside_it(make_run: MakeRun) -> None:
-    text = " ".join(report.summary(make_run("uedp")).split())
+    text = " ".join(report_text(read_facts(make_run("uedp"))).split())
     assert "The guarantee covers the sequence of models" in text
     for leak in (
         "training loss",
@@ -123,14 +125,14 @@ def test_the_summary_names_the_kinds_that_nobody_looked_for(make_run: MakeRun) -
     corpus = {"name": "x", "users": 946, "sentences": 14041}
     run = make_run("uedp", result={"corpus": corpus | {"not_looked_for": ["persons", "places"]}})
     words = "Nobody looked for: persons, places. Plain ε of an entity covers none of these."
-    assert words in " ".join(report.summary(run).split())
-    assert report.report(run)["not_looked_for"] == ["persons", "places"]
+    assert words in " ".join(report_text(read_facts(run)).split())
+    assert read_facts(run).record()["corpus"]["not_looked_for"] == ["persons", "places"]
     complete = make_run("uedp", name="complete", result={"corpus": corpus | {"not_looked_for": []}})
-    assert "Nobody looked for" not in report.summary(complete)
+    assert "Nobody looked for" not in report_text(read_facts(complete))
 
 
 def test_a_noiseless_run_has_no_epsilon_at_all(make_run: MakeRun) -> None:
-    text = report.summary(make_run("noiseless"))
+    text = report_text(read_facts(make_run("noiseless")))
     assert "no guarantee (ε = ∞)" in text
     assert "Protects    no user and no entity" in text
     assert "δ" not in text
@@ -138,16 +140,16 @@ def test_a_noiseless_run_has_no_epsilon_at_all(make_run: MakeRun) -> None:
 
 def test_a_private_strategy_without_a_finite_epsilon_promises_nothing() -> None:
     private = plan().mechanism
-    assert not report.has_guarantee(private, {"epsilon_user": math.inf, "loss": 1.0})
-    assert report.has_guarantee(private, {"epsilon_user": math.inf, "epsilon_user_entity_median": 3.0})
+    assert not has_guarantee(private, {"epsilon_user": math.inf, "loss": 1.0})
+    assert has_guarantee(private, {"epsilon_user": math.inf, "epsilon_user_entity_median": 3.0})
     noiseless = plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0).mechanism
-    assert not report.has_guarantee(noiseless, {"epsilon_user": 0.0})
+    assert not has_guarantee(noiseless, {"epsilon_user": 0.0})
 
 
 def test_warnings_and_a_half_written_line_are_shown(make_run: MakeRun) -> None:
     run = make_run("uedp", result={"warnings": ["δ is 0.01, at least 1/N = 0.001: it permits naming a user"]})
     os.truncate(run.metrics_file, run.metrics_file.stat().st_size - 4)
-    text = report.summary(run)
+    text = report_text(read_facts(run))
     assert "Warning     δ is 0.01, at least 1/N = 0.001" in text
     assert "line 31: cut off" in " ".join(text.split())
 
@@ -157,11 +159,11 @@ def test_warnings_and_a_half_written_line_are_shown(make_run: MakeRun) -> None:
     [("epsilon_budget", "one more round would exceed the ε budget"), ("interrupted", "interrupted")],
 )
 def test_the_summary_says_why_the_run_stopped(make_run: MakeRun, stopped: str, words: str) -> None:
-    assert words in " ".join(report.summary(make_run("uedp", result={"stopped": stopped})).split())
+    assert words in " ".join(report_text(read_facts(make_run("uedp", result={"stopped": stopped}))).split())
 
 
 def test_an_unfinished_run_is_reported_as_far_as_it_came(make_run: MakeRun) -> None:
-    text = report.summary(make_run("uedp", finish=False))
+    text = report_text(read_facts(make_run("uedp", finish=False)))
     assert "30 of 30 rounds, not finished" in text
     assert "an entity (its contribution bound is not recorded)" in text
     assert re.search(r"any user +\d", text)  # no bound on users is recorded
@@ -178,30 +180,30 @@ def graph_in_config(run: RunFolder, graph: str) -> RunFolder:
 @pytest.mark.parametrize("graph", ["pxblic", "private"])
 def test_no_run_claims_another_adjacency_than_its_ledger(make_run: MakeRun, finish: bool, graph: str) -> None:
     run = graph_in_config(make_run("uedp", rounds=2, finish=finish), graph)
-    facts, text = report.report(run), " ".join(report.summary(run).split())
+    facts, text = read_facts(run).record(), " ".join(report_text(read_facts(run)).split())
     assert facts["epsilon"] == {}
     assert facts["bounds"] == GUARANTEE
     assert facts["ledger"]["problem"].endswith(f"mention_graph is {graph}, but the releases in its ledger have public")
     assert "Mention graph private" not in text
     assert "no ε can be trusted" in text
     with pytest.raises(LedgerError, match=f"mention_graph is {graph}"):
-        note_on_texts(run)
+        note_on_texts(read_facts(run))
 
 
 def test_a_running_run_shows_the_bounds_of_its_releases(make_run: MakeRun) -> None:
     run = graph_in_config(make_run("uedp", rounds=2, finish=False), "public")
-    assert report.report(run)["bounds"] == GUARANTEE
-    assert "Mention graph public: ε hides what" in " ".join(report.summary(run).split())
+    assert read_facts(run).record()["bounds"] == GUARANTEE
+    assert "Mention graph public: ε hides what" in " ".join(report_text(read_facts(run)).split())
 
 
 def test_a_run_without_a_release_states_no_unknown_adjacency(tmp_path: Path) -> None:
     config = {"run": {"seed": 0}, "guarantee": GUARANTEE}
     run = RunFolder.create(tmp_path / "begun", config=config, environment={})
-    assert report.report(run)["bounds"] == GUARANTEE
+    assert read_facts(run).record()["bounds"] == GUARANTEE
     for changes in ({"mention_graph": "pxblic"}, {"entity_bound": 0}, {"graph": "public"}):
         run.config_file.write_text(json.dumps(config | {"guarantee": GUARANTEE | changes}))
         with pytest.raises(ResultsError, match=r"config\.json: "):
-            report.report(RunFolder.open(run.path))
+            read_facts(RunFolder.open(run.path)).record()
 
 
 def test_an_empty_run_can_be_finished(tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_finish_writes_every_file_and_may_be_repeated_after_a_resume(make_run: M
     run.finish({"stopped": "rounds"}, present)
     assert run.result is not None
     assert run.result["stopped"] == "rounds"
-    assert run.summary_file.read_text() == report.summary(run)
+    assert run.summary_file.read_text() == report_text(read_facts(run))
     assert len(list(run.plots_dir.glob("*.png"))) == 2
     assert run.metrics()["epsilon_user"].iloc[-1] == math.inf
 
@@ -237,9 +239,9 @@ def test_settings_come_from_the_result_before_the_config(make_run: MakeRun) -> N
 def test_settings_of_a_forecast_or_a_search_are_not_those_of_the_run(make_run: MakeRun) -> None:
     others = {"seed": 7, "noise_multiplier": 40.0, "population": 600, "delta": 0.1, "privacy": {"q_u": 0.25}}
     run = make_run("uedp", z=0.4, seed=3, result={"forecast": others, "origin": others})
-    settings = report.report(run)["settings"]
+    settings = read_facts(run).record()["settings"]
     assert [settings[name] for name in ("seed", "noise_multiplier", "population", "q_u")] == [3, 0.4, 946, 1.0]
-    assert report.report(run)["delta"] == 1e-5
+    assert read_facts(run).record()["delta"] == 1e-5
 
 
 @pytest.mark.parametrize(
@@ -266,30 +268,29 @@ def test_epsilon_is_never_rounded_down(value: float | None, text: str) -> None:
 def test_shares_are_rounded_to_their_safe_side(share: float, up: str, down: str) -> None:
     """What an attacker may find is rounded up, what a tagger found down."""
     assert (percent_up(share), percent_down(share)) == (up, down)
-    missed = report._missed({"mentions_with_coin": {"value": 0.9}}, 10)  # 10/9 of a sentence
-    assert "about 2 sentences" in missed
+    coverage = Coverage(mentions_with_coin=Share(value=0.9))
+    assert "about 2 sentences" in coverage.in_words(10)  # 10/9 of a sentence
 
 
 @pytest.mark.parametrize(
     ("entity_bound", "text"),
     [
-        ({"users": 1, "sentences_per_user": 4, "sentences": 3}, "an entity in ≤ 1 user, ≤ 3 sentences"),
-        ({"users": 2, "sentences_per_user": 1}, "an entity in ≤ 2 users, ≤ 1 sentence each"),
-        ({"users": 2, "sentences_per_user": 3, "sentences": 6}, "an entity in ≤ 2 users, ≤ 3 sentences each"),
+        ({"users": 1, "sentences_per_user": 4, "sentences": 3}, "≤ 1 user, ≤ 3 sentences"),
+        ({"users": 2, "sentences_per_user": 1}, "≤ 2 users, ≤ 1 sentence each"),
+        ({"users": 2, "sentences_per_user": 3, "sentences": 6}, "≤ 2 users, ≤ 3 sentences each"),
         ({"users": 2, "sentences_per_user": 3, "sentences": 4},
-         "an entity in ≤ 2 users, ≤ 3 sentences each, ≤ 4 in all"),
-        (None, "an entity (its contribution bound is not recorded)"),
+         "≤ 2 users, ≤ 3 sentences each, ≤ 4 in all"),
     ],
 )  # fmt: skip
-def test_reach_in_words(entity_bound: dict[str, Any] | None, text: str) -> None:
-    assert report.format_contribution_bound(entity_bound) == text
+def test_reach_in_words(entity_bound: dict[str, Any], text: str) -> None:
+    assert Contribution(**entity_bound).in_words() == text
 
 
 class TestCommand:
     def test_text(self, make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
         run = make_run("uedp")
         assert main(["report", str(run.path)]) == 0
-        assert capsys.readouterr().out == report.summary(run)
+        assert capsys.readouterr().out == report_text(read_facts(run))
 
     def test_json_is_one_strict_object_with_unrounded_epsilon(
         self, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
@@ -299,12 +300,12 @@ class TestCommand:
         assert facts["epsilon"]["epsilon_user"] == 2.181
         assert facts["delta"] == 1e-5
         assert facts["guarantee"] is True
-        assert facts["epsilon_any"] == facts["epsilon"]["epsilon_any"] == 15.02
+        assert facts["headline"]["epsilon"] == facts["epsilon"]["epsilon_any"] == 15.02
         assert facts["bounds"]["entity_bound"] == 300
         assert facts["kept"]["weight"] == 0.8709
         assert facts["settings_from_corpus"] is False
         assert facts["rounds_done"] == 30
-        assert facts["perplexity"]["unigram"] == 912.3
+        assert facts["utility"]["reference"] == 912.3
         assert main(["report", str(make_run("noiseless").path), "--json"]) == 0
         text = capsys.readouterr().out
         assert "Infinity" not in text
@@ -323,5 +324,5 @@ CLAIM = {"epsilon_as_published": 0.46}
 
 def test_a_claim_is_no_guarantee() -> None:
     proven = {"epsilon_user": math.inf, "epsilon_user_entity_p95": math.inf}
-    assert not report.has_guarantee(None, proven | CLAIM)
-    assert report.has_guarantee(None, proven | {"epsilon_user": 0.007} | CLAIM)
+    assert not has_guarantee(None, proven | CLAIM)
+    assert has_guarantee(None, proven | {"epsilon_user": 0.007} | CLAIM)

@@ -79,7 +79,7 @@ def test_no_epsilon_is_shown_that_the_ledger_does_not_support(
     assert str(run.path / "ledger") in captured.err
     assert main(["report", str(run.path), "--json"]) == 2
     facts = json.loads(capsys.readouterr().out)
-    assert (facts["epsilon"], facts["epsilon_any"], facts["guarantee"]) == ({}, None, False)
+    assert (facts["epsilon"], facts["headline"]["epsilon"], facts["guarantee"]) == ({}, None, False)
     assert facts["ledger"]["problem"]
     opened = open_run(run.path)
     for read in (lambda: opened.epsilon, opened.note_on_texts):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.experiments.held_out_users.bootstrap import resampled_sums
+from fl_sim.reporting.bootstrap import resampled_sums
 
 RESAMPLES = 2000
 _LEVELS = (0.025, 0.975)

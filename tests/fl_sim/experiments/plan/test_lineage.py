@@ -18,7 +18,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.engines import simulation
 from fl_sim.experiments.privacy_spent import account_for, read_ledgers
 from fl_sim.files import sha256_of_json
-from fl_sim.reporting.report import report
+from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon, epsilon, epsilon_before
@@ -97,7 +97,7 @@ def test_every_figure_is_that_of_both_trainings(parent: Path, corpus: Path, tmp_
     assert result["epsilon_user_entity_robust_max"] == pytest.approx(composed(robust, both), rel=2e-3)
     assert "every ε is that of all of them together" in result["warnings"][0]
     assert "3 releases of one earlier run on this corpus" in result["warnings"][0]
-    assumed = [sum("initial weights" in note for note in report(of)["not_covered"]) for of in (parent_run, child)]
+    assumed = [sum("initial weights" in note for note in read_facts(of).not_covered) for of in (parent_run, child)]
     assert assumed == [1, 0]
 
 

@@ -13,7 +13,8 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.engines import simulation
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from fl_sim.experiments.privacy_spent import account_for, read_ledgers
-from fl_sim.reporting.report import report, summary
+from fl_sim.reporting.report import report_text
+from fl_sim.reporting.run_facts import read_facts
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from tests import tiny
 from tests.fl_sim.ownerships import village
@@ -87,7 +88,7 @@ def test_a_run_records_a_guarantee_of_its_release_and_a_forecast_beside_it(tmp_p
     settings = {"corpus.path": str(corpus), "out": str(tmp_path / "run"), "engine.name": "inline", **tiny.MODEL}
     privacy = {"noise_cohort": 600, "noise_multiplier": 40.0, "q_s": 0.5}
     run = simulation.run(RunConfig.from_mapping({"rounds": 2, **settings, "privacy": privacy}))
-    result, facts, text = run.result or {}, report(run), summary(run)
+    result, facts, text = run.result or {}, read_facts(run).record(), report_text(read_facts(run))
     ledgers = read_ledgers([run.path])
     account = account_for(ledgers, Adjacency(32), Adjacency(32), 1e-5, None)
     assert {entry.terms.mechanism.noise_multiplier for entry in ledgers[0].entries} == {0.4}

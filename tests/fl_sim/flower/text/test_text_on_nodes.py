@@ -21,7 +21,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines.grids import GridError, InlineGrid
 from fl_sim.flower.text import held_text
 from fl_sim.flower.text.held_text import ENROL_MESSAGE, NodesError
-from fl_sim.reporting.report import report
+from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 from tests.e2e.small_runs import SAME_MODEL, apart, measured, model_of
 from tests.fl_sim.flower.text.nodes import LEARNING_RATE, Nodes, divide, users_of
@@ -71,7 +71,7 @@ def test_a_plan_for_a_target_is_that_of_the_simulation(nodes: Nodes) -> None:
 @pytest.mark.nightly
 def test_report_and_account_read_the_run(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     run = nodes.run("run")
-    assert report(run)["epsilon"]["epsilon_any"] == run.metrics()["epsilon_any"].iloc[-1]
+    assert read_facts(run).record()["epsilon"]["epsilon_any"] == run.metrics()["epsilon_any"].iloc[-1]
     capsys.readouterr()
     assert main(["report", str(run.path)]) == 0
     assert main(["account", "--ledger", str(run.path)]) == 0

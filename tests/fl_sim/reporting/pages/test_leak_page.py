@@ -7,9 +7,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from fl_sim.reporting.pages.html_page import Page, markup
 
 from fl_sim.reporting.pages.charts import IntervalRow, Scale, Series, interval_chart, line_chart
-from fl_sim.reporting.pages.html_page import Page, markup
 from fl_sim.reporting.pages.leak_page import label_of, leak_page
 
 SHARES = Scale(0.0, 1.0, (0.0, 1.0), "{:.0%}")

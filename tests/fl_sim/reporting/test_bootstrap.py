@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fl_sim.experiments.held_out_users import bootstrap
-from fl_sim.experiments.held_out_users.bootstrap import intervals, resampled_sums
+from fl_sim.reporting import bootstrap
+from fl_sim.reporting.bootstrap import intervals, resampled_sums
 
 
 def test_a_resample_has_as_many_users_as_there_are() -> None:

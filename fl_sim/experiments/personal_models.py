@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,11 +42,12 @@ from fl_sim.clients.tasks import TextSizes
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.evaluation import HeldOutSentences, measure
-from fl_sim.experiments.held_out_users.bootstrap import METHOD, RESAMPLES, intervals
-from fl_sim.experiments.held_out_users.user_utility import Ratio, task_ratios
 from fl_sim.experiments.released_model import initial_model, released_model
 from fl_sim.experiments.run_inputs import held_out_split
 from fl_sim.experiments.run_record import Record
+from fl_sim.experiments.user_utility import Ratio, task_ratios
+from fl_sim.reporting.bootstrap import METHOD, RESAMPLES, intervals
+from fl_sim.reporting.held_out import PersonalFigures
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.client_rules import LocalSteps
@@ -141,7 +142,7 @@ class _Split:
 
 def compare_personal(
     run: RunFolder, settings: PersonalSettings, observer: Observer = lambda done, total: None
-) -> dict[str, Any]:
+) -> PersonalFigures:
     """Return the figures of the four models on held-out users' own text, for personal.json.
 
     Args:
@@ -174,16 +175,20 @@ def compare_personal(
         show = _shifted(observer, number * len(halves), len(makers) * len(halves))
         before, by_model[name] = _trained(make(), split, halves, settings, rate, show)
         by_model |= {"start": before} if name == "alone" else {"run": before} if name == "continued" else {}
-    return {
-        **asdict(settings),
-        "users": len(halves),
-        "trained_on": sum(len(first) for first, _ in halves),
-        "measured_on": sum(len(second) for _, second in halves),
-        "trained": {name: _trained_part(config, changes if name == "personal" else {}) for name in makers},
-        "learning_rate": {name: settings.rate_of(config, changes if name == "personal" else {}) for name in makers},
+    rates = {name: settings.rate_of(config, changes if name == "personal" else {}) for name in makers}
+    return PersonalFigures(
+        users=len(halves),
+        steps=settings.steps,
+        learning_rate=rates,
+        rank=settings.rank,
+        most_sentences=settings.most_sentences,
+        seed=settings.seed,
+        trained_on=sum(len(first) for first, _ in halves),
+        measured_on=sum(len(second) for _, second in halves),
+        trained={name: _trained_part(config, changes if name == "personal" else {}) for name in makers},
+        model_files=(run.result or {}).get(model_files.KEY),
         **_figures(by_model, settings.seed),
-        model_files.KEY: (run.result or {}).get(model_files.KEY),
-    }
+    )
 
 
 def personal_changes(config: RunConfig, rank: int) -> dict[str, Any]:
@@ -274,14 +279,13 @@ def _figures(by_model: Mapping[str, Sequence[Ratio]], seed: int) -> dict[str, An
     differences = {name: above[name] - above["run"] for name in _FROM_RUN if name in above}
     columns = [column for values in (*above.values(), *differences.values()) for column in (values, below)]
     found = intervals(np.stack(columns, axis=1), streams.generator(seed, "bootstrap-personal"))
-    records = [figure.record() for figure in found]
     known = below > 0
     return {
         "metric": by_model["run"][0].name,
         "interval": METHOD,
         "resamples": RESAMPLES,
-        "figures": dict(zip(names, records, strict=False)),
-        "differences": dict(zip(differences, records[len(names) :], strict=True)),
+        "figures": dict(zip(names, found, strict=False)),
+        "differences": dict(zip(differences, found[len(names) :], strict=True)),
         "better": {name: float((values[known] < 0).mean()) for name, values in differences.items() if known.any()},
         "by_user": {name: (above[name][known] / below[known]).tolist() for name in names},
     }

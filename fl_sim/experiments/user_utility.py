@@ -33,7 +33,8 @@ from fl_sim.clients.tasks import HeldOut, NextWord, TextSizes
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.evaluation import HeldOutSentences
-from fl_sim.experiments.held_out_users.bootstrap import METHOD, RESAMPLES, intervals
+from fl_sim.reporting.bootstrap import METHOD, RESAMPLES, Figure, intervals
+from fl_sim.reporting.held_out import HeldOutFigures, SizeClass, TextPart
 from fl_sim.strategies.primitives import streams
 
 Span = tuple[int, int]
@@ -121,8 +122,8 @@ def task_ratios(model: LanguageModel, measured: HeldOut, sizes: TextSizes) -> li
 
 def summarise(
     model: LanguageModel, corpus: Corpus, split: str, sentences: HeldOutSentences, measured: HeldOut, seed: int
-) -> dict[str, Any] | None:
-    """Return what an evaluation says by user, for a run's result.
+) -> HeldOutFigures | None:
+    """Return what an evaluation says by user.
 
     Args:
         model: that was evaluated.
@@ -142,19 +143,18 @@ def summarise(
     ratios = task_ratios(model, measured, sentences.sizes)
     people = _Users(of_sentence, seed)
     parts = _parts(model, corpus, split, sentences, measured)
-    return {
-        "users": len(users),
-        "sentences": len(sentences.ids),
-        "cut": int((~sentences.sizes.whole).sum()),
-        "interval": METHOD,
-        "resamples": RESAMPLES,
-        "figures": people.figures(ratios, _EVERYBODY),
-        "deciles": {"metric": ratios[0].name, "values": people.deciles(ratios[0])},
-        "by_sentences": people.by_size(ratios[0], counts),
-        "by_mention": {
-            name: people.figures(kind, _EVERYBODY) | {"share": share} for name, (kind, share) in parts.items()
-        },
-    }
+    return HeldOutFigures(
+        users=len(users),
+        sentences=len(sentences.ids),
+        cut=int((~sentences.sizes.whole).sum()),
+        interval=METHOD,
+        resamples=RESAMPLES,
+        metric=ratios[0].name,
+        figures=people.figures(ratios, _EVERYBODY),
+        deciles=people.deciles(ratios[0]),
+        by_sentences=people.by_size(ratios[0], counts),
+        by_mention={name: TextPart(share, people.figures(kind, _EVERYBODY)) for name, (kind, share) in parts.items()},
+    )
 
 
 def sums_by_user(ownership: Ownership, ids: NDArray[np.int64], measured: HeldOut) -> dict[str, list[float]]:
@@ -186,11 +186,13 @@ class _Users:
         columns = [column for ratio in ratios for column in (ratio.above, ratio.below)]
         return np.stack([np.bincount(self._of_sentence, weights=column) for column in columns], axis=1)
 
-    def figures(self, ratios: Sequence[Ratio], stream: int, chosen: NDArray[np.bool_] | None = None) -> dict[str, Any]:
+    def figures(
+        self, ratios: Sequence[Ratio], stream: int, chosen: NDArray[np.bool_] | None = None
+    ) -> dict[str, Figure]:
         """Return the ratios over all or the chosen users, with intervals from the stream of that number."""
         sums = self.sums(ratios) if chosen is None else self.sums(ratios)[chosen]
         found = intervals(sums, streams.generator(self._seed, "bootstrap", stream))
-        return {r.name: f.mapped(r.function).record() for r, f in zip(ratios, found, strict=True)}
+        return {r.name: f.mapped(r.function) for r, f in zip(ratios, found, strict=True)}
 
     def deciles(self, ratio: Ratio) -> list[float]:
         """Return the nine deciles of the figure over users; empty if no user has one."""
@@ -198,7 +200,7 @@ class _Users:
         known = below > 0
         return np.quantile(above[known] / below[known], _TENTHS).tolist() if known.any() else []
 
-    def by_size(self, ratio: Ratio, counts: NDArray[np.int64]) -> list[dict[str, Any]]:
+    def by_size(self, ratio: Ratio, counts: NDArray[np.int64]) -> list[SizeClass]:
         """Return the figure by class of users with so many sentences in the split; classes without users are absent."""
         classes = np.array([size_class(count) for count in counts])
         rows = []
@@ -206,8 +208,8 @@ class _Users:
             lowest = _SIZE_CLASSES[number]
             highest = _SIZE_CLASSES[number + 1] - 1 if number + 1 < len(_SIZE_CLASSES) else None
             chosen = classes == number
-            row = {"lowest": lowest, "highest": highest, "users": int(chosen.sum())}
-            rows.append(row | self.figures([ratio], lowest, chosen))
+            figure = self.figures([ratio], lowest, chosen)[ratio.name]
+            rows.append(SizeClass(lowest, highest, int(chosen.sum()), figure))
         return rows
 
 

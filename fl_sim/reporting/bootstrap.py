@@ -17,9 +17,9 @@ hard to predict is common to both. So users are resampled, and the difference is
 >>> first = {"predictions": [4.0, 2.0, 6.0], "nats": [8.0, 5.0, 12.0], "wrong": [3.0, 1.0, 4.0]}
 >>> second = first | {"nats": [7.0, 4.0, 11.0]}
 >>> found = paired_difference(first, second, "error")
->>> found["value"], found["users"], found["better_for"]
+>>> found.value, found.users, found.better_for
 (0.0, 3, 0.0)
->>> paired_difference(first, second, "perplexity")["high"] < 0
+>>> paired_difference(first, second, "perplexity").high < 0
 True
 """
 
@@ -28,7 +28,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +53,10 @@ class Figure:
     def mapped(self, function: Callable[[float], float]) -> Figure:
         """Return the figure of an increasing function of this one."""
         return Figure(function(self.value), function(self.low), function(self.high))
+
+    def ends(self) -> tuple[float, float]:
+        """Return the ends of the interval; the figure itself where there is none."""
+        return (self.value, self.value) if math.isnan(self.low) else (self.low, self.high)
 
     def record(self) -> dict[str, float]:
         """Return the figure for a record in JSON."""
@@ -115,41 +118,51 @@ PAIRED_METHOD = "paired percentile bootstrap over held-out users, 95 %"
 Sums = Mapping[str, Sequence[float]]
 
 
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """The figure of the second of two runs less that of the first, below 0 if the second is better.
+
+    Attributes:
+        metric: "perplexity", per token, or "error".
+        value, low, high: the difference and its interval; NaN for fewer than two users.
+        users: how many there are.
+        better_for: the share of users for whom the second run is better.
+        interval: what the interval is.
+    """
+
+    metric: str
+    value: float
+    low: float
+    high: float
+    users: int
+    better_for: float
+    interval: str = PAIRED_METHOD
+
+
 def are_same_users(first: Sums, second: Sums) -> bool:
     """Return whether two evaluations had as many prediction targets of every user, as those of one text and tokenizer.
 
     Args:
-        first, second: as :func:`~fl_sim.experiments.held_out_users.user_utility.sums_by_user` returns them, of runs on
+        first, second: as :func:`~fl_sim.experiments.user_utility.sums_by_user` returns them, of runs on
             one corpus.
     """
     return list(first["predictions"]) == list(second["predictions"])
 
 
-def paired_difference(first: Sums, second: Sums, metric: str) -> dict[str, Any]:
-    """Return the figure of the second run less that of the first, below 0 if the second is better.
+def paired_difference(first: Sums, second: Sums, metric: str) -> PairedDifference:
+    """Return the difference of two runs.
 
     Args:
         first, second: sums by held-out user, of the same users.
         metric: "perplexity", per token, or "error".
-
-    Returns:
-        ``value``, ``low`` and ``high``; ``users``, how many; ``better_for``, the share of users for whom the second
-        run is better.
     """
     wanted = "wrong" if metric == "error" else "nats"
     sums = np.array([first[wanted], second[wanted], first["predictions"]], dtype=float).T
-    drawn = resampled_sums(sums, streams.generator(0, "bootstrap", 0), RESAMPLES)
-    resampled = _difference(drawn, metric)
+    resampled = _difference(resampled_sums(sums, streams.generator(0, "bootstrap", 0), RESAMPLES), metric)
     low, high = np.quantile(resampled, _LEVELS) if len(sums) > 1 else (np.nan, np.nan)
-    return {
-        "metric": metric,
-        "value": float(_difference(sums.sum(axis=0)[None], metric)[0]),
-        "low": float(low),
-        "high": float(high),
-        "users": len(sums),
-        "better_for": float(np.mean(sums[:, 1] < sums[:, 0])),
-        "interval": PAIRED_METHOD,
-    }
+    value = float(_difference(sums.sum(axis=0)[None], metric)[0])
+    better_for = float(np.mean(sums[:, 1] < sums[:, 0]))
+    return PairedDifference(metric, value, float(low), float(high), len(sums), better_for)
 
 
 def _difference(sums: NDArray[np.float64], metric: str) -> NDArray[np.float64]:

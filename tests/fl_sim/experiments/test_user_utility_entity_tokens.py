@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl_sim.clients.models.tokenizers import load_tokenizer
-from fl_sim.experiments.held_out_users.user_utility import covered_bytes, is_entity_token, token_spans
+from fl_sim.experiments.user_utility import covered_bytes, is_entity_token, token_spans
 
 TEXTS = ["Ada Lovelace läuft.", "\U0001f600 Ω by Ada  ", "", "Rain."]
 

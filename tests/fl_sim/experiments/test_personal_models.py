@@ -16,8 +16,8 @@ import fl_sim
 from fl_sim.cli.main import main
 from fl_sim.clients.models.losses import held_out
 from fl_sim.clients.models.model_names import SMALL_GPT2
-from fl_sim.experiments.held_out_users import personal_models
-from fl_sim.experiments.held_out_users.personal_models import PersonalSettings, personal_changes
+from fl_sim.experiments import personal_models
+from fl_sim.experiments.personal_models import PersonalSettings, personal_changes
 from fl_sim.experiments.released_model import released_model
 from tests.e2e import small_runs
 
@@ -116,7 +116,7 @@ def test_the_figures_stand_in_report_json_and_picture(run: fl_sim.Run, tmp_path:
     assert facts["personal"]["users"] == 2
     assert facts["held_out"]["users"] == 6
     whole = run.facts()
-    assert whole["held_out"]["deciles"]["metric"] == "bits_per_byte"
+    assert whole["held_out"]["metric"] == "bits_per_byte"
     report = " ".join(run.report().split())
     assert "deciles over users, bits per byte: " in report
     assert "on the second half of the sentences of 2 held-out users" in report
@@ -154,7 +154,7 @@ def test_a_user_s_model_that_diverges_is_one_line(
     run: fl_sim.Run, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     diverge = lambda model, *others: model.set_vector(model.get_vector() * math.nan)  # noqa: E731
-    monkeypatch.setattr("fl_sim.experiments.held_out_users.personal_models.local_steps", diverge)
+    monkeypatch.setattr("fl_sim.experiments.personal_models.local_steps", diverge)
     flags = ["--personal", "--quiet", "--users", "1", "--steps", "9", "--learning-rate", "1e6"]
     assert main(["utility", str(run.path), *flags]) == 2
     words = "learning_rate is 1e+06, with which a user's model is not finite after 9 steps; allowed: a lower one\n"

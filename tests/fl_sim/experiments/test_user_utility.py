@@ -15,7 +15,7 @@ from fl_sim.clients.tasks import TextSizes
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.experiments.evaluation import HeldOutSentences
-from fl_sim.experiments.held_out_users.user_utility import summarise, sums_by_user
+from fl_sim.experiments.user_utility import summarise, sums_by_user
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import CLASSES
 
@@ -72,11 +72,11 @@ def test_next_word_by_user(of_all_sizes: fl_sim.Corpus) -> None:
         / sum(len(t.encode()) + 1 for t, o, w in zip(texts, owners, whole, strict=True) if o == u and w)
         for u in range(5)
     ]
-    assert facts["deciles"]["values"] == pytest.approx(np.quantile(by_user, np.arange(1, 10) / 10).tolist())
+    assert facts["deciles"] == pytest.approx(np.quantile(by_user, np.arange(1, 10) / 10).tolist())
     assert [(c["lowest"], c["highest"], c["users"]) for c in facts["by_sentences"]] == [
         (1, 1, 1), (2, 3, 2), (4, 7, 1), (8, 15, 1),
     ]  # fmt: skip
-    assert facts["by_sentences"][0]["bits_per_byte"]["value"] == pytest.approx(by_user[0])
+    assert facts["by_sentences"][0]["figure"]["value"] == pytest.approx(by_user[0])
 
 
 def test_entity_tokens_and_others_add_up(of_all_sizes: fl_sim.Corpus) -> None:
@@ -96,7 +96,7 @@ def test_a_classifier_by_user_and_by_mention(of_all_sizes: fl_sim.Corpus) -> Non
     model = models_to_try.small_gpt2(CLASSES)
     facts, measured, _, _ = evaluated(model, of_all_sizes)
     assert facts["figures"]["error"]["value"] == measured.wrong.sum() / measured.predictions.sum()
-    assert facts["deciles"]["metric"] == "error"
+    assert facts["metric"] == "error"
     parts = facts["by_mention"]
     errors = sum(parts[name]["share"] * parts[name]["error"]["value"] for name in ("with_mention", "without_mention"))
     assert errors == pytest.approx(facts["figures"]["error"]["value"])

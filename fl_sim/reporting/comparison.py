@@ -1,0 +1,269 @@
+"""Several runs side by side: ε and what it rests on, utility, paired differences, settings that differ, warnings.
+
+Figures are compared where they may be. ε of runs with another δ, unit or mention graph are other statements, and a
+note says so; differences of utility are taken user by user, of runs on the same held-out text.
+
+>>> from pathlib import Path
+>>> run = RunFolder(Path("runs/first"), config={"run": {"seed": 3, "privacy": {"q_u": None}}}, environment={})
+>>> settings_of(run)
+{'seed': 3, 'privacy.q_u': None}
+>>> [name_of([Path("a/run"), Path("b/run"), Path("b/other")], number) for number in range(3)]
+['a/run', 'b/run', 'other']
+>>> by_value({"A": "1", "B": "1", "C": "2"})
+'1 in A, B; 2 in C'
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fl_sim.formats import format_delta
+from fl_sim.reporting.bootstrap import PairedDifference, Sums, are_same_users, paired_difference
+from fl_sim.reporting.run_facts import PROVEN, UNTRUSTED, RunFacts, pooled, read_facts
+from fl_sim.storage.run_folder import ResultsError, RunFolder
+
+FORMAT = 2
+"""Version of the record; raised when a reader of an older version would misread it."""
+
+MOST_RUNS = len(string.ascii_uppercase)
+
+_NOT_SETTINGS = ("out", "anchor", "observers", "origin")
+_RESOLVED = ("plan", "guarantee")
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run among others.
+
+    Attributes:
+        key: a letter, by which tables and notes name it.
+        name: the shortest end of its path that no other run shares.
+        path: of its folder.
+        facts: what is said of it.
+        by_user: sums of its last evaluation by held-out user; None if it recorded none.
+        settings: by dotted key, as the run resolved them, with version, commit and corpus.
+        fingerprint: of its corpus; None if it is not recorded.
+        tokenizer: the name of its tokenizer or model.
+    """
+
+    key: str
+    name: str
+    path: Path
+    facts: RunFacts
+    by_user: Sums | None
+    settings: Mapping[str, Any]
+    fingerprint: str | None
+    tokenizer: str
+
+    @property
+    def label(self) -> str:
+        """Return letter and name; the name alone where it has no letter."""
+        return f"{self.key} · {self.name}" if self.key else self.name
+
+    def unit(self) -> str:
+        """Return the unit of the run's ε in words, with the bound where it is stated and not enforced."""
+        head, bounds = self.facts.headline, self.facts.bounds
+        if head.unit == "any":
+            return head.unit_words
+        return f"{head.unit_words} of {bounds.entity_bound if bounds else None} sentences"
+
+    def record(self) -> dict[str, Any]:
+        """Return the run as JSON values."""
+        return {"key": self.key, "name": self.name, "folder": str(self.path), "report": self.facts.record()}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The difference of a run to the first one, or the reason why there is none."""
+
+    run: str
+    baseline: str
+    difference: PairedDifference | None
+    reason: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """Return the pair as JSON values."""
+        found = {"reason": self.reason} if self.difference is None else asdict(self.difference)
+        return {"run": self.run, "baseline": self.baseline, **found}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side, in the order given; :func:`compare_runs` makes one."""
+
+    runs: tuple[ComparedRun, ...]
+
+    @property
+    def problems(self) -> list[str]:
+        """Return why the ε of runs cannot be trusted, one line for each such run."""
+        problems = [run.facts.ledger.problem for run in self.runs if run.facts.headline.state == UNTRUSTED]
+        return [problem for problem in problems if problem]
+
+    @property
+    def notes(self) -> list[str]:
+        """Return in words what must not be compared, one sentence each."""
+        return [*_notes_on_epsilon(self.runs), *_notes_on_utility(self.runs)]
+
+    @property
+    def epsilon_comparable(self) -> bool:
+        """Return whether the proven ε are one kind of statement about one corpus."""
+        return not any(_notes_on_epsilon(self.runs))
+
+    @cached_property
+    def paired(self) -> list[Pair]:
+        """Return the difference of every later run to the first."""
+        first, *others = self.runs
+        return [_pair(first, other) for other in others]
+
+    @property
+    def settings(self) -> dict[str, list[Any]]:
+        """Return the settings that differ, with the value of every run, None where one has none."""
+        names = dict.fromkeys(name for run in self.runs for name in run.settings)
+        values = {name: [run.settings.get(name) for run in self.runs] for name in names}
+        return {name: column for name, column in values.items() if any(value != column[0] for value in column)}
+
+    @property
+    def warnings(self) -> dict[str, list[str]]:
+        """Return every warning once, with the letters of the runs that have it."""
+        return pooled({run.key: run.facts.warnings for run in self.runs})
+
+    def record(self) -> dict[str, Any]:
+        """Return the comparison as JSON values."""
+        return {
+            "format": FORMAT,
+            "runs": [run.record() for run in self.runs],
+            "epsilon_comparable": self.epsilon_comparable,
+            "notes": self.notes,
+            "paired": [pair.record() for pair in self.paired],
+            "settings": self.settings,
+        }
+
+
+def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
+    """Return a comparison of one run or more.
+
+    Raises:
+        ResultsError: no run is given, more than 26, or one of them twice; metrics or result are corrupt.
+    """
+    if not 1 <= len(folders) <= MOST_RUNS:
+        raise ResultsError(f"{len(folders)} runs are given; allowed: 1 to {MOST_RUNS}")
+    paths = [folder.path.resolve() for folder in folders]
+    for number, path in enumerate(paths):
+        if path in paths[:number]:
+            raise ResultsError(f"{folders[number].path}: is given twice; allowed: different runs")
+    return Comparison(tuple(_compared(folder, paths, number) for number, folder in enumerate(folders)))
+
+
+def _compared(folder: RunFolder, paths: Sequence[Path], number: int) -> ComparedRun:
+    model = (folder.config.get("run") or {}).get("model") or {}
+    return ComparedRun(
+        key=string.ascii_uppercase[number],
+        name=name_of(paths, number),
+        path=folder.path,
+        facts=read_facts(folder),
+        by_user=folder.held_out_users,
+        settings=settings_of(folder) | _versions(folder),
+        fingerprint=(folder.config.get("corpus") or {}).get("fingerprint"),
+        tokenizer=str(model.get("tokenizer") or model.get("name")),
+    )
+
+
+def name_of(paths: Sequence[Path], number: int) -> str:
+    """Return the shortest end of a path that no other one of ``paths`` has."""
+    parts = paths[number].parts
+    others = [path.parts for place, path in enumerate(paths) if place != number]
+    for length in range(1, len(parts) + 1):
+        if all(other[-length:] != parts[-length:] for other in others):
+            return "/".join(parts[-length:])
+    return str(paths[number])
+
+
+def settings_of(run: RunFolder) -> dict[str, Any]:
+    """Return a run's settings by dotted key; what was left open has the value that the run resolved it to."""
+    configured = run.config.get("run") or {}
+    settings = dict(_flat({name: value for name, value in configured.items() if name not in _NOT_SETTINGS}))
+    for part in _RESOLVED:
+        for name, value in ((run.result or {}).get(part) or run.config.get(part) or {}).items():
+            if settings.get(f"privacy.{name}", value) is None:
+                settings[f"privacy.{name}"] = value
+    return settings
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _versions(run: RunFolder) -> dict[str, Any]:
+    """Return what else may tell two runs apart: the corpus's content, the version and the commit."""
+    values = {
+        "corpus (fingerprint)": str((run.config.get("corpus") or {}).get("fingerprint") or "")[:12] or None,
+        "fl_sim": run.environment.get("fl_sim"),
+        "commit": str((run.environment.get("git") or {}).get("commit") or "")[:12] or None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def by_value(values: Mapping[str, str], between: str = "; ") -> str:
+    """Return values with the runs that have them."""
+    kinds = dict.fromkeys(values.values())
+    runs = {kind: ", ".join(key for key, value in values.items() if value == kind) for kind in kinds}
+    return between.join(f"{kind} in {keys}" for kind, keys in runs.items())
+
+
+def _notes_on_epsilon(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    """Yield in which respect the ε of runs are different statements."""
+    heads = {run.key: run.facts.headline for run in runs if run.facts.headline.state == PROVEN}
+    proven = [run for run in runs if run.key in heads]
+    subjects = {
+        "δ": {key: format_delta(head.delta) for key, head in heads.items()},
+        "the protected unit": {run.key: run.unit() for run in proven},
+        "the mention graph": {key: head.mention_graph or "not recorded" for key, head in heads.items()},
+    }
+    for subject, values in subjects.items():
+        if len(set(values.values())) > 1:
+            yield f"ε are not comparable: {subject} is {by_value(values, ' and ')}."
+    if len({run.fingerprint for run in proven}) > 1:
+        yield "ε protect different people: the runs have different corpora."
+
+
+def _notes_on_utility(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    """Yield in which respect the utilities of runs are not measured alike."""
+    measured = [run for run in runs if run.facts.utility.final is not None]
+    tasks = {run.key: run.facts.task for run in measured}
+    if len(set(tasks.values())) > 1:
+        yield f"Utilities are not comparable: the task is {by_value(tasks, ' and ')}."
+        return
+    if len({run.tokenizer for run in measured}) > 1 and "next-word" in tasks.values():
+        yield "Perplexities per token are of different models, perhaps of different tokenizers; bits per byte compare."
+    if len({run.fingerprint for run in measured}) > 1:
+        yield "Utilities are measured on different corpora."
+        return
+    by_user = [run.by_user for run in measured if run.by_user is not None]
+    if any(not are_same_users(by_user[0], other) for other in by_user[1:]):
+        yield "Utilities are measured on different held-out sentences or tokens; another seed draws other sentences."
+
+
+def _pair(first: ComparedRun, other: ComparedRun) -> Pair:
+    """Return the difference of two runs on the same users, or why there is none."""
+    metric, before, after = first.facts.utility.metric, first.by_user, other.by_user
+    if other.facts.utility.metric != metric:
+        return Pair(other.key, first.key, None, "another task")
+    if before is None or after is None:
+        return Pair(other.key, first.key, None, "a run has recorded nothing by user")
+    if None in (first.fingerprint, other.fingerprint) or first.fingerprint != other.fingerprint:
+        return Pair(other.key, first.key, None, "not the same held-out text and tokens")
+    if not are_same_users(before, after):
+        return Pair(other.key, first.key, None, "not the same held-out text and tokens")
+    if not all(math.isfinite(value) for value in (*before["nats"], *after["nats"])):
+        return Pair(other.key, first.key, None, "a model is not finite")
+    return Pair(other.key, first.key, paired_difference(before, after, metric))

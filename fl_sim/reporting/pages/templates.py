@@ -1,0 +1,50 @@
+"""Fill the templates of pages: every text is escaped, control characters are shown, and nothing is fetched.
+
+>>> page = render("page.html", title="<b>\\x1b[31m")
+>>> "<h1>&lt;b&gt;\\\\u001b[31m</h1>" in page, "<script" in page, "default-src 'none'" in page
+(True, False, True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from fl_sim.formats import printable
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of texts."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def _shown(value: object) -> object:
+    return value if isinstance(value, Markup) else printable(value)
+
+
+_ENVIRONMENT = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    finalize=_shown,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a page of one HTML file.
+
+    Args:
+        template: a file beside this module.
+        values: by the names in the template; only what is :class:`~markupsafe.Markup` is not escaped.
+    """
+    return _ENVIRONMENT.get_template(template).render(**values)

@@ -1,0 +1,512 @@
+"""The facts of a run, read once from its folder: every report, page, card, table and plot is a view of them.
+
+:func:`read_facts` alone decides which ε is shown and whether anything is guaranteed. A view takes its figures from
+:class:`RunFacts` and computes no ε, so no two views can disagree. An ε that the run's ledger does not support is not in
+the facts, in no round.
+
+>>> has_guarantee(None, {"epsilon_user": 2.5}), has_guarantee(None, {"epsilon_user": float("inf")})
+(True, False)
+>>> from pathlib import Path
+>>> facts = read_facts(RunFolder(Path("runs/first"), config={}, environment={}))  # doctest: +SKIP
+>>> facts.headline.state, facts.headline.epsilon  # doctest: +SKIP
+('proven', 2.5)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fl_sim.formats import format_number, printable
+from fl_sim.plugins import PluginError
+from fl_sim.reporting.held_out import HeldOutFigures, PersonalFigures
+from fl_sim.reporting.recorded import (
+    Attacker,
+    Contribution,
+    CorpusSize,
+    Gradients,
+    Kept,
+    parsed,
+    rejected_in_words,
+)
+from fl_sim.settings_origin import Origin
+from fl_sim.storage.ledger_check import check_ledger
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, UTILITIES, ResultsError, RunFolder, Utility, utility_of
+from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
+from fl_sim.strategies.ledger import Ledger
+from fl_sim.strategies.mechanism import Mechanism
+from fl_sim.strategies.primitives.limits import PrivacyError
+from fl_sim.strategies.registry import plan_from_record
+
+PROVEN, NO_GUARANTEE, UNTRUSTED, NO_ROUND = "proven", "no guarantee", "not trusted", "no round"
+"""The states of a run's ε; ``not trusted`` means that its ledger does not support it."""
+
+STATES = {
+    NO_GUARANTEE: "∞: no guarantee",
+    UNTRUSTED: "none: the ledger does not support one (see the warnings)",
+    NO_ROUND: "none: no round is recorded",
+}
+"""In words why a run has no finite ε."""
+
+NO_GUARANTEE_WORDS = "no guarantee (ε = ∞)"
+
+UNITS = {
+    "any": "any user + any entity",
+    "any_robust": "any user + any entity, with missed mentions",
+    "stated": "any user + an entity within the stated bound",
+    "stated_robust": "any user + an entity within the stated bound, with missed mentions",
+    "user": "any user",
+    "user_unbounded": "any user, any number of sentences",
+    "user_entity_median": "user + entity, median contributions",
+    "user_entity_p95": "user + entity, p95 contributions",
+    "user_entity_max": "user + entity, max. contributions",
+    "user_entity_robust_median": "user + entity, median contributions, robust",
+    "user_entity_robust_p95": "user + entity, p95 contributions, robust",
+    "user_entity_robust_max": "user + entity, max. contributions, robust",
+}
+"""The unit of privacy of the metric ``epsilon_<unit>``, in words."""
+
+AT_PUBLIC_BOUNDS = ("any", "any_robust", "stated", "stated_robust", "user")
+"""The units whose ε may be published with a model: no percentile of the corpus is in them."""
+
+QUANTILES = {"median": "median", "p95": "95th pctl", "max": "maximum"}
+"""The percentiles of contribution in the names of the metrics, in words."""
+
+SETTINGS_FROM_CORPUS = "Settings chosen on this corpus: not covered"
+
+GRAPH_IN_WORDS = {
+    "public": (
+        "Mention graph public: ε hides what the protected user wrote and what was said with the protected entity, not "
+        "that these sentences exist, whose they are and which entities they mention."
+    ),
+    "private": (
+        "Mention graph private: ε also hides whether the protected user and the sentences with the protected entity "
+        "exist."
+    ),
+}
+DETECTED = (
+    "Any entity: each one that the tagger finds, and each sentence in which it finds none. Mentions that it misses are "
+    "outside the bound; privacy.missed_mentions states a number of them."
+)
+MISSED = "Any entity, with up to {missed} of its mentions missed by the tagger, as stated."
+
+SEQUENCE_OF_MODELS = "The guarantee covers the sequence of models, against an adversary who observes all of them."
+PUBLIC_INPUTS = (
+    "The guarantee assumes public inputs: vocabulary, tokenizer, {weights}N and all rates must not be "
+    "derived from the private sentences."
+)
+"""``weights`` names the initial ones where they must be public, too: not those of earlier private runs."""
+
+CLASSES_ARE_PUBLIC = "The classes, their names and their number are public inputs, too."
+"""What a reader of a classifier's ε has to know besides."""
+
+_OUTSIDE = (
+    "Not covered by ε: training loss, realised cohort sizes, clipped fractions and norms, entity lists, "
+    "what the bounds kept, percentiles of contribution and ε at them, held-out metrics, and a decision to stop by "
+    "hand. They are for the owner of this corpus.",
+    "Robust: also if the tagger missed the entity, at true contributions within the percentile.",
+)
+_OF_APPS = (
+    "The guarantee covers the models of all rounds, against an adversary who observes all of them.",
+    "Not covered by ε: realised cohort sizes, clipped fractions and norms, what the app measured on private data, and "
+    "a decision to stop by hand.",
+    "The guarantee assumes that the initial model, N and all rates are not derived from private data, that every node "
+    "runs the clipping mod, and that nobody who sees the models sees which users took part in a round.",
+)
+"""What a reader of the ε of a run of any Flower app has to know (fl_sim.flower)."""
+
+_APP_USERS = "one user: all of the user's data"
+"""Whom a run of any Flower app protects."""
+
+_STOPPED = {
+    "rounds": "finished",
+    "epsilon_budget": "stopped: one more round would exceed the ε budget",
+    INTERRUPTED: "interrupted; it can be resumed",
+    DIVERGED: "diverged: the model is no longer finite, and is of no use",
+    None: "not finished",
+}
+_SETTINGS = (
+    *("seed", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier"),
+    *("clipping", "clip_stability", "adaptive", "published"),
+)
+_NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
+_LIMITS = {
+    "entity_bound": "sentences with an entity",
+    "entity_users": "users with an entity",
+    "user_sentences": "sentences of a user",
+}
+_AS_RECORDED = (
+    "kept", "most_mentions", "public_entities", "mentions_of_public_names", "settings_from_corpus", "forecast",
+    "attacker", "user_sentences", "reach", "reach_coverage", "stopped", "corpus", "gradients", "held_out",
+    "failed_nodes", "measured",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The ε that leads; every ε is None unless ``state`` is ``proven``.
+
+    Attributes:
+        state: one of :data:`PROVEN`, :data:`NO_GUARANTEE`, :data:`UNTRUSTED` and :data:`NO_ROUND`.
+        unit, unit_words: the protected unit that leads, a key of :data:`UNITS`, and in words.
+        epsilon: of this unit.
+        epsilon_missed: the same with mentions missed by the tagger, as stated.
+        epsilon_user: of any user alone.
+        delta: at which every ε is stated.
+        mention_graph: ``public`` or ``private``; None if it is not recorded.
+    """
+
+    state: str
+    unit: str
+    unit_words: str
+    epsilon: float | None
+    epsilon_missed: float | None
+    epsilon_user: float | None
+    delta: float | None
+    mention_graph: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionFigures:
+    """ε of a user with an entity at one percentile of the corpus.
+
+    Attributes:
+        words: the percentile.
+        bound: what an entity contributes there; None if it is not recorded.
+        epsilon, robust: both ε.
+        share: of the corpus's entities within the bound.
+    """
+
+    words: str
+    bound: Contribution | None
+    epsilon: float | None
+    robust: float | None
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """Why no ε can be trusted (None if it can), and what a reader should know of a ledger in order."""
+
+    problem: str | None
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class UtilityFigures:
+    """The model's figures on held-out text, at the start and at the end, beside those of a reference."""
+
+    metric: str
+    initial: float | None
+    final: float | None
+    reference: float | None
+    reference_words: str
+    perplexity_per_word: float | None
+    bits_per_byte: float | None
+    accuracy: float | None
+    initial_accuracy: float | None
+
+    @property
+    def kind(self) -> Utility:
+        """Return the task's metric: its words and its form."""
+        return next(utility for utility in UTILITIES.values() if utility.column == self.metric)
+
+
+class RunFacts(BaseModel):
+    """Everything that is said of a run; a value that the run did not record is None.
+
+    Attributes:
+        run: the name of its folder.
+        app: the kind of a run of any Flower app; None for a run on a corpus.
+        strategy: its name; "unknown" if the folder does not record it.
+        protects: whom the mechanism protects; None if it cannot be loaded here.
+        guarantee: whether some ε is proven and finite.
+        delta: δ at which every ε is stated.
+        epsilon: the last round's ε by the names of the metrics; empty if the ledger does not support them.
+        epsilon_as_published: the claim of the paper of the published algorithm, and no guarantee.
+        bounds: the public bounds of the guarantee, as the releases state them.
+        reach, reach_coverage: contributions at percentiles of the corpus, and the shares of entities within them.
+        ledger: whether it supports the ε.
+        origin: where the settings come from, in words.
+        rounds_done, rounds: the last round, and the number planned.
+        settings: of the mechanism, by name.
+        mechanism_settings: the same as the mechanism describes itself; None if it cannot be loaded here.
+        utility: held-out figures.
+        not_covered: what ε rests on and what it leaves out.
+        composed: the number of earlier private trainings of the initial model, which ε includes.
+        by_round: columns of the metrics; those of ε only if it is proven.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: str
+    app: str | None
+    strategy: str
+    protects: str | None
+    guarantee: bool
+    delta: float | None
+    epsilon: dict[str, float]
+    epsilon_as_published: float | None
+    bounds: Guarantee | None
+    kept: Kept | None
+    most_mentions: int | None
+    public_entities: int | None
+    mentions_of_public_names: float | None
+    settings_from_corpus: bool | None
+    forecast: dict[str, Any] | None
+    attacker: Attacker | None
+    user_sentences: float | None
+    reach: dict[str, Contribution] | None
+    reach_coverage: dict[str, float] | None
+    stopped: str | None
+    corpus: CorpusSize | None
+    gradients: Gradients | None
+    held_out: HeldOutFigures | None
+    personal: PersonalFigures | None
+    failed_nodes: dict[str, int] | None
+    measured: dict[str, list[float]] | None
+    ledger: LedgerState
+    origin: str | None
+    rounds_done: int | None
+    rounds: int | None
+    settings: dict[str, Any]
+    task: str
+    utility: UtilityFigures
+    not_covered: list[str]
+    warnings: list[str]
+    mechanism_settings: tuple[str, ...] | None = Field(exclude=True)
+    composed: int = Field(exclude=True)
+    by_round: dict[str, list[Any]] = Field(exclude=True, repr=False)
+
+    def record(self) -> dict[str, Any]:
+        """Return the facts as JSON values (``fl-sim report --json``)."""
+        return {**self.model_dump(), "headline": asdict(self.headline)}
+
+    @property
+    def headline(self) -> Headline:
+        """Return the ε that leads: of any user with any entity, of the stated bound, or of any user of an app."""
+        unit = "user" if self.app else "stated" if "epsilon_stated" in self.epsilon else "any"
+        shown = self.epsilon if self.guarantee else {}
+        return Headline(
+            state=self._state,
+            unit=unit,
+            unit_words=UNITS[unit],
+            epsilon=shown.get(f"epsilon_{unit}"),
+            epsilon_missed=shown.get(f"epsilon_{unit}_robust"),
+            epsilon_user=shown.get("epsilon_user"),
+            delta=self.delta,
+            mention_graph=self.bounds.mention_graph if self.bounds else None,
+        )
+
+    @property
+    def _state(self) -> str:
+        if self.guarantee:
+            return PROVEN
+        if self.epsilon:
+            return NO_GUARANTEE
+        return UNTRUSTED if self.ledger.problem else NO_ROUND
+
+    @property
+    def problem(self) -> str | None:
+        """Return why no ε of the run can be trusted; None if its ledger supports what it recorded."""
+        return self.ledger.problem if not self.epsilon else None
+
+    @property
+    def at_public_bounds(self) -> dict[str, float]:
+        """Return the proven, finite ε that may be published with the model, by unit; empty without a guarantee."""
+        values = {unit: self.epsilon.get(f"epsilon_{unit}", math.inf) for unit in AT_PUBLIC_BOUNDS}
+        return {unit: value for unit, value in values.items() if self.guarantee and math.isfinite(value)}
+
+    def contributions(self) -> Iterator[ContributionFigures]:
+        """Yield ε at percentiles of contribution; nothing of a corpus in which no entity is mentioned."""
+        for name, words in QUANTILES.items():
+            bound = (self.reach or {}).get(name)
+            if self.app or (bound and bound.users == 0):
+                continue
+            plain, robust = (self.epsilon.get(f"epsilon_user_entity{kind}_{name}") for kind in ("", "_robust"))
+            yield ContributionFigures(words, bound, plain, robust, (self.reach_coverage or {}).get(name))
+
+    def ended(self) -> str:
+        """Return how far the run came: "6 of 6 rounds, finished"."""
+        done, planned = format_number(self.rounds_done), format_number(self.rounds)
+        return f"{done} of {planned} rounds, {_STOPPED.get(self.stopped, self.stopped)}"
+
+    def settings_in_words(self) -> list[str]:
+        """Return the settings of the mechanism, N and the seed."""
+        words = self.mechanism_settings
+        if words is None:
+            recorded = {name: self.settings[name] for name in _NUMBERS if self.settings[name] is not None}
+            words = tuple(f"{name} {format_number(value)}" for name, value in recorded.items())
+        return [*words, f"N {format_number(self.settings['population'])}", f"seed {self.settings['seed']}"]
+
+    def bounds_in_words(self) -> str | None:
+        """Return the public bounds of the guarantee; None if they are not recorded."""
+        if self.bounds is None:
+            return None
+        limits = {words: getattr(self.bounds, name) for name, words in _LIMITS.items()}
+        said = [f"≤ {format_number(limit)} {words}" for words, limit in limits.items() if limit]
+        if not said:
+            return "No bound on entities or users is set."
+        how = "stated, not enforced" if self.bounds.bound_by == "stated" else f"enforced ({self.bounds.bound_by})"
+        return f"Bounds, {how}: {', '.join(said)}."
+
+    @property
+    def unsought(self) -> str | None:
+        """Return the kinds of personal data that nobody looked for, in words; None if there is none, or no record."""
+        kinds = self.corpus.not_looked_for if self.corpus else None
+        return f"Nobody looked for: {', '.join(kinds)}" if kinds else None
+
+    def basis(self) -> list[str]:
+        """Return whom the ε of a run with recorded bounds protects against what, one sentence each."""
+        if self.bounds is None:
+            return []
+        missed = self.bounds.missed_mentions
+        return [GRAPH_IN_WORDS[self.bounds.mention_graph], DETECTED if missed is None else MISSED.format(missed=missed)]
+
+
+def has_guarantee(mechanism: Mechanism | None, row: Mapping[str, Any]) -> bool:
+    """Return whether a run guarantees anything after the round of ``row``.
+
+    Args:
+        mechanism: of the run; None if it is not known.
+        row: metrics of the round; some ε must be finite, and a paper's claim is none.
+    """
+    epsilon = [value for name, value in row.items() if name.startswith("epsilon_") and name != AS_PUBLISHED]
+    guarantees_nothing = mechanism is not None and mechanism.event() is None
+    return not guarantees_nothing and any(math.isfinite(value) for value in epsilon)
+
+
+def read_facts(run: RunFolder) -> RunFacts:
+    """Return the facts of a run, finished or not.
+
+    Raises:
+        ResultsError: the metrics, the result or the bounds of the run are corrupt.
+    """
+    result = run.result or {}
+    metrics, ledger = run.metrics(), check_ledger(run)
+    last = {str(name): value for name, value in metrics.iloc[-1].items()} if len(metrics) else {}
+    mechanism, utility = _mechanism_of(run), utility_of(run)
+    app, classifies = run.config.get("app"), utility.column == "error"
+    bounds = None if app else _bounds(run, ledger.ledger)
+    composed = len((result.get("initial_model") or {}).get("composed") or ())
+    # A run that lost rounds in a crash and could not repeat them released more than its metrics have rows.
+    spent = result if run.finished else {}
+    names = (name for name in last if name.startswith("epsilon_") and name != AS_PUBLISHED)
+    epsilon = {name: max(last[name], spent.get(name, last[name])) for name in names}
+    recorded = {name: result.get(name) for name in _AS_RECORDED}
+    if ledger.problem and has_guarantee(mechanism, epsilon):
+        epsilon, recorded["attacker"] = {}, None
+    guarantee = has_guarantee(mechanism, epsilon)
+    hidden = [] if guarantee else [name for name in metrics if str(name).startswith("epsilon_")]
+    facts = {
+        "run": run.path.name,
+        "app": app,
+        "strategy": strategy_of(run),
+        "protects": _APP_USERS if app else mechanism and mechanism.protects,
+        "guarantee": guarantee,
+        "delta": run.setting("delta"),
+        "epsilon": epsilon,
+        "epsilon_as_published": last.get(AS_PUBLISHED),
+        "bounds": bounds,
+        **recorded,
+        "ledger": LedgerState(ledger.problem, list(ledger.notes)),
+        "origin": _origin(run),
+        "rounds_done": run.last_round,
+        "rounds": result.get("plan", {}).get("rounds") or run.setting("rounds"),
+        "settings": {name: run.setting(name) for name in _SETTINGS},
+        "task": "classification" if classifies else "next-word",
+        "utility": _utility(run, utility),
+        "personal": run.personal and parsed(PersonalFigures, run.personal, run.personal_file),
+        "not_covered": list(_OF_APPS),
+        "warnings": [
+            *result.get("warnings", []),
+            *filter(None, [rejected_in_words(result.get("failed_nodes")), run.truncated_tail, ledger.problem]),
+            *ledger.notes,
+        ],
+        "mechanism_settings": None if mechanism is None else tuple(mechanism.describe().settings),
+        "composed": composed,
+        "by_round": {str(name): list(column) for name, column in metrics.drop(columns=hidden).items()},
+    }
+    read = parsed(RunFacts, facts, run.result_file if result else run.config_file)
+    if app:
+        return read
+    assumed = PUBLIC_INPUTS.format(weights="" if composed else "initial weights, ")
+    about_classes = [CLASSES_ARE_PUBLIC] if classifies else []
+    notes = [*read.basis(), SEQUENCE_OF_MODELS, *_OUTSIDE, assumed, *about_classes]
+    return read.model_copy(update={"not_covered": notes})
+
+
+def strategy_of(run: RunFolder) -> str:
+    """Return the name of the run's strategy; "unknown" if the folder does not record it."""
+    return str(run.setting("strategy") or "unknown")
+
+
+def _mechanism_of(run: RunFolder) -> Mechanism | None:
+    """Return the mechanism that the run recorded; None if it recorded none, or its strategy cannot be loaded here."""
+    for tree in (run.result or {}, run.config):
+        plan = tree.get("plan")
+        if isinstance(plan, dict):
+            try:
+                return plan_from_record(plan).mechanism
+            except (PluginError, PrivacyError, TypeError, KeyError, ValueError):
+                continue
+    return None
+
+
+def _bounds(run: RunFolder, ledger: Ledger | None) -> Guarantee | None:
+    """Return the public bounds of a run, ended or not, as its releases state them; None if it did not record them.
+
+    Raises:
+        ResultsError: nothing is released, and the run's configuration states bounds that no release may have.
+    """
+    recorded = (run.result or {}).get("guarantee") or run.config.get("guarantee")
+    if not recorded:
+        return None
+    if ledger is not None and ledger.entries:
+        return ledger.entries[-1].terms.guarantee
+    try:
+        return Guarantee.from_record(recorded)
+    except (PrivacyError, TypeError) as error:
+        raise ResultsError(f"{run.config_file}: {error}") from error
+
+
+def _utility(run: RunFolder, utility: Utility) -> dict[str, Any]:
+    result, measured = run.result or {}, run.measured(utility.column)
+    return {
+        "metric": utility.column,
+        "initial": measured[0] if measured else None,
+        "final": measured[-1] if measured else None,
+        "reference": result.get(utility.reference),
+        "reference_words": utility.reference_words,
+        **{name: result.get(name) for name in ("perplexity_per_word", "bits_per_byte", "accuracy", "initial_accuracy")},
+    }
+
+
+def _origin(run: RunFolder) -> str | None:
+    """Return where the settings of a run come from, in words; None if its configuration does not say."""
+    configured = run.config.get("run") or {}
+    recorded = configured.get("origin")
+    if not recorded:
+        return None
+    try:
+        return Origin.model_validate(recorded).in_words(configured)
+    except ValidationError:  # of another version
+        return f"tuned on public text, {recorded.get('corpus')}"
+
+
+def pooled(texts_of: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return every text once, with the keys that have it.
+
+    >>> pooled({"A": ["loud", "slow"], "B": ["slow"]})
+    {'loud': ['A'], 'slow': ['A', 'B']}
+    """
+    found: dict[str, list[str]] = {}
+    for key, texts in texts_of.items():
+        for text in texts:
+            found.setdefault(printable(text), []).append(key)
+    return found

@@ -1,0 +1,192 @@
+"""The page of runs: it stands alone, runs no script, fits a screen of any width, and escapes every name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+import fl_sim
+from fl_sim.reporting.pages import charts
+from fl_sim.reporting.pages.charts import Axis, Line, Point, Row, coinciding, interval_chart, line_chart
+from fl_sim.storage.run_folder import RunFolder
+from tests.browser import NAMES, Tab, browser, chromium
+from tests.fl_sim.conftest import GUARANTEE, MakeRun, finished, metrics_row, write_ledger
+
+HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>&amp;\u202e'
+FIGURE = {"value": 2.4, "low": 2.3, "high": 2.5}
+HELD_OUT = {
+    "users": 4,
+    "sentences": 40,
+    "figures": {"bits_per_byte": FIGURE},
+    "metric": "bits_per_byte",
+    "deciles": [2.0] * 9,
+    "by_sentences": [{"lowest": 4, "highest": 7, "users": 4, "figure": FIGURE}],
+    "by_mention": {"entity_tokens": {"figures": {"bits_per_byte": FIGURE}, "share": 0.2}},
+}
+BY_USER = {"predictions": [10.0, 20.0, 5.0, 8.0], "nats": [50.0, 90.0, 30.0, 41.0], "wrong": [8.0, 15.0, 4.0, 6.0]}
+
+
+def write_run(folder: Path, strategy: str, rounds: int, **result: Any) -> Path:
+    """A made-up run with everything that a page shows."""
+    plan = {
+        "strategy": strategy, "population": 946, "q_u": 1.0, "q_e": 0.5, "q_s": 0.05, "clip_norm": 0.5,
+        "user_cap": 5.0, "noise_multiplier": 1.0, "rounds": rounds, "delta": 1e-5,
+    }  # fmt: skip
+    config = {"run": {"rounds": rounds}, "plan": plan, "corpus": {"fingerprint": "c0ffee"}}
+    run = RunFolder.create(folder, config=config, environment={})
+    for number in range(rounds + 1):
+        norms = {"update_norm": 0.1, "noise_norm": 4.0 + number} if number else {}
+        cohort = {"train_loss": 5.0 - 0.1 * number, "cohort_sentences": 90 + number} if number else {}
+        run.append_metrics(metrics_row(strategy, number, rounds) | norms | cohort)
+    write_ledger(run.path, rounds, GUARANTEE)
+    head = {"ledger": json.loads((folder / "ledger.head.json").read_text()), "held_out": HELD_OUT}
+    run.finish(finished(plan, rounds) | head | result)
+    run.write_held_out_users(BY_USER)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    warnings = {"warnings": [HOSTILE]}
+    corpus = {"corpus": {"name": HOSTILE, "users": 9, "sentences": 90, "not_looked_for": [HOSTILE]}}
+    runs = [
+        write_run(folder / "first", "uedp", 12),
+        write_run(folder / ("bad " + HOSTILE.replace("/", "")), "uedp", 12, **warnings, **corpus),
+        write_run(folder / "no_noise", "noiseless", 6),
+        write_run(
+            folder / "a_name_without_any_place_to_break_it_as_people_give_to_their_run_folders", "user_level", 60
+        ),
+    ]
+    return fl_sim.compare(runs).save(folder / "page.html")
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    if chromium() is None:
+        pytest.skip(f"no browser is installed ({', '.join(NAMES)})")
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+def pictures(text: str) -> list[ElementTree.Element]:
+    return [ElementTree.fromstring(found) for found in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+
+
+def test_the_page_needs_no_network_and_runs_no_script(page: Path) -> None:
+    text = page.read_text()
+    assert page.stat().st_mode & 0o077 == 0
+    tags = re.findall(r"<[a-z][^>]*>", re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL))
+    assert [tag for tag in tags if re.search(r"""\s(src|href|action|on\w+)=(?!"(data:,|#))""", tag)] == []
+    assert re.findall(r"<script|@import|url\((?!#)|https?://(?!www\.w3\.org/(2000/svg|1999/xlink)\")", text) == []
+    assert "default-src 'none'" in text
+    assert len(pictures(text)) == text.count("<figure") == text.count("<details>") >= 12
+    for words in ("For the owner of the corpus", "15.02", "any user + any entity, δ = 1e-5", "2.40 (2.30 to 2.50)"):
+        assert words in text
+    assert "No line: C" in text
+
+
+def test_names_and_warnings_are_text(page: Path) -> None:
+    text = page.read_text()
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "\u202e" not in text
+    assert "onerror=alert(1)&gt;" in text
+    drawn = [text for picture in pictures(text) for text in picture.itertext()]
+    assert any("onerror" in words for words in drawn)  # in a legend, escaped
+
+
+@pytest.mark.parametrize(("width", "dark"), [(420, True), (1100, False)])
+def test_the_page_fits_the_screen_and_asks_nothing(tab: Tab, page: Path, width: int, dark: bool) -> None:
+    tab.requests.clear()
+    tab.messages.clear()
+    tab.open(page, width, dark)
+    assert tab.messages == []
+    assert len([address for address in tab.requests if not address.startswith("data:")]) == 1
+    assert tab.run("document.documentElement.scrollWidth") == width
+    beyond = """[...document.querySelectorAll('body *')].filter((one) => !one.closest('.wide, svg') &&
+        one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML.slice(0, 80))"""
+    assert tab.run(beyond) == []
+    assert tab.run("Math.min(...[...document.querySelectorAll('figure svg')].map((one) => one.clientWidth))") > 300
+    paper = tab.run("getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
+    ink = tab.run("getComputedStyle(document.querySelector('figure svg text')).fill")
+    assert ink == tab.run("getComputedStyle(document.body).color")
+
+
+def luminance(colour: str) -> float:
+    """WCAG's relative luminance of #rrggbb."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_lines_can_be_read_on_their_paper(scheme: str) -> None:
+    style = Path(charts.__file__).with_name("page.css").read_text()
+    rules = style[style.index(f"color-scheme: {scheme}") :].partition("}")[0]
+    colours = dict(re.findall(r"--(\w+): (#\w{6})", rules))
+
+    def contrast(first: str, second: str) -> float:
+        high, low = sorted((luminance(colours[first]), luminance(colours[second])), reverse=True)
+        return (high + 0.05) / (low + 0.05)
+
+    used = re.findall(r"var\(--(c\d)\)", " ".join(charts.THEME.values()))
+    assert len(used) == 6
+    for paper in ("paper", "card"):
+        assert contrast("ink", paper) >= 7
+        assert contrast("soft", paper) >= 4.5
+        assert all(contrast(name, paper) >= 3 for name in used)
+
+
+def a_line(label: str, *values: float) -> Line:
+    return Line(
+        label, ord(label) - ord("A"), tuple(Point(float(n), value, f"{value:g}") for n, value in enumerate(values))
+    )
+
+
+def test_lines_that_coincide_are_named() -> None:
+    lines = [a_line("A", 1.0, 2.0), a_line("B", 1.0, 2.0), a_line("C", 1.0, 1.5)]
+    assert coinciding(lines) == ["A and B coincide"]
+    assert line_chart("x", lines, Axis("round"), Axis("ε"), "").caption.endswith("A and B coincide.")
+    assert coinciding([a_line("A", 0, 1, 2, 3), a_line("B", 0, 1)]) == ["A and B coincide"]
+    assert coinciding([a_line("A", 0, 1, 2, 3), a_line("B", 0)]) == []
+
+
+def test_long_runs_are_thinned_and_keep_their_last_round() -> None:
+    chart = line_chart("x", [a_line("A", *range(5001))], Axis("round"), Axis("ε"), "")
+    assert len(chart.table.rows) < 210
+    assert chart.table.rows[-1] == ["5,000", "5000"]
+
+
+def test_a_mark_lies_where_its_figure_is() -> None:
+    rows = [Row("a", 0.25, 0.0, 0.5, ""), Row("b", 0.5, 0.0, 0.5, "", bound=1.0)]
+    text = interval_chart("x", rows, Axis("share"), "").svg
+    dots = re.findall(r'<use xlink:href="#\w+" x="([\d.]+)" y="[\d.]+" style="fill: var', text)
+    second, first = map(float, dots)  # from the bottom to the top
+    (bound,) = re.findall(r'<path d="M ([\d.]+) [\d.]+\s+L [\d.]+ [\d.]+\s+" [^>]*var\(--bound\)', text)
+    assert float(bound) - second == pytest.approx(2 * (second - first), abs=0.1)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-6])
+def test_utility_is_drawn_against_epsilons_of_one_statement_alone(make_run: MakeRun, delta: float) -> None:
+    runs = [make_run("uedp", rounds=3, name="a"), make_run("uedp", rounds=3, name="b", delta=delta)]
+    page = fl_sim.compare([run.path for run in runs]).page()
+    assert ("<h3>Held-out perplexity against ε</h3>" in page) == (delta == 1e-5)
+    assert ("ε are not comparable" in page) == (delta != 1e-5)
+
+
+def test_a_page_of_one_run_and_of_a_run_that_never_began(make_run: MakeRun, tmp_path: Path) -> None:
+    alone = fl_sim.compare([make_run("uedp", rounds=2).path]).page()
+    assert "A ·" not in alone
+    assert "Settings that differ" not in alone
+    empty = RunFolder.create(tmp_path / "empty", config={}, environment={})
+    page = fl_sim.compare([empty.path]).page()
+    assert "no round is recorded" in page.lower()
+    assert "<figure" not in page
