@@ -89,6 +89,7 @@ def test_what_is_defined_is_used() -> None:
     """A name that stands nowhere but in its definition and in tests is dead."""
     users = [*modules_of_the_product(), *(REPOSITORY / "notebooks").glob("*.ipynb")]
     users += [path for name in ("benchmarks", "scripts") for path in (REPOSITORY / name).rglob("*.py")]
+    users += (REPOSITORY / "fl_sim").rglob("*.html")
     words = Counter(word for path in users for word in re.findall(r"\w+", path.read_text(encoding="utf-8")))
     dead = []
     for path in modules_of_the_product():

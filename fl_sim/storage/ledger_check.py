@@ -81,12 +81,6 @@ def _without_strategy(run: RunFolder, row: Mapping[str, Any], error: PluginError
     return LedgerCheck(notes=(f"ε is that of the metrics; the ledger cannot be read here ({error})",))
 
 
-def require_ledger(run: RunFolder) -> None:
-    """Raise LedgerError if no ε of ``run`` can be trusted."""
-    if problem := check_ledger(run).problem:
-        raise LedgerError(problem)
-
-
 def _contradictions(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iterator[str]:
     """Yield what metrics and result say that the ledger does not."""
     file, last = run.path / LEDGER_FILE, int(row["round"])

@@ -70,7 +70,7 @@ def leak_page(record: Record) -> str:
 
 def label_of(run: Record) -> str:
     """Return a short name for a run: what protects it, with ε, and its folder."""
-    words = _NAMES.get(run["strategy"], run["strategy"])
+    words = str(_NAMES.get(run["strategy"], run["strategy"]))
     words += ", names removed" if run["raw_text"] else ""
     epsilon = _epsilon_of(run)
     return f"{words}{f', ε {epsilon}' if epsilon != '–' else ''} ({Path(run['run']).name})"

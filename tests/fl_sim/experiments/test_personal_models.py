@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fl_sim.Run:
 
 @pytest.mark.system
 def test_the_run_and_its_start_on_the_second_halves(run: fl_sim.Run) -> None:
-    facts = run.compare_personal(**QUICK)
+    facts = run.compare_personal(**QUICK).record()
     assert facts["trained"] == {"continued": "all parameters", "alone": "all parameters", "personal": "the biases"}
     corpus = fl_sim.open_corpus(run.config.corpus.path)
     ownership = corpus.ownership("validation")

@@ -47,9 +47,11 @@ def evaluated(model: Any, corpus: fl_sim.Corpus) -> tuple[dict[str, Any], Any, l
     whole = np.array([len(e) > 0 and int(e.tokens[-1]) == model.eos_id for e in examples])
     sentences = HeldOutSentences(examples, TextSizes.of(texts, whole), IDS)
     measured = held_out(model, examples)
-    facts = summarise(model, corpus, "validation", sentences, measured, seed=3)
+    found = summarise(model, corpus, "validation", sentences, measured, seed=3)
+    assert found is not None
+    facts = found.record()
     assert facts is not None
-    assert facts == summarise(model, corpus, "validation", sentences, measured, seed=3)
+    assert found == summarise(model, corpus, "validation", sentences, measured, seed=3)
     return facts, measured, texts, sentences
 
 
@@ -85,7 +87,9 @@ def test_entity_tokens_and_others_add_up(of_all_sizes: fl_sim.Corpus) -> None:
     entity, other = facts["by_mention"]["entity_tokens"], facts["by_mention"]["other_tokens"]
     assert entity["share"] + other["share"] == pytest.approx(1)
     tokens = measured.predictions.sum()
-    nats = sum(part["share"] * tokens * math.log(part["perplexity_per_token"]["value"]) for part in (entity, other))
+    nats = sum(
+        part["share"] * tokens * math.log(part["figures"]["perplexity_per_token"]["value"]) for part in (entity, other)
+    )
     assert nats == pytest.approx(measured.nats.sum(), rel=1e-5)
     length = len(model.tokenizer("Ada", add_special_tokens=False)["input_ids"])
     named = sum(number % 3 != 2 for count in COUNTS for number in range(count))
@@ -97,8 +101,7 @@ def test_a_classifier_by_user_and_by_mention(of_all_sizes: fl_sim.Corpus) -> Non
     facts, measured, _, _ = evaluated(model, of_all_sizes)
     assert facts["figures"]["error"]["value"] == measured.wrong.sum() / measured.predictions.sum()
     assert facts["metric"] == "error"
-    parts = facts["by_mention"]
-    errors = sum(parts[name]["share"] * parts[name]["error"]["value"] for name in ("with_mention", "without_mention"))
+    errors = sum(part["share"] * part["figures"]["error"]["value"] for part in facts["by_mention"].values())
     assert errors == pytest.approx(facts["figures"]["error"]["value"])
 
 

@@ -7,12 +7,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from fl_sim.reporting.pages.html_page import Page, markup
 
-from fl_sim.reporting.pages.charts import IntervalRow, Scale, Series, interval_chart, line_chart
 from fl_sim.reporting.pages.leak_page import label_of, leak_page
 
-SHARES = Scale(0.0, 1.0, (0.0, 1.0), "{:.0%}")
 NOTE = "Private figures."
 
 
@@ -53,7 +50,7 @@ def test_every_run_and_figure_is_there_and_the_page_stands_alone() -> None:
     assert len(pictures(page)) == 2
     for words in (NOTE, "no protection (plain)", "uedp, ε 2.00 (dp)", "6.72%", "no bound", "0.800 (0.750–0.850)"):
         assert words in page
-    assert re.findall(r"https?:|<script|<link|@import|url\(", page) == []
+    assert re.findall(r"https?:(?!//www.w3.org/)|<script|@import|url\((?!#)", page) == []
     assert "prefers-color-scheme: dark" in page
 
 
@@ -92,8 +89,6 @@ def test_names_are_text_and_nothing_else() -> None:
     assert "<script" not in page
     assert "\x1b" not in page
     assert pictures(page)
-    assert markup("a < b") == "a &lt; b"
-    assert "<b>" not in Page("<b>").table(["<b>"], [["<b>"]]).paragraph("<b>").heading("<b>").html()
 
 
 def test_canaries_are_drawn_by_repetitions() -> None:
@@ -149,11 +144,12 @@ def test_canaries_are_drawn_by_repetitions() -> None:
     assert "Nothing can be concluded" in page_of(run("a", "noiseless", {"canaries": free | {"groups": few}}))
     assert "2.01%" in page
     assert "no bound" in page
-    first, second = pictures(page)
-    assert len(list(first.iter("polyline"))) == len(list(second.iter("polyline"))) == 1
-    titles = [title.text for title in first.iter("title")]
-    expected = [f"{r}: {1.4 + r / 8:.1f} ({0.9 + r / 8:.1f} to {1.9 + r / 8:.1f})" for r in (1, 8, 64)]
-    assert titles == [f"no protection (a), {words}" for words in (*expected, "4: 2.8")]
+    assert re.findall("<h3>(.*?)</h3>", page) == [
+        "Secrets of one person", "Secrets about one name, said by several people",
+    ]  # fmt: skip
+    drawn = [(r, f"{1.4 + r / 8:.2f} ({0.9 + r / 8:.2f}–{1.9 + r / 8:.2f})") for r in (1, 8, 64)]
+    for repetitions, words in [*drawn, (4, "2.75")]:
+        assert f"<td>{repetitions}</td><td>{words}</td>" in page
 
 
 def test_names_are_ranked_beside_the_start_and_by_kind() -> None:
@@ -165,8 +161,8 @@ def test_names_are_ranked_beside_the_start_and_by_kind() -> None:
     bound = {"proven": False, "largest_tpr_at_fpr": {"0.01": 1.0}}
     page = page_of(run("a", "uedp", {"entities": {"groups": groups, "bound": bound}}))
     assert "The unprotected model remembers" in page
-    (picture,) = pictures(page)
-    assert len(list(picture.iter("circle"))) == 2
+    assert len(pictures(page)) == 1
+    assert page.count("60.0% (55.0%–65.0%)") > 6
     for words in (
         "<td>all</td><td>any</td>",
         "<td>person</td><td>any</td>",
@@ -186,19 +182,3 @@ def test_a_run_is_named_by_what_protects_it() -> None:
     assert label_of(
         run("x", "user_level", {}, epsilon={"epsilon_any": float("inf"), "epsilon_user": 1.0}, raw_text=True)
     ) == ("user-level DP, names removed, ε ∞ (x)")
-
-
-def test_marks_lie_where_their_figures_are() -> None:
-    chart = ElementTree.fromstring(interval_chart([IntervalRow("a", 0.5, 0.25, 2.0)], SHARES))
-    (mark,) = chart.iter("circle")
-    (line,) = (line for line in chart.iter("line") if line.get("class") == "mark")
-    left, right = (float(line.get(end, "")) for end in ("x1", "x2"))
-    width = (float(mark.get("cx", "")) - left) * 4
-    assert right == pytest.approx(left + 0.75 * width, abs=0.2)  # an interval beyond the axis ends at its end
-    lines = ElementTree.fromstring(
-        line_chart([Series("a", ((1.0, 0.0, 0.0, 0.0), (4.0, 0.5, 0.0, 1.0), (16.0, 1.0, 1.0, 1.0)))],
-                   Scale(1.0, 16.0, (1.0, 16.0), log=True), SHARES, "r", "share")
-    )  # fmt: skip
-    (path,) = lines.iter("polyline")
-    (x0, y0), (x1, y1), (x2, y2) = (tuple(map(float, place.split(","))) for place in path.get("points", "").split())
-    assert (x1 - x0, y1 - y0) == pytest.approx((x2 - x1, y2 - y1), abs=0.2)
