@@ -87,7 +87,7 @@ class TrackingConfig(BaseModel):
         60.0,
         gt=0,
         le=3600,
-        description="seconds that a run waits for a tracker at its end; one that takes longer is left behind",
+        description="seconds that Weights & Biases or MLflow may take for an answer",
     )
 
 
