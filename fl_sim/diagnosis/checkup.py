@@ -1,10 +1,8 @@
-"""Check what is installed, the machine, the arithmetic of clipped gradients, and every engine by a short run.
+"""Check what is installed, the machine, its devices, and every engine by a short run.
 
-First what one check found, with a verdict; then versions, cores, memory, disk, devices, taggers and models; then norms
-against autograd, repeatability and throughput of a device; then a run of two rounds on each engine and device, which
-must end with the same model; then all checks in order.
-
-Two nodes compute in both engines, so on one device even the bits are the same.
+A run of two rounds on each engine and device must end with the same model. Two nodes compute in both engines, so on one
+device even the bits are the same: a round that is repeated there is the same release. Whether clipped gradients are
+right, each run checks itself before its first round.
 
 >>> worst([Finding("memory", "24 GiB", "ok"), Finding("disk", "0.1 GiB free", "warning")])
 'warning'
@@ -12,11 +10,8 @@ Two nodes compute in both engines, so on one device even the bits are the same.
 >>> machine(Path("."))[0].name
 'processor'
 
->>> [finding.verdict for finding in check_gradients("cpu", sentences=8)]
-['ok', 'ok', 'ok']
-
 >>> names = [finding.name for finding in checkup(quick=True)]
->>> "torch" in names, "clipped gradients on cpu" in names, "ray on cpu" in names
+>>> "torch" in names, "processor" in names, "ray on cpu" in names
 (True, True, False)
 """
 
@@ -28,27 +23,18 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import spacy
 import torch
 from packaging.requirements import Requirement
 
-from fl_sim.clients.batches import Example
-from fl_sim.clients.device import full_precision
-from fl_sim.clients.gradients.clipped_sums import Tally, add_one, clipped_gradient_sum
-from fl_sim.clients.models.architectures.model_source import MODELS
-from fl_sim.clients.models.language_model import LanguageModel, load_model
-from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.worker_resources import free_memory
 from fl_sim.config import RunConfig
-from fl_sim.data_prep.taggers.spacy_tagger import SHIPPED
-from fl_sim.data_prep.taggers.tagger_registry import TAGGERS
 from fl_sim.engines import simulation
 from fl_sim.storage.checkpoint import Checkpoint
 
@@ -117,32 +103,6 @@ def _optional() -> Iterator[Finding]:
         yield Finding(name, "absent", "note", advice) if absent else Finding(name, "present", "ok")
 
 
-def at_hand() -> list[Finding]:
-    """Return the taggers and models that can be named without fetching anything."""
-    return [
-        Finding(
-            "taggers",
-            _listed(TAGGERS.names(), [SHIPPED, *spacy.util.get_installed_models()], "pipelines of spaCy"),
-            "ok",
-        ),
-        Finding("models", _listed(MODELS.names(), _cached_models(), "in the hub's cache"), "ok"),
-    ]
-
-
-def _listed(names: Iterable[str], others: Iterable[str], where: str) -> str:
-    return f"{', '.join(sorted(names))}; {where}: {', '.join(sorted(others)) or 'none'}"
-
-
-def _cached_models() -> list[str]:
-    from huggingface_hub import scan_cache_dir
-    from huggingface_hub.errors import CacheNotFound
-
-    try:
-        return [repository.repo_id for repository in scan_cache_dir().repos if repository.repo_type == "model"]
-    except (CacheNotFound, OSError):
-        return []
-
-
 def machine(folder: Path) -> list[Finding]:
     """Return findings about processor, memory, the disk of ``folder``, and the GPUs that torch sees."""
     memory, disk = free_memory(), shutil.disk_usage(folder).free
@@ -187,93 +147,6 @@ def _accelerators() -> list[Finding]:
 def devices() -> list[str]:
     """Return the devices to check: ``cpu``, and ``cuda`` where torch sees a GPU."""
     return ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-
-
-_CLIP = 0.05  # below the norm of nearly every sentence's gradient, so that the norms decide the sum
-_TOLERANCE = 1e-4  # of the norm of the sum: the ghost norms' own tolerance, with the rounding of float32 sums
-_MATRIX = 1024
-_PRODUCTS = 8
-_TOKENS = 24
-
-
-def check_gradients(device: str, sentences: int = 64) -> list[Finding]:
-    """Return findings about the clipped gradients of the model that ships, on made-up sentences.
-
-    Args:
-        device: of torch.
-        sentences: how many.
-    """
-    model = load_model(ModelSpec(device=device), seed=0)
-    examples = _examples(model, sentences)
-    fast, first = _timed_sum(model, examples, device)
-    repeated, second = _timed_sum(model, examples, device)
-    return [
-        _norms(device, fast, _by_definition(model, examples)),
-        _repeated(device, bool((fast == repeated).all())),
-        _throughput(device, model, examples, min(first, second)),
-    ]
-
-
-def _norms(device: str, fast: np.ndarray, exact: np.ndarray) -> Finding:
-    error = float(np.linalg.norm(fast - exact) / np.linalg.norm(exact))
-    good = error <= _TOLERANCE
-    advice = "" if good else "clipped gradients are wrong here: do not train on this device, and report it"
-    shown = f"differ from autograd by {error:.0e} (allowed {_TOLERANCE:.0e})"
-    return Finding(f"clipped gradients on {device}", shown, "ok" if good else "failed", advice)
-
-
-def _repeated(device: str, same: bool) -> Finding:
-    advice = "" if same else "a round that is repeated after a kill is another release, and counts in ε"
-    shown = "same bits" if same else "other bits"
-    return Finding(f"a repeated round on {device}", shown, "ok" if same else "warning", advice)
-
-
-def _throughput(device: str, model: LanguageModel, examples: list[Example], seconds: float) -> Finding:
-    """Return the speed of clipped gradients beside that of large matrix products, six operations a weight and token."""
-    tokens = sum(map(model.task.size, examples))
-    rate, peak = 6 * model.num_parameters * tokens / seconds, _peak(device)
-    shown = f"{tokens / seconds:,.0f} tokens a second, {rate / peak:.0%} of matrix products' speed"
-    return Finding(f"throughput on {device}", shown, "ok")
-
-
-def _by_definition(model: LanguageModel, examples: list[Example]) -> np.ndarray:
-    total, tally = torch.zeros(model.num_parameters, device=model.device), Tally()
-    views = model.parameters.views(total)
-    with full_precision():
-        for example in examples:
-            add_one(model, model.batch([example]), _CLIP, views, tally)
-    return total.cpu().numpy()
-
-
-def _timed_sum(model: LanguageModel, examples: list[Example], device: str) -> tuple[np.ndarray, float]:
-    """Return the sum of clipped gradients, float32 (d,), and the seconds that it took."""
-    began = time.perf_counter()
-    vector = clipped_gradient_sum(model, examples, _CLIP).vector
-    _wait(device)
-    return vector, time.perf_counter() - began
-
-
-def _peak(device: str) -> float:
-    """Return the operations a second of products of square float32 matrices."""
-    matrix = torch.ones(_MATRIX, _MATRIX, device=device)
-    matrix @ matrix
-    _wait(device)
-    began = time.perf_counter()
-    for _ in range(_PRODUCTS):
-        matrix @ matrix
-    _wait(device)
-    return 2 * _MATRIX**3 * _PRODUCTS / (time.perf_counter() - began)
-
-
-def _wait(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize()
-
-
-def _examples(model: LanguageModel, sentences: int) -> list[Example]:
-    draws = np.random.default_rng(0)
-    lengths = draws.integers(4, _TOKENS, size=sentences)
-    return [Example(draws.integers(0, model.vocabulary_size, size=n).astype(np.int32)) for n in lengths]
 
 
 _SETTINGS = {
@@ -351,10 +224,7 @@ def checkup(*, quick: bool = False, observer: Callable[[str], None] = lambda wha
         observer: called with what is checked next.
     """
     observer("versions and machine")
-    findings = [*installed(), *at_hand(), *machine(Path.cwd())]
-    for device in devices():
-        observer(f"clipped gradients on {device}")
-        findings += check_gradients(device)
+    findings = [*installed(), *machine(Path.cwd())]
     if not quick:
         with tempfile.TemporaryDirectory(prefix="fl-sim-doctor-") as folder:
             findings += check_engines(devices(), Path(folder), observer)

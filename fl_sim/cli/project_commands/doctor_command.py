@@ -1,4 +1,4 @@
-"""Check this installation and machine in a minute: versions, devices, engines, and the arithmetic that ε rests on.
+"""Check this installation and machine in a minute: versions, devices, and a short run on each engine.
 
 With ``--model`` it says instead which ways of training a model fit into a GPU.
 """
@@ -20,7 +20,7 @@ _STYLES = {"ok": "green", "note": "dim", "warning": "yellow", "failed": "bold re
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``fl-sim doctor``."""
-    parser.add_argument("--quick", action="store_true", help="no runs: versions, machine and arithmetic alone")
+    parser.add_argument("--quick", action="store_true", help="no runs: versions and machine alone")
     parser.add_argument(
         "--model", metavar="NAME",
         help="instead: which ways of training this model fit into a GPU; a folder with its config.json suffices",

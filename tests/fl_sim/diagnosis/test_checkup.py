@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.clients.gradients import clipped_sums
 from fl_sim.diagnosis import checkup
 from fl_sim.diagnosis.checkup import Finding, worst
 
@@ -41,42 +40,6 @@ def test_little_memory_and_disk_are_warnings(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(checkup.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10}))
     found = verdicts(checkup.machine(tmp_path))
     assert (found["free memory"], found["free disk"]) == ("warning", "warning")
-
-
-def test_taggers_and_models_at_hand_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("spacy.util.get_installed_models", lambda: ["en_core_web_sm"])
-    monkeypatch.setattr(checkup, "_cached_models", lambda: ["openai-community/gpt2"])
-    taggers, models = checkup.at_hand()
-    assert "rules" in taggers.value
-    assert taggers.value.endswith("pipelines of spaCy: en_core_web_sm, en_fl_sim_ner")
-    assert "small-gpt2-public" in models.value
-    assert models.value.endswith("in the hub's cache: openai-community/gpt2")
-    monkeypatch.undo()
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "absent"))
-    assert checkup._cached_models() == []
-
-
-@pytest.mark.nightly
-def test_norms_that_are_too_small_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same fault is in ``fl-sim audit``'s list: a sentence then moves the sum by more than c."""
-    assert verdicts(checkup.check_gradients("cpu", 8))["clipped gradients on cpu"] == "ok"
-    intact = clipped_sums.sure_norms
-    monkeypatch.setattr(clipped_sums, "sure_norms", lambda *arguments: intact(*arguments) * 0.999)
-    assert verdicts(checkup.check_gradients("cpu", 8))["clipped gradients on cpu"] == "failed"
-
-
-@pytest.mark.nightly
-def test_a_sum_that_is_not_repeatable_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    intact, calls = clipped_sums.clip_factors, []
-
-    def other_every_time(*arguments: object) -> object:
-        calls.append(1)
-        return intact(*arguments) * (1 + 1e-6 * len(calls))
-
-    monkeypatch.setattr(clipped_sums, "clip_factors", other_every_time)
-    found = verdicts(checkup.check_gradients("cpu", 8))
-    assert found["a repeated round on cpu"] == "warning"
-    assert found["clipped gradients on cpu"] == "ok"
 
 
 def test_engines_that_end_with_another_model_or_with_none_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
