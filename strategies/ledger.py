@@ -297,7 +297,7 @@ class Ledger:
         """Return the run's identity, the number of entries and the last hash, as ``ledger.head.json``."""
         return {"run": self.run, "entries": len(self._entries), "last": self._hashes[-1]}
 
-    def check_head(self, head: Mapping[str, Any]) -> None:
+    def check_head(self, head: Mapping[str, object]) -> None:
         """Check that the ledger still begins with the entries of a head that was kept.
 
         Raises:
@@ -388,7 +388,7 @@ class Ledger:
         """Return the name of the noise's stream for a recorded sum of a round."""
         return "" if self._sums.get(server_round, [total])[0] == total else total
 
-    def _first_line(self) -> dict[str, Any]:
+    def _first_line(self) -> dict[str, object]:
         return {"run": self.run, "ancestors": list(self.ancestors), "computation": self.computation}
 
     def _write_first_line(self) -> None:
@@ -641,7 +641,7 @@ def _entry(run: str, values: Mapping[str, Any], where: str) -> Entry:
         raise LedgerError(f"{where}: is corrupt ({' '.join(str(error).split())})") from error
 
 
-def _values_of(entry: Entry, previous: str) -> dict[str, Any]:
+def _values_of(entry: Entry, previous: str) -> dict[str, object]:
     """Return the values of an entry's line, without its hash."""
     terms = {name: "inf" if value == math.inf else value for name, value in entry.terms.record().items()}
     return {"round": entry.round, **terms, "sum": entry.sum, "previous": previous}

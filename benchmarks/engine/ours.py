@@ -6,7 +6,7 @@ import plain
 
 from fl_sim.config import RunConfig
 from fl_sim.engines import simulation
-from fl_sim.experiments.experiment import Row
+from fl_sim.storage.run_folder import Row
 
 
 def main() -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from fl_sim.config import RunConfig
 from fl_sim.engines.engine import Engine
-from fl_sim.experiments.experiment import Experiment, Row
+from fl_sim.experiments.experiment import Experiment
 from fl_sim.experiments.observers import RunObserver
 from fl_sim.files import owner_only
 from fl_sim.stop_signals import Stopped, raise_missed_stop, stops_handled_by
-from fl_sim.storage.run_folder import RunFolder
+from fl_sim.storage.run_folder import Row, RunFolder
 
 RowCallback = Callable[[Row], None]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -66,12 +66,11 @@ from fl_sim.storage import model_files
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.open_run import AnchorSetting, OpenRun, digest_of
 from fl_sim.storage.run_claim import ENCODED, RunClaim
-from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, default_run_path
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, Row, RunFolder, default_run_path
 from fl_sim.strategies.aggregation import BoundedSumStrategy, RoundParts
 from fl_sim.strategies.messages import REJECTIONS, arrays_to_vector, vector_to_arrays
 from fl_sim.strategies.postprocessing import IterateAverage, build_optimizer
 
-Row = Mapping[str, Any]
 WhenPlanned = Callable[[EngineConfig], str]
 """Start an engine (:attr:`RunConfig.placed_engine`) and return the device of the server's model."""
 
@@ -132,8 +131,8 @@ class Experiment:
         self._gradients = self._cost_of_gradients()
         self.planned = replace(self.planned, warnings=(*self.planned.warnings, *self._gradients.warnings()))
         self._vector = model.get_vector()
-        digests = self._text.release_parts() | {"initial_model": digest_of(model.weights())}
-        run.bind(run_record.computed_from(config, self.planned) | digests)
+        initial = digest_of(model.weights())  # before a checkpoint replaces them
+        run.bind(run_record.computed_from(config, self.planned, self._text.digests(), initial))
         self._measured: HeldOut | None = None
         self._strategy = self._build_strategy()
         self._checkpoint_every = self._rounds_between_checkpoints()
@@ -346,7 +345,7 @@ class Experiment:
         self._stopping = self.stop_requested
         self._set_model(arrays_to_vector(arrays))
         last = self._stopping or self._diverged or server_round == self._last_round
-        row: dict[str, Any] = {"round": server_round}
+        row: dict[str, float | str | None] = {"round": server_round}
         if last or server_round % self.config.evaluation.every == 0:
             self._measured = evaluate.measure(self._model, self._held_out)
             row |= self._model.task.metrics(self._measured, self._held_out.sizes)

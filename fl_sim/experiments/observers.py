@@ -39,7 +39,7 @@ from urllib.parse import urlsplit
 
 from fl_sim.config import RunConfig
 from fl_sim.plugins import PluginError, Registry
-from fl_sim.storage.run_folder import decode, encode
+from fl_sim.storage.run_folder import Row, decode, encode
 
 BUILT_IN: Mapping[str, str] = {
     "tensorboard": "fl_sim.experiments.trackers:TensorBoardTracker",
@@ -145,10 +145,10 @@ class RunObserver(Protocol):
     def on_start(self, start: RunStart) -> None:
         """Take note of a run that starts or is resumed; called once, before its first round."""
 
-    def on_round(self, row: Mapping[str, Any]) -> None:
+    def on_round(self, row: Row) -> None:
         """Take note of a round: the row that metrics.jsonl just got. Round 0 is the initial model."""
 
-    def on_end(self, result: Mapping[str, Any]) -> None:
+    def on_end(self, result: Mapping[str, object]) -> None:
         """Take note of the content of result.json, once it is written; not called for a run that fails."""
 
 
@@ -161,10 +161,10 @@ class Observer:
     def on_reading(self, done: int, total: int) -> None:
         """Ignore the progress of a frozen encoder."""
 
-    def on_round(self, row: Mapping[str, Any]) -> None:
+    def on_round(self, row: Row) -> None:
         """Ignore the round."""
 
-    def on_end(self, result: Mapping[str, Any]) -> None:
+    def on_end(self, result: Mapping[str, object]) -> None:
         """Ignore the end."""
 
 
@@ -241,11 +241,11 @@ class Observers:
         """Announce how many sentences of the round under way are done."""
         self._each("on_progress", lambda: (server_round, done, expected))
 
-    def on_round(self, row: Mapping[str, Any]) -> None:
+    def on_round(self, row: Row) -> None:
         """Hand out the row of a round, to each observer a copy as it is read back from metrics.jsonl."""
         self._each("on_round", lambda: (decode(encode(row)),))
 
-    def on_end(self, result: Mapping[str, Any]) -> None:
+    def on_end(self, result: Mapping[str, object]) -> None:
         """Hand out the result, to each observer a copy as it is read back from result.json."""
         self._each("on_end", lambda: (decode(encode(result)),))
 

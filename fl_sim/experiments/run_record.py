@@ -33,6 +33,8 @@ from fl_sim.storage.open_run import (
     AnchorSetting,
     Computation,
     OpenRun,
+    ReleaseParts,
+    TextDigests,
     digest_of,
     noise_digest,
     released_settings,
@@ -170,10 +172,16 @@ def read_order(folder: RunFolder) -> int | None:
         raise ResultsError(f"{file}: is corrupt ('seed' is expected)") from error
 
 
-def computed_from(config: RunConfig, planned: Planned) -> dict[str, Any]:
-    """Return what the releases of a run are computed from, except its text and its initial model.
+def computed_from(config: RunConfig, planned: Planned, text: TextDigests, initial_model: str) -> ReleaseParts:
+    """Return what the releases of a run are computed from.
 
     The engine and the number of nodes and workers are left out: the run is the same on any.
+
+    Args:
+        config: of the run.
+        planned: its plan.
+        text: digests of the training text.
+        initial_model: digest of the weights.
     """
     return {
         "settings": released_settings(config),
@@ -186,6 +194,8 @@ def computed_from(config: RunConfig, planned: Planned) -> dict[str, Any]:
             "noise": noise_digest(),
             "strategy": _strategy_origin(config.privacy.strategy),
         },
+        **text,
+        "initial_model": initial_model,
     }
 
 

@@ -35,7 +35,7 @@ from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments.plan.run_plan import Planned
 from fl_sim.files import sha256_of
-from fl_sim.storage.open_run import digest_of
+from fl_sim.storage.open_run import TextDigests, digest_of
 from fl_sim.strategies.aggregation import Federation
 
 _TRAIN = "train"
@@ -48,8 +48,8 @@ class TrainingText(Protocol):
     def mean_tokens(self) -> float:
         """Return the mean length of a sentence."""
 
-    def release_parts(self) -> dict[str, str]:
-        """Return digests of the text, by subject: what releases are computed from, beside settings and model."""
+    def digests(self) -> TextDigests:
+        """Return digests of the text: what releases are computed from, beside settings and model."""
 
     def prepare(self, observer: Observer) -> None:
         """Compute what workers need before round 1; ``observer`` is called with the progress."""
@@ -109,7 +109,7 @@ class OwnText:
         """Return the mean length of a sentence."""
         return float(self._train.encoded.lengths.mean())
 
-    def release_parts(self) -> dict[str, str]:
+    def digests(self) -> TextDigests:
         """Return digests of corpus and tokens; with an entity key, the one that does not depend on who holds what."""
         encoded = self._train.encoded
         if self._named is None:

@@ -34,20 +34,20 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fl_sim.experiments.plan.lineage import Earlier
+from fl_sim.experiments.plan.lineage import Earlier, run_of_seed
 from fl_sim.files import naming, owner_only
 from fl_sim.storage import model_files
 from fl_sim.storage.model_files import Ancestor, Lineage
-from fl_sim.storage.open_run import AnchorSetting, OpenRun
+from fl_sim.storage.open_run import AnchorSetting, OpenRun, ReleaseParts
 from fl_sim.storage.run_claim import RunClaim
-from fl_sim.storage.run_folder import ResultsError, RunFolder, rows_of
+from fl_sim.storage.run_folder import ResultsError, Row, RunFolder, rows_of
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from fl_sim.strategies.ledger import LEAST_NOISE, Ledger, ReleaseRecord, has_repeated_sums
@@ -194,15 +194,18 @@ def earlier_of(folder: Path, digest: str, seed: int | None) -> Earlier:
         LedgerError, LineageError: the earlier run's ledger, or that of one before it, cannot be trusted.
         PrivacyError: the run would have the samples of one of them.
     """
-    known: dict[str, Ancestor] = {}
+    lineage = Lineage()
     for file in sorted(folder.parent.glob(f"*/{RELEASED_MODELS}")):
         if file.parent != folder and digest.encode() in file.read_bytes():
-            before = model_files.read_ancestors(file.parent).ancestors
-            for one in (*before, Ancestor(Ledger.read(file.parent), "", {USER_METRIC: USER_UNIT.record()})):
-                known[one.ledger.run] = one
-    if seed is not None:
-        _check_seed(seed, [ancestor.ledger for ancestor in known.values()])
-    return Earlier(Lineage(tuple(known.values())))
+            before = model_files.read_ancestors(file.parent)
+            last = Ancestor(Ledger.read(file.parent), "", {USER_METRIC: USER_UNIT.record()})
+            lineage = model_files.merged(lineage, replace(before, ancestors=(*before.ancestors, last)))
+    if taken := run_of_seed(seed, [ancestor.ledger for ancestor in lineage.ancestors]):
+        raise PrivacyError(
+            f"seed is {seed}, which the run {taken.folder} that trained the initial model also has, so both would have "
+            "the same samples; allowed: another seed, or none"
+        )
+    return Earlier(lineage)
 
 
 def earlier_of_record(folder: Path) -> Earlier:
@@ -212,16 +215,6 @@ def earlier_of_record(folder: Path) -> Earlier:
         LineageError, LedgerError: they were changed.
     """
     return Earlier(model_files.read_ancestors(folder))
-
-
-def _check_seed(seed: int, ledgers: list[Ledger]) -> None:
-    own = ReleaseRecord.stream_of(seed)
-    for ledger in ledgers:
-        if any(entry.terms.stream == own for entry in ledger.entries):
-            raise PrivacyError(
-                f"seed is {seed}, which the run {ledger.folder} that trained the initial model also has, so both would "
-                "have the same samples; allowed: another seed, or none"
-            )
 
 
 Floats = npt.NDArray[np.floating]
@@ -242,14 +235,13 @@ class AppTraining:
     Attributes:
         settings: its privacy settings.
         plan: the plan of its rounds.
-        computed_from: what its releases are computed from, JSON-ready, to which the ledger is bound; its ``settings``
-            are recorded.
+        computed_from: what its releases are computed from, to which the ledger is bound; its ``settings`` are recorded.
         earlier: the releases on which its initial model rests, which every ε counts.
     """
 
     settings: PrivateSettings
     plan: PrivacyPlan
-    computed_from: Mapping[str, Any]
+    computed_from: ReleaseParts
     earlier: Earlier = field(default_factory=Earlier)
 
     @property
@@ -274,7 +266,7 @@ class AppRun:
         self.plan = training.plan
         self.noise_key = run.noise_key
         self.resumed_from = run.checkpoint
-        self.last_row: dict[str, Any] = {}
+        self.last_row: Row = {}
         self._run = run
         self._ledger = run.ledger
         self._settings = training.settings
@@ -374,7 +366,7 @@ class AppRun:
         return budget is not None and self._epsilon_after(len(self._ledger.entries) + 1) > budget
 
     @owner_only()
-    def add_row(self, server_round: int, figures: Mapping[str, Any]) -> None:
+    def add_row(self, server_round: int, figures: Row) -> None:
         """Append a round to the metrics, with the releases so far and their ε.
 
         Args:

@@ -40,7 +40,7 @@ from fl_sim.flower.private_messages import ArrayLayout, PrivateRound
 from fl_sim.flower.server_step import step_of
 from fl_sim.formats import format_delta, format_epsilon, printable
 from fl_sim.storage import environment
-from fl_sim.storage.open_run import RELEASE_FORMAT, digest_of, noise_digest
+from fl_sim.storage.open_run import RELEASE_FORMAT, ReleaseParts, digest_of, noise_digest
 from fl_sim.storage.run_folder import default_run_path
 from fl_sim.strategies.aggregation import Asked, BoundedSumStrategy, Federation, RoundParts, RoundTally
 from fl_sim.strategies.mechanism import PrivacyPlan
@@ -309,7 +309,7 @@ class UserLevelDifferentialPrivacy(Strategy):
 
     def _computed_from(
         self, layout: ArrayLayout, initial: ArrayRecord, plan: PrivacyPlan, config: ConfigRecord
-    ) -> dict[str, Any]:
+    ) -> ReleaseParts:
         """Return what the releases of the run are computed from, as far as the server knows it."""
         app = {f"train_config.{name}": value for name, value in config.items()}
         return {

@@ -48,8 +48,8 @@ class Checkpoint:
     server_round: int
     vector: npt.NDArray[np.float32]
     optimizer: Mapping[str, npt.NDArray[np.floating]]
-    ledger: Mapping[str, Any]
-    folder: Mapping[str, Any]
+    ledger: Mapping[str, object]
+    folder: Mapping[str, object]
 
     def write(self, folder: Path) -> None:
         """Replace the checkpoint in ``folder`` atomically, without a copy of its arrays in memory."""
@@ -87,7 +87,7 @@ class Checkpoint:
             return cls(int(metadata[_ROUND]), tensors[_MODEL], optimizer, *heads)
 
 
-def folder_head_of(folder: Path) -> Mapping[str, Any] | None:
+def folder_head_of(folder: Path) -> Mapping[str, object] | None:
     """Return the head of settings and metrics of the checkpoint in ``folder``, without reading its arrays.
 
     None before the first round's checkpoint: the row of the initial model may be measured again.

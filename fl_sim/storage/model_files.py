@@ -75,7 +75,7 @@ def changed(expected: Mapping[str, str], actual: Mapping[str, str]) -> list[str]
     return [name for name in names if expected.get(name) != actual.get(name)]
 
 
-def check(folder: Path, result: Mapping[str, Any]) -> None:
+def check(folder: Path, result: Mapping[str, object]) -> None:
     """Check that ``folder`` holds the model of the run with this result.
 
     Args:
@@ -112,7 +112,7 @@ class Ancestor:
 
     ledger: Ledger
     corpus: str
-    units: Mapping[str, Any]
+    units: Mapping[str, Mapping[str, Any]]
     apart_from: tuple[str, ...] = ()
 
 
@@ -140,7 +140,7 @@ def read_model(folder: Path) -> Lineage:
     """
     base = _base_of_adapter(folder)
     own = _read_one(folder)
-    return own if base is None else _merged(_read_one(base), own)
+    return own if base is None else merged(_read_one(base), own)
 
 
 def _read_one(folder: Path) -> Lineage:
@@ -206,8 +206,8 @@ def ancestor_ledgers(ledger: Ledger) -> list[Ledger]:
     return kept
 
 
-def _merged(first: Lineage, second: Lineage) -> Lineage:
-    """Return the lineage of a model on a frozen base: the runs of both, each once."""
+def merged(first: Lineage, second: Lineage) -> Lineage:
+    """Return the runs of two lineages, each once, with the more releases of its two ledgers."""
     known = {ancestor.ledger.run: ancestor for ancestor in first.ancestors}
     for ancestor in second.ancestors:
         before = known.get(ancestor.ledger.run, ancestor).ledger
@@ -270,7 +270,7 @@ def _write(folder: Path, lineage: Lineage, weights: Mapping[str, str]) -> None:
     _write_object(folder / _INDEX, index | {"hash": sha256_of_json(index)})
 
 
-def _write_object(file: Path, values: Mapping[str, Any]) -> None:
+def _write_object(file: Path, values: Mapping[str, object]) -> None:
     replace_file(file, json.dumps(values, indent=2).encode() + b"\n")
 
 
@@ -286,7 +286,7 @@ def _is_trained(folder: Path) -> bool:
     return saved_by_us and not (folder / PRETRAINING).is_file()
 
 
-def _is_own_format(content: Mapping[str, Any]) -> bool:
+def _is_own_format(content: Mapping[str, object]) -> bool:
     """Return whether a ``config.json`` is one that fl_sim alone writes, so that it needs no mark."""
     return content.get("model_type") == AWD_LSTM or ARCHITECTURE_KEY in content
 

@@ -48,7 +48,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +94,7 @@ class OpenRun:
     def begin(
         cls,
         claim: RunClaim,
-        config: Mapping[str, Any],
+        config: Mapping[str, object],
         lineage: Lineage,
         ancestors: list[LedgerHead],
         anchor: AnchorSetting,
@@ -153,11 +153,11 @@ class OpenRun:
             )
         return cls(claim, folder, ledger, kept, checkpoint)
 
-    def bind(self, parts: Mapping[str, Any], as_begun: tuple[str, ...] = ()) -> None:
+    def bind(self, parts: ReleaseParts, as_begun: tuple[str, ...] = ()) -> None:
         """Bind the ledger to what the releases are computed from, once; a resumed run must compute the same.
 
         Args:
-            parts: settings by name, and digests by subject, JSON-ready.
+            parts: what they would be computed from now.
             as_begun: the parts that stay what they were when the run began, whatever they would be now.
 
         Raises:
@@ -170,7 +170,8 @@ class OpenRun:
             self.ledger.bind(computation.digest)
         else:
             computation = Computation.of_ledger(self.ledger)
-            computation.check({**parts, **{name: computation.parts.get(name) for name in as_begun}}, path)
+            first: dict[str, object] = {name: computation.parts.get(name) for name in as_begun}
+            computation.check(cast(ReleaseParts, {**parts, **first}), path)
         self.noise_key = noise_key(computation.parts)
 
     def record_release(self, terms: ReleaseRecord, server_round: int, total: str, *, one_sum: bool) -> str:
@@ -364,16 +365,38 @@ NOT_RELEASED = frozenset(
 """Keys and sections of a configuration on which no release depends, or whose content has a digest of its own."""
 
 
+class TextDigests(TypedDict, total=False):
+    """Digests of the text that trains: of the corpus, and of its tokens unless they are in the former."""
+
+    corpus: str
+    tokens: str
+
+
+class ReleaseParts(TextDigests, total=False):
+    """What the releases of a run are computed from: settings by their full names, and digests by subject, JSON-ready.
+
+    ``model_layout`` is of Flower apps, ``guarantee`` and ``selection`` of runs on a corpus.
+    """
+
+    settings: Required[dict[str, object]]
+    plan: dict[str, object]
+    guarantee: dict[str, object]
+    selection: str
+    code: dict[str, object]
+    initial_model: str
+    model_layout: str
+
+
 @dataclass(frozen=True)
 class Computation:
     """All that the releases of a run are computed from.
 
     Attributes:
-        parts: settings by name, and digests by subject, JSON-ready.
+        parts: settings and digests.
         salt: random text, so that the digest does not tell which corpus it was.
     """
 
-    parts: Mapping[str, Any]
+    parts: ReleaseParts
     salt: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
@@ -396,7 +419,7 @@ class Computation:
         file = folder / COMPUTATION_FILE
         try:
             content = json_object(file.read_bytes())
-            return cls(dict(content["parts"]), str(content["salt"]))
+            return cls(content["parts"], str(content["salt"]))
         except FileNotFoundError as error:
             raise ResultsError(
                 f"{file}: is missing; allowed: the folder as its run left it, or a run that another version of fl-sim "
@@ -417,7 +440,7 @@ class Computation:
             raise ResultsError(f"{ledger.folder / COMPUTATION_FILE}: is not what the run's ledger is bound to")
         return computation
 
-    def check(self, parts: Mapping[str, Any], folder: Path) -> None:
+    def check(self, parts: ReleaseParts, folder: Path) -> None:
         """Check that the run in ``folder`` would still compute the same releases.
 
         Args:
@@ -427,14 +450,14 @@ class Computation:
         Raises:
             ResultsError: a part differs; the message names the first one.
         """
-        now = json.loads(canonical_json(encode(parts)))
+        now: ReleaseParts = json.loads(canonical_json(encode(parts)))
         for name in sorted({*self.parts, *now} - {"settings"}):
             if self.parts.get(name) != now.get(name):
                 raise ResultsError(
                     f"{folder}: {name.replace('_', ' ')} is not that of the run's beginning; allowed: the same, or a "
                     "new run"
                 )
-        before, after = (dict(side.get("settings") or {}) for side in (self.parts, now))
+        before, after = (side.get("settings") or {} for side in (self.parts, now))
         for key in sorted({*before, *after}):
             if before.get(key) != after.get(key):
                 raise ResultsError(
@@ -442,16 +465,16 @@ class Computation:
                     "began, or a new run"
                 )
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> dict[str, object]:
         return {"salt": self.salt, "parts": encode(self.parts)}
 
 
-def released_settings(config: RunConfig) -> dict[str, Any]:
+def released_settings(config: RunConfig) -> dict[str, object]:
     """Return the settings of a run on which its releases depend, by their full names."""
     return dict(_leaves(config.model_dump(mode="json"), ""))
 
 
-def _leaves(tree: Mapping[str, Any], section: str) -> Iterable[tuple[str, Any]]:
+def _leaves(tree: Mapping[str, object], section: str) -> Iterable[tuple[str, object]]:
     for name, value in tree.items():
         key = f"{section}{name}"
         if key in NOT_RELEASED:
@@ -462,7 +485,7 @@ def _leaves(tree: Mapping[str, Any], section: str) -> Iterable[tuple[str, Any]]:
             yield key, encode(value)
 
 
-def noise_key(parts: Mapping[str, Any]) -> str:
+def noise_key(parts: ReleaseParts) -> str:
     """Return the digest of what releases are computed from that is part of the key of their seeded noise.
 
     It is not salted, so that the same run can be repeated, and must not leave the process. Settings that are None are

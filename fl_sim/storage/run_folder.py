@@ -71,7 +71,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard
 
 from fl_sim.files import MOST_LOG_BYTES, json_object, naming, owner_only, read_bytes, replace_file
 from fl_sim.formats import nonzero
@@ -97,19 +97,31 @@ class ResultsError(ValueError):
     """A run folder that cannot be created, read or plotted; the message is one line that names the file."""
 
 
+Row = Mapping[str, float | str | None]
+"""A row of the metrics, by the names of its figures."""
+
+
+class FolderHead(TypedDict):
+    """The hashes of config.json and of the first bytes of metrics.jsonl."""
+
+    config: str
+    metrics: str
+    metrics_bytes: int
+
+
 class RunFolder:
     """The folder of one run, by :meth:`create` (a new run) or :meth:`open` (an existing one); it has one writer."""
 
-    def __init__(self, path: Path, *, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, *, config: Mapping[str, object], environment: Mapping[str, object]) -> None:
         self.path = path
-        self.config = dict(config)
-        self.environment = dict(environment)
+        self.config: dict[str, Any] = dict(config)
+        self.environment: dict[str, Any] = dict(environment)
         self._last_round: int | None = None
         self._rows_hash, self._rows_hashed = hashlib.sha256(), 0
         self._closing: dict[str, Any] | None = None
 
     @classmethod
-    def create(cls, path: Path | str, *, config: Mapping[str, Any], environment: Mapping[str, Any]) -> RunFolder:
+    def create(cls, path: Path | str, *, config: Mapping[str, object], environment: Mapping[str, object]) -> RunFolder:
         """Create a run folder at ``path``, with its parents; an empty folder may exist already.
 
         Args:
@@ -182,7 +194,7 @@ class RunFolder:
         known = (self.result or {}).get("model_files")
         return measured if measured and measured.get("model_files") == known else None
 
-    def write_personal(self, measured: Mapping[str, Any]) -> None:
+    def write_personal(self, measured: Mapping[str, object]) -> None:
         """Write what ``fl-sim utility --personal`` measured, for the owner alone."""
         with owner_only():
             _write_json(self.personal_file, measured)
@@ -193,7 +205,7 @@ class RunFolder:
         path = self.path / _HELD_OUT_USERS
         return _Sums(path, _read_json(path)) if path.exists() else None
 
-    def write_held_out_users(self, sums: Mapping[str, Any]) -> None:
+    def write_held_out_users(self, sums: Mapping[str, object]) -> None:
         """Write the sums of the last evaluation by held-out user, for the owner alone."""
         with owner_only():
             _write_json(self.path / _HELD_OUT_USERS, sums)
@@ -250,7 +262,7 @@ class RunFolder:
         """Return whether the run ended because its model was no longer finite."""
         return (self.result or {}).get("stopped") == DIVERGED
 
-    def append_metrics(self, row: Mapping[str, float | int | str | None]) -> None:
+    def append_metrics(self, row: Row) -> None:
         """Append one round's row and sync it to disk; ``row["round"]`` increases (0 is the initial model).
 
         Raises:
@@ -289,7 +301,7 @@ class RunFolder:
         rows, _ = _read_rows(self.metrics_file)
         self._rewrite([row for row in rows if row["round"] <= after_round])
 
-    def head(self) -> dict[str, Any]:
+    def head(self) -> FolderHead:
         """Return the hashes of settings and metrics; a checkpoint stores them for :meth:`check_head`."""
         with self.metrics_file.open("rb") as file:  # the rows since the last head: all of them again cost a long run
             file.seek(self._rows_hashed)
@@ -299,7 +311,7 @@ class RunFolder:
         settings = _digest(self.config_file.read_bytes())
         return {"config": settings, "metrics": self._rows_hash.hexdigest(), "metrics_bytes": self._rows_hashed}
 
-    def check_head(self, head: Mapping[str, Any], *, rows: bool = True) -> None:
+    def check_head(self, head: Mapping[str, object], *, rows: bool = True) -> None:
         """Check that the settings, and the metrics that ``head`` covers, are unchanged.
 
         Args:
@@ -317,7 +329,7 @@ class RunFolder:
             if _digest(content) != head.get(name):
                 raise ResultsError(f"{file}: was changed after the run's last checkpoint; the run cannot go on from it")
 
-    def finish(self, result: Mapping[str, Any], present: Callable[[RunFolder], None] | None = None) -> None:
+    def finish(self, result: Mapping[str, object], present: Callable[[RunFolder], None] | None = None) -> None:
         """Finish the run: write the files of ``present``, and result.json last.
 
         A resumed run calls it again, as does a run that was killed in this method.
@@ -336,7 +348,7 @@ class RunFolder:
         finally:
             self._closing = None
 
-    def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _rewrite(self, rows: Sequence[dict[str, Any]]) -> None:
         replace_file(self.metrics_file, b"".join(_dump(row, self.metrics_file) + b"\n" for row in rows))
         self._last_round = rows[-1]["round"] if rows else None
         self._rows_hash, self._rows_hashed = hashlib.sha256(), 0
@@ -440,14 +452,14 @@ def _nearest(tree: Mapping[str, Any], name: str) -> Any:
     return None
 
 
-def _dump(value: Mapping[str, Any], path: Path, indent: int | None = None) -> bytes:
+def _dump(value: Mapping[str, object], path: Path, indent: int | None = None) -> bytes:
     try:
         return json.dumps(encode(value), ensure_ascii=False, allow_nan=False, indent=indent).encode()
     except TypeError as error:
         raise ResultsError(f"{path}: {error}") from error
 
 
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+def _write_json(path: Path, value: Mapping[str, object]) -> None:
     replace_file(path, _dump(value, path, indent=2) + b"\n")
 
 

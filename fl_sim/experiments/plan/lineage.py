@@ -144,21 +144,6 @@ class Earlier:
                 "allowed: public"
             )
 
-    def check_seed(self, config: RunConfig, ledgers: Sequence[Ledger]) -> None:
-        """Refuse a run whose noise would be that of one of ``ledgers``, whatever is said of the corpora.
-
-        Raises:
-            ConfigError: the seed is that of an earlier run: the difference of two of their sums has no noise.
-        """
-        if config.privacy.secure_noise:
-            return
-        own = ReleaseRecord.stream_of(config.seed)
-        if any(entry.terms.stream == own for ledger in ledgers for entry in ledger.entries):
-            raise ConfigError(
-                f"seed is {config.seed}, which a run that trained the initial model {config.model.name} also has, so "
-                "both would have the same samples; allowed: another seed, or privacy.secure_noise = true"
-            )
-
     def warnings(self) -> list[str]:
         """Return what the owner of this run should know of its initial model, one sentence each."""
         if self.composed:
@@ -254,8 +239,22 @@ def earlier_of(config: RunConfig, fingerprint: str) -> Earlier:
         lineage = Lineage(lost=True)
     earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC)
     earlier.check_graph(config.privacy.mention_graph)
-    earlier.check_seed(config, [*(a.ledger for a in lineage.ancestors), *model_files.readable_ledgers(folder)])
+    seed = None if config.privacy.secure_noise else config.seed
+    if run_of_seed(seed, [*(a.ledger for a in lineage.ancestors), *model_files.readable_ledgers(folder)]):
+        raise ConfigError(  # whatever is said of the corpora
+            f"seed is {seed}, which a run that trained the initial model {config.model.name} also has, so both would "
+            "have the same samples; allowed: another seed, or privacy.secure_noise = true"
+        )
     return earlier
+
+
+def run_of_seed(seed: int | None, ledgers: Sequence[Ledger]) -> Ledger | None:
+    """Return the ledger of a run whose samples and noise follow from ``seed``; None without one, or for secure noise.
+
+    The difference of a sum of that run and one of another run of the seed may have no noise.
+    """
+    stream = None if seed is None else ReleaseRecord.stream_of(seed)
+    return next((ledger for ledger in ledgers if stream in {entry.terms.stream for entry in ledger.entries}), None)
 
 
 def earlier_of_record(config: RunConfig, folder: Path, fingerprint: str) -> Earlier:

@@ -60,7 +60,7 @@ from fl_sim.flower.text.held_text import (
     packed,
     tokenizer_digest,
 )
-from fl_sim.storage.open_run import RELEASE_FORMAT, digest_of
+from fl_sim.storage.open_run import RELEASE_FORMAT, TextDigests, digest_of
 from fl_sim.strategies.aggregation import Federation, Shard
 from fl_sim.strategies.client_rules import ClientRule
 
@@ -323,7 +323,7 @@ class TextOfNodes:
         examples = self._run.model.encode(texts.slice(0, _SAMPLED_SENTENCES).to_pylist())
         return float(np.mean([len(example) for example in examples]))
 
-    def release_parts(self) -> dict[str, str]:
+    def digests(self) -> TextDigests:
         """Return the digest of what all users train on, as a simulation on the joint corpus has it."""
         return {"corpus": str(self._run.corpus.manifest.settings[CONTENT])}
 

@@ -20,12 +20,11 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.engines import simulation
 from fl_sim.engines.server_app import read_run_config
 from fl_sim.experiments import observers
-from fl_sim.experiments.experiment import Row
 from fl_sim.experiments.run_inputs import with_absolute_paths
 from fl_sim.experiments.run_record import Record
 from fl_sim.experiments.trackers import Tracker, figures, settings
 from fl_sim.plugins import PluginError
-from fl_sim.storage.run_folder import RunFolder, rows_of
+from fl_sim.storage.run_folder import Row, RunFolder, rows_of
 from tests import tiny
 
 pytestmark = pytest.mark.usefixtures("no_plots", "no_tracker_of_the_environment")

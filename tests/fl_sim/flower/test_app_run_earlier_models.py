@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from fl_sim.reporting.report import report_text
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder, rows_of
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
-from fl_sim.strategies.ledger import Ledger
+from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.primitives.limits import PrivacyError
 from tests.fl_sim.flower.apps import model, nodes_of, train
@@ -98,6 +100,19 @@ def test_the_initial_model_of_another_run_is_as_public_as_before(tmp_path: Path)
     train(tmp_path / "1", nodes_of(3), rounds=1)
     train(tmp_path / "2", nodes_of(3), rounds=1, initial=model())
     assert Ledger.read(tmp_path / "2").ancestors == ()
+
+
+@pytest.mark.parametrize("name", ["0", "9"])
+def test_of_copies_of_an_earlier_run_the_longer_counts(tmp_path: Path, name: str) -> None:
+    """Whichever of the folders is read last."""
+    first, _ = train(tmp_path / "1", nodes_of(3), rounds=2)
+    older = shutil.copytree(tmp_path / "1", tmp_path / name)
+    lines = (older / LEDGER_FILE).read_bytes().splitlines(keepends=True)[:2]
+    (older / LEDGER_FILE).write_bytes(b"".join(lines))
+    head = {"run": Ledger.read(tmp_path / "1").run, "entries": 1, "last": json.loads(lines[1])["hash"]}
+    (older / HEAD_FILE).write_text(json.dumps(head))
+    train(tmp_path / "2", nodes_of(3), rounds=1, seed=1, initial=first.arrays)
+    assert [before["entries"] for before in Ledger.read(tmp_path / "2").ancestors] == [2]
 
 
 def test_the_seed_of_a_run_before_is_refused(tmp_path: Path) -> None:

@@ -19,13 +19,12 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.engines import simulation
-from fl_sim.experiments.experiment import Row
 from fl_sim.experiments.released_model import released_model
 from fl_sim.formats import format_epsilon
 from fl_sim.reporting.model_card import card_of
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage import model_files
-from fl_sim.storage.run_folder import RunFolder
+from fl_sim.storage.run_folder import Row, RunFolder
 from tests import tiny
 
 pytestmark = pytest.mark.usefixtures("no_plots")
