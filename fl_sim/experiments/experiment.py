@@ -26,12 +26,10 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from fl_sim.clients.models.frozen_head import has_finite_scores
-from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.tasks import HeldOut
 from fl_sim.clients.worker.round_progress import FOLDER as PROGRESS_FOLDER
 from fl_sim.clients.worker.round_progress import RoundWatch
 from fl_sim.config import EngineConfig, RunConfig
-from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.tagger_evaluation import read_coverage
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
@@ -46,9 +44,10 @@ from fl_sim.experiments.observers import (
     off_machine,
 )
 from fl_sim.experiments.plan.lineage import earlier_of
-from fl_sim.experiments.plan.run_plan import Planned, plan_run
+from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.experiments.privacy_spent import PrivacySpent
 from fl_sim.experiments.run_inputs import (
+    RunInputs,
     build_model,
     check_origin,
     check_rule_of,
@@ -99,41 +98,41 @@ class Experiment:
 
     def __init__(
         self,
-        config: RunConfig,
-        corpus: Corpus,
-        planned: Planned,
-        model: LanguageModel,
+        inputs: RunInputs,
         run: OpenRun,
+        when_planned: WhenPlanned,
         observers: Observers,
         open_text: OpenText,
     ) -> None:
+        config, corpus, planned = inputs.config, inputs.corpus, inputs.planned
+        device = when_planned(config.placed_engine)
         self.config = config
-        self.planned = replace(planned, warnings=(*planned.warnings, *corpus.warnings, *off_machine(config)))
-        self.folder = run.folder
         self.corpus = corpus
+        self.folder = run.folder
         self._coverage = read_coverage(corpus)
         self.row_callbacks: list[Callable[[Row], None]] = []
         """Functions called with the row of every round; an exception in one of them ends the run."""
-        self._observers = observers
         self.stop_requested = False
         self.stop_signal: str | None = None
         self.in_rounds = False
         """Whether a round is under way, so that a stop waits for its end."""
-        self._stopping = False
-        self._diverged = False
+        self._stopping = self._diverged = False
         self._run = run
-        self._model = model
+        self._ownership = inputs.ownership
+        self._observers = observers
         self._privacy_spent = PrivacySpent(run, config, planned)
         shutil.rmtree(self._encoded, ignore_errors=True)  # a killed run could not remove them
+        self._model = model = build_model(config, task_of(config, corpus), device)
         self._text = open_text(TextOfRun(config, corpus, planned, model, self._encoded))
         self._held_out = self._held_out_sentences(held_out_split(config, corpus))
         self._cache = Path(config.corpus.feature_cache or self._encoded)
-        self._gradients = self._cost_of_gradients()
-        self.planned = replace(self.planned, warnings=(*self.planned.warnings, *self._gradients.warnings()))
+        self._measured: HeldOut | None = None
+        self._gradients = GradientCost.of(model, planned, self._ownership, self._text.mean_tokens)
+        warnings = (*planned.warnings, *corpus.warnings, *off_machine(config), *self._gradients.warnings())
+        self.planned = replace(planned, warnings=warnings)
         self._vector = model.get_vector()
         initial = digest_of(model.weights())  # before a checkpoint replaces them
-        run.bind(run_record.computed_from(config, self.planned, self._text.digests(), initial))
-        self._measured: HeldOut | None = None
+        run.bind(run_record.computed_from(config, planned, self._text.digests(), initial))
         self._strategy = self._build_strategy()
         self._checkpoint_every = self._rounds_between_checkpoints()
         self._first_round = 1
@@ -142,6 +141,7 @@ class Experiment:
         self._last_round = self._privacy_spent.go_on_after(self._first_round - 1)
         self._round_began = time.monotonic()
         self._watch: RoundWatch | None = None
+        self._announce()
 
     @classmethod
     @owner_only()
@@ -176,7 +176,7 @@ class Experiment:
             planned = plan_run(config, ownership, names=names, earlier=earlier_of(config, corpus.fingerprint))
             check_rule_of(planned.plan.mechanism)
             run = run_record.begin(claim, config, planned, corpus)
-            return cls._opened(config, corpus, planned, run, when_planned, all_observers, open_text)
+            return cls(RunInputs(config, corpus, planned), run, when_planned, all_observers, open_text)
         except BaseException:
             claim.discard()
             raise
@@ -218,29 +218,11 @@ class Experiment:
             kept = AnchorSetting.of_config(config, anchor)
             run = OpenRun.resume(claim, folder, kept, replaced=anchor is not None, rows=False)
             planned.earlier.check_ledger(run.ledger)
-            return cls._opened(config, corpus, planned, run, when_planned, all_observers, open_text)
+            return cls(RunInputs(config, corpus, planned), run, when_planned, all_observers, open_text)
         except BaseException:
             shutil.rmtree(folder.path / ENCODED, ignore_errors=True)
             claim.release()
             raise
-
-    @classmethod
-    def _opened(
-        cls,
-        config: RunConfig,
-        corpus: Corpus,
-        planned: Planned,
-        run: OpenRun,
-        when_planned: WhenPlanned,
-        observers: Observers,
-        open_text: OpenText,
-    ) -> Experiment:
-        """Return the experiment of an open run, after its engine has begun to start."""
-        device = when_planned(config.placed_engine)
-        model = build_model(config, task_of(config, corpus), device)
-        experiment = cls(config, corpus, planned, model, run, observers, open_text)
-        experiment._announce()
-        return experiment
 
     @owner_only()
     def execute(self, grid: Grid, open_workers: OpenWorkers = expect_workers) -> None:
@@ -295,16 +277,15 @@ class Experiment:
         """Measure what the rounds that are left cost, if an observer asks for it."""
         left = replace(self.planned, rounds=self._last_round - self._first_round + 1)
         if not self._diverged and left.rounds > 0 and self._observers.ask_for("on_forecast"):
-            ownership = self.corpus.ownership(self.config.corpus.train_split)
             sample = self._held_out.examples
-            cost = forecast(self.config, left, ownership, self._model, sample, self.folder.path)
+            cost = forecast(self.config, left, self._ownership, self._model, sample, self.folder.path)
             self._observers.on_forecast(cost)
 
     def _watching(self) -> AbstractContextManager[RoundWatch | None]:
         """Return a watch of the rounds, if an observer asks for their progress."""
         if not self._observers.ask_for("on_progress"):
             return nullcontext()
-        expected = expected_selection(self.planned, self.corpus.ownership(self.config.corpus.train_split))
+        expected = expected_selection(self.planned, self._ownership)
         return RoundWatch(self._encoded / PROGRESS_FOLDER, expected, self._observers.on_progress)
 
     def _begin_round(self, server_round: int) -> None:
@@ -375,7 +356,7 @@ class Experiment:
             "corpus": {
                 "name": self.corpus.manifest.name,
                 "users": self._strategy.federation.num_users,
-                "sentences": self.corpus.ownership(self.config.corpus.train_split).num_sentences,
+                "sentences": self._ownership.num_sentences,
                 "coverage": self._coverage and self._coverage.summary(),
                 "not_looked_for": list(unsought_kinds(self.corpus)),
             },
@@ -445,10 +426,6 @@ class Experiment:
         evaluation = self.config.evaluation
         ids = evaluate.held_out_sample(examples.encoded, evaluation.max_sentences, self.config.seed)
         return evaluate.HeldOutSentences.of(self._model, examples, self.corpus.texts(split), ids)
-
-    def _cost_of_gradients(self) -> GradientCost:
-        ownership = self.corpus.ownership(self.config.corpus.train_split)
-        return GradientCost.of(self._model, self.planned, ownership, self._text.mean_tokens)
 
     def _build_strategy(self) -> BoundedSumStrategy:
         config = self.config

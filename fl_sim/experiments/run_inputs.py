@@ -9,6 +9,7 @@ True
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,33 @@ from fl_sim.strategies.mechanism import Mechanism
 if TYPE_CHECKING:  # what reports and checks need of this module does without torch, which takes seconds to import
     from fl_sim.clients.models.language_model import LanguageModel
     from fl_sim.clients.tasks import Task
+    from fl_sim.data_prep.store.ownership import Ownership
+    from fl_sim.experiments.plan.run_plan import Planned
+
+
+@dataclass(frozen=True, eq=False)
+class RunInputs:
+    """What a run trains on, and by which plan.
+
+    Attributes:
+        config: of the run.
+        corpus: its corpus.
+        planned: its plan.
+    """
+
+    config: RunConfig
+    corpus: Corpus
+    planned: Planned
+
+    @property
+    def split(self) -> str:
+        """Return the name of the split that trains."""
+        return self.config.corpus.train_split
+
+    @property
+    def ownership(self) -> Ownership:
+        """Return the incidence of the split that trains."""
+        return self.corpus.ownership(self.split)
 
 
 def check_rule_of(mechanism: Mechanism) -> None:

@@ -25,7 +25,6 @@ from fl_sim.clients.batches import Examples
 from fl_sim.clients.frozen_states import Observer, SentenceStates, ensure_features, feature_path, state_path
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.worker.workspace import TOKEN_FILE, WorkspaceSpec
-from fl_sim.config import RunConfig
 from fl_sim.data_prep.digests import content_digests, digest_of_all, named_ownership, read_key
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
@@ -33,7 +32,7 @@ from fl_sim.data_prep.store.encode import encode_split
 from fl_sim.data_prep.store.layout import write_array
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments import evaluation as evaluate
-from fl_sim.experiments.plan.run_plan import Planned
+from fl_sim.experiments.run_inputs import RunInputs
 from fl_sim.files import sha256_of
 from fl_sim.storage.open_run import TextDigests, digest_of
 from fl_sim.strategies.aggregation import Federation
@@ -65,27 +64,16 @@ class TrainingText(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class TextOfRun:
+class TextOfRun(RunInputs):
     """What a training text belongs to.
 
     Attributes:
-        config: of the run.
-        corpus: of the run.
-        planned: its plan.
-        model: its model, before training.
+        model: of the run, before training.
         folder: for files of the run, which it removes at its end.
     """
 
-    config: RunConfig
-    corpus: Corpus
-    planned: Planned
     model: LanguageModel
     folder: Path
-
-    @property
-    def split(self) -> str:
-        """Return the name of the split that trains."""
-        return self.config.corpus.train_split
 
 
 OpenText = Callable[[TextOfRun], TrainingText]
@@ -149,7 +137,7 @@ class OwnText:
             seed=run.config.seed,
             token=self._save_token(),
         )
-        per_user = run.corpus.ownership(run.split).sentences_per_user
+        per_user = run.ownership.sentences_per_user
         return Federation(workspace=workspace.model_dump_json(), sentences_per_user=per_user, seed=seed)
 
     def reference(self, held_out: evaluate.HeldOutSentences) -> Mapping[str, float]:

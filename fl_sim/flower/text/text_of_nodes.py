@@ -333,7 +333,7 @@ class TextOfNodes:
     def federation(self, seed: int) -> HeldFederation:
         """Return the users with the nodes that hold them."""
         run = self._run
-        per_user = run.corpus.ownership(run.split).sentences_per_user
+        per_user = run.ownership.sentences_per_user
         return HeldFederation(
             workspace="",
             sentences_per_user=per_user,

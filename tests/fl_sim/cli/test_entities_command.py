@@ -174,7 +174,7 @@ def run_folder(path: Path, corpus: Path, rounds_done: int, done_again: int = 0, 
     planned = plan_run(config, opened.ownership("train"))
     folder = RunFolder.create(path, config=describe(config, planned, opened), environment={})
     ledger, terms = Ledger.create(folder.path), ReleaseRecord.of(planned.plan.mechanism, None, planned.bounds.guarantee)
-    computation = Computation(computed_from(config, planned) | {"corpus": opened.fingerprint, "tokens": ""})
+    computation = Computation(computed_from(config, planned, {"corpus": opened.fingerprint, "tokens": ""}, ""))
     computation.write(folder.path)
     ledger.bind(computation.digest)
     for number in range(rounds_done + 1):
