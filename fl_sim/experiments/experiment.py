@@ -65,7 +65,7 @@ from fl_sim.storage import model_files
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.open_run import AnchorSetting, OpenRun, digest_of
 from fl_sim.storage.run_claim import ENCODED, RunClaim
-from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, Row, RunFolder, default_run_path
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, Figure, ResultsError, Row, RunFolder, default_run_path
 from fl_sim.strategies.aggregation import BoundedSumStrategy, RoundParts
 from fl_sim.strategies.messages import REJECTIONS, arrays_to_vector, vector_to_arrays
 from fl_sim.strategies.postprocessing import IterateAverage, build_optimizer
@@ -326,7 +326,7 @@ class Experiment:
         self._stopping = self.stop_requested
         self._set_model(arrays_to_vector(arrays))
         last = self._stopping or self._diverged or server_round == self._last_round
-        row: dict[str, float | str | None] = {"round": server_round}
+        row: dict[str, Figure] = {"round": server_round}
         if last or server_round % self.config.evaluation.every == 0:
             self._measured = evaluate.measure(self._model, self._held_out)
             row |= self._model.task.metrics(self._measured, self._held_out.sizes)

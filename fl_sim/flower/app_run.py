@@ -36,7 +36,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -152,7 +151,7 @@ class PrivateSettings:
             found.append("Metrics of the app leave the nodes unprotected (forward_metrics); no ε covers them.")
         return found
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the settings as a JSON object."""
         return asdict(self)
 

@@ -76,7 +76,7 @@ class WrappedStrategy:
         """Return the name of the strategy's class."""
         return type(self.strategy).__name__
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return the class, numbers and texts that the strategy was configured with, for the run's record."""
         return dict(self._settings)
 
@@ -190,7 +190,7 @@ State = Mapping[str, npt.NDArray[np.floating]]
 class ServerStep(Protocol):
     """Compose the requests of a round and move the model by the noisy average: post-processing of what was released."""
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return the settings by name, JSON-ready, for the record of the run."""
 
     def prepare(self, size: int, rounds: int) -> None:
@@ -216,7 +216,7 @@ class OptimizerStep:
         self._config = config
         self._optimizer: ServerOptimizer = build_optimizer(config, 0)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         return {f"server_optimizer.{name}": value for name, value in self._config.model_dump(mode="json").items()}
 
     def prepare(self, size: int, rounds: int) -> None:

@@ -23,7 +23,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,7 @@ from fl_sim.flower.server_step import step_of
 from fl_sim.formats import format_delta, format_epsilon, printable
 from fl_sim.storage import environment
 from fl_sim.storage.open_run import RELEASE_FORMAT, ReleaseParts, digest_of, noise_digest
-from fl_sim.storage.run_folder import default_run_path
+from fl_sim.storage.run_folder import Figure, default_run_path
 from fl_sim.strategies.aggregation import Asked, BoundedSumStrategy, Federation, RoundParts, RoundTally
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.postprocessing import ServerOptimizerConfig
@@ -51,6 +51,7 @@ log = logging.getLogger("flwr")  # shown by `flwr run --stream`
 UNPROTECTED = "unprotected-"
 """What the names of metrics begin with that left their nodes without noise."""
 
+Figures = dict[str, Figure]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -340,10 +341,10 @@ class UserLevelDifferentialPrivacy(Strategy):
 
     def _evaluated(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord | None, grid: Grid, result: Result
-    ) -> dict[str, Any]:
+    ) -> Figures:
         """Return the unprotected metrics of the round: of training, the mean over users, and of evaluation."""
         users = max(1, self._open.round.tally.cohort_sentences)
-        figures: dict[str, Any] = {f"{UNPROTECTED}{name}": value / users for name, value in self._metrics.items()}
+        figures: Figures = {f"{UNPROTECTED}{name}": value / users for name, value in self._metrics.items()}
         requests = list(self.configure_evaluate(server_round, arrays, config or ConfigRecord(), grid))
         if requests:
             replies = grid.send_and_receive(requests, timeout=self._timeout)
@@ -353,14 +354,14 @@ class UserLevelDifferentialPrivacy(Strategy):
                 figures |= dict(metrics)
         return figures
 
-    def _counted(self, seconds: float) -> dict[str, Any]:
+    def _counted(self, seconds: float) -> Figures:
         """Return what the round counted, for the owner of the run; no ε covers it."""
         counted = self._open.round.tally.metrics()
         for name in ("train_loss", "cohort_sentences"):  # of text alone
             del counted[name]
         return counted | {"seconds": seconds}
 
-    def _in_words(self, server_round: int, rounds: int, figures: dict[str, Any]) -> str:
+    def _in_words(self, server_round: int, rounds: int, figures: Figures) -> str:
         delta, epsilon = format_delta(self.settings.delta), format_epsilon(self.epsilon())
         tally = self._open.round.tally
         words = [f"round {server_round} of {rounds}", f"ε {epsilon} for any user (δ {delta})"]
@@ -402,7 +403,7 @@ def _model_digest(layout: ArrayLayout, arrays: ArrayRecord) -> str:
         return digest_of([layout.vector(arrays, np.float32)])
 
 
-def _measured(measure: EvaluateFn | None, server_round: int, arrays: ArrayRecord, result: Result) -> dict[str, Any]:
+def _measured(measure: EvaluateFn | None, server_round: int, arrays: ArrayRecord, result: Result) -> Figures:
     """Return what ``evaluate_fn`` measured, by name."""
     metrics = None if measure is None else measure(server_round, arrays)
     if metrics is None:

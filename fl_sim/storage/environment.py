@@ -16,7 +16,15 @@ import subprocess
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
+
+
+class GitState(TypedDict):
+    """The commit of a checkout, and whether files that can change a result differ from it."""
+
+    commit: str
+    dirty: bool
+
 
 LIBRARIES = ("torch", "transformers", "flwr", "ray", "numpy", "dp-accounting", "pyarrow", "spacy")
 """The libraries that can change a run's figures."""
@@ -25,7 +33,7 @@ _SOURCES = ("fl_sim", "strategies", "clients", "data_prep", "pyproject.toml")
 _GIT_SECONDS = 10
 
 
-def describe(more: Sequence[str] = ()) -> dict[str, Any]:
+def describe(more: Sequence[str] = ()) -> dict[str, object]:
     """Return a JSON-ready description of this installation and machine, with the versions of ``more`` libraries.
 
     ``git`` is ``{"commit": hex, "dirty": bool}`` in a git checkout, None in an installed wheel; ``dirty`` concerns the
@@ -41,7 +49,7 @@ def describe(more: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def git_state(source: Path) -> dict[str, Any] | None:
+def git_state(source: Path) -> GitState | None:
     """Return commit and state of the checkout with root ``source``; None without a checkout or git.
 
     A virtual environment may be inside another repository, whose commit says nothing about fl_sim. So the root must be

@@ -97,8 +97,9 @@ class ResultsError(ValueError):
     """A run folder that cannot be created, read or plotted; the message is one line that names the file."""
 
 
-Row = Mapping[str, float | str | None]
-"""A row of the metrics, by the names of its figures."""
+Figure = float | str | None | list[int] | list[float]
+Row = Mapping[str, Figure]
+"""A row of the metrics, by the names of its figures; those of Flower apps may be lists."""
 
 
 class FolderHead(TypedDict):
