@@ -63,7 +63,7 @@ from fl_sim.experiments.user_utility import summarise, sums_by_user
 from fl_sim.files import close_to_others, owner_only
 from fl_sim.storage import model_files
 from fl_sim.storage.checkpoint import Checkpoint
-from fl_sim.storage.open_run import AnchorSetting, OpenRun, digest_of
+from fl_sim.storage.open_run import NO_ANCHOR, OpenRun, digest_of
 from fl_sim.storage.run_claim import ENCODED, RunClaim
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, Figure, ResultsError, Row, RunFolder, default_run_path
 from fl_sim.strategies.aggregation import BoundedSumStrategy, RoundParts
@@ -215,8 +215,11 @@ class Experiment:
             config, corpus = record.config, record.open_corpus(folder)
             all_observers = _observers(config, observers)
             planned = record.plan_again(folder, corpus)
-            kept = AnchorSetting.of_config(config, anchor)
-            run = OpenRun.resume(claim, folder, kept, replaced=anchor is not None, rows=False)
+            kept = config.anchor
+            if anchor is not None:
+                kept = anchor if anchor == NO_ANCHOR else str(Path(anchor).expanduser().absolute())
+            secure = config.privacy.secure_noise
+            run = OpenRun.resume(claim, folder, kept, secure, replaced=anchor is not None, rows=False)
             planned.earlier.check_ledger(run.ledger)
             return cls(RunInputs(config, corpus, planned), run, when_planned, all_observers, open_text)
         except BaseException:

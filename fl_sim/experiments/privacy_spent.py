@@ -16,12 +16,11 @@ fl_sim.strategies.ledger.LedgerError: no/such/run: there is no such folder
 >>> from pathlib import Path
 >>> from fl_sim.data_prep.store.ownership import Ownership
 >>> from fl_sim.experiments.plan.run_plan import plan_run
->>> from fl_sim.storage.open_run import AnchorSetting
 >>> from fl_sim.storage.run_claim import RunClaim
 >>> config = RunConfig.from_mapping({"privacy.strategy": "user_level", "rounds": 3})
 >>> two_users = Ownership(np.array([0, 1, 2]), np.zeros(3, np.int64), np.empty(0, np.int32), num_entities=0)
 >>> with tempfile.TemporaryDirectory() as folder:
-...     run = OpenRun.begin(RunClaim.claim(Path(folder)), {}, Lineage(), [], AnchorSetting.of_config(config))
+...     run = OpenRun.begin(RunClaim.claim(Path(folder)), {}, Lineage(), [], None, False)
 ...     spent = PrivacySpent(run, config, plan_run(config, two_users))
 ...     stream = spent.before_release(1)
 ...     spent.total()["releases"]

@@ -30,7 +30,6 @@ from fl_sim.storage import environment
 from fl_sim.storage.open_run import (
     COMPUTATION_FILE,
     RELEASE_FORMAT,
-    AnchorSetting,
     Computation,
     OpenRun,
     ReleaseParts,
@@ -139,7 +138,8 @@ class Record:
 def begin(claim: RunClaim, config: RunConfig, planned: Planned, corpus: Corpus) -> OpenRun:
     """Begin the record of a new run in the folder of ``claim``."""
     described, earlier = describe(config, planned, corpus), planned.earlier
-    run = OpenRun.begin(claim, described, earlier.lineage, earlier.heads, AnchorSetting.of_config(config))
+    secure = config.privacy.secure_noise
+    run = OpenRun.begin(claim, described, earlier.lineage, earlier.heads, config.anchor, secure)
     write_order(run.folder, config, planned)
     return run
 

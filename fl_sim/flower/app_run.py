@@ -44,7 +44,7 @@ from fl_sim.experiments.plan.lineage import Earlier, run_of_seed
 from fl_sim.files import naming, owner_only
 from fl_sim.storage import model_files
 from fl_sim.storage.model_files import Ancestor, Lineage
-from fl_sim.storage.open_run import AnchorSetting, OpenRun, ReleaseParts
+from fl_sim.storage.open_run import OpenRun, ReleaseParts
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, Row, RunFolder, rows_of
 from fl_sim.strategies.accounting.adjacency import Adjacency
@@ -64,19 +64,7 @@ USER_METRIC, USER_UNIT = "user", ProtectedUnit(USER, robust=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateSettings:
-    """Hold the privacy settings of a Flower app.
-
-    Attributes:
-        population: N, a public estimate of the number of users. ε does not depend on it; sums are divided by q·N.
-        sampling_rate: q, the probability that a user takes part in a round.
-        clip_norm: C, the bound on the L2 norm of one user's update.
-        noise_multiplier: z, the standard deviation of the noise on the sum, divided by C; None with a target.
-        target_epsilon: ε of any user after all rounds, for which the smallest z is computed; None with a z.
-        delta: δ, at which ε is stated.
-        epsilon_budget: training stops before ε exceeds it; None for no budget.
-        seed: of samples and noise, for simulations that can be repeated: whoever knows it can subtract the noise. None
-            takes both from the operating system.
-        forward_metrics: whether metrics of the app's train and evaluate functions leave the nodes, unprotected.
+    """Hold the privacy settings of a Flower app: the arguments of the same names of its strategy.
 
     Raises:
         PrivacyError: a value is out of range.
@@ -243,11 +231,6 @@ class AppTraining:
     computed_from: ReleaseParts
     earlier: Earlier = field(default_factory=Earlier)
 
-    @property
-    def anchor(self) -> AnchorSetting:
-        """Return where the head of the ledger is kept besides: in the user's state folder, for secure noise alone."""
-        return AnchorSetting(None, self.settings.secure_noise)
-
 
 class AppRun:
     """Hold the open folder of a run of a Flower app; build it with :meth:`begin` or :meth:`resume`.
@@ -287,7 +270,8 @@ class AppRun:
         try:
             settings = {"strategy": plan.mechanism.strategy, **training.computed_from["settings"]}
             config = {"app": APP, "run": settings, "plan": plan.record()}
-            run = OpenRun.begin(claim, config, earlier.lineage, earlier.heads, training.anchor)
+            secure = training.settings.secure_noise
+            run = OpenRun.begin(claim, config, earlier.lineage, earlier.heads, None, secure)
             run.bind(training.computed_from)
             return cls(run, training)
         except BaseException:
@@ -318,7 +302,7 @@ class AppRun:
             raise ResultsError(f"{path}: the run is finished ({folder.last_round} rounds); allowed: a new folder")
         claim = RunClaim.hold(path)
         try:
-            opened = OpenRun.resume(claim, folder, training.anchor)
+            opened = OpenRun.resume(claim, folder, None, training.settings.secure_noise)
             training.earlier.check_ledger(opened.ledger)
             opened.bind(training.computed_from, as_begun=() if opened.checkpoint is None else (_INITIAL,))
             run = cls(opened, training)

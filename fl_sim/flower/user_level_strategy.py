@@ -16,6 +16,7 @@ one step.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import math
@@ -184,16 +185,36 @@ class UserLevelDifferentialPrivacy(Strategy):
             ResultsError: the folder is not free, or cannot be resumed with these settings.
             GridError: every node failed in a round; nothing of it was released.
         """
-        try:
-            return self._train(
-                AttendedGrid(grid), initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
-            )
-        except Exception as error:
-            log.error("fl-sim FAILED: %s", printable(" ".join(f"{error}".split()) or type(error).__name__))
-            raise
-        finally:
-            if self._training is not None:
-                self._training.run.close()
+        with self._ended():
+            grid = AttendedGrid(grid)
+            config = ConfigRecord(dict(train_config or {}))
+            first, arrays = self._begin(initial_arrays, num_rounds, config)
+            run, self._timeout, result = self._open.run, timeout, Result()
+            result.arrays = arrays
+            if first == 0:
+                run.add_row(0, _measured(evaluate_fn, 0, arrays, result))
+                run.checkpoint(0, self._vector(arrays), self._step.state())
+            stopped = "rounds"
+            for server_round in range(max(first, 1), num_rounds + 1):
+                if run.exceeds_budget():
+                    stopped = "epsilon_budget"
+                    break
+                began = time.monotonic()
+                replies = grid.send_and_receive(
+                    self.configure_train(server_round, arrays, config, grid), timeout=timeout
+                )
+                arrays, metrics = self.aggregate_train(server_round, replies)
+                keep_digest(self.folder, _model_digest(self._open.layout, arrays))
+                result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
+                seconds = time.monotonic() - began
+                figures = self._evaluated(server_round, arrays, evaluate_config, grid, result)
+                figures |= _measured(evaluate_fn, server_round, arrays, result)
+                run.add_row(server_round, self._counted(seconds) | figures)
+                run.checkpoint(server_round, self._vector(arrays), self._step.state())
+                log.info("fl-sim: %s", self._in_words(server_round, num_rounds, figures))
+            run.finish(stopped, self.nodes.num_users, _names(run), self._warnings())
+            log.info("fl-sim DONE: results are in %s", run.folder.path)
+            return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -238,43 +259,17 @@ class UserLevelDifferentialPrivacy(Strategy):
         metrics = self._wrapped.aggregate_evaluate(server_round, replies)
         return None if metrics is None else MetricRecord({f"{UNPROTECTED}{k}": v for k, v in metrics.items()})
 
-    def _train(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int,
-        timeout: float,
-        train_config: ConfigRecord | None,
-        evaluate_config: ConfigRecord | None,
-        evaluate_fn: EvaluateFn | None,
-    ) -> Result:
-        """Run the rounds of :meth:`start`."""
-        config = ConfigRecord(dict(train_config or {}))
-        first, arrays = self._begin(initial_arrays, num_rounds, config)
-        run, self._timeout, result = self._open.run, timeout, Result()
-        result.arrays = arrays
-        if first == 0:
-            run.add_row(0, _measured(evaluate_fn, 0, arrays, result))
-            run.checkpoint(0, self._vector(arrays), self._step.state())
-        stopped = "rounds"
-        for server_round in range(max(first, 1), num_rounds + 1):
-            if run.exceeds_budget():
-                stopped = "epsilon_budget"
-                break
-            began = time.monotonic()
-            replies = grid.send_and_receive(self.configure_train(server_round, arrays, config, grid), timeout=timeout)
-            arrays, metrics = self.aggregate_train(server_round, replies)
-            keep_digest(self.folder, _model_digest(self._open.layout, arrays))
-            result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
-            seconds = time.monotonic() - began
-            figures = self._evaluated(server_round, arrays, evaluate_config, grid, result)
-            figures |= _measured(evaluate_fn, server_round, arrays, result)
-            run.add_row(server_round, self._counted(seconds) | figures)
-            run.checkpoint(server_round, self._vector(arrays), self._step.state())
-            log.info("fl-sim: %s", self._in_words(server_round, num_rounds, figures))
-        run.finish(stopped, self.nodes.num_users, _names(run), self._warnings())
-        log.info("fl-sim DONE: results are in %s", run.folder.path)
-        return result
+    @contextlib.contextmanager
+    def _ended(self) -> Iterator[None]:
+        """Log what ends a training early, and close its run."""
+        try:
+            yield
+        except Exception as error:
+            log.error("fl-sim FAILED: %s", printable(" ".join(f"{error}".split()) or type(error).__name__))
+            raise
+        finally:
+            if self._training is not None:
+                self._training.run.close()
 
     def _begin(self, initial: ArrayRecord, rounds: int, config: ConfigRecord) -> tuple[int, ArrayRecord]:
         """Begin or resume the training; return its next round, 0 for the initial model, and the model before it."""

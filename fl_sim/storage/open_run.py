@@ -97,7 +97,8 @@ class OpenRun:
         config: Mapping[str, object],
         lineage: Lineage,
         ancestors: list[LedgerHead],
-        anchor: AnchorSetting,
+        anchor: str | None,
+        secure_noise: bool,
     ) -> OpenRun:
         """Write the files with which the record of a new run begins.
 
@@ -106,7 +107,8 @@ class OpenRun:
             config: the content of config.json.
             lineage: of the initial model.
             ancestors: the heads of those runs of the lineage whose releases count in every ε.
-            anchor: where the head of the ledger is kept.
+            anchor: a setting (:meth:`Anchor.of`).
+            secure_noise: whether noise cannot be repeated.
 
         Raises:
             ResultsError: the anchor cannot be kept, or the folder cannot be written.
@@ -114,20 +116,28 @@ class OpenRun:
         folder = RunFolder.create(claim.path, config=config, environment=environment.describe())
         model_files.write_ancestors(folder.path, lineage)
         ledger = Ledger.create(folder.path, ancestors)
-        kept = anchor.of(ledger.run)
+        kept = Anchor.of(anchor, secure_noise, ledger.run)
         kept.check_new()
         return cls(claim, folder, ledger, kept)
 
     @classmethod
     def resume(
-        cls, claim: RunClaim, folder: RunFolder, anchor: AnchorSetting, *, replaced: bool = False, rows: bool = True
+        cls,
+        claim: RunClaim,
+        folder: RunFolder,
+        anchor: str | None,
+        secure_noise: bool,
+        *,
+        replaced: bool = False,
+        rows: bool = True,
     ) -> OpenRun:
         """Open the record of a run that stopped, and check it against every head that was kept.
 
         Args:
             claim: of its folder.
             folder: its files.
-            anchor: where the head of the ledger is kept.
+            anchor: a setting (:meth:`Anchor.of`).
+            secure_noise: whether noise cannot be repeated.
             replaced: whether ``anchor`` is another one than until now, so that a missing file begins with this ledger.
             rows: whether the rows of the metrics must be those of a checkpoint of round 0.
 
@@ -136,7 +146,7 @@ class OpenRun:
             LedgerError: the ledger cannot be trusted, or another copy of the folder went on.
         """
         ledger = Ledger.open(folder.path)
-        kept = anchor.of(ledger.run)
+        kept = Anchor.of(anchor, secure_noise, ledger.run)
         if replaced:
             kept.begin(ledger)
         kept.check(ledger)
@@ -226,36 +236,6 @@ class OpenRun:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class AnchorSetting:
-    """Where a run keeps the head of its ledger besides.
-
-    Attributes:
-        setting: a file, :data:`NO_ANCHOR`, or None for the user's state folder if noise is secure.
-        secure_noise: whether noise cannot be repeated.
-    """
-
-    setting: str | None
-    secure_noise: bool
-
-    @classmethod
-    def of_config(cls, config: RunConfig, replaced_by: str | None = None) -> AnchorSetting:
-        """Return that of a run on a corpus, or another one in its place."""
-        setting = config.anchor
-        if replaced_by is not None:
-            setting = replaced_by if replaced_by == NO_ANCHOR else str(Path(replaced_by).expanduser().absolute())
-        return cls(setting, config.privacy.secure_noise)
-
-    def of(self, run: str) -> Anchor:
-        """Return the anchor of the run with this identity in its ledger."""
-        if self.setting == NO_ANCHOR:
-            return Anchor(None)
-        if self.setting is not None:
-            return Anchor(Path(self.setting), required=True)
-        folder = state_folder() if self.secure_noise else None
-        return Anchor(None if folder is None else folder / _ANCHORS / f"{run}.json")
-
-
 @dataclass(frozen=True)
 class Anchor:
     """A file that holds the head of a run's ledger.
@@ -267,6 +247,22 @@ class Anchor:
 
     file: Path | None
     required: bool = False
+
+    @classmethod
+    def of(cls, setting: str | None, secure_noise: bool, run: str) -> Anchor:
+        """Return the anchor of a run.
+
+        Args:
+            setting: a file, :data:`NO_ANCHOR`, or None for one in the user's state folder if noise is secure.
+            secure_noise: whether noise cannot be repeated.
+            run: the identity in the ledger.
+        """
+        if setting == NO_ANCHOR:
+            return cls(None)
+        if setting is not None:
+            return cls(Path(setting), required=True)
+        folder = state_folder() if secure_noise else None
+        return cls(None if folder is None else folder / _ANCHORS / f"{run}.json")
 
     def check_new(self) -> None:
         """Check that a new run can have this anchor.

@@ -12,7 +12,7 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.engines import simulation
 from fl_sim.experiments.experiment import Experiment
-from fl_sim.storage.open_run import AnchorSetting
+from fl_sim.storage.open_run import Anchor
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency
@@ -169,8 +169,7 @@ def test_a_state_folder_that_cannot_be_written_is_no_error(
     run = simulation.run(configuration(corpus, tmp_path / "run", privacy__secure_noise=True))
     assert run.result is not None
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    secure = configuration(corpus, tmp_path, privacy__secure_noise=True)
-    assert AnchorSetting.of_config(secure).of("run").file is None
+    assert Anchor.of(None, secure_noise=True, run="run").file is None
 
 
 @pytest.mark.system

@@ -11,7 +11,7 @@ from fl_sim.config import RunConfig
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from fl_sim.experiments.privacy_spent import PrivacySpent
 from fl_sim.storage.model_files import Lineage
-from fl_sim.storage.open_run import NO_ANCHOR, AnchorSetting, OpenRun
+from fl_sim.storage.open_run import NO_ANCHOR, OpenRun
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.strategies.accounting.attack_success import largest_true_positive_rate
 from fl_sim.strategies.ledger import Ledger, epsilon_of, epsilon_of_any
@@ -25,8 +25,8 @@ SETTINGS: dict[str, Any] = {
 
 def spent_by(folder: Path, **changes: Any) -> tuple[PrivacySpent, Ledger, Planned]:
     config = RunConfig.from_mapping(SETTINGS | changes)
-    planned, kept = plan_run(config, village()), AnchorSetting(NO_ANCHOR, secure_noise=False)
-    run = OpenRun.begin(RunClaim.claim(folder), {}, Lineage(), [], kept)
+    planned = plan_run(config, village())
+    run = OpenRun.begin(RunClaim.claim(folder), {}, Lineage(), [], NO_ANCHOR, secure_noise=False)
     return PrivacySpent(run, config, planned), run.ledger, planned
 
 
