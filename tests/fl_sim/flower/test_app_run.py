@@ -87,6 +87,23 @@ def test_the_ledger_is_bound_to_what_the_run_computes(tmp_path: Path) -> None:
     assert Ledger.read(tmp_path / "r").computation == Computation.read(tmp_path / "r").digest
 
 
+def test_a_rewritten_computation_is_noticed(tmp_path: Path) -> None:
+    _begun(tmp_path / "r").close()
+    file = tmp_path / "r" / "computation.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"salt": "0" * 32}))
+    with pytest.raises(ResultsError, match=r"computation\.json: is not what the run's ledger is bound to"):
+        _resumed(tmp_path / "r")
+
+
+def test_releases_without_a_checkpoint_are_refused(tmp_path: Path) -> None:
+    run = _begun(tmp_path / "r")
+    _released(run, 1)
+    run.close()
+    shutil.rmtree(tmp_path / "r" / "checkpoint")
+    with pytest.raises(ResultsError, match="has no checkpoint, but its ledger has 1 releases"):
+        _resumed(tmp_path / "r")
+
+
 def test_changed_metrics_are_noticed_and_rows_after_the_checkpoint_repeated(tmp_path: Path) -> None:
     run = _begun(tmp_path / "r")
     for number in (0, 1, 2):
