@@ -42,9 +42,10 @@ from fl_sim.config import RunConfig
 from fl_sim.experiments.plan.guarantees import Guarantees, unit_names
 from fl_sim.experiments.plan.run_plan import Planned
 from fl_sim.storage import model_files
+from fl_sim.storage.checkpoint import heads_of
 from fl_sim.storage.model_files import Lineage
 from fl_sim.storage.open_run import OpenRun
-from fl_sim.storage.run_folder import RunFolder
+from fl_sim.storage.run_folder import CHECKPOINT_FOLDER, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.attack_success import FALSE_POSITIVE_RATES, largest_true_positive_rate
 from fl_sim.strategies.ledger import (
@@ -64,19 +65,22 @@ from fl_sim.strategies.ledger import (
 def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
     """Return the ledgers of run folders and of their ancestors, those that started first in front.
 
-    Ledgers are checked, those of finished runs also against the head hash in the result. The last is that of the last
+    Ledgers are checked, also against the heads in checkpoint and result. The last is that of the last
     folder. Of copies of one run only the longest are returned: one, or one per copy that went on separately. A run
     that went on after another one had started from its model counts with all of its releases.
 
     Raises:
         LedgerError: a ledger is missing, changed, cut off or reordered.
-        ResultsError: the run's result is corrupt.
+        ResultsError: the run's result or checkpoint is corrupt.
     """
     ledgers: list[Ledger] = []
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise LedgerError(f"{folder}: {'is not a folder' if folder.exists() else 'there is no such folder'}")
+        heads = heads_of(folder / CHECKPOINT_FOLDER)  # before the ledger, which a run at work goes on with
         ledger = Ledger.read(folder)
+        if heads is not None:
+            ledger.check_head(heads.ledger)
         if (folder / "result.json").exists():
             ledger.check_head((RunFolder.open(folder).result or {}).get("ledger") or {})
         ledgers.append(ledger)

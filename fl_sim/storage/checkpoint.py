@@ -18,13 +18,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from fl_sim.files import check_regular, replace_file_by
+from fl_sim.files import check_regular, json_object, replace_file_by
 from fl_sim.storage.run_folder import ResultsError
 
 _FILE = "latest.safetensors"
@@ -83,14 +83,20 @@ class Checkpoint:
             if metadata.pop(_CHECKSUM) != _checksum(tensors, metadata):
                 raise ValueError("its checksum does not match its content")
             optimizer = {k.removeprefix(_OPTIMIZER): v for k, v in tensors.items() if k != _MODEL}
-            heads = [dict(json.loads(metadata[name])) for name in (_LEDGER, _FOLDER)]
-            return cls(int(metadata[_ROUND]), tensors[_MODEL], optimizer, *heads)
+            heads = _heads(metadata)
+            return cls(heads.server_round, tensors[_MODEL], optimizer, heads.ledger, heads.folder)
 
 
-def folder_head_of(folder: Path) -> Mapping[str, object] | None:
-    """Return the head of settings and metrics of the checkpoint in ``folder``, without reading its arrays.
+class Heads(NamedTuple):
+    """The round of a checkpoint, and the heads of the ledger, and of settings and metrics, at its end."""
 
-    None before the first round's checkpoint: the row of the initial model may be measured again.
+    server_round: int
+    ledger: Mapping[str, object]
+    folder: Mapping[str, object]
+
+
+def heads_of(folder: Path) -> Heads | None:
+    """Return the heads of the checkpoint in ``folder``, without reading its arrays; None before the first.
 
     Raises:
         ResultsError: the checkpoint is corrupt.
@@ -99,8 +105,12 @@ def folder_head_of(folder: Path) -> Mapping[str, object] | None:
     if not path.exists():
         return None
     with _opened(path) as file:
-        metadata = file.metadata()
-        return dict(json.loads(metadata[_FOLDER])) if int(metadata[_ROUND]) else None
+        return _heads(file.metadata())
+
+
+def _heads(metadata: Mapping[str, str]) -> Heads:
+    ledger, folder = (json_object(metadata[name].encode()) for name in (_LEDGER, _FOLDER))
+    return Heads(int(metadata[_ROUND]), ledger, folder)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from typing import Any
 
 from fl_sim.formats import format_epsilon
 from fl_sim.plugins import PluginError
-from fl_sim.storage.checkpoint import folder_head_of
+from fl_sim.storage.checkpoint import Heads, heads_of
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.ledger import LEDGER_FILE, Ledger, LedgerError, epsilon_of, epsilon_of_any
@@ -60,15 +60,19 @@ def check_ledger(run: RunFolder) -> LedgerCheck:
     if not rows:
         return LedgerCheck()
     row = {str(name): value for name, value in rows[-1].items()}
+    result, finished = run.result, run.finished
     try:
+        heads = None if finished else heads_of(run.checkpoint_dir)  # a finished run has its figures twice
         ledger = Ledger.read(run.path)
-        if run.result is not None:
-            ledger.check_head(run.result.get("ledger") or {})
-    except (LedgerError, OSError) as error:
+        if heads is not None:
+            ledger.check_head(heads.ledger)
+        if result is not None:
+            ledger.check_head(result.get("ledger") or {})
+    except (LedgerError, ResultsError, OSError) as error:
         if isinstance(error.__cause__, PluginError):
             return _without_strategy(run, row, error.__cause__)
         return LedgerCheck(" ".join(str(error).split()))
-    problem = next(_contradictions(run, ledger, row), None)
+    problem = next(_contradictions(run, ledger, row, heads), None)
     return LedgerCheck(problem, () if problem else tuple(_notes(run, ledger, row)), ledger)
 
 
@@ -81,7 +85,7 @@ def _without_strategy(run: RunFolder, row: Mapping[str, Any], error: PluginError
     return LedgerCheck(notes=(f"ε is that of the metrics; the ledger cannot be read here ({error})",))
 
 
-def _contradictions(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iterator[str]:
+def _contradictions(run: RunFolder, ledger: Ledger, row: Mapping[str, Any], heads: Heads | None) -> Iterator[str]:
     """Yield what metrics and result say that the ledger does not."""
     file, last = run.path / LEDGER_FILE, int(row["round"])
     if ledger.last_round < last:
@@ -92,7 +96,8 @@ def _contradictions(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> I
             f"{file}: has {ledger.releases(last)} releases of the rounds 1 to {last}, metrics.jsonl counts "
             f"{int(counted)}"
         )
-    yield from _changed_since_checkpoint(run)
+    if heads is not None and heads.server_round:  # the row of the initial model may be measured again
+        yield from _changed_since_checkpoint(run, heads)
     yield from _other_bounds(run, ledger)
     if run.result is not None:
         yield from _contradictions_of_result(run, run.result, ledger, row)
@@ -109,17 +114,10 @@ def _other_bounds(run: RunFolder, ledger: Ledger) -> Iterator[str]:
                 yield f"{file}: {name} is {stated.get(name)}, but the releases in its ledger have {bounds[name]}"
 
 
-def _changed_since_checkpoint(run: RunFolder) -> Iterator[str]:
-    """Yield that an unfinished run's settings or metrics are not those of its checkpoint, if they are not.
-
-    A finished run has the same figures twice, in metrics and result.
-    """
-    if run.finished:
-        return
+def _changed_since_checkpoint(run: RunFolder, heads: Heads) -> Iterator[str]:
+    """Yield that an unfinished run's settings or metrics are not those of its checkpoint, if they are not."""
     try:
-        head = folder_head_of(run.checkpoint_dir)
-        if head is not None:
-            run.check_head(head)
+        run.check_head(heads.folder)
     except ResultsError as error:
         yield f"{error}"
 

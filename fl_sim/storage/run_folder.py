@@ -85,6 +85,9 @@ RESULT_FORMAT = 1
 MODEL_FOLDER = "model"
 """Folder of the model in a run folder."""
 
+CHECKPOINT_FOLDER = "checkpoint"
+"""Folder of the last checkpoint in a run folder."""
+
 _HELD_OUT_USERS = "held_out_users.json"
 
 INTERRUPTED, DIVERGED = "interrupted", "diverged"
@@ -217,7 +220,7 @@ class RunFolder:
 
     @property
     def checkpoint_dir(self) -> Path:
-        return self.path / "checkpoint"
+        return self.path / CHECKPOINT_FOLDER
 
     @property
     def plots_dir(self) -> Path:
@@ -472,7 +475,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ResultsError(f"{path}, line {error.lineno}: is corrupt ({error.msg})") from error
     except (ValueError, RecursionError) as error:  # not UTF-8, or numbers or nesting beyond Python's limits
-        raise ResultsError(f"{path}: is corrupt (not UTF-8, or no JSON object of a run)") from error
+        raise ResultsError(f"{path}: is corrupt (a JSON object in UTF-8 is expected)") from error
 
 
 class _Sums(dict[str, list[float]]):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fl_sim
 from fl_sim.experiments.privacy_spent import account_for, read_ledgers
+from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.model_files import ANCESTORS
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee
-from fl_sim.strategies.ledger import Ledger, ReleaseRecord, epsilon_of, epsilon_of_any
+from fl_sim.strategies.ledger import Ledger, LedgerError, ReleaseRecord, epsilon_of, epsilon_of_any
 from tests.strategies.accounting.oracles import displacing_epsilon
 from tests.strategies.federation import plan
 
@@ -51,6 +53,18 @@ def test_an_account_is_no_less_than_an_adversary_attains(tmp_path: Path, q_e: fl
     attained = displacing_epsilon(q_e, z)
     assert attained <= account["epsilon_user_entity"] <= 1.15 * attained
     assert account["epsilon_user_entity"] <= account["epsilon_user_entity_robust"]
+
+
+def test_a_ledger_that_was_put_back_to_before_its_checkpoint_is_refused(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path / "run", 2, seed=1)
+    older = {file: file.read_bytes() for file in ledger.folder.iterdir()}
+    ledger.record_release(ledger.entries[0].terms, 3)
+    Checkpoint(3, np.zeros(2, np.float32), {}, ledger.head, {}).write(ledger.folder / "checkpoint")
+    assert len(read_ledgers([ledger.folder])[0].entries) == 3
+    for file, content in older.items():
+        file.write_bytes(content)
+    with pytest.raises(LedgerError, match="is not the ledger whose head hash was kept after 3 entries"):
+        read_ledgers([ledger.folder])
 
 
 def test_ancestors_come_first_and_count(tmp_path: Path) -> None:

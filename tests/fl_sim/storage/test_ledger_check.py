@@ -177,6 +177,15 @@ def test_a_running_run_shows_nothing_that_was_changed_since_its_checkpoint(
     assert check_ledger(RunFolder.open(run.path)).problem is None
 
 
+def test_a_running_run_whose_ledger_and_metrics_were_put_back(make_run: MakeRun) -> None:
+    run = make_run("uedp", rounds=ROUNDS, finish=False)
+    heads = {"ledger": Ledger.read(run.path).head, "folder": RunFolder.open(run.path).head()}
+    Checkpoint(ROUNDS, np.zeros(2, np.float32), {}, **heads).write(run.checkpoint_dir)
+    lose_line_and_count(run)
+    run.truncate_metrics(after_round=ROUNDS - 1)
+    assert "head hash was kept after 4 entries" in (check_ledger(RunFolder.open(run.path)).problem or "")
+
+
 def test_a_result_with_another_epsilon_than_the_metrics(make_run: MakeRun) -> None:
     run = make_run("uedp", rounds=ROUNDS, result={"epsilon_user": 1.0})
     assert "has epsilon_user 2.181 after round 4, result.json has 1" in (check_ledger(run).problem or "")
