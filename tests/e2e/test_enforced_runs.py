@@ -139,5 +139,5 @@ def test_every_entity_of_a_run_is_at_or_below_its_headline(
     assert 0 < entities["epsilon_user_entity"]["max"] <= entities["epsilon_any"]
     assert entities["epsilon_any"] == pytest.approx(result["epsilon_any"], rel=1e-3)
     assert entities["kept"]["weight"] == result["kept"]["weight"] < 1
-    ledger = json.loads((folder.path / "ledger.jsonl").read_text().splitlines()[0])
+    ledger = json.loads((folder.path / "ledger.jsonl").read_text().splitlines()[1])
     assert ledger["guarantee"] == folder.config["guarantee"] == result["guarantee"]

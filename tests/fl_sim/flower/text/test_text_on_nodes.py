@@ -23,6 +23,7 @@ from fl_sim.flower.text import held_text
 from fl_sim.flower.text.held_text import ENROL_MESSAGE, NodesError
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.ledger import Ledger
 from tests.e2e.small_runs import SAME_MODEL, apart, measured, model_of
 from tests.fl_sim.flower.text.nodes import LEARNING_RATE, Nodes, divide, users_of
 
@@ -231,7 +232,7 @@ def test_a_run_without_any_of_its_nodes_ends_before_a_release(nodes: Nodes, monk
     with pytest.raises(NodesError, match="no node of this run is there") as ended:
         nodes.run("run", rounds=2)
     assert f"flwr run with resume='{nodes.folder / 'run'}' goes on" in " ".join(ended.value.__notes__)
-    assert len((nodes.folder / "run" / "ledger.jsonl").read_text().splitlines()) == 1
+    assert len(Ledger.read(nodes.folder / "run").entries) == 1
 
 
 # --- nodes that do not fit together ----------------------------------------------------------------------------------
