@@ -47,12 +47,10 @@ from scipy import stats
 
 from fl_sim.auditing.attack import Distribution
 from fl_sim.auditing.lower_bounds import (
-    SHARES,
     curve_trade_off,
     f_dp_epsilon,
     f_dp_gaussian_epsilon,
     fitted_gaussian_epsilon,
-    one_run_lower_bound,
     refutes_by_ranking,
 )
 from fl_sim.auditing.worst_case_corpora import Scenario
@@ -132,7 +130,7 @@ def _sum(first: dict[float, float], second: dict[float, float]) -> dict[float, f
 
 Bools = NDArray[np.bool_]
 
-_TESTS = 6  # that share the failure probability: two bounds on ε, the curve, the noise, the shift, the fit
+_TESTS = 5  # that share the failure probability: the bound on ε, the curve, the noise, the shift, the fit
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,9 +249,7 @@ def bound_canaries(claim: CanaryClaim, included: Bools, along: Floats, confidenc
         claim=claim,
         included=included,
         scores=scores,
-        epsilon_lower=max(
-            one_run_lower_bound(included, scores, delta, each, SHARES), f_dp_epsilon(included, scores, delta, each)
-        ),
+        epsilon_lower=f_dp_epsilon(included, scores, delta, each),
         epsilon_f_dp_gaussian=f_dp_gaussian_epsilon(included, scores, delta, each),
         epsilon_fitted=fitted_gaussian_epsilon(included, along.sum(axis=0), delta, each),
         curve_refuted=refutes_by_ranking(curve_trade_off(claim.proven), included, scores, each),
