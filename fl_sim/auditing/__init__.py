@@ -6,9 +6,8 @@ code or the proof is wrong (docs/audit.md).
 * :mod:`~fl_sim.auditing.lower_bounds`: lower bounds on ε from the scores of an attack, or from the canaries of a single
   training.
 * :mod:`~fl_sim.auditing.worst_case_corpora`: the worst-case adjacent corpora, as ownership and gradients.
-* :mod:`~fl_sim.auditing.audited_rounds`: our real rounds on them, many independent copies at once; our mechanisms as
-  targets of an attack, and broken ones that an audit must refute.
-* :mod:`~fl_sim.auditing.published_round`: the published algorithm as a target, as stated and as its code ran.
+* :mod:`~fl_sim.auditing.audited_rounds`: the product's real rounds on them, many independent copies at once; its
+  mechanisms, the published one among them, as targets of an attack, and broken ones that an audit must refute.
 * :mod:`~fl_sim.auditing.attack`: the likelihood-ratio attack on a target.
 * :mod:`~fl_sim.auditing.cases`: mechanisms on their worst cases, with the claims to test, and the table of them all.
 * :mod:`~fl_sim.auditing.one_run_audit`: one-run auditing of a real training.

@@ -11,7 +11,7 @@ array([ -0.22, -41.19])
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,20 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from fl_sim.auditing.lower_bounds import (
-    Bound,
-    Scores,
-    Verdict,
-    epsilon_lower_bound,
-    gaussian_lower_bound,
-    judge_claims,
-    noise_at_most,
-)
+from fl_sim.auditing.lower_bounds import Scores
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 from fl_sim.strategies.primitives import streams
 
 Floats = NDArray[np.float64]
-Claims = Sequence[tuple[float, float]]
 
 _LEARNING_COPIES = 20_000
 _LEARNING_ROUNDS = 2
@@ -88,71 +79,22 @@ class Distribution:
         return total
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """Hold the results of an attack.
-
-    Attributes:
-        bound: the lower bound on ε at the requested δ, valid for any mechanism.
-        gaussian: the Gaussian lower bound if the shift is fixed (nothing is sampled), else None.
-        verdict: the verdict on the whole claimed curve; None if nothing is claimed.
-        noise_at_most: an upper bound on the true noise multiplier if all else is as claimed; None if not requested.
-        trials: the number of outputs per corpus; half of them choose the event, the other half test it.
-    """
-
-    bound: Bound
-    gaussian: Bound | None
-    verdict: Verdict | None
-    noise_at_most: float | None
-    trials: int
-
-
-def audit(
-    target: Target,
-    *,
-    rounds: int,
-    trials: int,
-    seed: int,
-    delta: float,
-    confidence: float,
-    claims: Claims = (),
-    noise: tuple[float, Callable[[float], Claims]] | None = None,
-) -> Audit:
-    """Attack ``target`` with ``trials`` independent trainings on either corpus.
+def attack(target: Target, rounds: int, trials: int, seed: int) -> Scores:
+    """Return the log likelihood ratios of ``trials`` independent trainings on either corpus.
 
     Args:
         target: the mechanism and the corpora.
-        rounds: T, the number of rounds of confidence_of_each training, at least 1.
+        rounds: T, the number of rounds of each training, at least 1.
         trials: the number of trainings per corpus, at least 8.
         seed: root seed of every draw.
-        delta: δ of the bound.
-        confidence: confidence with which all results hold at once; the failure probability is shared equally.
-        claims: pairs (δ, ε) that an accountant claims for this mechanism.
-        noise: the claimed noise multiplier, and the pairs (δ, ε) that the accountant claims at any other.
 
     Raises:
-        PrivacyError: if ``rounds``, ``trials`` or ``confidence`` is impossible.
+        PrivacyError: ``rounds`` or ``trials`` is impossible.
     """
     if trials < 8:
         raise PrivacyError(f"trials is {trials}; allowed: an integer of at least 8")
     if rounds < 1:
         raise PrivacyError(f"rounds is {rounds}; allowed: an integer of at least 1")
-    if not 0 < confidence < 1:
-        raise PrivacyError(f"confidence is {confidence}; allowed: between 0 and 1, both excluded")
-    scores = attack(target, rounds, trials, seed)
-    fixed_shift = not target.random_shift
-    confidence_of_each = 1 - (1 - confidence) / (1 + fixed_shift + bool(claims) + (noise is not None))
-    return Audit(
-        bound=epsilon_lower_bound(scores, delta, confidence_of_each),
-        gaussian=gaussian_lower_bound(scores, delta, confidence_of_each) if fixed_shift else None,
-        verdict=judge_claims(scores, claims, confidence_of_each) if claims else None,
-        noise_at_most=noise_at_most(scores, noise[1], noise[0], confidence_of_each) if noise else None,
-        trials=trials,
-    )
-
-
-def attack(target: Target, rounds: int, trials: int, seed: int) -> Scores:
-    """Return the log likelihood ratios of ``trials`` trainings on either corpus."""
     distributions = {present: _learn(target, present, seed) for present in (False, True)}
 
     def scores(present: bool) -> Floats:

@@ -43,6 +43,7 @@ from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.engines.engine import run_inline
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.accounting.guarantee import NoiseScale
 from fl_sim.strategies.accounting.paper_model import PublishedSettings
 from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts
 from fl_sim.strategies.client_rules import ClientRule
@@ -282,7 +283,7 @@ class OwnMechanism:
 
     @property
     def random_shift(self) -> bool:
-        mechanism, entity = self.seam.plan.mechanism, self.scenario.reach_users > 0
+        mechanism, entity = self.seam.plan.mechanism, self.scenario.entity_users > 0
         return not (mechanism.q_u == mechanism.q_s == 1 and (mechanism.q_e == 1 or not entity))
 
     def outputs(self, present: bool, rounds: int, copies: int, seed: int, *, noise: bool = True) -> NDArray[np.float64]:
@@ -311,23 +312,24 @@ def seam_of(event: RoundEvent, rounds: int, delta: float) -> Seam:
 
 
 def published_target(
-    settings: PublishedSettings, entities: int, user_clip: float, reach_users: int, user: bool
+    settings: PublishedSettings, entities: int, adjacency: Adjacency, user_clip: float, noise: NoiseScale
 ) -> OwnMechanism:
-    """Return the product's ``published`` with f_E+ and the noise that the paper states, on its worst-case corpora.
+    """Return the product's ``published``, weights 1 and sums of weights public, on its worst-case corpora.
 
-    The F users who mention e' own a plain sentence that pulls the other way. Their sentence with e', which also
-    mentions :data:`_COMPANIONS` other entities, outweighs it as soon as one of its entities is sampled.
+    The F users who mention e' own a sentence that pulls the other way. Their sentence with e', which also mentions
+    :data:`_COMPANIONS` other entities, outweighs it as soon as one of its entities is sampled.
 
     Args:
-        settings: the settings of the training.
+        settings: the settings of the training, with the estimator f_E or f_E+.
         entities: |E|.
+        adjacency: the protected user and entity.
         user_clip: β.
-        reach_users: F, the number of users who mention e'; 0 protects no entity.
-        user: whether a user is protected too.
+        noise: whether the noise has the standard deviation that the paper states, or its square, as its code draws.
     """
+    extended = settings.estimator == "f_e_plus"
     terms = PublishedTerms(
-        estimator="f_e_plus",
-        noise="as-stated",
+        estimator=settings.estimator,
+        noise=noise,
         user_weights=settings.users,
         entity_weights=entities,
         extended_weights=settings.sentences - settings.sensitive_sentences,
@@ -344,13 +346,14 @@ def published_target(
         noise_multiplier=settings.noise_multiplier,
         terms=terms,
     )
-    knows = reach_users > 0
+    knows = adjacency.entity_bound.users > 0
     scenario = Scenario(
-        reach_users=reach_users,
-        reach_sentences=int(knows),
-        user_sentences=int(user),
+        entity_users=adjacency.entity_bound.users,
+        entity_sentences=int(knows),
+        user_sentences=int(adjacency.user_sentences > 0),
         background=int(knows),
-        companions=_COMPANIONS if knows else 0,
+        companions=_COMPANIONS if knows or not extended else 0,
+        everywhere=not extended,
     )
     return OwnMechanism(Seam(PrivacyPlan(mechanism=mechanism, rounds=1, delta=0.5)), scenario)
 
@@ -369,8 +372,8 @@ def worst_case(event: RoundEvent, adjacency: Adjacency, companions: int = 0) -> 
     if math.isinf(user_sentences):
         user_sentences = math.ceil(_ENOUGH_SENTENCES * event.user_cap / event.q_s)
     return Scenario(
-        reach_users=entity_bound.users if entity_bound.total else 0,
-        reach_sentences=entity_bound.sentences_per_user if entity_bound.total else 0,
+        entity_users=entity_bound.users if entity_bound.total else 0,
+        entity_sentences=entity_bound.sentences_per_user if entity_bound.total else 0,
         user_sentences=int(user_sentences),
         background=background_needed(entity_bound.sentences_per_user, event.user_cap, event.clips_sentences)
         if entity_bound.total

@@ -11,8 +11,8 @@ of the user-level baseline at z = 1, and use 5 % of the sentences in expectation
 >>> event = RoundEvent("uedp", noise_multiplier=1.0)
 >>> target = OwnMechanism(seam_of(event, rounds=1, delta=1e-5), worst_case(event, Adjacency(user_sentences=1)))
 >>> case = Case("one user, of whom ε = 2 is claimed", target, rounds=1, delta=1e-5, proven=((1e-5, 2.0),))
->>> finding = Finding(case, audit(target, rounds=1, trials=4000, seed=0, delta=1e-5, confidence=0.95), confidence=0.95)
->>> round(finding.audit.gaussian.epsilon, 1), finding.holds
+>>> finding = examine(case, trials=4000, seed=0, confidence=0.95)
+>>> round(finding.gaussian.epsilon, 1), finding.holds
 (3.5, False)
 
 >>> mechanism, entity_users, case = next(cases())
@@ -23,23 +23,35 @@ of the user-level baseline at z = 1, and use 5 % of the sentences in expectation
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fl_sim.auditing.attack import Audit, Claims, Target, audit
+from fl_sim.auditing.attack import Target, attack
 from fl_sim.auditing.audited_rounds import OwnMechanism, mutate, published_target, seam_of, worst_case
-from fl_sim.auditing.published_round import AS_CODED, AS_STATED, Defects, PublishedMechanism, adamw_update_norm
+from fl_sim.auditing.lower_bounds import (
+    Bound,
+    Verdict,
+    epsilon_lower_bound,
+    gaussian_lower_bound,
+    judge_claims,
+    noise_at_most,
+)
 from fl_sim.formats import numbered, round_down, round_up
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting import paper_model as as_published
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.accounting.guarantee import NoiseScale
 from fl_sim.strategies.accounting.paper_model import PublishedSettings
+
+Claims = Sequence[tuple[float, float]]
+"""Pairs (δ, ε)."""
 
 # Besides the requested δ, the claimed curve is tested at these: some bugs show at a large δ only.
 _CURVE_DELTAS = (1e-3, 0.01, 0.1, 0.2, 0.5)
 _NOISE_DELTAS = (1e-3, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7)  # the same for the bound on the noise
+_USER_CLIP = 0.1  # β; it scales the noise as coded
 _CHEAP_BOUND = 100  # beyond this number of users with the entity, curves at many noise multipliers take too long
 
 
@@ -69,10 +81,24 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Hold a case and the result of its audit."""
+    """Hold what the attack on a case shows; all of it holds at once with the stated confidence.
+
+    Attributes:
+        case: the case.
+        bound: the lower bound on ε at the case's δ, valid for any mechanism.
+        gaussian: the Gaussian lower bound if the shift is fixed (nothing is sampled), else None.
+        verdict: the verdict on the whole claimed curve; None if nothing is claimed.
+        noise_at_most: an upper bound on the true noise multiplier if all else is as claimed; None if not requested.
+        trials: the number of trainings per corpus; half of them choose the event, the other half test it.
+        confidence: the confidence.
+    """
 
     case: Case
-    audit: Audit
+    bound: Bound
+    gaussian: Bound | None
+    verdict: Verdict | None
+    noise_at_most: float | None
+    trials: int
     confidence: float
 
     @property
@@ -83,23 +109,23 @@ class Finding:
     @property
     def epsilon_lower(self) -> float:
         """Return the audited lower bound, valid for any mechanism."""
-        return self.audit.bound.epsilon
+        return self.bound.epsilon
 
     @property
     def epsilon_lower_model(self) -> float | None:
         """Return our ε at the largest noise that is not refuted: a lower bound if all but the noise is as claimed."""
-        if self.case.noise is None or self.audit.noise_at_most is None:
+        if self.case.noise is None or self.noise_at_most is None:
             return None
-        if math.isinf(self.audit.noise_at_most):
+        if math.isinf(self.noise_at_most):
             return 0.0
         _, claims_at = self.case.noise
-        return float(claims_at(self.audit.noise_at_most)[0][1])
+        return float(claims_at(self.noise_at_most)[0][1])
 
     @property
     def holds(self) -> bool:
         """Tell whether the audit refutes nothing that our accountant proves."""
-        gaussian, verdict, noise = self.audit.gaussian, self.audit.verdict, self.audit.noise_at_most
-        within = max(self.epsilon_lower, gaussian.epsilon if gaussian else 0.0) <= self.epsilon_proven
+        noise, verdict = self.noise_at_most, self.verdict
+        within = max(self.epsilon_lower, self.gaussian.epsilon if self.gaussian else 0.0) <= self.epsilon_proven
         enough_noise = noise is None or self.case.noise is None or noise >= self.case.noise[0]
         return within and enough_noise and not (verdict and verdict.refuted)
 
@@ -112,27 +138,25 @@ class Finding:
 
     def record(self) -> dict[str, Any]:
         """Return the finding as one JSON object; an infinite ε is the word ``inf``."""
-        audit_, verdict = self.audit, self.audit.verdict
-        values: dict[str, Any] = {
+        worst = self.verdict and {
+            "delta": self.verdict.delta,
+            "epsilon_claimed": self.verdict.claimed,
+            "epsilon_lower": self.verdict.epsilon,
+        }
+        values = {
             "case": self.case.name,
             "rounds": self.case.rounds,
             "delta": self.case.delta,
             "epsilon_as_published": self.case.as_published,
             "epsilon_proven": self.epsilon_proven,
             "epsilon_lower": self.epsilon_lower,
-            "epsilon_lower_gaussian": audit_.gaussian.epsilon if audit_.gaussian else None,
+            "epsilon_lower_gaussian": self.gaussian and self.gaussian.epsilon,
             "epsilon_lower_model": self.epsilon_lower_model,
-            "noise_multiplier": self.case.noise[0] if self.case.noise else None,
-            "noise_multiplier_at_most": audit_.noise_at_most,
+            "noise_multiplier": self.case.noise and self.case.noise[0],
+            "noise_multiplier_at_most": self.noise_at_most,
             "confidence": self.confidence,
-            "trials": audit_.trials,
-            "worst_claim": {
-                "delta": verdict.delta,
-                "epsilon_claimed": verdict.claimed,
-                "epsilon_lower": verdict.epsilon,
-            }
-            if verdict
-            else None,
+            "trials": self.trials,
+            "worst_claim": worst,
             "holds": self.holds,
             "as_published_holds": self.as_published_holds,
         }
@@ -180,88 +204,67 @@ def published_case(
     rounds: int,
     delta: float,
     *,
-    entities: int,
-    reach_users: int,
+    entity_users: int,
     user: bool = True,
-    defects: Defects = AS_STATED,
-    user_clip: float = 0.1,
-    update_norm: float = 0.1,
+    entities: int = 1,
+    as_coded: bool = False,
 ) -> Case:
     """Return a case of the published algorithm with its published ε and, if run as stated, the ε that we prove.
-
-    f_E+ as stated runs as the product's own strategy. A model of the round (:mod:`fl_sim.auditing.published_round`)
-    replaces it for f_E, for the authors' code, and for an entity of so many users that it would take hours.
 
     Args:
         name: the name in reports.
         settings: the settings of the training.
         rounds: T.
         delta: δ.
-        entities: |E|.
-        reach_users: F, the number of users who mention e'; 0 protects no entity.
+        entity_users: F, the number of users who mention e'; 0 protects no entity.
         user: whether a user is protected too.
-        defects: where the code departs from the paper.
-        user_clip: β.
-        update_norm: the norm of a user's AdamW update, if the clip comes before it.
+        entities: |E|; sets the noise as coded.
+        as_coded: whether the noise is that of the authors' code: σ² for σ.
+
+    Raises:
+        PrivacyError: more users mention e' than there are, or the baseline is asked for as coded.
     """
-    stated = defects == AS_STATED
-    target: Target
-    if stated and settings.estimator == "f_e_plus" and reach_users <= _CHEAP_BOUND:
-        target = published_target(settings, entities, user_clip, reach_users, user)
-    else:
-        target = _modelled(settings, entities, reach_users, user, defects, user_clip, update_norm)
-    adjacency = Adjacency(math.inf if user else 0, ContributionBound(reach_users, 1 if reach_users else 0))
-    proven = _curve(as_published.proven_event(settings), adjacency, rounds, delta) if stated else ()
-    claimed = as_published.epsilon_as_published(settings, rounds, delta)
+    if entity_users > settings.users:
+        raise PrivacyError(f"entity_users is {entity_users}; allowed: at most users ({settings.users})")
+    adjacency = Adjacency(math.inf if user else 0, ContributionBound(entity_users, 1 if entity_users else 0))
+    claimed, event = as_published.epsilon_as_published(settings, rounds, delta), as_published.proven_event(settings)
+    if settings.estimator == "user_level":
+        if as_coded:
+            raise PrivacyError("estimator is user_level; allowed as coded: f_e, f_e_plus")
+        return replace(own_case(name, event, adjacency, rounds, delta), as_published=claimed)
+    noise: NoiseScale = "as-coded" if as_coded else "as-stated"
+    target = published_target(settings, entities, adjacency, _USER_CLIP, noise)
+    proven = () if as_coded else _curve(event, adjacency, rounds, delta)
     return Case(name, target, rounds, delta, proven, claimed)
 
 
-def _modelled(
-    settings: PublishedSettings,
-    entities: int,
-    reach_users: int,
-    user: bool,
-    defects: Defects,
-    user_clip: float,
-    update_norm: float,
-) -> PublishedMechanism:
-    return PublishedMechanism(
-        estimator=settings.estimator,
-        users=settings.users,
-        users_per_round=settings.users_per_round,
-        q_e=settings.q_e,
-        noise_multiplier=settings.noise_multiplier,
-        entities=entities,
-        plain_sentences=settings.sentences - settings.sensitive_sentences,
-        user_clip=user_clip,
-        update_norm=update_norm,
-        reach_users=reach_users,
-        user=user,
-        defects=defects,
-    )
-
-
 def examine(case: Case, *, trials: int, seed: int, confidence: float, pin_noise: bool = False) -> Finding:
-    """Audit a case.
+    """Attack a case, and compare what the scores show with what is claimed.
 
     Args:
         case: the mechanism and the claims.
         trials: the number of trainings per corpus.
         seed: root seed of every draw.
-        confidence: confidence with which all results hold at once.
+        confidence: confidence with which all results hold at once; the failure probability is shared equally.
         pin_noise: bound the true noise too, which takes seconds of accounting.
+
+    Raises:
+        PrivacyError: ``trials``, ``confidence`` or the case's number of rounds is impossible.
     """
-    result = audit(
-        case.target,
-        rounds=case.rounds,
+    if not 0 < confidence < 1:
+        raise PrivacyError(f"confidence is {confidence}; allowed: between 0 and 1, both excluded")
+    scores = attack(case.target, case.rounds, trials, seed)
+    fixed_shift, noise = not case.target.random_shift, case.noise if pin_noise else None
+    each = 1 - (1 - confidence) / (1 + fixed_shift + bool(case.proven) + (noise is not None))
+    return Finding(
+        case=case,
+        bound=epsilon_lower_bound(scores, case.delta, each),
+        gaussian=gaussian_lower_bound(scores, case.delta, each) if fixed_shift else None,
+        verdict=judge_claims(scores, case.proven, each) if case.proven else None,
+        noise_at_most=noise_at_most(scores, noise[1], noise[0], each) if noise else None,
         trials=trials,
-        seed=seed,
-        delta=case.delta,
         confidence=confidence,
-        claims=case.proven,
-        noise=case.noise if pin_noise else None,
     )
-    return Finding(case, result, confidence)
 
 
 def _curve(
@@ -280,9 +283,8 @@ ROUNDS, DELTA, Q_E = 50, 1e-5, 0.5
 CONTRIBUTION_QUANTILES = (1, 15, USERS)
 
 _USER_SENTENCES = 15
-_ADAM_PARAMETERS, _ADAM_LEARNING_RATE = 124_439_808, 5e-5  # GPT-2 small, the usual rate for fine-tuning it
-_WIDE = 100  # beyond this number of users with the entity a trial is slow, and the bound is at its ceiling anyway
-_WIDE_TRIALS = 2_000
+WIDE = 100  # beyond this number of users with the entity a trial is slow, and the bound is at its ceiling anyway
+WIDE_TRIALS = 2_000
 
 _F_E_PLUS = PublishedSettings(
     "f_e_plus",
@@ -294,12 +296,6 @@ _F_E_PLUS = PublishedSettings(
     sensitive_sentences=11_176,
 )
 _USER_LEVEL = replace(_F_E_PLUS, estimator="user_level")
-_CODED = {
-    "σ² for σ": Defects(variance_as_std=True),
-    "fixed cohort": Defects(fixed_cohort=True),
-    "clip before AdamW": Defects(clip_before_adam=True),
-    "all three": AS_CODED,
-}
 _OURS = {
     "uedp, users sampled": RoundEvent(
         "uedp", 1.0, q_u=USERS_PER_ROUND / USERS, q_e=Q_E, user_cap=float(_USER_SENTENCES)
@@ -335,7 +331,7 @@ class Table:
     def record(self) -> dict[str, Any]:
         """Return the table as one JSON object."""
         rows = [
-            {"mechanism": row.mechanism, "reach_users": row.entity_users} | row.finding.record() for row in self.rows
+            {"mechanism": row.mechanism, "entity_users": row.entity_users} | row.finding.record() for row in self.rows
         ]
         return {"users": USERS, "rounds": ROUNDS, "delta": DELTA, "seed": self.seed, "rows": rows}
 
@@ -360,7 +356,7 @@ def audit_table(
     rows = []
     for mechanism, entity_users, case in cases():
         progress(case.name)
-        row_trials = min(trials, _WIDE_TRIALS) if entity_users > _WIDE and case.as_published is None else trials
+        row_trials = min(trials, WIDE_TRIALS) if entity_users > WIDE else trials
         rows.append(
             Row(
                 mechanism,
@@ -373,51 +369,32 @@ def audit_table(
 
 def cases() -> Iterator[tuple[str, int, Case]]:
     """Yield (mechanism, users with the entity, case) for every row; 0 users protect the user alone."""
-    for entity_users in (0, *CONTRIBUTION_QUANTILES):
-        yield from _published("published f_E+, as stated", _F_E_PLUS, Defects(), entity_users)
-    for fault, defects in _CODED.items():
-        for entity_users in (0, *CONTRIBUTION_QUANTILES) if defects == AS_CODED else (0, USERS):
-            yield from _published(f"published f_E+, as coded: {fault}", _F_E_PLUS, defects, entity_users)
-    for entity_users in (0, *CONTRIBUTION_QUANTILES):
-        yield from _user_level("user-level (z = 2)", entity_users)
+    published = {
+        "published f_E+, as stated": (_F_E_PLUS, False),
+        "published f_E+, as coded: σ² for σ": (_F_E_PLUS, True),
+        "user-level (z = 2)": (_USER_LEVEL, False),
+    }
+    for mechanism, (settings, as_coded) in published.items():
+        for entity_users in (0, *CONTRIBUTION_QUANTILES):
+            name = f"{mechanism}, entity of {entity_users}"
+            user = entity_users < USERS  # an entity of all users is protected alone
+            case = published_case(
+                name,
+                settings,
+                ROUNDS,
+                DELTA,
+                entity_users=entity_users,
+                user=user,
+                entities=ENTITIES,
+                as_coded=as_coded,
+            )
+            claims_entities = settings.estimator != "user_level" or not entity_users
+            yield mechanism, entity_users, case if claims_entities else replace(case, as_published=None)
     for mechanism, event in _OURS.items():
         for entity_users in (0, *CONTRIBUTION_QUANTILES):
             unit = Adjacency(_USER_SENTENCES, ContributionBound(entity_users, 1 if entity_users else 0))
-            case = own_case(f"{mechanism}, reach {entity_users}", event, unit, ROUNDS, DELTA)
+            case = own_case(f"{mechanism}, entity of {entity_users}", event, unit, ROUNDS, DELTA)
             yield mechanism, entity_users, case
-
-
-def _published(
-    mechanism: str, settings: PublishedSettings, defects: Defects, entity_users: int
-) -> Iterator[tuple[str, int, Case]]:
-    """Yield a case of the published algorithm; an entity of all users is protected alone.
-
-    The shift of a fixed cohort is then not random, and the Gaussian bound applies.
-    """
-    norm = 0.1
-    if defects.clip_before_adam:
-        norm = adamw_update_norm(_ADAM_PARAMETERS, _ADAM_LEARNING_RATE, 1, clip_norm=0.1)
-    case = published_case(
-        f"{mechanism}, reach {entity_users}",
-        settings,
-        ROUNDS,
-        DELTA,
-        entities=ENTITIES,
-        reach_users=entity_users,
-        user=entity_users < USERS,
-        defects=defects,
-        update_norm=norm,
-    )
-    yield mechanism, entity_users, case
-
-
-def _user_level(mechanism: str, entity_users: int) -> Iterator[tuple[str, int, Case]]:
-    """Yield a case of DP-FedAvg in our code, with the ε that the paper claims (for users, none for entities)."""
-    event = as_published.proven_event(_USER_LEVEL)
-    unit = Adjacency(_USER_SENTENCES, ContributionBound(entity_users, 1 if entity_users else 0))
-    case = own_case(f"{mechanism}, reach {entity_users}", event, unit, ROUNDS, DELTA)
-    claimed = as_published.epsilon_as_published(_USER_LEVEL, ROUNDS, DELTA) if entity_users == 0 else None
-    yield mechanism, entity_users, replace(case, as_published=claimed)
 
 
 def markdown(table: Table) -> str:
@@ -455,14 +432,14 @@ def text(table: Table) -> str:
 def _figures(row: Row) -> list[str]:
     """Return claimed and proven ε, the audit's lower bounds, and the number of trials."""
     finding = row.finding
-    gaussian = finding.audit.gaussian
+    gaussian = finding.gaussian
     return [
         _upper(finding.case.as_published),
         _upper(finding.epsilon_proven if finding.case.proven else None),
         _lower(finding.epsilon_lower),
         _lower(gaussian.epsilon if gaussian else None),
         _lower(finding.epsilon_lower_model),
-        str(finding.audit.trials),
+        str(finding.trials),
     ]
 
 

@@ -409,7 +409,7 @@ def _scenario(adjacency: Adjacency) -> Scenario | None:
     users = min(bound.users, bound.total // each) if each else 0
     if math.isinf(user) or bound.weighted or users * each > _MOST_SENTENCES or not (user or users):
         return None
-    return Scenario(reach_users=users, reach_sentences=each if users else 0, user_sentences=int(user))
+    return Scenario(entity_users=users, entity_sentences=each if users else 0, user_sentences=int(user))
 
 
 def _units(run: RecordedRun) -> Iterator[tuple[str, Adjacency, bool]]:

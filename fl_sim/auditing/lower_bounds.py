@@ -20,16 +20,15 @@ f be the trade-off curve of including one canary, F(w) = 1 − f(w), and p_j = P
 
 (Mahloujifar, Melis, Chaudhuri 2024, arXiv 2410.22235): if one bit is flipped, a right guess is a wrong one, and the
 number of the other right guesses is the same; F is concave, so the bound survives the mean over canaries. Only a small
-P[C ≥ v] satisfies all these inequalities and Σ p_j = 1; it bounds the p-value of v right guesses. Steinke et al. 2023
-(:func:`fl_sim.auditing.lower_bounds.one_run_lower_bound`) use one pair (ε, δ) of the curve.
+P[C ≥ v] satisfies all these inequalities and Σ p_j = 1; it bounds the p-value of v right guesses.
 
 The least mass. Write s_i = Σ_{j ≥ i} (c/m) p_j and u_i = Σ_{j ≥ i} ((j − i)/m) p_j. Both grow in p, and
 u_{i−1} = u_i + s_i/c, s_{i−1} ≥ s_i + (c/(c−i+1)) (F⁻¹(r_i) + r_i − s_i)⁺ with r_i = u_i + (i/c) s_i. The right side
 grows in s_i and in u_i, so the smallest total mass has P[C = v] = P[C ≥ v] and equality at every i < v. The bound is
 refuted if this total s_0 exceeds c/m.
 
-How sharp the bound is depends on the family of curves: for (ε, δ) alone it is about that of Steinke et al. (sharper
-where m·δ matters), for the curve of a Gaussian it is about 1.5 to 2 times theirs.
+How sharp the bound is depends on the family of curves: for (ε, δ) alone it is within 1 % of that of Steinke, Nasr and
+Jagielski 2023 (arXiv 2305.08846), for the curve of a Gaussian about 1.5 to 2 times theirs.
 
 >>> rng = np.random.default_rng(0)
 >>> scores = Scores(without=rng.normal(0.0, 1.0, 10_000), present=rng.normal(1.0, 1.0, 10_000))
@@ -67,7 +66,6 @@ Floats = NDArray[np.float64]
 Objective = Callable[[Floats, Floats], Floats]
 
 _THRESHOLDS_PER_TAIL = 150
-_LARGEST_EPSILON = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,51 +258,6 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return float(optimize.brentq(excess, 0.0, mu * mu / 2 + mu * float(stats.norm.isf(delta)) + 1.0))
 
 
-def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Return a bound on the probability of at least ``correct`` right guesses if the training is (ε, δ)-DP.
-
-    Theorem 5.2 of Steinke, Nasr and Jagielski 2023 (arXiv 2305.08846), with canaries that are included independently
-    with probability ½: with W ~ Binomial(guesses, e^ε / (1 + e^ε)) the probability is at most
-    P[W ≥ correct] + 2·canaries·δ·max_i P[correct > W ≥ correct − i] / i.
-
-    Args:
-        canaries: m, the number of canaries.
-        guesses: the number of guesses, at most m.
-        correct: the number of right guesses.
-        epsilon: ε of the training.
-        delta: δ of the training.
-    """
-    distribution = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
-    if correct == 0:
-        return 1.0
-    steps = np.arange(1, correct + 1)
-    cumulative = np.cumsum(distribution.pmf(correct - steps))
-    return float(min(1.0, distribution.sf(correct - 1) + 2 * canaries * delta * (cumulative / steps).max()))
-
-
-def one_run_lower_bound(
-    included: NDArray[np.bool_], scores: Floats, delta: float, confidence: float, shares: Sequence[float]
-) -> float:
-    """Return a lower bound on ε from the scores of canaries in a single training.
-
-    The canaries with the highest scores are guessed to be included, as many with the lowest to be left out; there is no
-    guess about the others. Every share in ``shares`` is tried at an equal part of the failure probability.
-
-    Args:
-        included: whether each canary was in the corpus, independently with probability ½, bool (m,).
-        scores: the attack's score of each canary, float64 (m,); high if it seems to be included.
-        delta: δ of the bound.
-        confidence: confidence of the bound.
-        shares: shares of the canaries to guess, in (0, 1].
-
-    Raises:
-        PrivacyError: for fewer than two canaries, or unequal numbers of canaries and scores.
-    """
-    failure = (1 - confidence) / len(shares)
-    tried = (ranked_guesses(included, scores, share) for share in shares)
-    return max(_one_run_epsilon(len(scores), guesses, correct, delta, failure) for guesses, correct in tried)
-
-
 def ranked_guesses(included: NDArray[np.bool_], scores: Floats, share: float) -> tuple[int, int]:
     """Return the number of guesses and of right ones: the highest scores are included, as many lowest are left out.
 
@@ -322,23 +275,6 @@ def ranked_guesses(included: NDArray[np.bool_], scores: Floats, share: float) ->
     per_side = max(1, int(share * len(scores) / 2))
     right = (~included[order[:per_side]]).sum() + included[order[-per_side:]].sum()
     return 2 * per_side, int(right)
-
-
-def _one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, failure: float) -> float:
-    """Return the largest ε (to 1e-6) that is refuted at the failure probability; 0 if none is."""
-
-    def refuted(epsilon: float) -> bool:
-        return one_run_p_value(canaries, guesses, correct, epsilon, delta) < failure
-
-    if not refuted(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while refuted(high) and high < _LARGEST_EPSILON:
-        low, high = high, 2 * high
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
 
 
 def _judged(scores: Scores, confidence: float, objective: Objective) -> tuple[float, float]:

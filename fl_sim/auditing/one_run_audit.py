@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.auditing.lower_bounds import one_run_lower_bound
+from fl_sim.auditing.lower_bounds import f_dp_epsilon
 from fl_sim.clients.batches import Example
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.models.language_model import LanguageModel, load_model
@@ -44,8 +44,6 @@ from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.primitives import clipping, streams
 
 Vector = NDArray[np.float64]
-
-SHARES = (0.25, 0.5, 1.0)  # shares of the canaries to guess, each at a third of the failure probability
 
 _TRAIN, _HELD_OUT = "train", "validation"
 _CANARY_WORDS = 8
@@ -140,7 +138,7 @@ def audit_training(
         folder = simulation.execute(experiment, engine, attacker.watch)
     rounds = folder.last_round or 0
     proven = float(plan.epsilon_curve(Adjacency(1), [rounds])[0])
-    lower = one_run_lower_bound(planted.included, attacker.scores(), plan.delta, confidence, SHARES)
+    lower = f_dp_epsilon(planted.included, attacker.scores(), plan.delta, confidence)
     return OneRunAudit(proven, lower, confidence, planted.included, attacker.scores(), rounds, plan.delta)
 
 

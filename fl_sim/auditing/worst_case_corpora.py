@@ -6,7 +6,7 @@ many independent *copies* of this small federation, each with its own users, ent
 the model. Every random draw concerns one user, entity or sentence, and the noise of the coordinates is independent, so
 one round of the real code on the whole corpus is one independent round on each copy.
 
->>> scenario = Scenario(reach_users=2, reach_sentences=1, user_sentences=3, background=1)
+>>> scenario = Scenario(entity_users=2, entity_sentences=1, user_sentences=3, background=1)
 >>> build(scenario, present=True, copies=2).kinds.tolist()
 [0, 1, 0, 1, 2, 2, 2, 0, 1, 0, 1, 2, 2, 2]
 >>> build(scenario, present=False, copies=2).kinds.tolist()
@@ -34,38 +34,41 @@ class Scenario:
     """Describe one pair of adjacent corpora.
 
     Attributes:
-        reach_users: F, the number of users who mention the protected entity e'.
-        reach_sentences: n, the number of sentences of each such user that mention e'.
+        entity_users: F, the number of users who mention the protected entity e'.
+        entity_sentences: n, the number of sentences of each such user that mention e'.
         user_sentences: n', the number of sentences of the protected user u'; 0 protects no user.
         background: the number of sentences of each of the F users without any entity, which pull the other way.
         companions: the number of further entities in every sentence with e'.
+        everywhere: whether all other sentences mention the companions, too, because a sentence without an entity does
+            not train (f_E).
 
     Raises:
         PrivacyError: for a negative count, or if neither a user nor an entity is protected.
     """
 
-    reach_users: int = 0
-    reach_sentences: int = 0
+    entity_users: int = 0
+    entity_sentences: int = 0
     user_sentences: int = 0
     background: int = 0
     companions: int = 0
+    everywhere: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("reach_users", "reach_sentences", "user_sentences", "background", "companions"):
+        for name in ("entity_users", "entity_sentences", "user_sentences", "background", "companions"):
             if getattr(self, name) < 0:
                 raise PrivacyError(f"{name} is {getattr(self, name)}; allowed: an integer of at least 0")
-        if not (self.user_sentences or self.reach_users * self.reach_sentences):
+        if not (self.user_sentences or self.entity_users * self.entity_sentences):
             raise PrivacyError("the scenario protects neither a user nor an entity; allowed: at least one of them")
 
     @property
     def users(self) -> int:
         """Return the number of users of a copy, u' included."""
-        return self.reach_users + (self.user_sentences > 0)
+        return self.entity_users + (self.user_sentences > 0)
 
     @property
     def sentences(self) -> int:
         """Return the number of sentences of a copy with the protected data."""
-        return self.reach_users * (self.background + self.reach_sentences) + self.user_sentences
+        return self.entity_users * (self.background + self.entity_sentences) + self.user_sentences
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +96,8 @@ def build(scenario: Scenario, present: bool, copies: int) -> CopiedCorpus:
         present: whether the corpus holds the protected user, who is not enrolled otherwise, and the protected entity.
         copies: the number of copies.
     """
-    of_affected = [BACKGROUND] * scenario.background + ([ENTITY] * scenario.reach_sentences if present else [])
-    kinds_by_user = [of_affected] * scenario.reach_users
+    of_affected = [BACKGROUND] * scenario.background + ([ENTITY] * scenario.entity_sentences if present else [])
+    kinds_by_user = [of_affected] * scenario.entity_users
     if present and scenario.user_sentences:
         kinds_by_user.append([LONE] * scenario.user_sentences)
     users = len(kinds_by_user)
@@ -102,22 +105,25 @@ def build(scenario: Scenario, present: bool, copies: int) -> CopiedCorpus:
     counts = np.tile([len(user) for user in kinds_by_user], copies).astype(np.int64)
     kinds = np.tile(kinds_of_copy, copies)
     return CopiedCorpus(
-        ownership=_ownership(kinds, counts, len(kinds_of_copy), scenario.companions + 1, copies),
+        ownership=_ownership(scenario, kinds, counts, copies),
         kinds=kinds,
         copy_of_user=np.repeat(np.arange(copies, dtype=np.int64), users),
         copies=copies,
     )
 
 
-def _ownership(kinds: Ints, sentences_of_user: Ints, per_copy: int, entities: int, copies: int) -> Ownership:
-    """Return the ownership: every ENTITY sentence mentions all ``entities`` of its copy, of which e' is the first."""
-    with_entity = kinds == ENTITY
-    copy = np.flatnonzero(with_entity) // max(per_copy, 1)
-    ids = (copy[:, None] * entities + np.arange(entities)).astype(np.int32)
+def _ownership(scenario: Scenario, kinds: Ints, sentences_of_user: Ints, copies: int) -> Ownership:
+    """Return the ownership: a sentence with e', the first entity of its copy, mentions all entities of the copy."""
+    with_entity, entities = kinds == ENTITY, scenario.companions + 1
+    counts = np.where(with_entity, entities, scenario.companions if scenario.everywhere else 0)
+    copy = np.arange(len(kinds)) // max(len(kinds) // copies, 1)
+    first = np.where(with_entity, 0, 1) + copy * entities
+    ends = np.cumsum(counts)
+    ids = np.repeat(first - (ends - counts), counts) + np.arange(counts.sum())
     return Ownership(
         user_offsets=np.concatenate([[0], np.cumsum(sentences_of_user)]).astype(np.int64),
-        entity_offsets=np.concatenate([[0], np.cumsum(with_entity * entities)]).astype(np.int64),
-        entity_ids=ids.ravel(),
+        entity_offsets=np.concatenate([[0], ends]).astype(np.int64),
+        entity_ids=ids.astype(np.int32),
         num_entities=copies * entities,
     )
 
@@ -132,17 +138,17 @@ def gradients(user_clip: float) -> NDArray[np.float32]:
     return rows
 
 
-def background_needed(reach_sentences: int, user_cap: float, clips_sentences: bool) -> int:
+def background_needed(entity_sentences: int, user_cap: float, clips_sentences: bool) -> int:
     """Return the number of opposed sentences per user with which the entity reverses the user's clipped update.
 
     One is enough if only users are clipped. If sentences are clipped, opposed sentences help only if the sentences with
     the entity can exceed the user's cap.
 
     Args:
-        reach_sentences: n, the number of sentences of a user with the entity.
+        entity_sentences: n, the number of sentences of a user with the entity.
         user_cap: ŵ.
         clips_sentences: whether sentences are clipped.
     """
     if not clips_sentences:
         return 1
-    return math.ceil(user_cap) if reach_sentences > user_cap else 0
+    return math.ceil(user_cap) if entity_sentences > user_cap else 0

@@ -18,7 +18,7 @@ then moves the sum by g(k) = min(k, ŵ)/ŵ user clips if sentences are clipped, 
 of a round is A·Σ_f g(K_f) + g(K'), with A ~ Bernoulli(q_e), K_f and K' binomial and thinned by q_u.
 
 >>> event = RoundEvent("uedp", 4.0, q_e=0.5, q_s=0.5, user_cap=2)
->>> law = shift_distribution(event, Scenario(reach_users=1, reach_sentences=1, user_sentences=1))
+>>> law = shift_distribution(event, Scenario(entity_users=1, entity_sentences=1, user_sentences=1))
 >>> law.values, np.exp(law.log_weights).round(4)
 (array([0. , 0.5, 1. ]), array([0.375, 0.5  , 0.125]))
 >>> mean_shift(law)
@@ -47,12 +47,10 @@ from scipy import stats
 
 from fl_sim.auditing.attack import Distribution
 from fl_sim.auditing.lower_bounds import (
-    SHARES,
     curve_trade_off,
     f_dp_epsilon,
     f_dp_gaussian_epsilon,
     fitted_gaussian_epsilon,
-    one_run_lower_bound,
     refutes_by_ranking,
 )
 from fl_sim.auditing.worst_case_corpora import Scenario
@@ -72,9 +70,9 @@ def shift_distribution(event: RoundEvent, scenario: Scenario) -> Distribution:
         scenario: the sentences of the canary user, and of the users who mention the canary entity.
     """
     alone = _of_user(event, scenario.user_sentences)
-    mentions = _of_user(event, scenario.reach_sentences)
+    mentions = _of_user(event, scenario.entity_sentences)
     entity = {0.0: 1.0}
-    for _ in range(scenario.reach_users):
+    for _ in range(scenario.entity_users):
         entity = _sum(entity, mentions)
     entity = {length: event.q_e * p for length, p in entity.items()}
     entity[0.0] = entity.get(0.0, 0.0) + 1 - event.q_e
@@ -132,7 +130,7 @@ def _sum(first: dict[float, float], second: dict[float, float]) -> dict[float, f
 
 Bools = NDArray[np.bool_]
 
-_TESTS = 6  # that share the failure probability: two bounds on ε, the curve, the noise, the shift, the fit
+_TESTS = 5  # that share the failure probability: the bound on ε, the curve, the noise, the shift, the fit
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,9 +249,7 @@ def bound_canaries(claim: CanaryClaim, included: Bools, along: Floats, confidenc
         claim=claim,
         included=included,
         scores=scores,
-        epsilon_lower=max(
-            one_run_lower_bound(included, scores, delta, each, SHARES), f_dp_epsilon(included, scores, delta, each)
-        ),
+        epsilon_lower=f_dp_epsilon(included, scores, delta, each),
         epsilon_f_dp_gaussian=f_dp_gaussian_epsilon(included, scores, delta, each),
         epsilon_fitted=fitted_gaussian_epsilon(included, along.sum(axis=0), delta, each),
         curve_refuted=refutes_by_ranking(curve_trade_off(claim.proven), included, scores, each),

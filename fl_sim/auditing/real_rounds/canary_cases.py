@@ -35,7 +35,7 @@ GPT2 = ModelSpec(name="small-gpt2", hidden=8, layers=1, heads=2, max_tokens=32)
 LORA = ModelSpec(name="small-gpt2", hidden=8, layers=1, heads=2, max_tokens=32, lora_rank=2)
 AWD_LSTM = ModelSpec(name="awd-lstm", hidden=8, layers=2, embedding=8, max_tokens=32, dropout=1.0)
 _DEFAULT = {"q_e": 0.5, "q_s": 0.1, "user_cap": 2.0, "noise_multiplier": 4.0}
-_BOUNDED = Scenario(reach_users=10, reach_sentences=1, user_sentences=32)
+_BOUNDED = Scenario(entity_users=10, entity_sentences=1, user_sentences=32)
 _USER = Scenario(user_sentences=4)
 
 
@@ -63,7 +63,7 @@ class CanaryCase:
     def adjacency(self) -> Adjacency:
         """Return the protected unit of the scenario."""
         scenario = self.scenario
-        return Adjacency(scenario.user_sentences, ContributionBound(scenario.reach_users, scenario.reach_sentences))
+        return Adjacency(scenario.user_sentences, ContributionBound(scenario.entity_users, scenario.entity_sentences))
 
     def mechanism(self, population: int, noise_multiplier: float | None = None) -> Mechanism:
         """Return the mechanism.

@@ -26,7 +26,7 @@ than the gradient of the same sentence in the real model.
 >>> direction(model, 6).shape == (model.num_parameters,), round(float(np.linalg.norm(direction(model, 6))), 6)
 (True, 1.0)
 
->>> units = CanaryUnits.of(Scenario(reach_users=2, reach_sentences=1, user_sentences=3), units=4, texts=())
+>>> units = CanaryUnits.of(Scenario(entity_users=2, entity_sentences=1, user_sentences=3), units=4, texts=())
 >>> units.ownership.num_users, units.ownership.num_sentences, units.unit_of_sentence[:5].tolist()
 (12, 20, [0, 0, 0, 0, 0])
 """
@@ -229,7 +229,7 @@ class CanaryUnits:
     @classmethod
     def of(cls, scenario: Scenario, units: int, texts: Sequence[str]) -> CanaryUnits:
         """Return ``units`` copies of ``scenario`` and a user for each of ``texts``."""
-        mentions = [scenario.reach_sentences] * scenario.reach_users
+        mentions = [scenario.entity_sentences] * scenario.entity_users
         users = [*mentions, scenario.user_sentences] if scenario.user_sentences else mentions
         with_entity = np.arange(sum(users)) < sum(mentions)
         counts = np.concatenate([np.tile(users, units), np.ones(len(texts))]).astype(np.int64)

@@ -109,8 +109,8 @@ class AdjacentCorpora:
     @classmethod
     def of(cls, scenario: Scenario, texts: list[str]) -> AdjacentCorpora:
         """Return the corpora in which u' and the users who mention e' own the same sentence, ``texts[0]``."""
-        affected = [ENTITY] * scenario.reach_sentences + [OTHER] * scenario.background
-        users = [affected] * scenario.reach_users + [[USER] * scenario.user_sentences] + [[OTHER]] * _BYSTANDERS
+        affected = [ENTITY] * scenario.entity_sentences + [OTHER] * scenario.background
+        users = [affected] * scenario.entity_users + [[USER] * scenario.user_sentences] + [[OTHER]] * _BYSTANDERS
         kinds = np.array([kind for user in users for kind in user], dtype=np.int64)
         mentions = kinds == ENTITY
         ownership = Ownership(
@@ -136,9 +136,9 @@ class AdjacentCorpora:
         return replace(selection, sentences=selection.sentences[kept], counts=counts)
 
 
-_BOUNDED = Scenario(reach_users=4, reach_sentences=1, user_sentences=3, background=1)
-_MANY = Scenario(reach_users=3, reach_sentences=6, user_sentences=6, background=2)
-_ALONE = Scenario(reach_users=4, reach_sentences=1, user_sentences=3)
+_BOUNDED = Scenario(entity_users=4, entity_sentences=1, user_sentences=3, background=1)
+_MANY = Scenario(entity_users=3, entity_sentences=6, user_sentences=6, background=2)
+_ALONE = Scenario(entity_users=4, entity_sentences=1, user_sentences=3)
 _DRAWN = {"q_e": 0.8, "q_s": 0.6, "user_cap": 2.0, "noise_multiplier": 1.0, "clip_norm": 0.05}
 _AUTOMATIC = {"clipping": "automatic", "clip_stability": 1e-4}
 _ALWAYS = {"user_cap": 2.0, "noise_multiplier": 1.0, "clip_norm": 0.05}

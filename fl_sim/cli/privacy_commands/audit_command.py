@@ -26,7 +26,7 @@ _ALLOWED: dict[str, set[str]] = {
     "uedp": _OURS | {"q_s", "user_cap", "clipping"},
     "user_level": _OURS,
     "published": _PUBLISHED,
-    "published-as-coded": _PUBLISHED | {"defects"},
+    "published-as-coded": _PUBLISHED,
     "table": {"trials"},
     "canaries": {"rounds", "z", "delta"},
     "random_canaries": {"rounds", "z", "delta", "mutation", "case"},
@@ -35,7 +35,6 @@ _ALLOWED: dict[str, set[str]] = {
 }
 _MODES = ("table", "canaries", "random_canaries", "sensitivity", "ledger")
 _FLAGS = sorted(set.union(*_ALLOWED.values()))
-_DEFECTS = ("variance-as-std", "fixed-cohort", "clip-before-adam")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,10 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_adjacency(parser).add_argument(
         "--companions", type=int, metavar="K", help="other entities in each of these sentences (default 0)"
     )
-    published = add_published(parser)
-    published.add_argument("--entities", type=int, metavar="E", help="number of entities (as coded: sets the noise)")
-    published.add_argument(
-        "--defects", nargs="+", choices=_DEFECTS, help="as coded: the defects to include (default: all)"
+    add_published(parser).add_argument(
+        "--entities", type=int, metavar="E", help="number of entities (as coded: sets the noise)"
     )
 
 
@@ -133,13 +130,11 @@ def _published(args: argparse.Namespace) -> list[Finding]:
         sentences=_or(args.sentences, 1),
         sensitive_sentences=_or(args.sensitive_sentences, 1),
     )
-    needs_entities = as_coded and "variance-as-std" in (args.defects or _DEFECTS)
     return audit_published(
         settings,
-        entities=_required(args, "entities") if needs_entities else args.entities,
+        entities=_required(args, "entities") if as_coded else args.entities,
         entity_users=args.reach_users,
         as_coded=as_coded,
-        defects=args.defects or (),
         **_attack(args),
     )
 

@@ -29,7 +29,7 @@ def quiet_sums(event: RoundEvent, scenario: Scenario, present: bool, copies: int
 
 
 def test_the_two_corpora_differ_by_what_is_protected() -> None:
-    scenario = Scenario(reach_users=2, reach_sentences=3, user_sentences=4, background=1, companions=2)
+    scenario = Scenario(entity_users=2, entity_sentences=3, user_sentences=4, background=1, companions=2)
     with_it, without = (build(scenario, present, copies=5) for present in (True, False))
     assert with_it.ownership.num_users == 5 * 3
     assert without.ownership.num_users == 5 * 2
@@ -42,7 +42,7 @@ def test_the_two_corpora_differ_by_what_is_protected() -> None:
 
 
 def test_copies_share_no_user_and_no_entity() -> None:
-    corpus = build(Scenario(reach_users=2, reach_sentences=2, companions=1), True, copies=4)
+    corpus = build(Scenario(entity_users=2, entity_sentences=2, companions=1), True, copies=4)
     ownership = corpus.ownership
     copy_of_sentence = corpus.copy_of_user[ownership.user_of_sentence]
     copy_of_mention = np.repeat(copy_of_sentence, ownership.entities_per_sentence)
@@ -101,7 +101,7 @@ def test_the_noise_is_that_of_the_plan() -> None:
 
 def test_the_fast_sum_is_the_sum_by_definition() -> None:
     """Projecting different values once equals projecting every sentence and every user."""
-    corpus = build(Scenario(reach_users=3, reach_sentences=4, user_sentences=6, background=2), True, copies=7)
+    corpus = build(Scenario(entity_users=3, entity_sentences=4, user_sentences=6, background=2), True, copies=7)
     seam = seam_of(SAMPLED, 1, DELTA)
     runs = np.array([[0, 5], [8, 21]])
     chosen = select(corpus.ownership, runs, 123, 0.7, 0.6)
@@ -159,8 +159,8 @@ def test_the_audit_comes_close_where_theory_is_exact() -> None:
     """One certain user and Gaussian noise: nothing is lost in the proof, so little may be lost in the audit."""
     case = own_case("user", RoundEvent("uedp", 1.0), Adjacency(1), 1, DELTA)
     finding = examine(case, trials=10_000, seed=0, confidence=0.95)
-    assert finding.audit.gaussian is not None
-    assert 0.75 * finding.epsilon_proven < finding.audit.gaussian.epsilon < finding.epsilon_proven
+    assert finding.gaussian is not None
+    assert 0.75 * finding.epsilon_proven < finding.gaussian.epsilon < finding.epsilon_proven
 
 
 def test_a_gaussian_bound_is_given_only_without_sampling() -> None:
@@ -184,8 +184,8 @@ def test_the_noise_is_pinned_down() -> None:
     event = RoundEvent("uedp", 1.0, q_s=0.5, q_e=0.5, user_cap=2)
     case = own_case("both", event, Adjacency(2, ContributionBound(2, 1)), 4, DELTA)
     finding = examine(case, trials=10_000, seed=0, confidence=0.95, pin_noise=True)
-    assert finding.audit.noise_at_most is not None
-    assert 1.0 < finding.audit.noise_at_most < 1.33
+    assert finding.noise_at_most is not None
+    assert 1.0 < finding.noise_at_most < 1.33
     assert finding.epsilon_lower_model is not None
     assert finding.epsilon_lower < finding.epsilon_lower_model < finding.epsilon_proven
 

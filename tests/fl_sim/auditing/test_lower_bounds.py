@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import dp_accounting
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.auditing import lower_bounds
 from fl_sim.auditing.lower_bounds import (
     Scores,
     epsilon_lower_bound,
@@ -19,8 +17,6 @@ from fl_sim.auditing.lower_bounds import (
     judge_claims,
     lower_limit,
     noise_at_most,
-    one_run_lower_bound,
-    one_run_p_value,
     upper_limit,
 )
 from fl_sim.strategies.accounting.adjacency import PrivacyError
@@ -124,60 +120,6 @@ def test_the_noise_is_found_within_a_tenth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("canaries", "guesses", "correct", "failure", "delta", "epsilon", "p_value"),
-    [  # ε, and the p-value at ε = 1, computed with jax_privacy 2.0.0 (auditing._epsilon_one_run, _one_run_p_value)
-        (1000, 100, 95, 0.05, 1e-5, 2.165175787875041, 0.0006639144683529011),
-        (1000, 1000, 700, 0.05, 0.0, 0.7320110250757831, 0.9871199045643233),
-        (500, 200, 200, 0.01, 1e-5, 3.728678446511751, 0.00014909885708393075),
-        (100, 100, 70, 0.05, 1e-3, 0.44462420155126864, 0.8049765369163506),
-        (100, 50, 30, 0.05, 1e-5, 0.0, 0.9851766155467687),
-        (10000, 1500, 1429, 0.05, 1e-5, 2.791400132867656, 0.0005334512673773078),
-    ],
-)
-def test_one_run_agrees_with_an_independent_implementation(
-    canaries: int, guesses: int, correct: int, failure: float, delta: float, epsilon: float, p_value: float
-) -> None:
-    included = np.arange(canaries) >= canaries // 2
-    included[: guesses - correct] = True  # as many wrong guesses
-    scores = np.arange(canaries, dtype=float)
-    share = guesses / canaries
-    assert one_run_p_value(canaries, guesses, correct, 1.0, delta) == pytest.approx(p_value, rel=1e-6)
-    bound = one_run_lower_bound(included, scores, delta, 1 - failure, (share,))
-    assert bound == pytest.approx(epsilon, abs=2e-6)
-
-
-@pytest.mark.nightly
-def test_one_run_is_valid_for_randomized_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of right guesses alone decides a bound, and many of the hundred have the same."""
-    monkeypatch.setattr(lower_bounds, "_one_run_epsilon", functools.cache(lower_bounds._one_run_epsilon))
-    epsilon, canaries, seeds = 1.0, 200, 100
-    exceeded = 0
-    for seed in range(seeds):
-        rng = np.random.default_rng(seed)
-        included = rng.random(canaries) < 0.5
-        guessed_right = rng.random(canaries) < 1 / (1 + math.exp(-epsilon))
-        scores = np.where(included == guessed_right, 1.0, -1.0) + 0.1 * rng.random(canaries)
-        exceeded += one_run_lower_bound(included, scores, 0.0, CONFIDENCE, (0.5, 1.0)) > epsilon
-    assert exceeded <= stats.binom.isf(1e-3, seeds, 1 - CONFIDENCE)
-
-
-def test_shares_of_guesses_share_the_failure_probability() -> None:
-    included, scores = np.arange(60) % 2 == 0, np.arange(60) * 7 % 60 + 30.0 * (np.arange(60) % 2 == 0)
-    both = one_run_lower_bound(included, scores, 1e-5, 0.9, (0.3, 0.8))
-    one_by_one = [one_run_lower_bound(included, scores, 1e-5, 0.95, (share,)) for share in (0.3, 0.8)]
-    assert both == pytest.approx(max(one_by_one))
-    assert both > 0
-
-
-def test_one_run_with_perfect_scores() -> None:
-    included = np.arange(200) % 2 == 0
-    bound = one_run_lower_bound(included, included.astype(float), 0.0, CONFIDENCE, (1.0,))
-    truth = 0.05 ** (1 / 200)  # the accuracy at which 200 right guesses have probability 0.05
-    assert bound == pytest.approx(math.log(truth / (1 - truth)), rel=1e-4)
-    assert one_run_lower_bound(included, 1.0 - included, 0.0, CONFIDENCE, (1.0,)) == 0
-
-
-@pytest.mark.parametrize(
     ("without", "present", "message"),
     [
         ([0.0] * 4, [0.0] * 5, "4 without and 5 with"),
@@ -196,5 +138,3 @@ def test_impossible_questions_are_refused() -> None:
         epsilon_lower_bound(scores, 1e-5, 1.0)
     with pytest.raises(PrivacyError, match="claims is empty"):
         judge_claims(scores, [], CONFIDENCE)
-    with pytest.raises(PrivacyError, match="2 with 3 scores"):
-        one_run_lower_bound(np.ones(2, dtype=bool), np.ones(3), 0.0, CONFIDENCE, (1.0,))

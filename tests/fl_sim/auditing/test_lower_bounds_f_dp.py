@@ -18,7 +18,6 @@ from fl_sim.auditing.lower_bounds import (
     fitted_gaussian_epsilon,
     gaussian_epsilon,
     gaussian_trade_off,
-    one_run_lower_bound,
     refutes,
     refutes_by_ranking,
 )
@@ -52,6 +51,36 @@ def test_the_gaussian_family_agrees_with_an_independent_implementation(
 ) -> None:
     mu = lower_bounds._largest_refuted(lambda mu: refutes(gaussian_trade_off(mu), canaries, guesses, correct, failure))
     assert gaussian_epsilon(mu, delta) == pytest.approx(epsilon, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("canaries", "guesses", "correct", "failure", "delta", "epsilon"),
+    [  # computed with jax_privacy 2.0.0 (auditing._epsilon_one_run), the theorem of Steinke, Nasr and Jagielski 2023
+        (1000, 100, 95, 0.05, 1e-5, 2.165175787875041),
+        (1000, 1000, 700, 0.05, 0.0, 0.7320110250757831),
+        (500, 200, 200, 0.01, 1e-5, 3.728678446511751),
+        (100, 100, 70, 0.05, 1e-3, 0.44462420155126864),
+        (100, 50, 30, 0.05, 1e-5, 0.0),
+        (10000, 1500, 1429, 0.05, 1e-5, 2.791400132867656),
+    ],
+)
+def test_the_bound_for_any_mechanism_is_as_sharp_as_an_independent_theorem(
+    canaries: int, guesses: int, correct: int, failure: float, delta: float, epsilon: float
+) -> None:
+    """The share of guesses is one, and the ranks are so that ``correct`` of them are right."""
+    included = np.arange(canaries) >= canaries // 2
+    included[: guesses - correct] = True  # as many wrong guesses
+    scores = np.arange(canaries, dtype=float)
+    bound = f_dp_epsilon(included, scores, delta, 1 - failure, (guesses / canaries,))
+    assert bound == pytest.approx(epsilon, rel=0.02)
+
+
+def test_perfect_scores_and_their_opposite() -> None:
+    included = np.arange(200) % 2 == 0
+    truth = 0.05 ** (1 / 200)  # the accuracy at which 200 right guesses have probability 0.05
+    bound = f_dp_epsilon(included, included.astype(float), 0.0, CONFIDENCE, (1.0,))
+    assert bound == pytest.approx(math.log(truth / (1 - truth)), rel=0.01)
+    assert f_dp_epsilon(included, 1.0 - included, 0.0, CONFIDENCE, (1.0,)) == 0
 
 
 @pytest.mark.parametrize(("guesses", "correct"), [(6, 6), (6, 5), (10, 8), (12, 9)])
@@ -105,7 +134,7 @@ def test_the_gaussian_family_is_valid_and_sharper_than_one_pair() -> None:
     truth = gaussian_epsilon(mu, DELTA)
     audits = [gaussian_canaries(mu, canaries, seed) for seed in range(100)]
     bounds = [f_dp_gaussian_epsilon(*scores, DELTA, CONFIDENCE) for scores in audits]
-    by_epsilon = [one_run_lower_bound(*scores, DELTA, CONFIDENCE, lower_bounds.SHARES) for scores in audits[:20]]
+    by_epsilon = [f_dp_epsilon(*scores, DELTA, CONFIDENCE) for scores in audits[:20]]
     assert sum(bound > truth for bound in bounds) <= ALLOWED
     assert np.median(bounds) > 1.5 * np.median(by_epsilon) > 0.5
 

@@ -21,7 +21,7 @@ from fl_sim.strategies.accounting.accountant import RoundEvent
     ],
 )
 def test_the_distribution_agrees_with_draws(event: RoundEvent) -> None:
-    scenario, draws = Scenario(reach_users=2, reach_sentences=2, user_sentences=3), 40_000
+    scenario, draws = Scenario(entity_users=2, entity_sentences=2, user_sentences=3), 40_000
     rng = np.random.default_rng(0)
     cap = event.user_cap if event.clips_sentences else 1.0
 

@@ -14,7 +14,7 @@ from fl_sim.strategies.mechanism import PrivacyPlan
 
 TEXTS = ("Ada left the house.", "It rained all day.", "Nobody came.")
 EVENT = RoundEvent("uedp", 1.0, q_u=0.7, q_e=0.5, q_s=0.4, user_cap=2.0)
-SCENARIO = Scenario(reach_users=3, reach_sentences=3, user_sentences=4)
+SCENARIO = Scenario(entity_users=3, entity_sentences=3, user_sentences=4)
 UNITS = 144
 
 
