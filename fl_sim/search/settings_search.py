@@ -50,6 +50,7 @@ from fl_sim.storage import environment
 from fl_sim.storage.run_folder import INTERRUPTED, RunFolder, replace_file
 from fl_sim.strategies.mechanism import Mechanism, PrivacyPlan
 from fl_sim.strategies.primitives import streams
+from fl_sim.strategies.privacy_config import GaussianSumConfig
 from fl_sim.strategies.registry import load_strategy
 
 _NOBODY = Ownership(np.zeros(1, np.int64), np.zeros(1, np.int64), np.empty(0, np.int32), num_entities=0)
@@ -88,7 +89,7 @@ class PrivateRun:
         if sentences is not None and not 0 < sentences < math.inf:
             raise ConfigError(f"--sentences is {sentences:g}; allowed: a finite number above 0")
         strategy = load_strategy(config.privacy.strategy)
-        if strategy.headline is not None and "noise_cohort" not in strategy.keys:
+        if strategy.headline is not None and not issubclass(strategy.Config, GaussianSumConfig):
             raise ConfigError(
                 f"privacy.strategy is {config.privacy.strategy}; allowed: uedp, user_level or noiseless, whose noise a "
                 "trial can rescale"
@@ -255,9 +256,10 @@ def _check(config: RunConfig) -> None:
         raise ConfigError(
             "privacy.user_sentences is corpus; allowed: a number or unbounded, because tuning does not read the corpus"
         )
-    for name in ("noise_cohort", "epsilon_budget"):
-        if getattr(privacy, name) is not None:
-            raise ConfigError(f"privacy.{name} is {getattr(privacy, name):g}; allowed: nothing, in tuning")
+    cohort = privacy.noise_cohort if isinstance(privacy, GaussianSumConfig) else None
+    for name, value in (("noise_cohort", cohort), ("epsilon_budget", privacy.epsilon_budget)):
+        if value is not None:
+            raise ConfigError(f"privacy.{name} is {value:g}; allowed: nothing, in tuning")
 
 
 def _protected(config: RunConfig) -> Protected:

@@ -42,7 +42,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fl_sim.config import PrivacyConfig
 from fl_sim.data_prep.public_names import mention_share
 from fl_sim.data_prep.store.contribution_limits import (
     ContributionLimits,
@@ -57,7 +56,7 @@ from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
 from fl_sim.strategies.accounting.losses.composition import SHORT_CURVE
 from fl_sim.strategies.mechanism import Mechanism, PrivacyPlan
 from fl_sim.strategies.primitives import streams
-from fl_sim.strategies.registry import load_strategy
+from fl_sim.strategies.privacy_config import PrivacyConfig
 
 _PUBLIC_ORDER = 0  # the seed of the order in which sentences are kept, where that order is public
 
@@ -71,7 +70,7 @@ def guarantee_of(privacy: PrivacyConfig, largest_user: int, *, weighted_names: b
         weighted_names: whether entities have public weights.
     """
     public = privacy.mention_graph == "public"
-    defaults = load_strategy(privacy.strategy).default_bounds if public else {}
+    defaults = privacy.default_bounds if public else {}
     bounds: dict[str, int | None] = {}
     for name in ("entity_bound", "user_sentences"):
         value = getattr(privacy, name)

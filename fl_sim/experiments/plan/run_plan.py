@@ -40,7 +40,7 @@ from pydantic import BaseModel
 
 from fl_sim.clients.models.architectures.model_source import source_of
 from fl_sim.clients.selection import num_extended, sentences_per_entity
-from fl_sim.config import ConfigError, PrivacyConfig, RunConfig
+from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import (
     NOTHING_EARLIER,
@@ -55,6 +55,7 @@ from fl_sim.formats import epsilon_in_words, format_delta, format_epsilon, forma
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
 from fl_sim.strategies.mechanism import CorpusCounts, PrivacyPlan, Settings
+from fl_sim.strategies.privacy_config import GaussianSumConfig, PrivacyConfig
 from fl_sim.strategies.registry import built_in_strategies, load_strategy
 
 _SIZES = ("hidden", "layers", "heads", "embedding")
@@ -85,7 +86,7 @@ def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
         yield "averaging", ("decay",), f"averaging.kind is {config.averaging.kind}"
     if config.averaging.kind != "tail":
         yield "averaging", ("tail",), f"averaging.kind is {config.averaging.kind}"
-    if config.privacy.clip_quantile is None:
+    if isinstance(config.privacy, GaussianSumConfig) and config.privacy.clip_quantile is None:
         yield "privacy", ("clip_learning_rate", "clip_count_noise"), "privacy.clip_quantile is not given"
     read = source_of(config.model.name).settings
     unread = tuple(name for name in _SIZES if name not in read)
@@ -330,11 +331,9 @@ def untuned_plan(config: RunConfig, ownership: Ownership) -> PrivacyPlan:
     """Return the plan with the configured noise multiplier, or the strategy's default."""
     privacy = config.privacy
     settings = Settings(
-        strategy=privacy.strategy,
-        population=privacy.population or ownership.num_users,
-        privacy=dict(privacy),
-        options=privacy.options,
+        privacy=privacy,
         local=config.local,
+        population=privacy.population or ownership.num_users,
         corpus=CorpusCounts(
             sentences_per_user=ownership.sentences_per_user,
             sentences_per_entity=sentences_per_entity(ownership),
@@ -376,7 +375,7 @@ def _check_bounds(privacy: PrivacyConfig, plan: PrivacyPlan, guarantee: Guarante
 
 def _larger_population(privacy: PrivacyConfig, plan: PrivacyPlan, earlier: Earlier) -> LargerPopulation | None:
     """Return the larger population to whose rounds the noise is rescaled; None without one."""
-    if privacy.noise_cohort is None:
+    if not isinstance(privacy, GaussianSumConfig) or privacy.noise_cohort is None:
         return None
     if earlier.composed:
         raise ConfigError(
@@ -412,7 +411,8 @@ def _target_units(
     """Return the units of a target or budget; refuse one that no public bound supports."""
     units = protected.targets(privacy.target_unit, plan.mechanism)
     if not units:
-        bound = "entity_bound" if "clipping" in plan.mechanism.keys else "entity_users"
+        event = plan.mechanism.event()
+        bound = "entity_bound" if event is not None and event.clips_sentences else "entity_users"
         raise ConfigError(
             f"privacy.{name} is {getattr(privacy, name):g} for any user with any entity, but no bound on entities is "
             f"set; allowed: privacy.{bound}, privacy.target_unit = user, or privacy.settings_from_corpus = true (for "

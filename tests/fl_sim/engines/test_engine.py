@@ -326,7 +326,7 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> set[str]:
 
 def test_flower_accepts_every_key_of_a_run_but_those_it_decides_itself() -> None:
     decided_by_flower = {key for key in keys_of(RunConfig) if key.startswith("engine.")} - {"engine.timeout"}
-    no_scalars = {"model.lora_targets", "privacy.options", "origin"}  # Flower takes nothing else
+    no_scalars = {"model.lora_targets", "origin"}  # Flower takes nothing else
     assert set(declared()) == keys_of(RunConfig) - decided_by_flower - no_scalars
 
 
