@@ -315,6 +315,12 @@ class Mechanism(ABC):
         return {"q_e": self.q_e, "q_s": self.q_s, "user_clip": self.user_clip(clip_norm), "vote": vote}
 
     @property
+    def clips_sentences(self) -> bool:
+        """Return whether one sentence moves a user's sum by at most c, as :meth:`event` states."""
+        event = self.event()
+        return event is not None and event.clips_sentences
+
+    @property
     def items_per_user(self) -> float:
         """Return the number of voting items that a full user counts for."""
         return 1.0

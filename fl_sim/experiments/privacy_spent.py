@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.config import RunConfig
-from fl_sim.experiments.plan.guarantees import Guarantees, unit_names
+from fl_sim.experiments.plan.guarantees import EpsilonCurves
 from fl_sim.experiments.plan.run_plan import Planned
 from fl_sim.storage import model_files
 from fl_sim.storage.ledger_check import NO_FILE, Anchor
@@ -149,6 +149,7 @@ class PrivacySpent:
         )
         self._planned = planned
         self._guarantees = planned.guarantees
+        self._units = planned.bounds.units(planned.plan.mechanism)
         # Secure noise needs fresh samples, too: ε of two releases of a round assumes two independent cohorts.
         self.sampling_seed = secrets.randbits(128) if self._secure else config.seed
 
@@ -202,7 +203,7 @@ class PrivacySpent:
             last = max(server_round, last - lost)
         if last + lost > planned.plan.rounds:
             longer = replace(planned.plan, rounds=last + lost)
-            self._guarantees = Guarantees.of(longer, planned.protected, planned.earlier)
+            self._guarantees = EpsilonCurves.of(longer, self._units, planned.earlier)
         return last
 
     def after(self, server_round: int) -> dict[str, float]:
@@ -221,10 +222,10 @@ class PrivacySpent:
         plan, earlier = self._planned.plan, self._planned.earlier
         total = self.total()
         unit = "any" if math.isfinite(total["epsilon_any"]) else "user"
-        rounds, units = int(total["releases"]), self._planned.protected.units(plan.mechanism)
+        rounds = int(total["releases"])
         if rounds == 0 or math.isinf(total[f"epsilon_{unit}"]):
             return {}
-        named = unit_names({metric: several for metric, several in units.items() if metric == f"epsilon_{unit}"})
+        named = self._units[f"epsilon_{unit}"]
 
         @functools.cache  # all rates ask for the same δ
         def epsilon_at(delta: float) -> float:
@@ -242,8 +243,8 @@ class PrivacySpent:
 
     def lineage(self) -> Lineage:
         """Return the lineage of the model after all releases of the ledger."""
-        units = self._planned.protected.units(self._planned.plan.mechanism)
-        return self._planned.earlier.lineage_with(self._ledger, unit_names(units))
+        units = {name: unit for several in self._units.values() for name, unit in several.items()}
+        return self._planned.earlier.lineage_with(self._ledger, units)
 
     def check_head(self, head: Mapping[str, Any]) -> None:
         """Check that the ledger begins with the releases of ``head``; raise LedgerError if not."""
@@ -258,7 +259,6 @@ class PrivacySpent:
             return {"releases": releases, **self._guarantees.after(releases)}
         plan, earlier = self._planned.plan, self._planned.earlier
         figures = self._guarantees.after(min(releases, plan.rounds))  # the claims among them
-        for metric, units in self._planned.protected.units(plan.mechanism).items():
-            named = unit_names({metric: units})
-            figures[metric] = max(earlier.epsilon_of(entries, name, unit, plan.delta) for name, unit in named.items())
+        for metric, units in self._units.items():
+            figures[metric] = max(earlier.epsilon_of(entries, name, unit, plan.delta) for name, unit in units.items())
         return {"releases": releases, **figures}
