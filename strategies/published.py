@@ -46,14 +46,15 @@ class PublishedConfig(PrivacyConfig):
 
     enforces_bounds: ClassVar[bool] = False
 
-    estimator: Literal["f_e", "f_e_plus"] = Field(
-        "f_e_plus",
+    estimator: Literal["f_e", "f_e_plus"] | None = Field(
+        None,
         description="train only on sentences with a sampled entity (`f_e`), or also on sampled sentences without an "
-        "entity (`f_e_plus`)",
+        "entity (`f_e_plus`, the default)",
     )
-    noise: NoiseScale = Field(
-        "as-stated",
-        description="noise of standard deviation σ, as in the paper, or σ², as in its code, without a guarantee",
+    noise: NoiseScale | None = Field(
+        None,
+        description="noise of standard deviation σ, as in the paper (the default), or σ², as in its code, without a "
+        "guarantee",
     )
     user_weight_cap: WeightCap = Field(None, description="ŵ_u of w_u = min(n_u/ŵ_u, 1); default: weights of 1")
     entity_weight_cap: WeightCap = Field(None, description="ŵ_e of w_e = min(n_e/ŵ_e, 1); default: weights of 1")
@@ -147,8 +148,8 @@ class PublishedTerms:
         elif extended is None:
             extended = _sum_of_extended_weights(corpus, privacy.extended_weight_cap)
         return cls(
-            estimator=privacy.estimator,
-            noise=privacy.noise,
+            estimator=privacy.estimator or "f_e_plus",
+            noise=privacy.noise or "as-stated",
             user_weights=float(
                 settings.population if cap is None else weights_of(corpus.sentences_per_user, cap).sum()
             ),

@@ -45,11 +45,11 @@ class UserEntityConfig(GaussianSumConfig):
 
     default_bounds: ClassVar[Mapping[str, int]] = {"entity_bound": 10, "user_sentences": 32}
 
-    clipping: GradientClipping = Field(
-        "sentence",
-        description="clip every sentence's gradient to c and the user's sum to β (`sentence`), likewise after scaling "
-        "every gradient to just below c (`automatic`), or the user's sum alone (`user`), which gives an entity little "
-        "protection",
+    clipping: GradientClipping | None = Field(
+        None,
+        description="clip every sentence's gradient to c and the user's sum to β (`sentence`, the default), likewise "
+        "after scaling every gradient to just below c (`automatic`), or the user's sum alone (`user`), which gives an "
+        "entity little protection",
     )
     clip_stability: float | None = Field(
         None,
@@ -114,7 +114,7 @@ class UserEntityDP(Mechanism):
     def own_fields(cls, settings: Settings) -> dict[str, Any]:
         privacy = settings.privacy_as(UserEntityConfig)
         stability = STABILITY if privacy.clipping == "automatic" else None
-        return {"clipping": privacy.clipping, "clip_stability": privacy.clip_stability or stability}
+        return {"clipping": privacy.clipping or "sentence", "clip_stability": privacy.clip_stability or stability}
 
     @property
     def clips_sentences(self) -> bool:

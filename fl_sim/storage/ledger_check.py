@@ -60,7 +60,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fl_sim.config import RunConfig
+from fl_sim.config import RunConfig, keys_of_others
 from fl_sim.formats import format_epsilon
 from fl_sim.plugins import PluginError
 from fl_sim.storage.checkpoint import folder_head_of
@@ -290,8 +290,12 @@ class Computation:
 
 
 def released_settings(config: RunConfig) -> dict[str, Any]:
-    """Return the settings of a run on which its releases depend, by their full names."""
-    return dict(_leaves(config.model_dump(mode="json"), ""))
+    """Return the settings of a run on which its releases depend, by their full names.
+
+    Keys that only other strategies read have their defaults: seeded noise does not depend on who declares a key.
+    """
+    unread = _leaves(keys_of_others(type(config.privacy)), "privacy.")
+    return dict(unread) | dict(_leaves(config.model_dump(mode="json"), ""))
 
 
 def _leaves(tree: Mapping[str, Any], section: str) -> Iterable[tuple[str, Any]]:
