@@ -51,7 +51,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, fingerprint_of, record_of
 from fl_sim.engines.engine import _identity, run_inline
 from fl_sim.engines.grids import InlineGrid
-from fl_sim.experiments.plan.guarantees import NOTHING_EARLIER, Guarantees, Protected
+from fl_sim.experiments.plan.guarantees import NOTHING_EARLIER, EpsilonCurves, Units
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from fl_sim.files import sha256_of_json
@@ -81,19 +81,19 @@ class WrongError(AssertionError):
 # Caches: building the command-line parser and computing ε after every round took most of the time of an input. Plots
 # took most of the rest and are left out.
 _parser = functools.cache(cli.build_parser)
-_guarantees: dict[str, Guarantees] = {}
+_guarantees: dict[str, EpsilonCurves] = {}
 
 
 def _cached_guarantees(
     plan: PrivacyPlan,
-    protected: Protected,
+    units: Mapping[str, Units],
     earlier: Earlier = NOTHING_EARLIER,
-    compute: Callable[..., Guarantees] = Guarantees.of,
-) -> Guarantees:
-    """Return :meth:`Guarantees.of` of the arguments, computed once per plan and protected parties."""
-    key = repr((plan, protected, earlier))
+    compute: Callable[..., EpsilonCurves] = EpsilonCurves.of,
+) -> EpsilonCurves:
+    """Return :meth:`EpsilonCurves.of` of the arguments, computed once per plan and protected units."""
+    key = repr((plan, units, earlier))
     if key not in _guarantees:
-        _guarantees[key] = compute(plan, protected, earlier)
+        _guarantees[key] = compute(plan, units, earlier)
     return _guarantees[key]
 
 
@@ -128,7 +128,7 @@ def fuzz(kind: str, examples: int, folder: Path, first: int = 0) -> Counter[str]
     check, outcomes = prepare(folder), Counter[str]()
 
     @mock.patch.object(cli, "build_parser", _parser)
-    @mock.patch.object(Guarantees, "of", _cached_guarantees)
+    @mock.patch.object(EpsilonCurves, "of", _cached_guarantees)
     @mock.patch.object(plots, "write_run_plots", new=mock.Mock(return_value=None))
     def outcome_of(value: Any) -> str:
         return check(value)

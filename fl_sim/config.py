@@ -21,6 +21,7 @@ import functools
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,6 +32,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializationInfo,
+    SerializeAsAny,
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
@@ -45,22 +47,11 @@ from fl_sim.config_keys import Key
 from fl_sim.files import read_bytes
 from fl_sim.plugins import PluginError
 from fl_sim.settings_origin import Origin
-from fl_sim.strategies.accounting.guarantee import BoundRule, MentionGraph, NoiseScale
-from fl_sim.strategies.mechanism import LocalTrainingConfig, Mechanism
+from fl_sim.strategies.mechanism import LocalTrainingConfig
 from fl_sim.strategies.postprocessing import AveragingConfig, ServerOptimizerConfig
-from fl_sim.strategies.primitives.limits import (
-    MOST_EPOCH_ROUNDS,
-    SMALLEST_CLIP,
-    SMALLEST_DELTA,
-    SMALLEST_RATE,
-    SMALLEST_STABILITY,
-    PrivacyError,
-    is_rate,
-)
+from fl_sim.strategies.privacy_config import PrivacyConfig, Text
 from fl_sim.strategies.registry import STRATEGIES, built_in_strategies, load_strategy
-from fl_sim.strategies.uedp import GradientClipping
-
-_Text = Annotated[str, Field(min_length=1)]
+from fl_sim.strategies.uedp import UserEntityConfig
 
 
 class TrackingConfig(BaseModel):
@@ -68,12 +59,12 @@ class TrackingConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    project: _Text = Field("fl_sim", description="the project of Weights & Biases and the experiment of MLflow")
-    folder: _Text | None = Field(
+    project: Text = Field("fl_sim", description="the project of Weights & Biases and the experiment of MLflow")
+    folder: Text | None = Field(
         None,
         description="the folder in which each run has one of its name for what trackers write; default: the run's own",
     )
-    mlflow_uri: _Text | None = Field(
+    mlflow_uri: Text | None = Field(
         None,
         description="MLflow's tracking URI, such as `sqlite:///mlflow.db` or `https://…`; default: MLFLOW_TRACKING_URI "
         "if it is set, else a database in the run's folder",
@@ -91,15 +82,6 @@ class TrackingConfig(BaseModel):
     )
 
 
-def _rate(value: float) -> float:
-    if not is_rate(value):
-        raise PydanticCustomError("rate", "not a rate")  # what is shown comes from the schema
-    return value
-
-
-Rate = Annotated[float, AfterValidator(_rate), Field(json_schema_extra={"minimum": SMALLEST_RATE, "maximum": 1})]
-
-
 def _gpu_share(value: float) -> float:
     """Refuse what Ray cannot reserve: it divides a GPU into ten thousand parts, and gives several only whole."""
     if not (value == 0 or _SMALLEST_SHARE <= value <= 1 or (value > 1 and value.is_integer())):
@@ -111,15 +93,8 @@ _SMALLEST_SHARE = 1e-4
 GpuShare = Annotated[
     float, AfterValidator(_gpu_share), Field(json_schema_extra={"allowed": "0, a fraction of at most 1, or whole GPUs"})
 ]
-Epsilon = Annotated[float, Field(gt=0)]
-UserSampling = Literal["poisson", "random_allocation"]
-WeightCap = Annotated[float | None, Field(gt=0, le=1e9)]
-Text = Annotated[str, Field(min_length=1)]
-
 # Wide enough for any run that makes sense, narrow enough that accounting, seeds and messages stay exact and quick.
 _MOST_ROUNDS = 100_000
-_MOST_PEOPLE = 10**12
-_MOST_SENTENCES = 10**9
 _LARGEST_SEED = 2**63 - 1
 
 
@@ -151,280 +126,39 @@ class CorpusConfig(_Section):
     )
 
 
-class PrivacyConfig(_Section):
-    """The strategy and its guarantee. A key that is left out takes the strategy's default."""
+def _strategy_of(privacy: Mapping[str, object]) -> str | None:
+    """Return the name of the strategy in a table ``[privacy]``; None if it is no name."""
+    name = privacy.get("strategy", PrivacyConfig.model_fields["strategy"].default)
+    return name if isinstance(name, str) and name else None
 
-    strategy: Text = Field(
-        "uedp",
-        description="the mechanism (docs/privacy.md)",
-        json_schema_extra={
-            "allowed": f"{', '.join(STRATEGIES.built_in)}, or an import path such as my_module:MyStrategy"
-        },
-    )
-    q_u: Rate | None = Field(None, description="the probability that a user is sampled in a round")
-    sampling: UserSampling = Field(
-        "poisson",
-        description="user_level: users are sampled independently in every round (`poisson`), or each takes part in one "
-        "round of every epoch, chosen uniformly (`random_allocation`), which gives a smaller ε",
-    )
-    epoch_rounds: int | None = Field(
-        None,
-        ge=1,
-        le=MOST_EPOCH_ROUNDS,
-        description="t of random_allocation, the rounds of an epoch; q_u is 1/t",
-    )
-    q_e: Rate | None = Field(None, description="the probability that an entity is sampled in a round; 1 in user_level")
-    q_s: Rate | None = Field(None, description="the probability that a sentence is sampled in a round; 1 in user_level")
-    clip_norm: float | None = Field(
-        None,
-        ge=SMALLEST_CLIP,
-        le=1e6,
-        description="c, the L2 clip of a sentence's gradient (uedp) or of a user's update (user_level, published: β)",
-    )
-    user_cap: float | None = Field(
-        None, ge=1, le=1e6, description="ŵ, a user's cap in sentences per round: β = ŵ·c; 1 except in uedp"
-    )
-    clipping: GradientClipping | None = Field(
-        None,
-        description="uedp: clip every sentence's gradient to c and the user's sum to β (`sentence`, the default), "
-        "likewise after scaling every gradient to just below c (`automatic`), or the user's sum alone (`user`), which "
-        "gives an entity little protection",
-    )
-    clip_stability: float | None = Field(
-        None,
-        ge=SMALLEST_STABILITY,
-        le=1e6,
-        description="γ of automatic clipping, which makes c·g/(‖g‖ + γ) of a gradient g; default 0.01",
-    )
-    noise_multiplier: float | None = Field(
-        None,
-        ge=1e-3,
-        le=1e6,
-        description="z; the noise on the sum has standard deviation z·ŵ·c (published: that of docs/strategies.md)",
-    )
-    noise_cohort: int | None = Field(
-        None,
-        ge=1,
-        le=_MOST_PEOPLE,
-        description="uedp, user_level: C, the expected users a round of a larger public population, at least q_u·N: "
-        "the noise shrinks to q_u·N/C of z·ŵ·c, as if C users took part; every ε is that of the noise really added, "
-        "and ε at z is a forecast, which guarantees nothing (docs/settings.md)",
-    )
-    clip_quantile: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="uedp, user_level: adapt c to this quantile of the norms by a noisy count, which ε covers; "
-        "clip_norm is c of the first round",
-    )
-    clip_learning_rate: float = Field(0.2, gt=0, le=10, description="η of c ← c·exp(−η·(share within c − quantile))")
-    clip_count_noise: float = Field(
-        5.0,
-        gt=1,
-        le=1e6,
-        description="noise x on the count, as a multiple of the noise that would use the whole budget; the noise on "
-        "the sum grows by (1 − 1/x²)^−½",
-    )
-    estimator: Literal["f_e", "f_e_plus"] | None = Field(
-        None,
-        description="published: train only on sentences with a sampled entity (`f_e`), or also on sampled sentences "
-        "without an entity (`f_e_plus`, the default)",
-    )
-    noise: NoiseScale | None = Field(
-        None,
-        description="published: noise of standard deviation σ, as in the paper (the default), or σ², as in its code, "
-        "without a guarantee",
-    )
-    user_weight_cap: WeightCap = Field(
-        None, description="published: ŵ_u of w_u = min(n_u/ŵ_u, 1); default: weights of 1"
-    )
-    entity_weight_cap: WeightCap = Field(
-        None, description="published: ŵ_e of w_e = min(n_e/ŵ_e, 1); default: weights of 1"
-    )
-    extended_weight_cap: WeightCap = Field(
-        None, description="published: ŵ_s of w_s = min(|S|/ŵ_s, 1); default: weights of 1"
-    )
-    entity_weights: float | None = Field(
-        None,
-        gt=0,
-        le=1e12,
-        description="published: W_e, a public constant; default: with settings_from_corpus, the sum over the corpus",
-    )
-    extended_weights: float | None = Field(
-        None,
-        ge=0,
-        le=1e12,
-        description="published: W_s, a public constant; default: with settings_from_corpus, the sum over the corpus",
-    )
-    target_epsilon: Epsilon | None = Field(
-        None, description="instead of noise_multiplier: use the smallest noise that meets this ε"
-    )
-    target_unit: Literal["user", "user_entity"] = Field(
-        "user_entity",
-        description="the ε of target_epsilon and epsilon_budget: that of any user, or of any user with any entity",
-    )
-    epsilon_budget: Epsilon | None = Field(None, description="stop before a round would exceed this ε")
-    delta: float = Field(1e-5, ge=SMALLEST_DELTA, lt=1, description="δ at which every ε is stated; below 1/N")
-    public_names: Text | None = Field(
-        None,
-        description="a file with a name on each line, made from public text, or `shipped`: entities that are declared "
-        "not sensitive; default: none",
-    )
-    public_weights: Text | None = Field(
-        None,
-        description="a file with name, tab and weight in (0, 1] on each line, made from public text (`fl-sim "
-        "public-weights`): how much a sentence with the name counts; default: 1 for every name",
-    )
-    entity_key: Text | None = Field(
-        None,
-        description="a file with a secret key: an entity is sampled by a keyed digest of its normalised name, as nodes "
-        "with corpora of their own sample it (docs/flower.md); default: by its id in the corpus",
-    )
-    population: int | None = Field(
-        None,
-        ge=1,
-        le=_MOST_PEOPLE,
-        description="N, the public number of enrolled users, at least the corpus's; default: the corpus's users, "
-        "which only a public mention graph makes public",
-    )
-    mention_graph: MentionGraph = Field(
-        "public",
-        description="what the two corpora of the guarantee have in common: `public`, the same sentences, owners and "
-        "mentions, of which the protected ones are null in one corpus; `private`, only the other sentences",
-    )
-    entity_bound: Annotated[int, Field(ge=1, le=_MOST_SENTENCES)] | Literal["unbounded"] | None = Field(
-        None,
-        description="k, the most sentences that mention an entity, or no bound; default: 10 in uedp with a public "
-        "mention graph, else no bound",
-    )
-    entity_users: Annotated[int, Field(ge=1, le=_MOST_PEOPLE)] | None = Field(
-        None, description="F, the most users who mention an entity; default: no bound but that of the sentences"
-    )
-    entity_bound_by: BoundRule | None = Field(
-        None,
-        description="how the bound on entities holds: `greedy` (the default) leaves sentences out, `weights` samples "
-        "the sentences of frequent entities at lower rates, `stated` enforces nothing (the default with a private "
-        "mention graph)",
-    )
-    user_sentences: Annotated[int, Field(ge=1, le=_MOST_SENTENCES)] | Literal["corpus", "unbounded"] | None = Field(
-        None,
-        description="m, the most sentences of a user, which is enforced; or no bound; or the corpus's largest user, "
-        "with settings_from_corpus; default: 32 in uedp with a public mention graph, else no bound",
-    )
-    missed_mentions: int | None = Field(
-        None,
-        ge=0,
-        le=_MOST_SENTENCES,
-        description="the most sentences with an entity that the tagger misses, as stated: ε is given for them, too",
-    )
-    settings_from_corpus: bool = Field(
-        False,
-        description="accept settings that were chosen on this corpus, or are read from it; ε does not cover what they "
-        "reveal, and record and report say so",
-    )
 
-    initial_model: Literal["composed", "disjoint"] = Field(
-        "composed",
-        description="an initial model that fl_sim trained: every ε is that of both trainings together (`composed`), or "
-        "its owner states that it is public or was trained on text that shares no user and no entity with this corpus "
-        "(`disjoint`; never checked)",
-    )
-    secure_noise: bool = Field(
-        False,
-        description="draw noise and samples from the operating system instead of the seed: the run cannot be repeated, "
-        "and a round that is repeated after a crash counts twice in ε",
-    )
-    options: dict[str, Any] = Field({}, description="the settings of a strategy that is not built in")
+def keys_of_others(config: type[PrivacyConfig]) -> dict[str, Any]:
+    """Return the defaults of the keys of ``[privacy]`` that other built-in strategies read and this one does not."""
+    return {
+        key: field.default
+        for other in built_in_strategies().values()
+        for key, field in other.Config.model_fields.items()
+        if key not in config.model_fields
+    }
 
-    @model_validator(mode="after")
-    def _one_source_of_noise(self) -> PrivacyConfig:
-        if self.noise_multiplier is not None and self.target_epsilon is not None:
-            raise ValueError(
-                f"privacy.noise_multiplier is {self.noise_multiplier:g} and privacy.target_epsilon is "
-                f"{self.target_epsilon:g}; allowed: one of them, not both"
-            )
-        return self
 
-    @model_validator(mode="after")
-    def _forecasts_alone(self) -> PrivacyConfig:
-        """Refuse what would mistake the ε of a larger population for that of the run."""
-        if self.noise_cohort is None:
-            return self
-        if self.secure_noise:
-            raise ValueError(
-                f"privacy.noise_cohort is {self.noise_cohort} and privacy.secure_noise is true; allowed: one of them, "
-                "because a run with a larger population's noise is not for release"
-            )
-        if self.epsilon_budget is not None:
-            raise ValueError(
-                f"privacy.noise_cohort is {self.noise_cohort} and privacy.epsilon_budget is {self.epsilon_budget:g}; "
-                "allowed: one of them, because the run spends more than the larger population would"
-            )
-        return self
+def _read_by_its_strategy(values: object) -> object:
+    """Return ``[privacy]`` as the ``Config`` of its strategy, which declares the keys that the strategy reads.
 
-    @model_validator(mode="after")
-    def _settings_fit_the_strategy(self) -> PrivacyConfig:
-        try:
-            strategy = load_strategy(self.strategy)
-            strategy.check_settings(dict(self))
-        except (PluginError, PrivacyError) as error:
-            raise ValueError(f"privacy.{error}") from error
-        self._check_keys(strategy)
-        self._check_bounds(strategy)
-        config_keys.check_table(strategy.Config, self.options, "privacy.options", self.strategy)
-        return self
-
-    def _check_bounds(self, strategy: type[Mechanism]) -> None:
-        """Refuse bounds that the strategy or the guarantee cannot keep, and settings that would be private."""
-        bounds = {name: getattr(self, name) for name in ("entity_bound", "entity_users", "user_sentences")}
-        given = {name: value for name, value in bounds.items() if value not in (None, "unbounded", "corpus")}
-        for name, value in given.items() if not strategy.enforces_bounds else ():
-            raise ValueError(
-                f"privacy.{name} is {value} and privacy.strategy is {self.strategy}, which cannot keep it; "
-                "allowed: no bound, or another strategy"
-            )
-        rule, entity = self.entity_bound_by, given.keys() - {"user_sentences"}
-        if self.mention_graph == "private" and rule in ("greedy", "weights"):
-            raise ValueError(
-                f"privacy.entity_bound_by is {rule} and privacy.mention_graph is private; allowed: stated, because a "
-                "rule that looks at other users' mentions reveals them"
-            )
-        if rule == "weights" and self.entity_users is not None:
-            raise ValueError(
-                f"privacy.entity_users is {self.entity_users} and privacy.entity_bound_by is weights; allowed: no "
-                "entity_users, because every sentence keeps a weight"
-            )
-        if self.missed_mentions is not None and not (entity or strategy.default_bounds):
-            raise ValueError(
-                f"privacy.missed_mentions is {self.missed_mentions}; allowed: with privacy.entity_bound only"
-            )
-        if self.user_sentences == "corpus" and not self.settings_from_corpus:
-            raise ValueError(
-                "privacy.user_sentences is corpus, the largest user's sentences, which is private; allowed: a number, "
-                "unbounded, or privacy.settings_from_corpus = true"
-            )
-        if self.mention_graph == "private" and self.population is None and not self.settings_from_corpus:
-            raise ValueError(
-                "privacy.population is not given and privacy.mention_graph is private; allowed: N, the public number "
-                "of enrolled users, or privacy.settings_from_corpus = true"
-            )
-
-    def _check_keys(self, strategy: type[Mechanism]) -> None:
-        """Refuse keys that only other strategies read."""
-        shipped = built_in_strategies()
-        for name in dict.fromkeys(key for other in shipped.values() for key in other.keys):
-            if getattr(self, name) != type(self).model_fields[name].default and name not in strategy.keys:
-                readers = " or ".join(other for other in shipped if name in shipped[other].keys)
-                raise ValueError(
-                    f"privacy.{name} is {getattr(self, name)} and privacy.strategy is {self.strategy}; "
-                    f"allowed: with {readers} only"
-                )
-
-    @model_serializer(mode="wrap")
-    def _without_empty_options(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out empty options, so that records stay the same for strategies without options."""
-        values: dict[str, Any] = dump(self)
-        return values if self.options else {name: value for name, value in values.items() if name != "options"}
+    A key that only other strategies read may have its default, as in a configuration whose strategy was replaced.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    name = _strategy_of(values)
+    if name is None:
+        return values
+    try:
+        config = load_strategy(name).Config
+    except PluginError as error:
+        raise ValueError(f"privacy.{error}") from error
+    others = keys_of_others(config)
+    read = {key: value for key, value in values.items() if key not in others or value != others[key]}
+    return config.model_validate(read, strict=True)
 
 
 class EvaluationConfig(_Section):
@@ -510,7 +244,7 @@ class RunConfig(_Section):
     )
     corpus: CorpusConfig = CorpusConfig()
     model: ModelSpec = ModelSpec()
-    privacy: PrivacyConfig = Field(default_factory=PrivacyConfig)  # not at import: the default reads entry points
+    privacy: Annotated[SerializeAsAny[PrivacyConfig], BeforeValidator(_read_by_its_strategy)] = UserEntityConfig()
     server: ServerOptimizerConfig = ServerOptimizerConfig()
     averaging: AveragingConfig = AveragingConfig()
     local: LocalTrainingConfig = LocalTrainingConfig()
@@ -601,13 +335,13 @@ class RunConfig(_Section):
         Raises:
             ConfigError: names every mistake in one line.
         """
-        tree = nested(values)
+        tree = {"privacy": {}} | nested(values)  # the default strategy may be claimed by another package, too
         _check_leaves(tree)
         try:
             # strict: "30" and true are not numbers
             return cls.model_validate(tree, strict=True)
         except ValidationError as error:
-            raise ConfigError(_explain(error)) from error
+            raise ConfigError(_explain(error, tree)) from error
 
     def changed(self, overrides: Mapping[str, Any]) -> RunConfig:
         """Return the configuration with other values for some keys, nested or dotted.
@@ -645,8 +379,32 @@ class RunConfig(_Section):
 
 @functools.cache
 def run_keys() -> dict[str, Key]:
-    """Return every key of a run's configuration by its full name."""
-    return config_keys.keys_of(RunConfig)
+    """Return every key of a run's configuration by its full name, section by section.
+
+    After the keys of ``[privacy]`` that every strategy has come those of the built-in strategies; the meaning of such a
+    key begins with the names of its strategies.
+    """
+    keys = config_keys.keys_of(RunConfig)
+    names = f"{', '.join(STRATEGIES.built_in)}, or an import path such as my_module:MyStrategy"
+    keys["privacy.strategy"] = replace(keys["privacy.strategy"], allowed=names)
+    for strategy in built_in_strategies().values():
+        for name, key in _privacy_keys(strategy.Config).items():
+            if name not in keys:
+                keys[name] = replace(key, meaning=f"{', '.join(read_by(name))}: {key.meaning}")
+    sections = list(dict.fromkeys(name.rpartition(".")[0] for name in keys))
+    return dict(sorted(keys.items(), key=lambda item: sections.index(item[0].rpartition(".")[0])))
+
+
+def read_by(key: str) -> list[str]:
+    """Return the names of the built-in strategies that read a key of ``[privacy]``, given with its section."""
+    return [name for name, other in built_in_strategies().items() if key in _privacy_keys(other.Config)]
+
+
+@functools.cache
+def _privacy_keys(config: type[PrivacyConfig]) -> dict[str, Key]:
+    """Return the keys of ``[privacy]`` under one strategy by their full name."""
+    keys = config_keys.keys_of(config)
+    return {f"privacy.{name}": replace(key, name=f"privacy.{name}") for name, key in keys.items()}
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -775,35 +533,46 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _explain(error: ValidationError) -> str:
-    """Return all mistakes of a configuration in one line, each key once."""
+def _explain(error: ValidationError, tree: Mapping[str, Any]) -> str:
+    """Return all mistakes of a configuration, given as nested mappings, in one line, each key once."""
+    privacy = tree.get("privacy", {})
+    strategy = _strategy_of(privacy) if isinstance(privacy, dict) else None
     lines: dict[str, str] = {}
     for mistake in error.errors():
-        where = ".".join(str(part) for part in mistake["loc"])
+        where, value = ".".join(str(part) for part in mistake["loc"]), config_keys.shown(mistake["input"])
         key = next((name for name in run_keys() if where == name or where.startswith(f"{name}.")), where)
-        if mistake["type"] == "extra_forbidden":
-            lines[key] = _unknown(key)
+        if mistake["type"] == "extra_forbidden" and key in run_keys() and where == key:
+            value = mistake["input"] if isinstance(mistake["input"], str) else value
+            lines[key] = (
+                f"{key} is {value} and privacy.strategy is {strategy}; allowed: with {' or '.join(read_by(key))} only"
+            )
+        elif mistake["type"] == "extra_forbidden":
+            lines[key] = _unknown(key, strategy)
         elif mistake["type"] == "value_error":
             lines[key] = str(mistake["ctx"]["error"])
         elif key in config_keys.sections_of(run_keys()):
-            lines[key] = (
-                f"{key} is {config_keys.shown(mistake['input'])}; allowed: a section, with keys such as {key}.…"
-            )
+            lines[key] = f"{key} is {value}; allowed: a section, with keys such as {key}.…"
         else:
-            allowed = _allowed_for(key) or mistake["msg"]
-            lines[key] = f"{key} is {config_keys.shown(mistake['input'])}; allowed: {allowed}"
+            allowed = _allowed_for(key, strategy) or mistake["msg"]
+            lines[key] = f"{key} is {value}; allowed: {allowed}"
     return "; ".join(lines.values())
 
 
-def _allowed_for(key: str) -> str:
-    known = run_keys().get(key)
-    return known.allowed if known else ""
+def _allowed_for(key: str, strategy: str | None = None) -> str:
+    known = _keys_under(strategy)
+    return known[key].allowed if key in known else ""
 
 
-def _unknown(key: str) -> str:
-    section = key.rpartition(".")[0]
-    siblings = [name.rpartition(".")[2] for name in run_keys() if name.rpartition(".")[0] == section]
-    known = siblings if section else [*siblings, *config_keys.sections_of(run_keys())]
-    guess = config_keys.nearest(key, run_keys())
+def _unknown(key: str, strategy: str | None) -> str:
+    keys, section = _keys_under(strategy), key.rpartition(".")[0]
+    siblings = [name.rpartition(".")[2] for name in keys if name.rpartition(".")[0] == section]
+    known = siblings if section else [*siblings, *config_keys.sections_of(keys)]
+    guess = config_keys.nearest(key, keys)
     hint = f"did you mean '{guess}'? " if guess else ""
     return f"'{key}' is not a configuration key; {hint}known{f' in {section}' if section else ''}: {', '.join(known)}"
+
+
+def _keys_under(strategy: str | None) -> dict[str, Key]:
+    """Return the keys of a configuration whose strategy may be one of another package; None for the built-in ones."""
+    own = {} if strategy is None else _privacy_keys(load_strategy(strategy).Config)
+    return run_keys() | {name: key for name, key in own.items() if name not in run_keys()}

@@ -96,7 +96,7 @@ def check_table(model: type[BaseModel], values: Mapping[str, Any], section: str,
     Args:
         model: settings of the plug-in.
         values: the table.
-        section: name of the table, such as ``privacy.options``.
+        section: name of the table, such as ``origin``.
         owner: name of the plug-in.
 
     Raises:

@@ -38,7 +38,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fl_sim.formats import printable
-from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import (
@@ -53,6 +52,7 @@ from fl_sim.strategies.messages import (
 )
 from fl_sim.strategies.postprocessing import IterateAverage, ServerOptimizer, ServerOptimizerConfig, build_optimizer
 from fl_sim.strategies.primitives import clipping, sampling
+from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.primitives.noise import Floats, add_gaussian_noise, add_secure_noise, sum_hash
 
 Vector = npt.NDArray[np.float32]

@@ -17,15 +17,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from fl_sim.strategies.adaptive_clip import ClipVote
+from fl_sim.strategies.primitives.adaptive_clip import ClipVote
 from fl_sim.strategies.primitives.limits import check_rate, check_stability, require
 
 LocalOptimizer = Literal["sgd", "adam"]
+
+
+class RuleBounds(TypedDict):
+    """Name the fields of :class:`ClientRule` that a mechanism states for every rule."""
+
+    q_e: float
+    q_s: float
+    user_clip: float
+    vote: ClipVote | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from :meth:`Mechanism.event`. Assumptions: its section 2, and that the event des
 First the settings of local training (``[local]``): a user sends gradients, or the change after several local steps.
 
 >>> local = LocalTrainingConfig(update="steps", epochs=2)
->>> rule = gradients_or_steps("steps", local, {"q_e": 1.0, "q_s": 1.0, "user_clip": 0.5})
+>>> rule = gradients_or_steps("steps", local, {"q_e": 1.0, "q_s": 1.0, "user_clip": 0.5, "vote": None})
 >>> type(rule).__name__, rule.epochs, rule.batch_size
 ('LocalSteps', 2, 8)
 
@@ -30,8 +30,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,10 +41,11 @@ from fl_sim.formats import format_number
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency
-from fl_sim.strategies.adaptive_clip import AdaptiveClip
-from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalOptimizer, LocalSteps
+from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalOptimizer, LocalSteps, RuleBounds
 from fl_sim.strategies.primitives import sampling
+from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.primitives.limits import SMALLEST_CLIP, PrivacyError, check_delta, check_rate, require
+from fl_sim.strategies.privacy_config import GaussianSumConfig, PrivacyConfig
 
 LOCAL_STEPS = ("optimizer", "epochs", "batch_size", "learning_rate")
 """The keys of ``[local]`` that are read only if users take local steps."""
@@ -69,14 +70,14 @@ class LocalTrainingConfig(BaseModel):
 
 
 def gradients_or_steps(
-    update: Literal["gradients", "steps"], local: LocalTrainingConfig, bounds: Mapping[str, Any]
+    update: Literal["gradients", "steps"], local: LocalTrainingConfig, bounds: RuleBounds
 ) -> ClientRule:
     """Return the client rule for the sum of gradients (FedSGD), or for the change after local steps (FedAvg).
 
     Args:
         update: ``gradients`` or ``steps``.
         local: the settings of the local steps.
-        bounds: the fields of :class:`ClientRule`.
+        bounds: the fields that all rules share.
 
     Raises:
         PrivacyError: a rate or a bound is out of range.
@@ -96,12 +97,6 @@ UnreadSettings = tuple[str, tuple[str, ...], str]
 """A section of the configuration, its keys that the run does not read, and the reason."""
 
 
-class NoOptions(BaseModel):
-    """Accept no key in ``[privacy.options]``, for a strategy without options."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 @dataclass(frozen=True, slots=True)
 class CorpusCounts:
     """Count the sentences of the training split.
@@ -119,25 +114,34 @@ class CorpusCounts:
     sentences_without_entity: int
 
 
+OwnConfig = TypeVar("OwnConfig", bound=PrivacyConfig)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Hold the settings of a run from which a strategy builds its mechanism.
 
     Attributes:
-        strategy: the name or import path of the strategy, as configured.
-        population: N, the public number of enrolled users.
-        privacy: the flat keys of ``[privacy]``; None for an absent key.
-        options: ``[privacy.options]``.
+        privacy: ``[privacy]``, as an instance of the strategy's ``Config``.
         local: ``[local]``.
+        population: N, the public number of enrolled users.
         corpus: the counts of the training split.
     """
 
-    strategy: str
-    population: int
-    privacy: Mapping[str, Any]
-    options: Mapping[str, Any]
+    privacy: PrivacyConfig
     local: LocalTrainingConfig
+    population: int
     corpus: CorpusCounts
+
+    def privacy_as(self, config: type[OwnConfig]) -> OwnConfig:
+        """Return ``[privacy]`` as an instance of ``config``, the ``Config`` of the strategy that asks.
+
+        Raises:
+            TypeError: it was read by another class.
+        """
+        if not isinstance(self.privacy, config):
+            raise TypeError(f"the privacy settings are a {type(self.privacy).__name__}; allowed: a {config.__name__}")
+        return self.privacy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,16 +168,12 @@ class Mechanism(ABC):
 
     Class attributes:
         defaults: rates, clips and noise that apply if the configuration omits them.
-        keys: further keys of ``[privacy]`` that the strategy reads.
-        default_bounds: ``entity_bound`` and ``user_sentences`` that apply with a public mention graph if the
-            configuration omits them; empty for no bounds.
-        enforces_bounds: whether bounds on the sentences of users and entities can be enforced, because what a round
-            releases depends on selected sentences only.
         fixed_at_one: fields that must be 1.
         needs_entities: whether the strategy needs a corpus with entities.
         protects: the protected unit, in one line for the report.
         headline: the metric by which the strategy states its ε; None if it states none.
-        Config: the settings of ``[privacy.options]``, a pydantic model.
+        Config: the keys of ``[privacy]`` that the strategy reads. A key of its own whose name is also a field of the
+            mechanism is that field's value, and part of the record.
 
     Attributes:
         strategy: the name or import path by which the registry loads the strategy.
@@ -185,7 +185,6 @@ class Mechanism(ABC):
         user_cap: ŵ ≥ 1; one client update is bounded by β = ŵ·c.
         noise_multiplier: z > 0.
         adaptive: how the clip adapts; None for a fixed clip.
-        options: ``[privacy.options]`` as an instance of :attr:`Config`.
 
     Raises:
         PrivacyError: a value is out of range; the message names the value and what is allowed.
@@ -194,14 +193,11 @@ class Mechanism(ABC):
     defaults: ClassVar[Mapping[str, float]] = {
         "q_u": 1.0, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0, "noise_multiplier": 1.0,
     }  # fmt: skip
-    keys: ClassVar[tuple[str, ...]] = ()
-    default_bounds: ClassVar[Mapping[str, int]] = {}
-    enforces_bounds: ClassVar[bool] = True
     fixed_at_one: ClassVar[tuple[str, ...]] = ()
     needs_entities: ClassVar[bool] = False
     protects: ClassVar[str] = "no user and no entity: the strategy does not say what a round releases"
     headline: ClassVar[str | None] = "epsilon_any"
-    Config: ClassVar[type[BaseModel]] = NoOptions
+    Config: ClassVar[type[PrivacyConfig]] = PrivacyConfig
 
     strategy: str
     population: int
@@ -212,7 +208,6 @@ class Mechanism(ABC):
     user_cap: float
     noise_multiplier: float
     adaptive: AdaptiveClip | None = None
-    options: BaseModel = field(default_factory=NoOptions)
 
     def __post_init__(self) -> None:
         for name in ("q_u", "q_e", "q_s"):
@@ -220,7 +215,7 @@ class Mechanism(ABC):
         require(self.population >= 1, "population", self.population, "an integer of at least 1")
         for name in self.fixed_at_one:
             require(getattr(self, name) == 1, name, getattr(self, name), f"1 under {self.strategy}")
-        adapts = self.adaptive is None or "clip_quantile" in self.keys
+        adapts = self.adaptive is None or issubclass(self.Config, GaussianSumConfig)
         require(adapts, "adaptive", self.adaptive, f"nothing under {self.strategy}")
         self.check()
 
@@ -243,34 +238,31 @@ class Mechanism(ABC):
         Raises:
             PrivacyError: a setting is out of range.
         """
+        privacy = settings.privacy
         return cls(
-            strategy=settings.strategy,
+            strategy=privacy.strategy,
             population=settings.population,
-            adaptive=AdaptiveClip.from_settings(settings.privacy),
-            options=cls.Config.model_validate(dict(settings.options)),
-            **cls.numbers(settings.privacy),
+            adaptive=privacy.adaptive_clip() if isinstance(privacy, GaussianSumConfig) else None,
+            **cls.numbers(privacy),
             **cls.own_fields(settings),
         )
 
     @classmethod
-    def numbers(cls, privacy: Mapping[str, Any]) -> dict[str, Any]:
+    def numbers(cls, privacy: PrivacyConfig) -> dict[str, float]:
         """Return rates, clips and noise of ``[privacy]`` by name; the strategy's default for an absent key."""
-        given = {name: privacy.get(name) for name in cls.defaults}
+        given = {name: getattr(privacy, name) for name in cls.defaults}
         return {name: default if given[name] is None else given[name] for name, default in cls.defaults.items()}
 
     @classmethod
     def own_fields(cls, settings: Settings) -> dict[str, Any]:
-        """Return the fields that the strategy adds to :class:`Mechanism`, by name."""
-        return {}
+        """Return the fields that the strategy adds to :class:`Mechanism`, by name: those of its own keys."""
+        return {name: getattr(settings.privacy, name) for name in cls.fields_of_own_keys()}
 
     @classmethod
-    def check_settings(cls, privacy: Mapping[str, Any]) -> None:
-        """Reject keys of ``[privacy]`` that contradict one another, before the corpus is opened.
-
-        Raises:
-            PrivacyError: two keys contradict one another; the message begins with one of them.
-        """
-        return
+    def fields_of_own_keys(cls) -> tuple[str, ...]:
+        """Return the names of the fields whose values are keys of :attr:`Config` that not every strategy has."""
+        names = {field.name for field in fields(cls)}
+        return tuple(name for name in cls.Config.own_keys() if name in names)
 
     @classmethod
     def unread(cls, strategy: str, local: LocalTrainingConfig) -> Iterator[UnreadSettings]:
@@ -317,10 +309,16 @@ class Mechanism(ABC):
         """Return β = ŵ·c, the bound on one client update in a round with clip c = ``clip_norm``."""
         return self.user_cap * clip_norm
 
-    def bounds(self, clip_norm: float) -> dict[str, Any]:
+    def bounds(self, clip_norm: float) -> RuleBounds:
         """Return the fields that all client rules share, by name."""
         vote = None if self.adaptive is None else self.adaptive.vote
         return {"q_e": self.q_e, "q_s": self.q_s, "user_clip": self.user_clip(clip_norm), "vote": vote}
+
+    @property
+    def clips_sentences(self) -> bool:
+        """Return whether one sentence moves a user's sum by at most c, as :meth:`event` states."""
+        event = self.event()
+        return event is not None and event.clips_sentences
 
     @property
     def items_per_user(self) -> float:
@@ -383,48 +381,31 @@ class Mechanism(ABC):
     def record(self) -> dict[str, Any]:
         """Return the mechanism as a JSON object, for config.json, result.json and the ledger."""
         values = {name: getattr(self, name) for name in _RECORDED}
-        values |= {"clipping": "sentence", "adaptive": self.adaptive and asdict(self.adaptive), "published": None}
-        if self.Config is not NoOptions:
-            values["options"] = self.options.model_dump(mode="json")
-        return values
+        own = {name: getattr(self, name) for name in self.fields_of_own_keys()}
+        return values | {
+            "adaptive": self.adaptive and asdict(self.adaptive),
+            "options": {name: value for name, value in own.items() if value is not None},
+        }
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> Self:
-        """Return the mechanism of a :meth:`record`; records of older versions with fewer keys are accepted.
+        """Return the mechanism of a :meth:`record`; absent keys have their defaults.
 
         Raises:
-            PrivacyError: a value is out of range, or belongs to another strategy.
+            PrivacyError: a value is out of range.
             TypeError: a key is missing or unknown, or a value has the wrong type.
         """
         return cls(**cls.recorded_fields(values))
 
     @classmethod
     def recorded_fields(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the constructor's arguments of a :meth:`record`, with objects in place of mappings.
-
-        Raises:
-            PrivacyError: a value belongs to another strategy.
-        """
-        fields = dict(values)
-        adaptive, options = fields.pop("adaptive", None), fields.pop("options", {})
-        for name, default in _OF_ONE_STRATEGY.items():
-            value = fields.pop(name, default)
-            if name in cls.__dataclass_fields__:
-                fields[name] = value
-            else:
-                require(value == default, name, value, f"{default or 'nothing'} under {fields.get('strategy')}")
-        fields["adaptive"] = None if adaptive is None else AdaptiveClip(**adaptive)
-        return fields | {"options": cls.Config.model_validate(options)}
+        """Return the constructor's arguments of a :meth:`record`, with objects in place of mappings."""
+        recorded = dict(values)
+        adaptive, own = recorded.pop("adaptive", None), recorded.pop("options", {})
+        return dict(**recorded, **own, adaptive=None if adaptive is None else AdaptiveClip(**adaptive))
 
 
 _RECORDED = ("strategy", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
-_OF_ONE_STRATEGY: dict[str, str | None] = {
-    "clipping": "sentence",
-    "clip_stability": None,
-    "published": None,
-    "epoch_rounds": None,
-}
-"""Keys of every record that belong to one strategy, with the value that other strategies record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from fl_sim.formats import printable
 from fl_sim.plugins import Registry
-from fl_sim.strategies.adaptive_clip import ClipVote
 from fl_sim.strategies.client_rules import ClientRule
+from fl_sim.strategies.primitives.adaptive_clip import ClipVote
 
 if TYPE_CHECKING:
     from flwr.app import Array, ArrayRecord, Message, RecordDict

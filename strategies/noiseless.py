@@ -15,7 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
+
+from pydantic import model_validator
 
 from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.mechanism import (
@@ -27,7 +29,20 @@ from fl_sim.strategies.mechanism import (
     UnreadSettings,
     gradients_or_steps,
 )
-from fl_sim.strategies.primitives.limits import require
+from fl_sim.strategies.privacy_config import PrivacyConfig
+
+
+class NoiselessConfig(PrivacyConfig):
+    """Refuse the keys of ``[privacy]`` that ``noiseless`` cannot read."""
+
+    enforces_bounds: ClassVar[bool] = False
+
+    @model_validator(mode="after")
+    def _nothing_is_clipped_or_noised(self) -> NoiselessConfig:
+        for name in ("clip_norm", "user_cap", "noise_multiplier"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"privacy.{name} is {getattr(self, name)}; allowed: nothing under {self.strategy}")
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +61,12 @@ class Noiseless(Mechanism):
         "user_cap": 1.0,
         "noise_multiplier": 0.0,
     }
-    enforces_bounds = False
+    Config = NoiselessConfig
     protects = "no user and no entity: nothing is clipped and no noise is added"
     headline = None
 
     strategy: str = "noiseless"
     local: LocalTrainingConfig = field(default_factory=LocalTrainingConfig, compare=False)
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> Self:
-        for name in ("clip_norm", "user_cap", "noise_multiplier"):
-            value = settings.privacy[name]
-            require(value is None, name, value, f"nothing under {settings.strategy}")
-        return super().from_settings(settings)
 
     @classmethod
     def own_fields(cls, settings: Settings) -> dict[str, Any]:

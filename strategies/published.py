@@ -23,9 +23,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from fl_sim.strategies.accounting import paper_model
 from fl_sim.strategies.accounting.accountant import RoundEvent
@@ -35,6 +36,50 @@ from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED, Estimator, Fl
 from fl_sim.strategies.client_rules import ClientRule, WeightedGradients, weights_of
 from fl_sim.strategies.mechanism import CorpusCounts, Description, Mechanism, Settings
 from fl_sim.strategies.primitives.limits import PrivacyError, require
+from fl_sim.strategies.privacy_config import PrivacyConfig
+
+WeightCap = Annotated[float | None, Field(gt=0, le=1e9)]
+
+
+class PublishedConfig(PrivacyConfig):
+    """Declare the keys of ``[privacy]`` that ``published`` reads."""
+
+    enforces_bounds: ClassVar[bool] = False
+
+    estimator: Literal["f_e", "f_e_plus"] | None = Field(
+        None,
+        description="train only on sentences with a sampled entity (`f_e`), or also on sampled sentences without an "
+        "entity (`f_e_plus`, the default)",
+    )
+    noise: NoiseScale | None = Field(
+        None,
+        description="noise of standard deviation σ, as in the paper (the default), or σ², as in its code, without a "
+        "guarantee",
+    )
+    user_weight_cap: WeightCap = Field(None, description="ŵ_u of w_u = min(n_u/ŵ_u, 1); default: weights of 1")
+    entity_weight_cap: WeightCap = Field(None, description="ŵ_e of w_e = min(n_e/ŵ_e, 1); default: weights of 1")
+    extended_weight_cap: WeightCap = Field(None, description="ŵ_s of w_s = min(|S|/ŵ_s, 1); default: weights of 1")
+    entity_weights: float | None = Field(
+        None,
+        gt=0,
+        le=1e12,
+        description="W_e, a public constant; default: with settings_from_corpus, the sum over the corpus",
+    )
+    extended_weights: float | None = Field(
+        None,
+        ge=0,
+        le=1e12,
+        description="W_s, a public constant; default: with settings_from_corpus, the sum over the corpus",
+    )
+
+    @model_validator(mode="after")
+    def _no_target_without_a_guarantee(self) -> PublishedConfig:
+        if self.noise == "as-coded" and self.target_epsilon is not None:
+            raise ValueError(
+                f"privacy.noise is as-coded and privacy.target_epsilon is {self.target_epsilon:g}; allowed: "
+                "as-stated, because noise σ² gives no guarantee that a target could mean"
+            )
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,20 +136,20 @@ class PublishedTerms:
             PrivacyError: no user has ŵ_u sentences, a value is out of range, or a sum would be computed from the corpus
                 without ``settings_from_corpus``.
         """
-        corpus, privacy = settings.corpus, settings.privacy
-        cap, from_corpus = privacy["user_weight_cap"], privacy["settings_from_corpus"]
+        corpus, privacy = settings.corpus, settings.privacy_as(PublishedConfig)
+        cap, from_corpus = privacy.user_weight_cap, privacy.settings_from_corpus
         _check_public_sums(privacy)
         _check_user_cap(cap, int(corpus.sentences_per_user.max()))
-        entities, extended = privacy["entity_weights"], privacy["extended_weights"]
+        entities, extended = privacy.entity_weights, privacy.extended_weights
         if entities is None:
-            entities = float(weights_of(corpus.sentences_per_entity, privacy["entity_weight_cap"]).sum())
+            entities = float(weights_of(corpus.sentences_per_entity, privacy.entity_weight_cap).sum())
         if extended is None and not from_corpus:
             extended = 0.0  # f_e does not read it
         elif extended is None:
-            extended = _sum_of_extended_weights(corpus, privacy["extended_weight_cap"])
+            extended = _sum_of_extended_weights(corpus, privacy.extended_weight_cap)
         return cls(
-            estimator=privacy["estimator"] or "f_e_plus",
-            noise=privacy["noise"] or "as-stated",
+            estimator=privacy.estimator or "f_e_plus",
+            noise=privacy.noise or "as-stated",
             user_weights=float(
                 settings.population if cap is None else weights_of(corpus.sentences_per_user, cap).sum()
             ),
@@ -113,8 +158,8 @@ class PublishedTerms:
             sentences=corpus.sentences if from_corpus else 1,
             sensitive_sentences=corpus.sentences - corpus.sentences_without_entity if from_corpus else 1,
             user_cap=cap,
-            entity_cap=privacy["entity_weight_cap"],
-            extended_cap=privacy["extended_weight_cap"],
+            entity_cap=privacy.entity_weight_cap,
+            extended_cap=privacy.extended_weight_cap,
         )
 
     @property
@@ -123,22 +168,21 @@ class PublishedTerms:
         return any(cap is not None for cap in (self.user_cap, self.entity_cap, self.extended_cap))
 
 
-def _check_public_sums(privacy: Mapping[str, Any]) -> None:
+def _check_public_sums(privacy: PublishedConfig) -> None:
     """Refuse sums of weights that would be read off the corpus: they scale noise and denominator."""
-    if privacy["settings_from_corpus"]:
+    if privacy.settings_from_corpus:
         return
-    needed = ["entity_weights"] + ["extended_weights"] * (privacy["estimator"] != "f_e")
+    needed = ["entity_weights"] + ["extended_weights"] * (privacy.estimator != "f_e")
     for name in needed:
-        if privacy[name] is None:
+        if getattr(privacy, name) is None:
             raise PrivacyError(
                 f"{name} is not given; allowed: a public constant, or settings_from_corpus = true, as the sum over "
                 "the corpus is private"
             )
-    if privacy["user_weight_cap"] is not None:
-        cap = privacy["user_weight_cap"]
+    if privacy.user_weight_cap is not None:
         raise PrivacyError(
-            f"user_weight_cap is {cap:g}; allowed: nothing, or settings_from_corpus = true, because the sum of the "
-            "users' weights is private"
+            f"user_weight_cap is {privacy.user_weight_cap:g}; allowed: nothing, or settings_from_corpus = true, "
+            "because the sum of the users' weights is private"
         )
 
 
@@ -173,14 +217,10 @@ class Published(Mechanism):
         "user_cap": 1.0,
         "noise_multiplier": 2.0,
     }
-    keys = (
-        *("estimator", "noise", "entity_weights", "extended_weights"),
-        *("user_weight_cap", "entity_weight_cap", "extended_weight_cap"),
-    )
+    Config = PublishedConfig
     fixed_at_one = ("user_cap",)
     needs_entities = True
     protects = "one user, and one entity as far as the figures below say; not what the paper claims"
-    enforces_bounds = False
     headline = AS_PUBLISHED
 
     strategy: str = "published"
@@ -194,16 +234,9 @@ class Published(Mechanism):
 
     @classmethod
     def own_fields(cls, settings: Settings) -> dict[str, Any]:
-        sums = (settings.privacy["entity_weights"], settings.privacy["extended_weights"])
-        return {"terms": PublishedTerms.of_corpus(settings), "sums_from_corpus": None in sums}
-
-    @classmethod
-    def check_settings(cls, privacy: Mapping[str, Any]) -> None:
-        if privacy["noise"] == "as-coded" and privacy["target_epsilon"] is not None:
-            raise PrivacyError(
-                f"noise is as-coded and privacy.target_epsilon is {privacy['target_epsilon']:g}; allowed: as-stated, "
-                "because noise σ² gives no guarantee that a target could mean"
-            )
+        privacy = settings.privacy_as(PublishedConfig)
+        from_corpus = privacy.entity_weights is None or privacy.extended_weights is None
+        return {"terms": PublishedTerms.of_corpus(settings), "sums_from_corpus": from_corpus}
 
     def client_rule(self, clip_norm: float) -> ClientRule:
         return WeightedGradients(

@@ -15,15 +15,17 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
-
 from fl_sim.plugins import Registry
 from fl_sim.strategies.mechanism import Mechanism, PrivacyPlan
+from fl_sim.strategies.privacy_config import PrivacyConfig
 
 
 def _is_strategy(part: Any) -> bool:
     is_strategy = isinstance(part, type) and issubclass(part, Mechanism) and not part.__abstractmethods__
-    return is_strategy and isinstance(part.Config, type) and issubclass(part.Config, BaseModel)
+    if not (is_strategy and isinstance(part.Config, type) and issubclass(part.Config, PrivacyConfig)):
+        return False
+    # Without @dataclass an attribute named like a key would keep its default whatever the configuration says.
+    return all(name in part.fields_of_own_keys() for name in part.Config.own_keys() if hasattr(part, name))
 
 
 STRATEGIES = Registry(
@@ -36,7 +38,8 @@ STRATEGIES = Registry(
         "noiseless": "fl_sim.strategies.noiseless:Noiseless",
     },
     check=_is_strategy,
-    interface="a subclass of fl_sim.strategies.mechanism.Mechanism with a client_rule, and a pydantic model as Config",
+    interface="a subclass of fl_sim.strategies.mechanism.Mechanism with a client_rule, and one of PrivacyConfig as "
+    "Config, with @dataclass if it has fields",
 )
 
 

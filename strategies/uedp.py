@@ -27,14 +27,49 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
+from pydantic import Field, model_validator
+
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients
 from fl_sim.strategies.mechanism import Mechanism, Settings
-from fl_sim.strategies.primitives.limits import PrivacyError, check_stability, require
+from fl_sim.strategies.primitives.limits import SMALLEST_STABILITY, check_stability, require
+from fl_sim.strategies.privacy_config import GaussianSumConfig
 
 GradientClipping = Literal["sentence", "automatic", "user"]
 STABILITY = 0.01
 """γ of automatic clipping by default, that of its authors."""
+
+
+class UserEntityConfig(GaussianSumConfig):
+    """Declare the keys of ``[privacy]`` that ``uedp`` reads."""
+
+    default_bounds: ClassVar[Mapping[str, int]] = {"entity_bound": 10, "user_sentences": 32}
+
+    clipping: GradientClipping | None = Field(
+        None,
+        description="clip every sentence's gradient to c and the user's sum to β (`sentence`, the default), likewise "
+        "after scaling every gradient to just below c (`automatic`), or the user's sum alone (`user`), which gives an "
+        "entity little protection",
+    )
+    clip_stability: float | None = Field(
+        None,
+        ge=SMALLEST_STABILITY,
+        le=1e6,
+        description=f"γ of automatic clipping, which makes c·g/(‖g‖ + γ) of a gradient g; default {STABILITY:g}",
+    )
+
+    @model_validator(mode="after")
+    def _automatic_clipping_compares_no_norm(self) -> UserEntityConfig:
+        if self.clipping != "automatic" and self.clip_stability is not None:
+            raise ValueError(
+                f"privacy.clip_stability is {self.clip_stability:g}; allowed: with privacy.clipping = automatic only"
+            )
+        if self.clipping == "automatic" and self.clip_quantile is not None:
+            raise ValueError(
+                f"privacy.clip_quantile is {self.clip_quantile:g} and privacy.clipping is automatic; allowed: one of "
+                "them, because automatic clipping compares no norm with c"
+            )
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +91,7 @@ class UserEntityDP(Mechanism):
         "user_cap": 2.0,
         "noise_multiplier": 4.0,
     }
-    keys = ("clipping", "clip_stability", "noise_cohort", "clip_quantile", "clip_learning_rate", "clip_count_noise")
-    default_bounds: ClassVar = {"entity_bound": 10, "user_sentences": 32}
+    Config = UserEntityConfig
     needs_entities = True
     protects = "one user and one entity at once: all the user's sentences, all sentences with the entity"
 
@@ -77,22 +111,10 @@ class UserEntityDP(Mechanism):
             check_stability("clip_stability", self.clip_stability)
 
     @classmethod
-    def check_settings(cls, privacy: Mapping[str, Any]) -> None:
-        stability, quantile = privacy.get("clip_stability"), privacy.get("clip_quantile")
-        if privacy.get("clipping") != "automatic" and stability is not None:
-            raise PrivacyError(f"clip_stability is {stability:g}; allowed: with privacy.clipping = automatic only")
-        if privacy.get("clipping") == "automatic" and quantile is not None:
-            raise PrivacyError(
-                f"clip_quantile is {quantile:g} and privacy.clipping is automatic; allowed: one of them, because "
-                "automatic clipping compares no norm with c"
-            )
-
-    @classmethod
     def own_fields(cls, settings: Settings) -> dict[str, Any]:
-        clipping, stability = settings.privacy["clipping"] or "sentence", settings.privacy.get("clip_stability")
-        if clipping == "automatic" and stability is None:
-            stability = STABILITY
-        return {"clipping": clipping, "clip_stability": stability}
+        privacy = settings.privacy_as(UserEntityConfig)
+        stability = STABILITY if privacy.clipping == "automatic" else None
+        return {"clipping": privacy.clipping or "sentence", "clip_stability": privacy.clip_stability or stability}
 
     @property
     def clips_sentences(self) -> bool:
@@ -118,10 +140,6 @@ class UserEntityDP(Mechanism):
             user_cap=self.user_cap,
             clipping="sentence" if self.clips_sentences else "user",
         )
-
-    def record(self) -> dict[str, Any]:
-        stability = {} if self.clip_stability is None else {"clip_stability": self.clip_stability}
-        return super().record() | {"clipping": self.clipping} | stability
 
     def clips_in_words(self) -> str:
         user = super().clips_in_words()

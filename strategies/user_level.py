@@ -20,12 +20,13 @@ array([1.03, 1.66])
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, model_validator
 
 from fl_sim.strategies.accounting import random_allocation
 from fl_sim.strategies.accounting.accountant import RoundEvent
@@ -39,7 +40,43 @@ from fl_sim.strategies.mechanism import (
     gradients_or_steps,
 )
 from fl_sim.strategies.primitives import sampling
-from fl_sim.strategies.primitives.limits import PrivacyError
+from fl_sim.strategies.primitives.limits import MOST_EPOCH_ROUNDS, PrivacyError
+from fl_sim.strategies.privacy_config import GaussianSumConfig, PrivacyConfig
+
+
+class UserLevelConfig(GaussianSumConfig):
+    """Declare the keys of ``[privacy]`` that ``user_level`` reads."""
+
+    sampling: Literal["poisson", "random_allocation"] = Field(
+        "poisson",
+        description="users are sampled independently in every round (`poisson`), or each takes part in one round of "
+        "every epoch, chosen uniformly (`random_allocation`), which gives a smaller ε",
+    )
+    epoch_rounds: int | None = Field(
+        None, ge=1, le=MOST_EPOCH_ROUNDS, description="t of random_allocation, the rounds of an epoch; q_u is 1/t"
+    )
+
+    @model_validator(mode="after")
+    def _epochs_are_those_of_random_allocation(self) -> UserLevelConfig:
+        if self.sampling == "poisson":
+            if self.epoch_rounds is not None:
+                raise ValueError(
+                    f"privacy.epoch_rounds is {self.epoch_rounds}; allowed: with sampling = random_allocation only"
+                )
+            return self
+        if self.epoch_rounds is None:
+            raise ValueError("privacy.epoch_rounds is missing; allowed: a number of rounds, with random_allocation")
+        if self.q_u is not None:
+            try:
+                random_allocation.check_epoch(self.epoch_rounds, self.q_u, "user_level")
+            except PrivacyError as error:
+                raise ValueError(f"privacy.{error}") from error
+        if self.secure_noise:
+            raise ValueError(
+                "privacy.secure_noise is true and privacy.sampling is random_allocation; allowed: sampling = poisson, "
+                "because a process that goes on after a crash would allocate its users afresh"
+            )
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +96,7 @@ class UserLevelDP(Mechanism):
         "user_cap": 1.0,
         "noise_multiplier": 1.0,
     }
-    keys = ("noise_cohort", "clip_quantile", "clip_learning_rate", "clip_count_noise", "sampling", "epoch_rounds")
+    Config = UserLevelConfig
     fixed_at_one = ("q_e", "q_s", "user_cap")
     protects = "one user: all of the user's sentences (entities only through the users who mention them)"
     headline = "epsilon_user"
@@ -74,30 +111,13 @@ class UserLevelDP(Mechanism):
             random_allocation.check_epoch(self.epoch_rounds, self.q_u, "user_level")
 
     @classmethod
-    def check_settings(cls, privacy: Mapping[str, Any]) -> None:
-        epoch_rounds = privacy.get("epoch_rounds")
-        if privacy.get("sampling") != "random_allocation":
-            if epoch_rounds is not None:
-                raise PrivacyError(f"epoch_rounds is {epoch_rounds}; allowed: with sampling = random_allocation only")
-            return
-        if epoch_rounds is None:
-            raise PrivacyError("epoch_rounds is missing; allowed: a number of rounds, with random_allocation")
-        if privacy.get("q_u") is not None:
-            random_allocation.check_epoch(epoch_rounds, privacy["q_u"], "user_level")
-        if privacy.get("secure_noise"):
-            raise PrivacyError(
-                "secure_noise is true and privacy.sampling is random_allocation; allowed: sampling = poisson, because "
-                "a process that goes on after a crash would allocate its users afresh"
-            )
-
-    @classmethod
-    def numbers(cls, privacy: Mapping[str, Any]) -> dict[str, Any]:
-        epoch_rounds = privacy.get("epoch_rounds")
+    def numbers(cls, privacy: PrivacyConfig) -> dict[str, float]:
+        epoch_rounds = privacy.epoch_rounds if isinstance(privacy, UserLevelConfig) else None
         return super().numbers(privacy) | ({} if epoch_rounds is None else {"q_u": 1 / epoch_rounds})
 
     @classmethod
     def own_fields(cls, settings: Settings) -> dict[str, Any]:
-        return {"local": settings.local, "epoch_rounds": settings.privacy.get("epoch_rounds")}
+        return super().own_fields(settings) | {"local": settings.local}
 
     @classmethod
     def unread(cls, strategy: str, local: LocalTrainingConfig) -> Iterator[UnreadSettings]:
@@ -119,6 +139,3 @@ class UserLevelDP(Mechanism):
         if self.epoch_rounds is None:
             return super().rates_in_words()
         return (f"each user in one of every {self.epoch_rounds} rounds (random allocation)",)
-
-    def record(self) -> dict[str, Any]:
-        return super().record() | ({} if self.epoch_rounds is None else {"epoch_rounds": self.epoch_rounds})

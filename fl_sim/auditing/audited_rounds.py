@@ -296,7 +296,7 @@ class OwnMechanism:
 def seam_of(event: RoundEvent, rounds: int, delta: float) -> Seam:
     """The real mechanism that ``event`` describes. The clip c is 1: nothing depends on its scale."""
     strategy = load_strategy(event.strategy)
-    own: dict[str, Any] = {"clipping": event.clipping} if "clipping" in strategy.keys else {}
+    own: dict[str, Any] = {"clipping": event.clipping} if "clipping" in strategy.fields_of_own_keys() else {}
     mechanism = strategy(
         strategy=event.strategy,
         population=1,

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.config import RunConfig
-from fl_sim.experiments.plan.guarantees import Guarantees, unit_names
+from fl_sim.experiments.plan.guarantees import EpsilonCurves
 from fl_sim.experiments.plan.run_plan import Planned
 from fl_sim.storage import model_files
 from fl_sim.storage.checkpoint import heads_of
@@ -158,6 +158,7 @@ class PrivacySpent:
         self._release = ReleaseRecord.of(planned.plan.mechanism, seed, planned.bounds.guarantee)
         self._planned = planned
         self._guarantees = planned.guarantees
+        self._units = planned.bounds.units(planned.plan.mechanism)
         # Secure noise needs fresh samples, too: ε of two releases of a round assumes two independent cohorts.
         self.sampling_seed = secrets.randbits(128) if seed is None else seed
 
@@ -181,7 +182,7 @@ class PrivacySpent:
             last = max(server_round, last - lost)
         if last + lost > planned.plan.rounds:
             longer = replace(planned.plan, rounds=last + lost)
-            self._guarantees = Guarantees.of(longer, planned.protected, planned.earlier)
+            self._guarantees = EpsilonCurves.of(longer, self._units, planned.earlier)
         return last
 
     def after(self, server_round: int) -> dict[str, float]:
@@ -200,10 +201,10 @@ class PrivacySpent:
         plan, earlier = self._planned.plan, self._planned.earlier
         total = self.total()
         unit = "any" if math.isfinite(total["epsilon_any"]) else "user"
-        rounds, units = int(total["releases"]), self._planned.protected.units(plan.mechanism)
+        rounds = int(total["releases"])
         if rounds == 0 or math.isinf(total[f"epsilon_{unit}"]):
             return {}
-        named = unit_names({metric: several for metric, several in units.items() if metric == f"epsilon_{unit}"})
+        named = self._units[f"epsilon_{unit}"]
 
         @functools.cache  # all rates ask for the same δ
         def epsilon_at(delta: float) -> float:
@@ -217,8 +218,8 @@ class PrivacySpent:
 
     def lineage(self) -> Lineage:
         """Return the lineage of the model after all releases of the ledger."""
-        units = self._planned.protected.units(self._planned.plan.mechanism)
-        return self._planned.earlier.lineage_with(self._ledger, unit_names(units))
+        units = {name: unit for several in self._units.values() for name, unit in several.items()}
+        return self._planned.earlier.lineage_with(self._ledger, units)
 
     def _figures(self, up_to: int) -> dict[str, float]:
         """Return the number of releases of the rounds 1 to ``up_to``, and every ε of them."""
@@ -229,7 +230,6 @@ class PrivacySpent:
             return {"releases": releases, **self._guarantees.after(releases)}
         plan, earlier = self._planned.plan, self._planned.earlier
         figures = self._guarantees.after(min(releases, plan.rounds))  # the claims among them
-        for metric, units in self._planned.protected.units(plan.mechanism).items():
-            named = unit_names({metric: units})
-            figures[metric] = max(earlier.epsilon_of(entries, name, unit, plan.delta) for name, unit in named.items())
+        for metric, units in self._units.items():
+            figures[metric] = max(earlier.epsilon_of(entries, name, unit, plan.delta) for name, unit in units.items())
         return {"releases": releases, **figures}

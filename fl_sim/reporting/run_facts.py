@@ -132,7 +132,7 @@ _STOPPED = {
 }
 _SETTINGS = (
     *("seed", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier"),
-    *("clipping", "clip_stability", "adaptive", "published"),
+    *("options", "adaptive", "published"),
 )
 _NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 _LIMITS = {

@@ -28,7 +28,7 @@ from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 from fl_sim.data_prep.store.encode import encode_split
 from fl_sim.experiments.cost import CLIPPING, seconds_per_sentence, threads_of, workers_of
-from fl_sim.experiments.plan.guarantees import EnforcedBounds, Protected
+from fl_sim.experiments.plan.guarantees import EnforcedBounds, target_of
 from fl_sim.experiments.run_inputs import build_model, held_out_split, task_of
 from fl_sim.search.planner import Goal, propose
 from fl_sim.search.settings_search import DESCRIPTION, PrivateRun, PublicText, Search, Tried, tune
@@ -203,16 +203,16 @@ def _rates(stated: RunConfig, corpus: Corpus, affordable: float) -> dict[str, An
     privacy = stated.privacy
     bounds = EnforcedBounds.of(privacy, corpus.ownership("train"), 0)
     users, target = privacy.population or 1, privacy.target_epsilon or TARGET
-    units = Protected(bounds.guarantee, {}, {}).planned_units(
-        privacy.target_unit, clips_sentences=True, population=users
-    )
+    _, units = target_of(bounds.guarantee, privacy.target_unit, clips_sentences=True, population=users)
     if not units:
         raise ConfigError(
             "privacy.target_epsilon is for any user with any entity, but no bound on entities is set; allowed: "
             "privacy.entity_bound, or privacy.target_unit = user"
         )
     sentences = round_down_to_grid(affordable) / ROUNDS * bounds.ownership.num_users / users
-    event = propose(bounds, units, Goal(target, privacy.target_unit, privacy.delta, sentences, ROUNDS)).best.event
+    event = propose(
+        bounds, tuple(units.values()), Goal(target, privacy.target_unit, privacy.delta, sentences, ROUNDS)
+    ).best.event
     return {f"privacy.{name}": getattr(event, name) for name in (*_PLANNED, "strategy")}
 
 

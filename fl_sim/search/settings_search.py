@@ -38,7 +38,7 @@ from fl_sim.config import ConfigError, RunConfig, merged, nested
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.guarantees import NOTHING_EARLIER, EnforcedBounds, Protected, guarantee_of
+from fl_sim.experiments.plan.guarantees import EnforcedBounds, Units, guarantee_of, target_of
 from fl_sim.experiments.plan.run_plan import noise_for_target, untuned_plan
 from fl_sim.experiments.run_inputs import declared_names, held_out_split
 from fl_sim.files import owner_only
@@ -50,6 +50,7 @@ from fl_sim.storage import environment
 from fl_sim.storage.run_folder import INTERRUPTED, RunFolder, replace_file
 from fl_sim.strategies.mechanism import Mechanism, PrivacyPlan
 from fl_sim.strategies.primitives import streams
+from fl_sim.strategies.privacy_config import GaussianSumConfig
 from fl_sim.strategies.registry import load_strategy
 
 _NOBODY = Ownership(np.zeros(1, np.int64), np.zeros(1, np.int64), np.empty(0, np.int32), num_entities=0)
@@ -88,7 +89,7 @@ class PrivateRun:
         if sentences is not None and not 0 < sentences < math.inf:
             raise ConfigError(f"--sentences is {sentences:g}; allowed: a finite number above 0")
         strategy = load_strategy(config.privacy.strategy)
-        if strategy.headline is not None and "noise_cohort" not in strategy.keys:
+        if strategy.headline is not None and not issubclass(strategy.Config, GaussianSumConfig):
             raise ConfigError(
                 f"privacy.strategy is {config.privacy.strategy}; allowed: uedp, user_level or noiseless, whose noise a "
                 "trial can rescale"
@@ -123,7 +124,7 @@ class PrivateRun:
         plan = untuned_plan(config, _NOBODY)
         key = plan.mechanism.user_cap, plan.rounds
         if key not in self._noise:
-            self._noise[key] = noise_for_target(plan, config.privacy, _protected(config), NOTHING_EARLIER)
+            self._noise[key] = noise_for_target(plan, config.privacy, _target_units(config, plan.mechanism))
         return self._noise[key]
 
 
@@ -255,20 +256,23 @@ def _check(config: RunConfig) -> None:
         raise ConfigError(
             "privacy.user_sentences is corpus; allowed: a number or unbounded, because tuning does not read the corpus"
         )
-    for name in ("noise_cohort", "epsilon_budget"):
-        if getattr(privacy, name) is not None:
-            raise ConfigError(f"privacy.{name} is {getattr(privacy, name):g}; allowed: nothing, in tuning")
+    cohort = privacy.noise_cohort if isinstance(privacy, GaussianSumConfig) else None
+    for name, value in (("noise_cohort", cohort), ("epsilon_budget", privacy.epsilon_budget)):
+        if value is not None:
+            raise ConfigError(f"privacy.{name} is {value:g}; allowed: nothing, in tuning")
 
 
-def _protected(config: RunConfig) -> Protected:
-    weighted = config.privacy.public_weights is not None
-    return Protected(guarantee_of(config.privacy, 0, weighted_names=weighted), {}, {})
+def _target_units(config: RunConfig, mechanism: Mechanism) -> Units:
+    """Return the units of the target, which rest on public bounds alone."""
+    guarantee = guarantee_of(config.privacy, 0, weighted_names=config.privacy.public_weights is not None)
+    clips, population = mechanism.clips_sentences, mechanism.population
+    return target_of(guarantee, config.privacy.target_unit, clips_sentences=clips, population=population)[1]
 
 
 def _epsilon(config: RunConfig, plan: PrivacyPlan) -> float:
     """Return ε of the configured noise, for the unit of a target."""
-    units = _protected(config).targets(config.privacy.target_unit, plan.mechanism)
-    curve = [plan.epsilon_curve(unit.adjacency, [plan.rounds], robust=unit.robust)[0] for unit in units]
+    units = _target_units(config, plan.mechanism)
+    curve = [plan.epsilon_curve(unit.adjacency, [plan.rounds], robust=unit.robust)[0] for unit in units.values()]
     epsilon = max(map(float, curve), default=math.inf)
     if math.isinf(epsilon):
         raise ConfigError(

@@ -36,8 +36,8 @@ from fl_sim.clients.selection import Selection, WeightedSelection
 from fl_sim.clients.tasks import Classification, Task
 from fl_sim.clients.training import bounded_sum
 from fl_sim.data_prep.store.encode import EncodedSplit
-from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps, WeightedGradients
+from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from tests.clients.pretended_device import ROUNDED_PRODUCTS, pretended_device
 
 COUNTS = [3, 7, 1]

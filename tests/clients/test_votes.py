@@ -17,10 +17,10 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.selection import Selection
 from fl_sim.clients.training import _sentence_votes, bounded_sum
 from fl_sim.data_prep.store.encode import EncodedSplit
-from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps
 from fl_sim.strategies.messages import TrainReply
 from fl_sim.strategies.primitives import streams
+from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 
 COUNTS = [3, 7, 1]
 ADAPTIVE = AdaptiveClip(quantile=0.3, learning_rate=0.2, count_noise=1.5)

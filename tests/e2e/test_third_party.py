@@ -65,7 +65,7 @@ def test_every_part_of_another_package_works_by_its_name(installed: Path, tmp_pa
 
     settings = ["observers=example-observer", "model.name=example-model", "model.max_tokens=16"]
     sentences = len(CHAT.splitlines()) // len(PEOPLE)
-    settings += ["privacy.strategy=example-strategy", "privacy.options.margin=1.5"]
+    settings += ["privacy.strategy=example-strategy", "privacy.margin=1.5"]
     settings += [f"privacy.user_sentences={sentences}"]
     words = ["--corpus", "corpus", "--rounds", "2", "--engine", "inline", "--out", "run", "--delta", "1e-5"]
     words += [word for setting in settings for word in ("--set", setting)]

@@ -84,7 +84,8 @@ def test_the_page(capsys: Capture) -> None:
     run = RunFolder.open("run")
     assert (run.metrics()["failed_nodes"].iloc[1:] == 0).all()
     assert run.config["plan"]["strategy"] == NAME
-    assert run.config["plan"]["options"] == run.config["run"]["privacy"]["options"] == {"spread": 2.0}
+    assert run.config["plan"]["options"] == {"spread": 2.0}
+    assert run.config["run"]["privacy"]["spread"] == 2.0
     assert run.config["strategy_origin"].keys() == {"path", "module_sha256"}
     text = report_text(read_facts(run))
     assert "Protects    one user: all of the user's sentences" in text
@@ -107,7 +108,7 @@ def test_the_bound_holds_and_the_option_is_read(folder: Path) -> None:
     plain += ["--set", "privacy.q_u=1", "--z", "0.05"]
     norms = {}
     for spread in ("0.01", "100"):
-        assert train(*plain, "--set", f"privacy.options.spread={spread}", out=spread) == 0
+        assert train(*plain, "--set", f"privacy.spread={spread}", out=spread) == 0
         norms[spread] = float(RunFolder.open(spread).metrics()["update_norm"].iloc[-1])
     assert 0 < norms["0.01"] <= 0.01 * 0.5 * 1.001
     assert norms["0.01"] < norms["100"] <= 0.5 * 1.001
@@ -187,6 +188,7 @@ BAD = """
 from dataclasses import dataclass
 from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.mechanism import Mechanism
+from fl_sim.strategies.privacy_config import PrivacyConfig
 class NoRule(Mechanism):
     pass
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +198,11 @@ class NoNodes(Mechanism):
     def client_rule(self, clip_norm): return Unregistered(**self.bounds(clip_norm))
 class BadConfig(NoNodes):
     Config = dict
+class OneKey(PrivacyConfig):
+    spread: float = 4.0
+class NoDataclass(NoNodes):
+    Config = OneKey
+    spread: float = 4.0
 def local():
     @dataclass(frozen=True, kw_only=True)
     class Hidden(ClientRule):
@@ -219,7 +226,8 @@ number = 3
         ("bad:Missing", r"'bad:Missing' cannot be imported \(module 'bad' has no attribute 'Missing'\)"),
         ("bad:number", "'bad:number' is 3; allowed: a subclass of fl_sim.strategies.mechanism.Mechanism"),
         ("bad:NoRule", "'bad:NoRule' is .*; allowed: a subclass of .* with a client_rule"),
-        ("bad:BadConfig", "'bad:BadConfig' is .*; allowed: .* a pydantic model as Config"),
+        ("bad:BadConfig", "'bad:BadConfig' is .*; allowed: .* one of PrivacyConfig as Config"),
+        ("bad:NoDataclass", "'bad:NoDataclass' is .*; allowed: .* with @dataclass if it has fields"),
         ("bad:NoNodes", "is bad:NoNodes, but its client rule is a Unregistered; allowed: one registered with add_"),
         ("bad:NoPath", "is bad:NoPath, but its client rule is malformed or unknown"),
         ("bad:NoJson", "is bad:NoJson, but its client rule Holds cannot be sent"),
@@ -250,22 +258,16 @@ def test_a_name_that_is_taken_twice_is_refused(folder: Path, capsys: Capture, mo
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("keys", "message"),
     [
-        ({"spread": -1.0}, r"^privacy\.options\.spread is -1\.0; allowed: a number above 0$"),
-        ({"spread": "wide"}, r"^privacy\.options\.spread is 'wide'; allowed: a number above 0$"),
-        ({"width": 2}, r"^privacy\.options\.width is 2; allowed: privacy\.options\.spread$"),
+        ({"spread": -1.0}, r"^privacy\.spread is -1\.0; allowed: a number above 0$"),
+        ({"spread": "wide"}, r"^privacy\.spread is 'wide'; allowed: a number above 0$"),
+        ({"width": 2}, r"^'privacy\.width' is not a configuration key; .*known in privacy: strategy, .*, spread$"),
     ],
 )
-def test_impossible_options_are_refused(options: dict, message: str) -> None:
+def test_impossible_own_keys_are_refused(keys: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        RunConfig.from_mapping({"privacy": {"strategy": NAME, "options": options}})
-
-
-def test_strategies_that_ship_have_no_options() -> None:
-    with pytest.raises(ConfigError, match=r"^privacy\.options\.spread is 2; allowed: nothing under uedp$"):
-        RunConfig.from_mapping({"privacy.options.spread": 2})
-    assert "options" not in RunConfig().model_dump()["privacy"]
+        RunConfig.from_mapping({"privacy": {"strategy": NAME, **keys}})
 
 
 @pytest.mark.parametrize(("key", "value"), [("q_e", 0.5), ("q_s", 0.5), ("user_cap", 2.0)])

@@ -13,12 +13,12 @@ from flwr.clientapp import ClientApp
 from scipy import stats
 
 from fl_sim.engines.engine import InlineGrid, _identity
-from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts, partition_users
 from fl_sim.strategies.client_rules import ClippedGradients
 from fl_sim.strategies.messages import MessageError, TrainReply, TrainRequest, runs_of, vector_to_arrays
 from fl_sim.strategies.postprocessing import IterateAverage, ServerOptimizerConfig, build_optimizer
 from fl_sim.strategies.primitives import sampling
+from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from tests.strategies.federation import PLAIN_SGD, ones, plan, run_rounds, user_ids, zeros
 
 

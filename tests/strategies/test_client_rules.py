@@ -9,9 +9,9 @@ import pytest
 
 from fl_sim.clients.training import check_client_rule
 from fl_sim.strategies.accounting.adjacency import PrivacyError
-from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps, WeightedGradients
 from fl_sim.strategies.messages import rule_from_json, rule_to_json
+from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 
 VOTE = AdaptiveClip(quantile=0.3, learning_rate=0.2, count_noise=1.5).vote
 RULES = [

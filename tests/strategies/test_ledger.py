@@ -28,7 +28,6 @@ from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.accounting.losses import composition
 from fl_sim.strategies.accounting.losses.privacy_loss import GaussianMixturePair
 from fl_sim.strategies.accounting.random_allocation import EpochEvent
-from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.ledger import (
     HEAD_FILE,
     LEDGER_FILE,
@@ -44,6 +43,7 @@ from fl_sim.strategies.ledger import (
     together,
 )
 from fl_sim.strategies.messages import TrainReply, TrainRequest
+from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.published import PublishedTerms
 from tests.strategies.accounting.oracles import displacing_epsilon
 from tests.strategies.federation import plan, run_rounds, zeros

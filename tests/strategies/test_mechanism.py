@@ -12,8 +12,8 @@ from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.paper_model import curve_as_published, epsilon_as_published, proven_event
-from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.mechanism import PrivacyPlan
+from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.published import Published, PublishedTerms
 from fl_sim.strategies.registry import plan_from_record
 from tests.strategies.federation import plan
@@ -181,10 +181,8 @@ def test_random_allocation_puts_every_user_into_one_round_of_each_epoch() -> Non
     ("changes", "message"),
     [
         ({"clipping": "both"}, "clipping is both"),
-        ({"strategy": "user_level", "clipping": "user"}, "clipping is user; allowed: sentence under user_level"),
         ({"strategy": "noiseless", "adaptive": ADAPTIVE}, "adaptive is .* allowed: nothing under noiseless"),
         ({"strategy": "published"}, "published is None"),
-        ({"published": TERMS}, "published is .* allowed: nothing under uedp"),
         ({"strategy": "published", "published": TERMS, "user_cap": 2.0}, "user_cap is 2.0; allowed: 1 under published"),
         ({"strategy": "published", "published": TERMS, "adaptive": ADAPTIVE}, "allowed: nothing under published"),
         ({"noise_multiplier": 0.0}, "noise_multiplier is 0.0"),
@@ -193,6 +191,13 @@ def test_random_allocation_puts_every_user_into_one_round_of_each_epoch() -> Non
 def test_impossible_mechanisms_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(PrivacyError, match=message):
         plan(**changes)
+
+
+@pytest.mark.parametrize("options", [{"clipping": "user"}, {"terms": None}])
+def test_a_record_has_no_settings_of_another_strategy(options: dict) -> None:
+    values = plan(strategy="user_level").record()
+    with pytest.raises(TypeError, match=next(iter(options))):
+        plan_from_record(values | {"options": options})
 
 
 @pytest.mark.parametrize(

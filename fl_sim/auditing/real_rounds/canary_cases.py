@@ -22,9 +22,9 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
-from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.mechanism import LocalTrainingConfig, Mechanism, PrivacyPlan
 from fl_sim.strategies.primitives import streams
+from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.registry import load_strategy
 
 BYSTANDERS = 30

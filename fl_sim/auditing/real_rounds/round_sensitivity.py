@@ -38,11 +38,11 @@ from fl_sim.clients.selection import Selection
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.aggregation import BoundedSumStrategy
 from fl_sim.strategies.mechanism import LocalTrainingConfig, Mechanism, PrivacyPlan
 from fl_sim.strategies.messages import TrainReply
 from fl_sim.strategies.primitives import streams
+from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.primitives.sampling import round_seed, sampled_entities
 
 Ints = NDArray[np.int64]

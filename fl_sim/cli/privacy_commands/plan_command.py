@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fl_sim.formats import aligned, format_delta, format_epsilon, nonzero, round_down, round_up
 
 if TYPE_CHECKING:
     from fl_sim.config import PrivacyConfig
-    from fl_sim.experiments.plan.guarantees import Protected
+    from fl_sim.experiments.plan.guarantees import EnforcedBounds
     from fl_sim.search.planner import Goal, Proposal, Settings
     from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 
@@ -58,13 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--public", action="store_true", help="the corpus is public text, so that its sizes may set what is released"
     )
-    parser.add_argument(
-        "--perplexity",
-        type=float,
-        metavar="L",
-        help="held-out perplexity per token to reach: print how many users it needs, and what this plan reaches, by a "
-        "law fitted on irc",
-    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
@@ -73,29 +66,24 @@ def run(args: argparse.Namespace) -> int:
     """Print the proposal; return the exit code 0."""
     from fl_sim.cli.progress_bar import counting, say
     from fl_sim.data_prep.store.corpus import Corpus
-    from fl_sim.experiments.plan.guarantees import EnforcedBounds, Protected
-    from fl_sim.search.planner import IRC_LAW, START, Goal, propose
+    from fl_sim.experiments.plan.guarantees import EnforcedBounds
+    from fl_sim.search.planner import Goal, propose
     from fl_sim.storage.run_folder import encode
 
     start = time.monotonic()
     goal = Goal(args.target_epsilon, args.target_unit, args.delta, args.sentences_per_round, args.rounds)
-    if args.perplexity is not None:
-        IRC_LAW.ratio_for(args.perplexity, START)  # refuses an impossible one before the search
     privacy = _privacy(args)
     corpus = Corpus.open(args.corpus, verify=True)
     say(f"enforcing the bounds on users and entities of {args.corpus}", args.quiet)
-    bounds = EnforcedBounds.of(privacy, corpus.ownership(args.split), seed=0)
-    protected = Protected.of(bounds, settings_from_corpus=True)
-    units = protected.planned_units(goal.unit, clips_sentences=True, population=bounds.ownership.num_users)
+    bounds = replace(EnforcedBounds.of(privacy, corpus.ownership(args.split), seed=0), settings_from_corpus=True)
+    _, named = bounds.target(goal.unit, clips_sentences=True, population=bounds.ownership.num_users)
+    units = tuple(named.values())
     say(f"looking for the best signal-to-noise ratio at ε {goal.target_epsilon:g}", args.quiet)
     with counting("settings tried", args.quiet) as show:
         proposal = propose(bounds, units, goal, observe=show)
     say("computing ε of what is proposed, and of its alternatives", args.quiet)
-    report = {"corpus": corpus.manifest.name, "split": args.split} | _asked(goal, protected) | bounds.record()
-    report |= _proposed(proposal, goal, protected, units) | {"command": _command(args, goal, proposal.best)}
-    if args.perplexity is not None:
-        users = bounds.ownership.num_users
-        report["users_law"] = _by_the_law(args.perplexity, proposal.best, users, proposal.best.rounds)
+    report = {"corpus": corpus.manifest.name, "split": args.split} | _asked(goal) | bounds.record()
+    report |= _proposed(proposal, goal, bounds, units) | {"command": _command(args, goal, proposal.best)}
     report |= {"seconds": round(time.monotonic() - start, 1), "note": _PUBLIC if args.public else _PRIVATE}
     if args.json:
         print(json.dumps(encode(report), ensure_ascii=False, allow_nan=False))
@@ -116,49 +104,19 @@ def _privacy(args: argparse.Namespace) -> PrivacyConfig:
     return RunConfig.from_mapping(values | {"privacy.settings_from_corpus": not args.public}).privacy
 
 
-def _asked(goal: Goal, protected: Protected) -> dict[str, Any]:
+def _asked(goal: Goal) -> dict[str, Any]:
     return {
         "target_epsilon": goal.target_epsilon,
         "target_unit": goal.unit,
         "delta": goal.delta,
         "sentences_per_round": goal.sentences_per_round,
         "rounds": goal.rounds,
-        **protected.record(),
     }
 
 
-def _by_the_law(perplexity: float, best: Settings, users: int, rounds: int) -> dict[str, Any]:
-    """Return what the plan is expected to reach, and the users that a perplexity needs at the same rates and bounds.
-
-    Raises:
-        ConfigError: the perplexity is not above 0 and below that of the start.
-    """
-    from fl_sim.search.planner import IRC_LAW as LAW
-    from fl_sim.search.planner import ORIGIN, START
-
-    ratio, factor = best.signal_to_noise, math.exp(2 * LAW.error)
-    per_user = users / ratio
-    needed = LAW.ratio_for(perplexity, START)
-    easier, harder = (LAW.ratio_for(min(perplexity * f, START * (1 - 1e-9)), START) for f in (factor, 1 / factor))
-    return {
-        "perplexity": perplexity,
-        "users": per_user * needed,
-        "users_interval": [per_user * easier, per_user * harder],
-        "users_within_the_points": LAW.covers(needed, rounds),
-        "sentences_per_round": best.sentences * needed / ratio,
-        "expected_perplexity": LAW.perplexity(ratio, START),
-        "expected_interval": list(LAW.interval(ratio, START)),
-        "expected_within_the_points": LAW.covers(ratio, rounds),
-        "planned_users": users,
-        "start": START,
-        "error": LAW.error,
-        "fitted_on": ORIGIN,
-    }
-
-
-def _proposed(proposal: Proposal, goal: Goal, protected: Protected, units: Sequence[ProtectedUnit]) -> dict[str, Any]:
+def _proposed(proposal: Proposal, goal: Goal, bounds: EnforcedBounds, units: Sequence[ProtectedUnit]) -> dict[str, Any]:
     def described(settings: Settings) -> dict[str, Any]:
-        return _described(settings, goal, protected, units)
+        return _described(settings, goal, bounds, units)
 
     return {
         "proposal": described(proposal.best),
@@ -169,13 +127,15 @@ def _proposed(proposal: Proposal, goal: Goal, protected: Protected, units: Seque
     }
 
 
-def _described(settings: Settings, goal: Goal, protected: Protected, units: Sequence[ProtectedUnit]) -> dict[str, Any]:
+def _described(
+    settings: Settings, goal: Goal, bounds: EnforcedBounds, units: Sequence[ProtectedUnit]
+) -> dict[str, Any]:
     """Return settings, their cost and their ε as plain values."""
     from fl_sim.search.planner import epsilon_of_units
     from fl_sim.strategies.accounting.accountant import epsilon
     from fl_sim.strategies.accounting.adjacency import Adjacency
 
-    event, rounds = settings.event, settings.rounds
+    event, rounds, user = settings.event, settings.rounds, bounds.guarantee.user
     report: dict[str, Any] = {
         "q_u": event.q_u,
         "q_e": event.q_e,
@@ -187,10 +147,10 @@ def _described(settings: Settings, goal: Goal, protected: Protected, units: Sequ
         "signal": settings.signal,
         "signal_to_noise": settings.signal_to_noise,
         "epsilon_target": epsilon_of_units(event, units, rounds, goal.delta),
-        "epsilon_user": epsilon(event, Adjacency(protected.user_sentences), rounds, goal.delta),
+        "epsilon_user": epsilon(event, user, rounds, goal.delta),
     }
     for name in _CONTRIBUTION_QUANTILES:
-        adjacency = Adjacency(protected.user_sentences, protected.entity_bounds[name])
+        adjacency = Adjacency(user.user_sentences, bounds.entity_bounds[name])
         report[f"epsilon_user_entity_{name}"] = epsilon(event, adjacency, rounds, goal.delta)
         report[f"epsilon_user_entity_robust_{name}"] = epsilon(event.robust(), adjacency, rounds, goal.delta)
     return report
@@ -228,33 +188,8 @@ def _text(report: dict[str, Any]) -> str:
         lines += ["", f"Sampling users instead of sentences learns {less} times less at the same ε and compute."]
     else:
         lines += ["", "Sampling users instead of sentences cannot meet the target."]
-    if "users_law" in report:
-        lines += ["", *_law_in_words(report["users_law"])]
     lines += [f"Run it: {report['command']}", "", report["note"]]
     return "\n".join(lines)
-
-
-def _law_in_words(law: dict[str, Any]) -> list[str]:
-    """Return the lines about the law of users."""
-    beyond = " (beyond the points of the law)"
-    low, high = law["expected_interval"]
-    lines = [
-        f"With {law['planned_users']:,} users the law expects a perplexity per token of "
-        f"{law['expected_perplexity']:.0f} ({low:.0f} to {high:.0f}), from {law['start']:.0f} at the start"
-        f"{'' if law['expected_within_the_points'] else beyond}."
-    ]
-    if math.isinf(law["users"]):
-        lines.append(f"No number of users is expected to reach {law['perplexity']:g} in this way.")
-    else:
-        few, many = law["users_interval"]
-        at_most = f"to {many:,.0f}" if math.isfinite(many) else "or more, without a bound"
-        lines.append(
-            f"A perplexity of {law['perplexity']:g} needs about {law['users']:,.0f} users ({few:,.0f} {at_most}) like "
-            f"these, at the same ε, rates and bounds, with {law['sentences_per_round']:,.0f} sentences a round"
-            f"{'' if law['users_within_the_points'] else beyond}."
-        )
-    lines.append(f"The law is a forecast, no guarantee, fitted on {law['fitted_on']}; error {law['error']:.1%}.")
-    return lines
 
 
 def _tables(report: dict[str, Any]) -> list[str]:

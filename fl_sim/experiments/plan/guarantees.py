@@ -26,13 +26,14 @@ limited, in an order that no one else's sentences change the distribution of.
 >>> plan = PrivacyPlan(mechanism=mechanism, rounds=2, delta=1e-5)
 >>> ownership = Ownership(np.arange(0, 9, 4), np.arange(9), np.zeros(8, dtype=np.int32), num_entities=1)
 >>> bounds = EnforcedBounds.of(RunConfig().privacy, ownership, seed=0)
->>> epsilon = Guarantees.of(plan, Protected.of(bounds)).after(2)
+>>> epsilon = EpsilonCurves.of(plan, bounds.units(mechanism)).after(2)
 >>> 0 < epsilon["epsilon_user"] < epsilon["epsilon_any"]
 True
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -42,7 +43,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fl_sim.config import PrivacyConfig
 from fl_sim.data_prep.public_names import mention_share
 from fl_sim.data_prep.store.contribution_limits import (
     ContributionLimits,
@@ -57,7 +57,13 @@ from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
 from fl_sim.strategies.accounting.losses.composition import SHORT_CURVE
 from fl_sim.strategies.mechanism import Mechanism, PrivacyPlan
 from fl_sim.strategies.primitives import streams
-from fl_sim.strategies.registry import load_strategy
+from fl_sim.strategies.privacy_config import PrivacyConfig
+
+CONTRIBUTION_QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
+"""The shares of entities whose contributions a report shows an ε for."""
+
+Units = Mapping[str, ProtectedUnit]
+"""The protected units of a metric, each by a name of its own; the largest ε of them counts."""
 
 _PUBLIC_ORDER = 0  # the seed of the order in which sentences are kept, where that order is public
 
@@ -71,7 +77,7 @@ def guarantee_of(privacy: PrivacyConfig, largest_user: int, *, weighted_names: b
         weighted_names: whether entities have public weights.
     """
     public = privacy.mention_graph == "public"
-    defaults = load_strategy(privacy.strategy).default_bounds if public else {}
+    defaults = privacy.default_bounds if public else {}
     bounds: dict[str, int | None] = {}
     for name in ("entity_bound", "user_sentences"):
         value = getattr(privacy, name)
@@ -113,6 +119,7 @@ class EnforcedBounds:
         names: the entities that are declared public, and public weights.
         order_seed: the seed of the order in which sentences are kept.
         share_of_public_names: the share of the split's mentions that are of entities declared public.
+        settings_from_corpus: whether a target may rest on what the corpus's entities contribute, which no ε covers.
     """
 
     guarantee: Guarantee
@@ -120,6 +127,7 @@ class EnforcedBounds:
     weights: Weights
     names: DeclaredNames
     share_of_public_names: float
+    settings_from_corpus: bool
     order_seed: int = _PUBLIC_ORDER
 
     @classmethod
@@ -154,7 +162,7 @@ class EnforcedBounds:
             owners = np.repeat(np.arange(protected.num_sentences), protected.entities_per_sentence)
             np.minimum.at(weights, owners, names.weights[protected.entity_ids])
         share = mention_share(ownership, np.array(names.public, dtype=np.int64))
-        return cls(guarantee, protected, weights, names, share, order_seed)
+        return cls(guarantee, protected, weights, names, share, privacy.settings_from_corpus, order_seed)
 
     @property
     def enforces(self) -> bool:
@@ -182,8 +190,52 @@ class EnforcedBounds:
         sums = np.ceil(sums if most is None else np.minimum(sums, most)).astype(np.int64)
         return EntityContributions(contributions.users, sums, contributions.max_per_user)
 
+    @functools.cached_property
+    def entity_bounds(self) -> Mapping[str, ContributionBound]:
+        """Return what the corpus's entities contribute under the bounds at each of :data:`CONTRIBUTION_QUANTILES`.
+
+        It is read off the corpus, and so for its owner alone.
+        """
+        contributions, weighted = self.contributions(), self.guarantee.weighted
+        if not len(contributions.users):
+            return dict.fromkeys(CONTRIBUTION_QUANTILES, NO_ENTITY)
+        return {
+            name: ContributionBound(*contributions.quantile(quantile), weighted=weighted)
+            for name, quantile in CONTRIBUTION_QUANTILES.items()
+        }
+
+    @functools.cached_property
+    def coverage(self) -> Mapping[str, float]:
+        """Return the share of the corpus's entities within each of :attr:`entity_bounds`; 1 without entities."""
+        entities = self.contributions()
+        if not len(entities.users):
+            return dict.fromkeys(CONTRIBUTION_QUANTILES, 1.0)
+        shares = {}
+        for name, quantile in CONTRIBUTION_QUANTILES.items():
+            users, per_user, sentences = entities.quantile(quantile)
+            within = (entities.users <= users) & (entities.max_per_user <= per_user) & (entities.sentences <= sentences)
+            shares[name] = float(np.mean(within))
+        return shares
+
+    def target(self, unit: str, *, clips_sentences: bool, population: int) -> tuple[str, Units]:
+        """Return the metric that a target or budget limits, and its units as :func:`target_of`.
+
+        Without a public bound they are those of the corpus's 95th percentile if :attr:`settings_from_corpus` allows it.
+        """
+        metric, units = target_of(self.guarantee, unit, clips_sentences=clips_sentences, population=population)
+        if not units:
+            metric = "epsilon_user_entity_p95"
+            if self.settings_from_corpus:
+                adjacency = self.guarantee.with_entity(self.entity_bounds["p95"])
+                units = named_units(metric, (ProtectedUnit(adjacency, robust=False),))
+        return metric, units
+
+    def units(self, mechanism: Mechanism) -> dict[str, Units]:
+        """Return the units of every metric of a run with a mechanism; the headline first."""
+        return units_of(self.guarantee, self.entity_bounds, mechanism)
+
     def record(self, labels: npt.NDArray[np.object_] | None = None) -> dict[str, Any]:
-        """Return what the bounds kept, for the result of the run; it is read off the corpus, for its owner.
+        """Return what the bounds kept and what entities contribute, for the result; read off the corpus, for its owner.
 
         Args:
             labels: the kinds of every entity, lists of text (E,); None leaves out the shares by kind.
@@ -198,6 +250,9 @@ class EnforcedBounds:
             kept["mentions_by_kind"] = _by_kind(labels, self.ownership.entity_ids, mentions > 0)
         most = int(self.ownership.entity_contributions().sentences.max(initial=0))
         return {
+            "user_sentences": self.guarantee.user.user_sentences,
+            "reach": {name: asdict(entity_bound) for name, entity_bound in self.entity_bounds.items()},
+            "reach_coverage": dict(self.coverage),
             "guarantee": self.guarantee.record(),
             "kept": kept,
             "most_mentions": most,
@@ -237,8 +292,6 @@ def _by_kind(
     return {kind: after / before for kind, (before, after) in sorted(sums.items()) if before}
 
 
-CONTRIBUTION_QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
-
 # ε is computed for at most this many numbers of rounds; between two of them the later, larger ε holds.
 _MOST_COUNTS = 2000
 
@@ -246,96 +299,57 @@ NOTHING_EARLIER = Earlier()
 """The lineage of a public initial model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Protected:
-    """Whom the reported ε protect.
+def target_of(guarantee: Guarantee, unit: str, *, clips_sentences: bool, population: int) -> tuple[str, Units]:
+    """Return the metric that a target or budget limits, and its units; none if no public bound supports it.
 
-    Attributes:
-        guarantee: the public bounds, on which the headline rests.
-        entity_bounds: what the corpus's entities contribute under the bounds at the median, the 95th percentile and the
-            maximum; read off the corpus and so for its owner alone.
-        coverage: share of the corpus's entities within each of ``entity_bounds``.
-        settings_from_corpus: whether targets may rest on ``entity_bounds``, which no ε covers.
+    Args:
+        guarantee: the public bounds.
+        unit: ``user``, or ``user_entity`` for any user with any entity.
+        clips_sentences: whether a sentence moves the sum by at most its clip.
+        population: N.
     """
+    if unit == "user":
+        return "epsilon_user", named_units("epsilon_user", (ProtectedUnit(guarantee.user, robust=False),))
+    metric = "epsilon_any" if guarantee.covers_any_entity else "epsilon_stated"
+    return metric, named_units(metric, guarantee.units(clips_sentences=clips_sentences, population=population))
 
-    guarantee: Guarantee
-    entity_bounds: Mapping[str, ContributionBound]
-    coverage: Mapping[str, float]
-    settings_from_corpus: bool = False
 
-    @classmethod
-    def of(cls, enforced: EnforcedBounds, *, settings_from_corpus: bool = False) -> Protected:
-        """Return whom a run on a corpus protects."""
-        contributions = enforced.contributions()
-        bounds = dict.fromkeys(CONTRIBUTION_QUANTILES, NO_ENTITY)
-        coverage = dict.fromkeys(CONTRIBUTION_QUANTILES, 1.0)
-        for name, quantile in CONTRIBUTION_QUANTILES.items() if len(contributions.users) else ():
-            users, per_user, sentences = contributions.quantile(quantile)
-            weighted = enforced.guarantee.weighted
-            bounds[name] = ContributionBound(users, per_user, sentences, weighted=weighted)
-            within = (contributions.users <= users) & (contributions.max_per_user <= per_user)
-            coverage[name] = float(np.mean(within & (contributions.sentences <= sentences)))
-        return cls(enforced.guarantee, bounds, coverage, settings_from_corpus)
+def units_of(
+    guarantee: Guarantee, entity_bounds: Mapping[str, ContributionBound], mechanism: Mechanism
+) -> dict[str, Units]:
+    """Return the units of every metric of a run; the headline first, and only if a bound supports it.
 
-    @property
-    def user_sentences(self) -> float:
-        """Return n', the bound on the protected user's sentences; ``inf`` for no bound."""
-        return self.guarantee.user.user_sentences
+    Args:
+        guarantee: the public bounds.
+        entity_bounds: what the corpus's entities contribute, by quantile.
+        mechanism: of the run.
+    """
+    kind = "any" if guarantee.covers_any_entity else "stated"
+    units: dict[str, tuple[ProtectedUnit, ...]] = {}
+    event = mechanism.event()
+    if event is not None:
+        clips, population = event.clips_sentences, mechanism.population
+        units[f"epsilon_{kind}"] = guarantee.units(clips_sentences=clips, population=population)
+        robust = guarantee.units(clips_sentences=clips, population=population, missed=True)
+        units[f"epsilon_{kind}_robust"] = robust
+    units["epsilon_user"] = (ProtectedUnit(guarantee.user, robust=False),)
+    units["epsilon_user_unbounded"] = (ProtectedUnit(Adjacency(), robust=False),)
+    for name, entity_bound in entity_bounds.items():
+        adjacency = guarantee.with_entity(entity_bound)
+        units[f"epsilon_user_entity_{name}"] = (ProtectedUnit(adjacency, robust=False),)
+        units[f"epsilon_user_entity_robust_{name}"] = (ProtectedUnit(adjacency, robust=True),)
+    return {metric: named_units(metric, several) for metric, several in units.items() if several}
 
-    def targets(self, unit: str, mechanism: Mechanism) -> tuple[ProtectedUnit, ...]:
-        """Return the units of a target or budget, of which the largest ε counts; none if no bound is set.
 
-        Args:
-            unit: ``user``, or ``user_entity`` for any user with any entity.
-            mechanism: of the run.
-        """
-        event = mechanism.event()
-        clips_sentences = event is not None and event.clips_sentences
-        return self.planned_units(unit, clips_sentences=clips_sentences, population=mechanism.population)
-
-    def planned_units(self, unit: str, *, clips_sentences: bool, population: int) -> tuple[ProtectedUnit, ...]:
-        """Return the units of a target as :meth:`targets`, before there is a mechanism."""
-        if unit == "user":
-            return (ProtectedUnit(self.guarantee.user, robust=False),)
-        units = self.guarantee.units(clips_sentences=clips_sentences, population=population)
-        if units or not self.settings_from_corpus:
-            return units
-        return (ProtectedUnit(self.guarantee.with_entity(self.entity_bounds["p95"]), robust=False),)
-
-    def target_name(self, unit: str, mechanism: Mechanism) -> str:
-        """Return the name of the metric that a target or budget for ``unit`` limits."""
-        if unit == "user":
-            return "epsilon_user"
-        if not _units(self.guarantee, mechanism):
-            return "epsilon_user_entity_p95"
-        return "epsilon_any" if self.guarantee.covers_any_entity else "epsilon_stated"
-
-    def units(self, mechanism: Mechanism) -> dict[str, tuple[ProtectedUnit, ...]]:
-        """Return the protected units of every metric of a run, of which the largest ε counts; the headline first."""
-        kind = "any" if self.guarantee.covers_any_entity else "stated"
-        units = {
-            f"epsilon_{kind}": _units(self.guarantee, mechanism),
-            f"epsilon_{kind}_robust": _units(self.guarantee, mechanism, missed=True),
-            "epsilon_user": (ProtectedUnit(self.guarantee.user, robust=False),),
-            "epsilon_user_unbounded": (ProtectedUnit(Adjacency(), robust=False),),
-        }
-        for name, entity_bound in self.entity_bounds.items():
-            adjacency = self.guarantee.with_entity(entity_bound)
-            units[f"epsilon_user_entity_{name}"] = (ProtectedUnit(adjacency, robust=False),)
-            units[f"epsilon_user_entity_robust_{name}"] = (ProtectedUnit(adjacency, robust=True),)
-        return {metric: protected for metric, protected in units.items() if protected}
-
-    def record(self) -> dict[str, Any]:
-        """Return the bounds and their coverage, JSON-ready, for the result of the run."""
-        return {
-            "user_sentences": self.user_sentences,
-            "reach": {name: asdict(entity_bound) for name, entity_bound in self.entity_bounds.items()},
-            "reach_coverage": dict(self.coverage),
-        }
+def named_units(metric: str, units: Sequence[ProtectedUnit]) -> Units:
+    """Return the units of a metric, each under a name of its own, by which an earlier run's units are found."""
+    if len(units) == 1:
+        return {metric: units[0]}
+    return {f"{metric}, unit {number}": unit for number, unit in enumerate(units)}
 
 
 @dataclass(frozen=True, slots=True)
-class Guarantees:
+class EpsilonCurves:
     """ε after 0, 1, …, T rounds, under the names of the metrics.
 
     Every curve is proven except the mechanism's claims (:meth:`~fl_sim.strategies.mechanism.Mechanism.claims`).
@@ -347,19 +361,26 @@ class Guarantees:
     curves: Mapping[str, npt.NDArray[np.float64]]
 
     @classmethod
-    def of(cls, plan: PrivacyPlan, protected: Protected, earlier: Earlier = NOTHING_EARLIER) -> Guarantees:
-        """Return all curves of a plan whose initial model rests on ``earlier`` releases: the headline first."""
+    def of(
+        cls, plan: PrivacyPlan, units_of_metrics: Mapping[str, Units], earlier: Earlier = NOTHING_EARLIER
+    ) -> EpsilonCurves:
+        """Return all curves of a plan whose initial model rests on ``earlier`` releases: the headline first.
+
+        Args:
+            plan: mechanism, rounds and δ.
+            units_of_metrics: as :func:`units_of`.
+            earlier: the releases on which the initial model rests.
+        """
         event = plan.mechanism.event()
         relies_on_detection = bool(earlier.composed) or (event is not None and event.q_e < 1)
         unknown = np.concatenate(([math.inf if earlier.composed else 0.0], np.full(plan.rounds, math.inf)))
         curves: dict[str, npt.NDArray[np.float64]] = {"epsilon_any": unknown}
-        for metric, units in protected.units(plan.mechanism).items():
+        for metric, units in units_of_metrics.items():
             detected = curves.get(metric.replace("_robust", ""))
             if "_entity_robust_" in metric and detected is not None and not relies_on_detection:
                 curves[metric] = detected
                 continue
-            named = unit_names({metric: units})
-            curves[metric] = np.max([_curve(plan, earlier, name, unit) for name, unit in named.items()], axis=0)
+            curves[metric] = np.max([_curve(plan, earlier, name, unit) for name, unit in units.items()], axis=0)
         # A claim is of one training; nobody claims anything of several together.
         return cls(curves | ({} if earlier.composed else plan.mechanism.claims(plan.rounds, plan.delta)))
 
@@ -370,23 +391,6 @@ class Guarantees:
     def rounds_within(self, budget: float, name: str) -> int:
         """Return the number of rounds in which the ε ``name`` stays within ``budget``."""
         return int(np.count_nonzero(self.curves[name][1:] <= budget))
-
-
-def _units(guarantee: Guarantee, mechanism: Mechanism, *, missed: bool = False) -> tuple[ProtectedUnit, ...]:
-    """Return the units of the headline ε under a mechanism; none without a bound or without a guarantee."""
-    event = mechanism.event()
-    if event is None:
-        return ()
-    return guarantee.units(clips_sentences=event.clips_sentences, population=mechanism.population, missed=missed)
-
-
-def unit_names(units: Mapping[str, Sequence[ProtectedUnit]]) -> dict[str, ProtectedUnit]:
-    """Return the units of metrics, each under a name of its own, by which an earlier run's units are found."""
-    return {
-        metric if len(several) == 1 else f"{metric}, unit {number}": unit
-        for metric, several in units.items()
-        for number, unit in enumerate(several)
-    }
 
 
 def _curve(plan: PrivacyPlan, earlier: Earlier, metric: str, unit: ProtectedUnit) -> npt.NDArray[np.float64]:

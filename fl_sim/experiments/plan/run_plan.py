@@ -40,21 +40,21 @@ from pydantic import BaseModel
 
 from fl_sim.clients.models.architectures.model_source import source_of
 from fl_sim.clients.selection import num_extended, sentences_per_entity
-from fl_sim.config import ConfigError, PrivacyConfig, RunConfig
+from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import (
     NOTHING_EARLIER,
     DeclaredNames,
     EnforcedBounds,
-    Guarantees,
-    Protected,
-    unit_names,
+    EpsilonCurves,
+    Units,
 )
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.formats import epsilon_in_words, format_delta, format_epsilon, format_number
 from fl_sim.strategies.accounting.adjacency import PrivacyError
-from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
+from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.mechanism import CorpusCounts, PrivacyPlan, Settings
+from fl_sim.strategies.privacy_config import GaussianSumConfig, PrivacyConfig
 from fl_sim.strategies.registry import built_in_strategies, load_strategy
 
 _SIZES = ("hidden", "layers", "heads", "embedding")
@@ -85,7 +85,7 @@ def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
         yield "averaging", ("decay",), f"averaging.kind is {config.averaging.kind}"
     if config.averaging.kind != "tail":
         yield "averaging", ("tail",), f"averaging.kind is {config.averaging.kind}"
-    if config.privacy.clip_quantile is None:
+    if isinstance(config.privacy, GaussianSumConfig) and config.privacy.clip_quantile is None:
         yield "privacy", ("clip_learning_rate", "clip_count_noise"), "privacy.clip_quantile is not given"
     read = source_of(config.model.name).settings
     unread = tuple(name for name in _SIZES if name not in read)
@@ -166,18 +166,21 @@ class LargerPopulation:
             )
         return z
 
-    def forecast(self, released: PrivacyPlan, protected: Protected, rounds: int) -> Forecast:
+    def forecast(self, released: PrivacyPlan, bounds: EnforcedBounds, rounds: int) -> Forecast:
         """Return the forecast of a run.
 
         Args:
             released: the plan of the run, with the noise that it adds.
-            protected: whom its ε protect.
+            bounds: whom its ε protect.
             rounds: after which ε is stated.
         """
         plan = self.plan.with_noise(released.mechanism.noise_multiplier / self.noise_share)
-        units = protected.units(plan.mechanism)
+        units = bounds.units(plan.mechanism)
         epsilons = {
-            metric: max(float(plan.epsilon_curve(u.adjacency, [rounds], robust=u.robust)[0]) for u in units[metric])
+            metric: max(
+                float(plan.epsilon_curve(unit.adjacency, [rounds], robust=unit.robust)[0])
+                for unit in units[metric].values()
+            )
             for metric in _FORECAST
             if metric in units
         }
@@ -239,7 +242,6 @@ class Planned:
     Attributes:
         plan: the mechanism, with the noise for a target filled in.
         bounds: what users and entities contribute at most, and how the corpus keeps it.
-        protected: the user and the entity that ε protects.
         guarantees: ε after every round.
         rounds: number of rounds to release; fewer than the plan's if a budget ends the run.
         warnings: for the owner, each a sentence.
@@ -249,8 +251,7 @@ class Planned:
 
     plan: PrivacyPlan
     bounds: EnforcedBounds
-    protected: Protected
-    guarantees: Guarantees
+    guarantees: EpsilonCurves
     rounds: int
     warnings: tuple[str, ...]
     earlier: Earlier = NOTHING_EARLIER
@@ -282,19 +283,18 @@ def plan_run(
     """
     _check_corpus(config, ownership)
     bounds = EnforcedBounds.of(config.privacy, ownership, config.seed, names or DeclaredNames(), order_seed)
-    protected = Protected.of(bounds, settings_from_corpus=config.privacy.settings_from_corpus)
     plan = untuned_plan(config, ownership)
     _check_bounds(config.privacy, plan, bounds.guarantee)
     larger = _larger_population(config.privacy, plan, earlier)
     if noise_multiplier is None or config.privacy.target_epsilon is None:
-        noise_multiplier = _noise_of_run(plan, config.privacy, protected, earlier, larger)
+        noise_multiplier = _noise_of_run(plan, config.privacy, bounds, earlier, larger)
     plan = plan.with_noise(noise_multiplier)
-    guarantees = Guarantees.of(plan, protected, earlier)
-    rounds = _rounds_within_budget(config.privacy, plan, protected, guarantees)
-    forecast = larger.forecast(plan, protected, rounds) if larger else None
+    guarantees = EpsilonCurves.of(plan, bounds.units(plan.mechanism), earlier)
+    rounds = _rounds_within_budget(config.privacy, plan, bounds, guarantees)
+    forecast = larger.forecast(plan, bounds, rounds) if larger else None
     rescaled = (forecast.in_words(),) if forecast else ()
     warnings = (*rescaled, *earlier.warnings(), *_warnings(config, plan, bounds, guarantees), *idle_settings(config))
-    return Planned(plan, bounds, protected, guarantees, rounds, warnings, earlier, forecast)
+    return Planned(plan, bounds, guarantees, rounds, warnings, earlier, forecast)
 
 
 def check_settings(config: RunConfig, ownership: Ownership) -> None:
@@ -330,11 +330,9 @@ def untuned_plan(config: RunConfig, ownership: Ownership) -> PrivacyPlan:
     """Return the plan with the configured noise multiplier, or the strategy's default."""
     privacy = config.privacy
     settings = Settings(
-        strategy=privacy.strategy,
-        population=privacy.population or ownership.num_users,
-        privacy=dict(privacy),
-        options=privacy.options,
+        privacy=privacy,
         local=config.local,
+        population=privacy.population or ownership.num_users,
         corpus=CorpusCounts(
             sentences_per_user=ownership.sentences_per_user,
             sentences_per_entity=sentences_per_entity(ownership),
@@ -360,8 +358,7 @@ def _refuse_targets(privacy: PrivacyConfig) -> None:
 
 def _check_bounds(privacy: PrivacyConfig, plan: PrivacyPlan, guarantee: Guarantee) -> None:
     """Refuse bounds that the mechanism cannot use."""
-    event = plan.mechanism.event()
-    clips = event is not None and event.clips_sentences
+    clips = plan.mechanism.clips_sentences
     if guarantee.bound_by == "weights" and not clips:
         raise ConfigError(
             f"privacy.entity_bound_by is weights under {privacy.strategy}; allowed: with a clip on every sentence, "
@@ -376,7 +373,7 @@ def _check_bounds(privacy: PrivacyConfig, plan: PrivacyPlan, guarantee: Guarante
 
 def _larger_population(privacy: PrivacyConfig, plan: PrivacyPlan, earlier: Earlier) -> LargerPopulation | None:
     """Return the larger population to whose rounds the noise is rescaled; None without one."""
-    if privacy.noise_cohort is None:
+    if not isinstance(privacy, GaussianSumConfig) or privacy.noise_cohort is None:
         return None
     if earlier.composed:
         raise ConfigError(
@@ -387,50 +384,67 @@ def _larger_population(privacy: PrivacyConfig, plan: PrivacyPlan, earlier: Earli
 
 
 def _noise_of_run(
-    plan: PrivacyPlan, privacy: PrivacyConfig, protected: Protected, earlier: Earlier, larger: LargerPopulation | None
+    plan: PrivacyPlan, privacy: PrivacyConfig, bounds: EnforcedBounds, earlier: Earlier, larger: LargerPopulation | None
 ) -> float:
     """Return the noise multiplier that a run adds: as configured or for its target, rescaled to a larger population."""
     noise_multiplier = plan.mechanism.noise_multiplier
     if privacy.target_epsilon is not None:
-        noise_multiplier = noise_for_target(larger.plan if larger else plan, privacy, protected, earlier)
+        wanted = larger.plan if larger else plan
+        noise_multiplier = noise_for_target(wanted, privacy, _target(privacy, wanted, bounds)[1], earlier)
     return larger.noise_of_run(noise_multiplier) if larger else noise_multiplier
 
 
-def noise_for_target(plan: PrivacyPlan, privacy: PrivacyConfig, protected: Protected, earlier: Earlier) -> float:
-    units = _target_units("target_epsilon", privacy, plan, protected)
-    named = unit_names({protected.target_name(privacy.target_unit, plan.mechanism): units})
+def noise_for_target(
+    plan: PrivacyPlan, privacy: PrivacyConfig, units: Units, earlier: Earlier = NOTHING_EARLIER
+) -> float:
+    """Return the smallest noise multiplier at which every unit of a configured target meets it.
+
+    Args:
+        plan: mechanism, rounds and δ.
+        privacy: with the target.
+        units: of the target; none if no bound supports it.
+        earlier: the releases on which the initial model rests.
+
+    Raises:
+        ConfigError: no bound supports the target, or no noise meets it.
+    """
+    _check_supported("target_epsilon", privacy, plan, units)
     target = cast(float, privacy.target_epsilon)
     try:
-        return max(earlier.noise_for(plan, target, name, unit) for name, unit in named.items())
+        return max(earlier.noise_for(plan, target, name, unit) for name, unit in units.items())
     except PrivacyError as error:
         raise ConfigError(f"privacy.target_epsilon is {target:g}; allowed: what noise can reach ({error})") from error
 
 
-def _target_units(
-    name: str, privacy: PrivacyConfig, plan: PrivacyPlan, protected: Protected
-) -> tuple[ProtectedUnit, ...]:
-    """Return the units of a target or budget; refuse one that no public bound supports."""
-    units = protected.targets(privacy.target_unit, plan.mechanism)
-    if not units:
-        bound = "entity_bound" if "clipping" in plan.mechanism.keys else "entity_users"
-        raise ConfigError(
-            f"privacy.{name} is {getattr(privacy, name):g} for any user with any entity, but no bound on entities is "
-            f"set; allowed: privacy.{bound}, privacy.target_unit = user, or privacy.settings_from_corpus = true (for "
-            "the 95th percentile of this corpus)"
-        )
-    return units
+def _target(privacy: PrivacyConfig, plan: PrivacyPlan, bounds: EnforcedBounds) -> tuple[str, Units]:
+    mechanism = plan.mechanism
+    return bounds.target(
+        privacy.target_unit, clips_sentences=mechanism.clips_sentences, population=mechanism.population
+    )
+
+
+def _check_supported(name: str, privacy: PrivacyConfig, plan: PrivacyPlan, units: Units) -> None:
+    """Refuse a target or budget that no public bound supports."""
+    if units:
+        return
+    bound = "entity_bound" if plan.mechanism.clips_sentences else "entity_users"
+    raise ConfigError(
+        f"privacy.{name} is {getattr(privacy, name):g} for any user with any entity, but no bound on entities is set; "
+        f"allowed: privacy.{bound}, privacy.target_unit = user, or privacy.settings_from_corpus = true (for the 95th "
+        "percentile of this corpus)"
+    )
 
 
 def _rounds_within_budget(
-    privacy: PrivacyConfig, plan: PrivacyPlan, protected: Protected, guarantees: Guarantees
+    privacy: PrivacyConfig, plan: PrivacyPlan, bounds: EnforcedBounds, guarantees: EpsilonCurves
 ) -> int:
     if privacy.epsilon_budget is None:
         return plan.rounds
-    _target_units("epsilon_budget", privacy, plan, protected)
-    name = protected.target_name(privacy.target_unit, plan.mechanism)
-    rounds = guarantees.rounds_within(privacy.epsilon_budget, name)
+    metric, units = _target(privacy, plan, bounds)
+    _check_supported("epsilon_budget", privacy, plan, units)
+    rounds = guarantees.rounds_within(privacy.epsilon_budget, metric)
     if rounds == 0:
-        before, first = (guarantees.after(count)[name] for count in (0, 1))
+        before, first = (guarantees.after(count)[metric] for count in (0, 1))
         together = f" together with the {format_epsilon(before)} of the initial model" if before else ""
         raise ConfigError(
             f"privacy.epsilon_budget is {privacy.epsilon_budget:g}; allowed: at least {format_epsilon(first)}, "
@@ -439,7 +453,7 @@ def _rounds_within_budget(
     return rounds
 
 
-def _warnings(config: RunConfig, plan: PrivacyPlan, bounds: EnforcedBounds, guarantees: Guarantees) -> Iterator[str]:
+def _warnings(config: RunConfig, plan: PrivacyPlan, bounds: EnforcedBounds, guarantees: EpsilonCurves) -> Iterator[str]:
     yield from plan.mechanism.describe().warnings
     if plan.mechanism.event() is None:
         return

@@ -65,7 +65,7 @@ def commands_of(readme: Path) -> list[str]:
 def test_the_files_of_a_project(project: Path) -> None:
     assert {path.name for path in project.iterdir()} == FILES
     named = set(re.findall(r"`([\w.]+\.(?:\w+))`", (project / "README.md").read_text(encoding="utf-8")))
-    assert named - {"privacy.options.full_length"} <= FILES
+    assert named - {"privacy.full_length"} <= FILES
     assert len(named) > len(FILES) - 3
     texts = [(project / name).read_text(encoding="utf-8") for name in FILES]
     assert not any("new-project" in text for text in texts), "the template's name"

@@ -22,10 +22,9 @@ from flwr.clientapp import ClientApp
 from flwr.common.config import flatten_dict
 from flwr.serverapp import ServerApp
 from flwr.supercore import telemetry
-from pydantic import BaseModel
 
 from fl_sim.clients.client_app import app as client_app
-from fl_sim.config import ConfigError, EngineConfig, RunConfig
+from fl_sim.config import ConfigError, EngineConfig, RunConfig, run_keys
 from fl_sim.engines import engine as engines
 from fl_sim.engines import ray_engine
 from fl_sim.engines.engine import run_inline
@@ -324,19 +323,10 @@ def declared() -> dict[str, Any]:
     return flatten_dict(project["tool"]["flwr"]["app"]["config"])
 
 
-def keys_of(model: type[BaseModel], prefix: str = "") -> set[str]:
-    """The dotted names of all settings of a configuration model."""
-    keys = set()
-    for name, field in model.model_fields.items():
-        nested = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-        keys |= keys_of(field.annotation, f"{prefix}{name}.") if nested else {prefix + name}
-    return keys
-
-
 def test_flower_accepts_every_key_of_a_run_but_those_it_decides_itself() -> None:
-    decided_by_flower = {key for key in keys_of(RunConfig) if key.startswith("engine.")} - {"engine.timeout"}
-    no_scalars = {"model.lora_targets", "privacy.options", "origin"}  # Flower takes nothing else
-    assert set(declared()) == keys_of(RunConfig) - decided_by_flower - no_scalars
+    decided_by_flower = {key for key in run_keys() if key.startswith("engine.")} - {"engine.timeout"}
+    no_scalars = {"model.lora_targets", "origin"}  # Flower takes nothing else
+    assert set(declared()) == run_keys().keys() - decided_by_flower - no_scalars
 
 
 @pytest.mark.parametrize("corpus", ["bundled", "irc"])

@@ -47,7 +47,7 @@ def test_a_round_with_two_sums_counts_from_its_release_on(tmp_path: Path) -> Non
     assert spent.after(1) == {"releases": 1, **planned.guarantees.after(1)}
     found = spent.after(2)
     assert found["releases"] == 3
-    unit = planned.protected.units(planned.plan.mechanism)["epsilon_user"][0]
+    unit = planned.bounds.units(planned.plan.mechanism)["epsilon_user"]["epsilon_user"]
     assert found["epsilon_user"] == pytest.approx(epsilon_of(ledger.entries, unit.adjacency, 1e-5), rel=1e-6)
     assert found["epsilon_any"] == pytest.approx(epsilon_of_any(ledger.entries, 1e-5), rel=1e-6)
     assert found["epsilon_any"] > planned.guarantees.after(2)["epsilon_any"]

@@ -10,8 +10,8 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.run_plan import Planned, idle_settings, plan_run
-from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.ledger import ReleaseRecord
+from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.published import Published
 from fl_sim.strategies.registry import STRATEGIES, mechanism_from_record
 from tests import tiny
@@ -209,16 +209,16 @@ def test_a_user_clip_alone_is_planned(ownership: Ownership) -> None:
 
 
 def test_automatic_clipping_is_planned_at_the_same_epsilon(ownership: Ownership) -> None:
-    plain, automatic = (planned(ownership, clipping=kind) for kind in (None, "automatic"))
+    plain, automatic = (planned(ownership, clipping=kind) for kind in ("sentence", "automatic"))
     mechanism = automatic.plan.mechanism
     rule = mechanism.client_rule(0.5)
     assert (rule.sentence_clip, rule.user_clip, rule.stability) == (0.5, 1.0, 0.01)
     assert mechanism.event() == plain.plan.mechanism.event()
     record = mechanism.record()
-    assert (record["clipping"], record["clip_stability"]) == ("automatic", 0.01)
+    assert record["options"] == {"clipping": "automatic", "clip_stability": 0.01}
     assert mechanism_from_record(record) == mechanism
     assert ReleaseRecord.from_record(ReleaseRecord.of(mechanism, 0).record()).mechanism == mechanism
-    assert "clip_stability" not in plain.plan.mechanism.record()
+    assert plain.plan.mechanism.record()["options"] == {"clipping": "sentence"}
     assert mechanism.describe().settings[3].startswith("automatic clipping to c 1 (γ 0.01), user cap ŵ 2")
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,10 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.guarantees import EnforcedBounds, Protected
+from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.search import planner
-from fl_sim.search.planner import IRC_LAW, START, Crowd, Goal, Observe, Proposal, capped_mean, propose
+from fl_sim.search.planner import Crowd, Goal, Observe, Proposal, capped_mean, propose
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
@@ -49,8 +50,8 @@ def bounds_of(ownership: Ownership, **privacy: object) -> EnforcedBounds:
 
 
 def units_of(bounds: EnforcedBounds, unit: str = "user_entity") -> tuple[ProtectedUnit, ...]:
-    protected = Protected.of(bounds, settings_from_corpus=True)
-    return protected.planned_units(unit, clips_sentences=True, population=bounds.ownership.num_users)
+    bounds = replace(bounds, settings_from_corpus=True)
+    return tuple(bounds.target(unit, clips_sentences=True, population=bounds.ownership.num_users)[1].values())
 
 
 def largest_epsilon(settings: planner.Settings, units: tuple[ProtectedUnit, ...]) -> float:
@@ -145,7 +146,7 @@ def test_the_target_may_be_that_of_a_user_alone() -> None:
 def test_without_a_bound_the_target_is_that_of_the_corpus() -> None:
     bounds = bounds_of(few(), entity_bound="unbounded")
     (unit,) = units = units_of(bounds)
-    assert unit.adjacency.entity_bound == Protected.of(bounds).entity_bounds["p95"]
+    assert unit.adjacency.entity_bound == bounds.entity_bounds["p95"]
     best = propose(bounds, units, GOAL).best
     assert 0.994 * 4 <= largest_epsilon(best, units) <= 4
 
@@ -204,7 +205,7 @@ def test_a_target_out_of_reach_is_said() -> None:
 @pytest.mark.usefixtures("narrow")
 def test_the_command_line_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = tiny_corpus(tmp_path / "a corpus")
-    words = ["plan", "--corpus", str(corpus), *ASKED, "--perplexity", "300"]
+    words = ["plan", "--corpus", str(corpus), *ASKED]
     assert main([*words, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["user_sentences"] == 9
@@ -213,17 +214,8 @@ def test_the_command_line_prints_one_object(tmp_path: Path, capsys: pytest.Captu
     command = shlex.split(report["command"])
     assert command[:4] == ["fl-sim", "run", "--corpus", str(corpus)]
     assert command[-3:] == ["privacy.user_sentences=9", "--set", "privacy.settings_from_corpus=true"]
-    law, ratio = report["users_law"], report["proposal"]["signal_to_noise"]
-    assert law["expected_perplexity"] == pytest.approx(IRC_LAW.perplexity(ratio, START))
-    needed = IRC_LAW.perplexity(ratio * law["users"] / law["planned_users"], START)
-    assert needed == pytest.approx(300)
-    assert law["users_interval"][0] < law["users"] < law["users_interval"][1]
-    assert (law["users_within_the_points"], law["expected_within_the_points"]) == (False, False)  # not of 20 rounds
     assert main(words) == 0
     printed = capsys.readouterr().out
-    assert "A perplexity of 300 needs about" in printed
-    assert "(beyond the points of the law)" in printed
-    assert "The law is a forecast, no guarantee, fitted on Ubuntu IRC" in printed
     assert "Run it: fl-sim run" in printed
     assert "a proposal reveals information about it, and no ε covers that" in printed
 
@@ -267,7 +259,6 @@ def test_the_command_that_is_printed_carries_the_flag_into_a_run(
         (["--entity-bound", "0"], "privacy.entity_bound is 0"),
         (["--entity-bound-by", "most"], "privacy.entity_bound_by is 'most'"),
         (["--split", "absent"], "absent"),
-        (["--perplexity", "465"], "perplexity is 465; allowed: above 0 and below the 464.6 of the start"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -3,7 +3,7 @@
 A strategy says how a user's sentences become one bounded vector, how much noise the sum of these vectors gets, and what
 a round releases. It is one class, found by its import path:
 
-    fl-sim run run.toml --set privacy.strategy=length_weighted:LengthWeighted --set privacy.options.full_length=12
+    fl-sim run run.toml --set privacy.strategy=length_weighted:LengthWeighted --set privacy.full_length=12
 
 This one changes one thing of uedp. There, a node sends the sum of a user's clipped gradients, Π_β(Σ_s Π_c(−∇l(θ, s))).
 Here, sentence s counts with the weight w(s) = min(1, tokens of s / full_length): a "thanks!" says little of how people
@@ -13,7 +13,7 @@ Why its ε is true is said at `event`, the one place that the accountant believe
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,8 @@ from fl_sim.clients.training import BoundedSum, Cohort, add_client_updates
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.mechanism import Mechanism
-from pydantic import BaseModel, ConfigDict, Field
+from fl_sim.strategies.privacy_config import PrivacyConfig
+from pydantic import Field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,28 +54,30 @@ def add_weighted_by_length(rule: WeightedByLength, total: BoundedSum, cohort: Co
     total.add_users(user_sums(cohort.model, of_users, rule.sentence_clip, cohort.mask_seed, weights))
 
 
-class LengthOptions(BaseModel):
-    """The keys of [privacy.options]: validated, recorded with the run, refused if unknown."""
+class LengthConfig(PrivacyConfig):
+    """The keys of [privacy] that this strategy reads besides those of every strategy."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Enforced before the first round where [privacy] leaves them out, as for uedp.
+    default_bounds: ClassVar = {"entity_bound": 10, "user_sentences": 32}
 
     full_length: int = Field(12, ge=1, description="tokens from which on a sentence counts fully")
 
 
+@dataclass(frozen=True, kw_only=True)
 class LengthWeighted(Mechanism):
     """User-entity DP with sentences weighted by their length."""
 
-    Config = LengthOptions
-    # Used for what [privacy] leaves out; the bounds are enforced before the first round, as for uedp.
+    Config = LengthConfig
+    # Used for what [privacy] leaves out.
     defaults: ClassVar = {**Mechanism.defaults, "q_e": 0.5, "q_s": 0.1, "user_cap": 2.0, "noise_multiplier": 4.0}
-    default_bounds: ClassVar = {"entity_bound": 10, "user_sentences": 32}
     needs_entities = True
     protects = "one user and one entity at once: all the user's sentences, all sentences with the entity"
 
+    full_length: int = 12  # of the configuration; recorded with the run
+
     def client_rule(self, clip_norm: float) -> ClientRule:
         """Return what nodes follow in a round whose sentence clip is c = `clip_norm`."""
-        options: Any = self.options
-        return WeightedByLength(**self.bounds(clip_norm), sentence_clip=clip_norm, full_length=options.full_length)
+        return WeightedByLength(**self.bounds(clip_norm), sentence_clip=clip_norm, full_length=self.full_length)
 
     def event(self) -> RoundEvent:
         """Return what is true of one round: that of uedp.

@@ -76,7 +76,7 @@ def test_a_tiny_run_states_a_finite_epsilon(
     run = fl_sim.run(
         rounds=2, engine={"name": "inline"}, corpus={"path": str(corpus.path)}, out=tmp_path / "run",
         model={"hidden": 16, "layers": 1, "heads": 2, "max_tokens": 32},
-        privacy={"strategy": "length_weighted:LengthWeighted", "options": {"full_length": 10}, "delta": 1e-5}
+        privacy={"strategy": "length_weighted:LengthWeighted", "full_length": 10, "delta": 1e-5}
         | {"population": 100, "user_sentences": 8, "entity_bound": 5} | PRIVACY,
     )  # fmt: skip
     assert run.finished

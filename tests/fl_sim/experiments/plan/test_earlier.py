@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fl_sim.config import ConfigError
-from fl_sim.experiments.plan.guarantees import Guarantees, Protected
+from fl_sim.experiments.plan.guarantees import EpsilonCurves, units_of
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.storage.model_files import Ancestor, Lineage
 from fl_sim.strategies.accounting.accountant import Part, composed_epsilon
@@ -110,12 +110,11 @@ def test_a_continued_run_has_spent_before_its_first_round(ancestors: tuple[Ances
     """Nothing of its own may be sampled by entities: its ancestors were."""
     no_entities = replace(OWN, rounds=2, mechanism=replace(OWN.mechanism, q_e=1.0))
     bounds = dict.fromkeys(("median", "p95", "max"), ContributionBound(2, 1))
-    protected = Protected(PUBLIC, bounds, dict.fromkeys(bounds, 1.0))
     names = (f"epsilon_user_entity{kind}_{name}" for kind in ("", "_robust") for name in bounds)
     units = {name: replace(SMALLER, robust="robust" in name).record() for name in names}
     (_, ancestor) = ancestors
     earlier = Earlier(Lineage((replace(ancestor, units={**ancestor.units, **units}),)), HERE)
-    guarantees = Guarantees.of(no_entities, protected, earlier)
+    guarantees = EpsilonCurves.of(no_entities, units_of(PUBLIC, bounds, no_entities.mechanism), earlier)
     event = SECOND.event()
     assert event is not None
     for kind, one in (("", event), ("_robust", event.robust())):

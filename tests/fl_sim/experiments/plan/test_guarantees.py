@@ -12,7 +12,7 @@ import pytest
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan import guarantees
-from fl_sim.experiments.plan.guarantees import EnforcedBounds, Guarantees, Protected
+from fl_sim.experiments.plan.guarantees import EnforcedBounds, EpsilonCurves
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
@@ -29,16 +29,25 @@ A_SENTENCE = ContributionBound(users=1, sentences_per_user=1)
 """A sentence without a detected entity, which is an entity of its own."""
 
 
-def protected(incidence: Ownership | None = None, **privacy: Any) -> Protected:
+def protected(incidence: Ownership | None = None, **privacy: Any) -> EnforcedBounds:
     """Return whom a run protects, by default without enforced bounds and with n' read off the corpus."""
     config = RunConfig.from_mapping({"privacy": {"settings_from_corpus": True} | (privacy or UNBOUNDED)})
-    bounds = EnforcedBounds.of(config.privacy, incidence or village(), seed=0)
-    return Protected.of(bounds, settings_from_corpus=config.privacy.settings_from_corpus)
+    return EnforcedBounds.of(config.privacy, incidence or village(), seed=0)
+
+
+def curves_of(parties: EnforcedBounds, plan: PrivacyPlan = PLAN) -> EpsilonCurves:
+    return EpsilonCurves.of(plan, parties.units(plan.mechanism))
+
+
+def target(parties: EnforcedBounds, unit: str) -> tuple[str, tuple[ProtectedUnit, ...]]:
+    """The metric of a target, and its units."""
+    metric, units = parties.target(unit, clips_sentences=True, population=MECHANISM.population)
+    return metric, tuple(units.values())
 
 
 def test_whom_a_corpus_protects() -> None:
     parties = protected()
-    assert parties.user_sentences == 12
+    assert parties.guarantee.user.user_sentences == 12
     assert parties.entity_bounds["median"] == ContributionBound(users=1, sentences_per_user=1, sentences=1)
     assert parties.entity_bounds["max"] == ContributionBound(users=20, sentences_per_user=3, sentences=22)
     assert parties.coverage == {"median": 19 / 21, "p95": 20 / 21, "max": 1.0}
@@ -52,7 +61,7 @@ def test_each_quantile_is_taken_on_its_own() -> None:
 
 def test_contributions_are_those_under_the_bounds() -> None:
     parties = protected(entity_bound=5, user_sentences=8)
-    assert parties.user_sentences == 8
+    assert parties.guarantee.user.user_sentences == 8
     assert parties.entity_bounds["max"].total == 5
     assert parties.entity_bounds["max"].users <= 5
     weighted = protected(entity_bound=5, entity_bound_by="weights")
@@ -66,35 +75,31 @@ def test_contributions_are_those_under_the_bounds() -> None:
 def test_a_target_rests_on_the_bounds_that_are_set() -> None:
     parties = protected(entity_bound=5, user_sentences=8)
     user = Adjacency(8)
-    assert parties.targets("user", MECHANISM) == (ProtectedUnit(user, robust=False),)
-    assert parties.target_name("user", MECHANISM) == "epsilon_user"
-    assert parties.targets("user_entity", MECHANISM) == (
+    assert target(parties, "user") == ("epsilon_user", (ProtectedUnit(user, robust=False),))
+    units = (
         ProtectedUnit(replace(user, entity_bound=ContributionBound(5, 5, 5)), robust=False),
         ProtectedUnit(replace(user, entity_bound=A_SENTENCE), robust=True),
     )
-    assert parties.target_name("user_entity", MECHANISM) == "epsilon_any"
+    assert target(parties, "user_entity") == ("epsilon_any", units)
 
 
 def test_a_target_rests_on_the_corpus_only_if_that_is_stated() -> None:
     parties = protected()
     at_p95 = ProtectedUnit(Adjacency(12, parties.entity_bounds["p95"]), robust=False)
-    assert parties.targets("user_entity", MECHANISM) == (at_p95,)
-    assert parties.target_name("user_entity", MECHANISM) == "epsilon_user_entity_p95"
-    assert replace(parties, settings_from_corpus=False).targets("user_entity", MECHANISM) == ()
+    assert target(parties, "user_entity") == ("epsilon_user_entity_p95", (at_p95,))
+    assert target(replace(parties, settings_from_corpus=False), "user_entity")[1] == ()
     # With bounds, what may be read off the corpus is not read.
     bounded = protected(entity_bound=5)
-    assert bounded.targets("user_entity", MECHANISM) == replace(bounded, settings_from_corpus=False).targets(
-        "user_entity", MECHANISM
-    )
+    assert target(bounded, "user_entity") == target(replace(bounded, settings_from_corpus=False), "user_entity")
 
 
 @pytest.mark.system
 def test_a_stated_bound_has_a_name_of_its_own() -> None:
     parties = protected(entity_bound=5, entity_bound_by="stated")
-    assert parties.target_name("user_entity", MECHANISM) == "epsilon_stated"
-    after = Guarantees.of(PLAN, parties).after(30)
+    assert target(parties, "user_entity")[0] == "epsilon_stated"
+    after = curves_of(parties).after(30)
     assert math.isinf(after["epsilon_any"])
-    enforced = Guarantees.of(PLAN, protected(entity_bound=5)).after(30)
+    enforced = curves_of(protected(entity_bound=5)).after(30)
     assert after["epsilon_stated"] == enforced["epsilon_any"]
 
 
@@ -105,8 +110,8 @@ def test_a_stated_bound_has_a_name_of_its_own() -> None:
 @pytest.mark.parametrize("rounds", [1, 7, 30])
 def test_the_figures_are_the_accountants(rounds: int) -> None:
     parties = protected()
-    after = Guarantees.of(PLAN, parties).after(rounds)
-    event, n = MECHANISM.event(), parties.user_sentences
+    after = curves_of(parties).after(rounds)
+    event, n = MECHANISM.event(), parties.guarantee.user.user_sentences
     for name, (what, adjacency) in {
         "epsilon_user": (event, Adjacency(n)),
         "epsilon_user_unbounded": (event, Adjacency()),
@@ -122,7 +127,7 @@ def test_the_figures_are_the_accountants(rounds: int) -> None:
 
 def test_epsilon_begins_at_zero_and_never_falls() -> None:
     for bounds in (UNBOUNDED, {"entity_bound": 5, "missed_mentions": 2}):
-        curves = Guarantees.of(PLAN, protected(**bounds)).curves
+        curves = curves_of(protected(**bounds)).curves
         assert len(curves) == 9 + ("missed_mentions" in bounds)
         for curve in curves.values():
             assert len(curve) == 31
@@ -132,32 +137,32 @@ def test_epsilon_begins_at_zero_and_never_falls() -> None:
 
 
 def test_without_a_bound_no_epsilon_holds_for_any_entity() -> None:
-    curves = Guarantees.of(PLAN, protected()).curves
+    curves = curves_of(protected()).curves
     assert np.isinf(curves.pop("epsilon_any")[1:]).all()
     assert all(np.isfinite(curve).all() for curve in curves.values())
 
 
 @pytest.mark.system
 def test_the_headline_is_the_largest_epsilon_of_a_bounded_entity_and_of_a_sentence() -> None:
-    after = Guarantees.of(PLAN, protected(entity_bound=5, user_sentences=8, missed_mentions=2)).after(30)
+    after = curves_of(protected(entity_bound=5, user_sentences=8, missed_mentions=2)).after(30)
     event = MECHANISM.event()
     entity = accountant.epsilon(event, Adjacency(8, ContributionBound(5, 5, 5)), 30, 1e-5)
     sentence = accountant.epsilon(event.robust(), Adjacency(8, A_SENTENCE), 30, 1e-5)
     missed = accountant.epsilon(event.robust(), Adjacency(8, ContributionBound(7, 7, 7)), 30, 1e-5)
     assert after["epsilon_any"] == max(entity, sentence) < after["epsilon_any_robust"] == missed
-    one = Guarantees.of(PLAN, protected(entity_bound=1, user_sentences=8)).after(30)
+    one = curves_of(protected(entity_bound=1, user_sentences=8)).after(30)
     assert one["epsilon_any"] == sentence > accountant.epsilon(event, Adjacency(8, A_SENTENCE), 30, 1e-5)
 
 
 @pytest.mark.parametrize("bounds", [{"entity_bound": 5}, {"entity_bound": 5, "entity_users": 2}, {"entity_bound": 30}])
 def test_under_a_bound_no_entity_of_the_corpus_exceeds_the_headline(bounds: dict[str, Any]) -> None:
-    after = Guarantees.of(PLAN, protected(**bounds)).after(30)
+    after = curves_of(protected(**bounds)).after(30)
     for name in guarantees.CONTRIBUTION_QUANTILES:
         assert after[f"epsilon_user_entity_{name}"] <= after["epsilon_any"]
 
 
 def test_the_order_of_the_guarantees() -> None:
-    after = Guarantees.of(PLAN, protected()).after(30)
+    after = curves_of(protected()).after(30)
     assert after["epsilon_user"] < after["epsilon_user_unbounded"]
     assert after["epsilon_user"] < after["epsilon_user_entity_median"] < after["epsilon_user_entity_max"]
     for entity_bound in ("median", "p95", "max"):
@@ -165,22 +170,22 @@ def test_the_order_of_the_guarantees() -> None:
 
 
 def test_without_entity_coins_nothing_relies_on_detection() -> None:
-    after = Guarantees.of(replace(PLAN, mechanism=replace(MECHANISM, q_e=1.0)), protected()).after(30)
+    after = curves_of(protected(), replace(PLAN, mechanism=replace(MECHANISM, q_e=1.0))).after(30)
     for entity_bound in ("median", "p95", "max"):
         assert after[f"epsilon_user_entity_{entity_bound}"] == after[f"epsilon_user_entity_robust_{entity_bound}"]
 
 
 def test_entity_coins_that_hardly_ever_fall_are_relied_on_too() -> None:
-    after = Guarantees.of(replace(PLAN, mechanism=replace(MECHANISM, q_e=0.95)), protected()).after(30)
+    after = curves_of(protected(), replace(PLAN, mechanism=replace(MECHANISM, q_e=0.95))).after(30)
     for entity_bound in ("median", "p95", "max"):
         assert after[f"epsilon_user_entity_{entity_bound}"] < after[f"epsilon_user_entity_robust_{entity_bound}"]
 
 
 @pytest.mark.system
 def test_a_long_run_has_fewer_figures_that_still_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = Guarantees.of(PLAN, protected(entity_bound=22))
+    exact = curves_of(protected(entity_bound=22))
     monkeypatch.setattr(guarantees, "_MOST_COUNTS", 7)
-    coarse = Guarantees.of(PLAN, protected(entity_bound=22))
+    coarse = curves_of(protected(entity_bound=22))
     for name, curve in exact.curves.items():
         assert len(coarse.curves[name]) == 31
         assert (coarse.curves[name] >= curve * (1 - 1e-3)).all()
@@ -190,7 +195,7 @@ def test_a_long_run_has_fewer_figures_that_still_bound(monkeypatch: pytest.Monke
 
 
 def test_rounds_within_a_budget() -> None:
-    after = Guarantees.of(PLAN, protected(entity_bound=5))
+    after = curves_of(protected(entity_bound=5))
     for name in ("epsilon_user", "epsilon_any", "epsilon_user_entity_p95"):
         curve = after.curves[name]
         assert after.rounds_within(float(curve[12]), name) == 12

@@ -117,10 +117,13 @@ def test_a_target_is_met_and_not_by_more_than_half_a_percent(
 ) -> None:
     result = planned(strategy=strategy, target_epsilon=target, target_unit=unit, **rates, **bounds)
     mechanism = result.plan.mechanism
-    assert result.protected.target_name(unit, mechanism) == name
+    metric, units = result.bounds.target(
+        unit, clips_sentences=mechanism.clips_sentences, population=mechanism.population
+    )
+    assert metric == name
     assert target * 0.995 <= result.guarantees.after(10)[name] <= target
     event = mechanism.event()
-    for party in result.protected.targets(unit, mechanism):
+    for party in units.values():
         accounted = event.robust() if party.robust else event
         assert accountant.epsilon(accounted, party.adjacency, 10, 1e-5) <= target
 
@@ -247,7 +250,7 @@ def test_a_corpus_without_entities_has_no_entity_to_protect() -> None:
     after = result.guarantees.after(10)
     assert after["epsilon_user"] > 0
     assert after["epsilon_user_entity_max"] == after["epsilon_user_entity_robust_max"] == after["epsilon_user"]
-    assert result.protected.record()["reach"]["max"]["users"] == 0
+    assert result.bounds.record()["reach"]["max"]["users"] == 0
 
 
 # Warnings
@@ -293,7 +296,7 @@ def test_n_prime_decides_what_is_guaranteed_to_a_user() -> None:
     corpus, number, unbounded = (planned(user_sentences=n, **FLAG) for n in ("corpus", 12, "unbounded"))
     smaller = planned(user_sentences=4)
     assert corpus.guarantees.after(10) == number.guarantees.after(10)
-    assert math.isinf(unbounded.protected.user_sentences)
+    assert math.isinf(unbounded.bounds.guarantee.user.user_sentences)
     curves = [result.guarantees.after(10) for result in (smaller, corpus, unbounded)]
     assert curves[0]["epsilon_user"] < curves[1]["epsilon_user"] < curves[2]["epsilon_user"]
     assert {curve["epsilon_user_unbounded"] for curve in curves} == {curves[2]["epsilon_user"]}

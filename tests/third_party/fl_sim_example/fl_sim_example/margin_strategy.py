@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients
 from fl_sim.strategies.mechanism import Mechanism
+from fl_sim.strategies.privacy_config import PrivacyConfig
 
 
-class MarginOptions(BaseModel):
-    """The strategy's settings, ``[privacy.options]``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class MarginConfig(PrivacyConfig):
+    """The keys of ``[privacy]``, with one of the strategy's own."""
 
     margin: float = Field(1.0, ge=1, le=100, description="how many times the stated noise is drawn")
 
@@ -29,7 +28,9 @@ class NoiseWithMargin(Mechanism):
     }  # fmt: skip
     needs_entities = True
     protects = "one user and one entity at once, with noise to spare"
-    Config = MarginOptions
+    Config = MarginConfig
+
+    margin: float = 1.0
 
     def client_rule(self, clip_norm: float) -> ClientRule:
         """Return the sum of clipped sentence gradients."""
@@ -38,7 +39,7 @@ class NoiseWithMargin(Mechanism):
     @property
     def noise_per_clip(self) -> float:
         """The noise on the sum in units of the user clip."""
-        return self.options.margin * self.noise_multiplier  # type: ignore[attr-defined]
+        return self.margin * self.noise_multiplier
 
     def event(self) -> RoundEvent:
         """Return a round of uedp, at the noise that is drawn."""

@@ -16,9 +16,7 @@ with a fixed clip. The next clip is post-processing of the noisy count. Assumpti
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fl_sim.strategies.primitives.limits import require
 
@@ -81,21 +79,6 @@ class AdaptiveClip:
         require(0 < self.quantile < 1, "clip_quantile", self.quantile, "in (0, 1)")
         require(0 < self.learning_rate < math.inf, "clip_learning_rate", self.learning_rate, "above 0")
         require(1 < self.count_noise < math.inf, "clip_count_noise", self.count_noise, "above 1")
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> AdaptiveClip | None:
-        """Return the adaptive clip of the keys ``clip_…`` of ``[privacy]``; None for a fixed clip (no quantile).
-
-        Raises:
-            PrivacyError: a value is out of range.
-        """
-        if settings["clip_quantile"] is None:
-            return None
-        return cls(
-            quantile=settings["clip_quantile"],
-            learning_rate=settings["clip_learning_rate"],
-            count_noise=settings["clip_count_noise"],
-        )
 
     @property
     def largest_vote(self) -> float:

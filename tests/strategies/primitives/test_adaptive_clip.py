@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.strategies.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import TrainReply, TrainRequest
+from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.primitives.noise import gaussian_noise
 from tests.strategies.federation import plan, run_rounds, zeros
 
