@@ -141,14 +141,11 @@ _NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 _KINDS: dict[str, tuple[type, ...]] = (
     dict.fromkeys(_NUMBERS, (int, float))
     | dict.fromkeys(("mechanism", "population"), (int,))
-    | dict.fromkeys(("strategy", "noise", "stream", "clipping"), (str,))
-    | dict.fromkeys(("adaptive", "published"), (dict, type(None)))
-    | {"options": (dict,), "guarantee": (dict,), "epoch_rounds": (int,), "clip_stability": (int, float)}
-    | {"round": (int,), "sum": (str,), "previous": (str,)}
+    | dict.fromkeys(("strategy", "noise", "stream"), (str,))
+    | dict.fromkeys(("options", "guarantee"), (dict,))
+    | {"adaptive": (dict, type(None)), "round": (int,), "sum": (str,), "previous": (str,)}
 )
 """The keys of an entry's line, and the types of their values."""
-_OF_ONE_STRATEGY = frozenset({"clip_stability", "options", "epoch_rounds"})
-"""Keys that only the strategies that read them record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -624,7 +621,7 @@ def _is_first_line(values: Mapping[str, Any]) -> bool:
 
 
 def _entry(run: str, values: Mapping[str, Any], where: str) -> Entry:
-    if _KINDS.keys() - values.keys() - _OF_ONE_STRATEGY or values.keys() - _KINDS.keys():
+    if _KINDS.keys() != values.keys():
         raise LedgerError(f"{where}: is no entry of this version of fl-sim (other fields)")
     given: dict[str, Any] = {name: math.inf if value == "inf" else value for name, value in values.items()}
     wrong = sorted(name for name, value in given.items() if type(value) not in _KINDS[name])
