@@ -125,7 +125,6 @@ def test_a_private_classifier(
     capsys.readouterr()
     assert main(["leak", str(folder.path), "--quiet", "--json", "--max-users", "5"]) == 0
     attacks = json.loads(capsys.readouterr().out)["runs"][0]["attacks"]
-    assert attacks["sentences"]["verdict"]["state"] == "within"
 
 
 @pytest.mark.system
