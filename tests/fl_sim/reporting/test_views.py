@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 
