@@ -656,9 +656,12 @@ def _read_head(file: Path) -> LedgerHead:
 
 
 def is_head(value: Any) -> TypeGuard[LedgerHead]:
-    """Return whether ``value``, read from a JSON file, is the head of a ledger."""
+    """Return whether ``value``, read from a JSON file, is the head of a ledger.
+
+    A run's identity is of letters and digits: files and folders are named after it.
+    """
     kinds = {name: type(item) for name, item in value.items()} if isinstance(value, dict) else {}
-    return kinds == {"run": str, "entries": int, "last": str} and value["entries"] >= 0
+    return kinds == {"run": str, "entries": int, "last": str} and value["run"].isalnum() and value["entries"] >= 0
 
 
 def _object(content: bytes, where: str) -> dict[str, Any]:

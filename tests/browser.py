@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -77,38 +76,15 @@ class Tab:
 
     def open(self, page: Path, width: int, dark: bool = False) -> None:
         """Open a file at a width of the screen."""
-        self.size(width)
+        screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **screen)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
         self.call("Page.navigate", url=page.resolve().as_uri())
         until = time.monotonic() + 30
         while self.run("document.readyState") != "complete" or self.run("location.href") == "about:blank":
             assert time.monotonic() < until, "the page does not load"
-        self.settle()
-
-    def size(self, width: int, height: int = 900) -> None:
-        """Change the size of the screen."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-
-    def settle(self) -> None:
-        """Wait until what was changed is drawn."""
         self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
-
-    def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
-        """Move, press or release the mouse."""
-        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
-
-    def key(self, key: str) -> None:
-        """Press a key."""
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key)
-
-    def picture(self, file: Path, height: int | None = None) -> None:
-        """Write what the page looks like, all of it or so many pixels from the top."""
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"], "scale": 1}
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
-        file.write_bytes(base64.b64decode(shot["data"]))
 
 
 @contextmanager

@@ -195,15 +195,6 @@ def earlier_of(folder: Path, digest: str, seed: int | None) -> Earlier:
     return Earlier(lineage)
 
 
-def earlier_of_record(folder: Path) -> Earlier:
-    """Return the earlier releases of a run that began before, as its own folder keeps them.
-
-    Raises:
-        LineageError, LedgerError: they were changed.
-    """
-    return Earlier(model_files.read_ancestors(folder))
-
-
 Floats = npt.NDArray[np.floating]
 
 APP = "flower"
@@ -375,6 +366,7 @@ class AppRun:
             warnings: what its owner should know, one sentence each.
         """
         last = {name: value for name, value in self.last_row.items() if name != "round"}
+        series = {name: self.folder.measured(name) for name in measured}
         failed = {kind: int(sum(self.folder.measured(f"failed_{kind}"))) for kind in REJECTIONS}
         result = {
             "app": APP,
@@ -384,18 +376,13 @@ class AppRun:
             "ledger": self._ledger.head,
             "user_sentences": math.inf,
             "enrolled": enrolled,
-            "measured": {name: self._first_and_last(name) for name in measured},
+            "measured": {name: [values[0], values[-1]] for name, values in series.items()},
             **last,
             "failed_nodes": {kind: count for kind, count in failed.items() if count},
             "warnings": warnings,
         }
         self.folder.finish(result)
         self.close()
-
-    def _first_and_last(self, name: str) -> list[float]:
-        """Return a figure of the app at its first and its last measurement."""
-        values = self.folder.measured(name)
-        return [values[0], values[-1]]
 
     def close(self) -> None:
         """Unlock the folder."""

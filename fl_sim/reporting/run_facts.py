@@ -6,10 +6,11 @@ the facts, in no round.
 
 >>> has_guarantee(None, {"epsilon_user": 2.5}), has_guarantee(None, {"epsilon_user": float("inf")})
 (True, False)
->>> from pathlib import Path
->>> facts = read_facts(RunFolder(Path("runs/first"), config={}, environment={}))  # doctest: +SKIP
->>> facts.headline.state, facts.headline.epsilon  # doctest: +SKIP
-('proven', 2.5)
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     head = read_facts(RunFolder.create(f"{folder}/run", config={}, environment={})).headline
+>>> head.state, head.unit_words, head.epsilon
+('no round', 'any user + any entity', None)
 """
 
 from __future__ import annotations
@@ -393,7 +394,7 @@ def read_facts(run: RunFolder) -> RunFacts:
     mechanism, utility = _mechanism_of(run), utility_of(run)
     app, classifies = run.config.get("app"), utility.column == "error"
     bounds = None if app else _bounds(run, ledger.ledger)
-    composed = len((result.get("initial_model") or {}).get("composed") or ())
+    composed = (result.get("initial_model") or {}).get("composed")
     # A run that lost rounds in a crash and could not repeat them released more than its metrics have rows.
     spent = result if run.finished else {}
     names = (name for name in last if name.startswith("epsilon_") and name != AS_PUBLISHED)
@@ -423,16 +424,14 @@ def read_facts(run: RunFolder) -> RunFacts:
         "utility": _utility(run, utility),
         "personal": run.personal and parsed(PersonalFigures, run.personal, run.personal_file),
         "not_covered": list(_OF_APPS),
-        "warnings": [
-            *result.get("warnings", []),
-            *filter(None, [rejected_in_words(result.get("failed_nodes")), run.truncated_tail, ledger.problem]),
-            *ledger.notes,
-        ],
+        "warnings": result.get("warnings", []),
         "mechanism_settings": None if mechanism is None else tuple(mechanism.describe().settings),
-        "composed": composed,
+        "composed": len(composed) if isinstance(composed, list) else 0,
         "by_round": {str(name): list(column) for name, column in metrics.drop(columns=hidden).items()},
     }
     read = parsed(RunFacts, facts, run.result_file if result else run.config_file)
+    noticed = filter(None, [rejected_in_words(read.failed_nodes), run.truncated_tail, ledger.problem])
+    read = read.model_copy(update={"warnings": [*read.warnings, *noticed, *ledger.notes]})
     if app:
         return read
     assumed = PUBLIC_INPUTS.format(weights="" if composed else "initial weights, ")

@@ -40,7 +40,7 @@ from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY
 from fl_sim.clients.models.model_names import AWD_LSTM
 from fl_sim.files import json_object, read_bytes, replace_file, sha256_of, sha256_of_json
 from fl_sim.storage.run_folder import ResultsError, decode, encode
-from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError, LedgerHead
+from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError, LedgerHead, is_head
 
 KEY = "model_files"
 """Key of the checksums in result.json."""
@@ -198,7 +198,7 @@ def ancestor_ledgers(ledger: Ledger) -> list[Ledger]:
     """
     kept = []
     for head in ledger.ancestors:
-        ancestor = Ledger.read(ledger.folder / ANCESTORS / _name_of(head["run"], ledger.folder))
+        ancestor = Ledger.read(ledger.folder / ANCESTORS / head["run"])
         if ancestor.run != head["run"]:
             raise LedgerError(f"{ancestor.file}: is not the ledger of the run {head['run']}")
         ancestor.check_head(head)
@@ -231,7 +231,9 @@ def _read(folder: Path) -> tuple[Lineage, dict[str, str]]:
             raise LineageError(f"{folder / _OWNER}: was changed")
         ancestors = []
         for head in index["runs"]:
-            ledger = _read_ledger(folder / _name_of(head["run"], folder), head)
+            if not is_head(head):
+                raise LineageError(f"{folder / _INDEX}: is corrupt (a head of a ledger is expected)")
+            ledger = _read_ledger(folder / head["run"], head)
             values = owner["runs"][ledger.run]
             ancestors.append(Ancestor(ledger, values["corpus"], values["units"], tuple(values["apart_from"])))
         return Lineage(tuple(ancestors), index["lost"], tuple(owner["lost_apart_from"])), index["weights"]
@@ -296,13 +298,6 @@ def _base_of_adapter(folder: Path) -> Path | None:
     file = folder / "adapter_config.json"
     name = _object(file).get("base_model_name_or_path") if file.is_file() else None
     return Path(name) if isinstance(name, str) and name and Path(name).is_dir() else None
-
-
-def _name_of(run: Any, folder: Path) -> str:
-    """Return the folder of a run's ledger; a name that could lead elsewhere is refused."""
-    if not (isinstance(run, str) and run.isalnum()):
-        raise LineageError(f"{folder}: names the run {run!r}; allowed: letters and digits")
-    return run
 
 
 def _object(file: Path) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import lzma
 from pathlib import Path
 
 import pytest
@@ -114,21 +112,3 @@ def test_conll2003_end_to_end(shared_data: Path, tmp_path: Path, capsys: pytest.
     ours = stats["table_two"]["ours"]["train"]
     assert ours["sensitive"] == {"Org": 4_587, "Loc": 5_127, "Person": 4_373, "Misc": 2_698, "All": 11_132}
     assert train["reach"]["users"] == {"median": 1, "p95": 6, "max": 117}
-
-
-@pytest.mark.nightly
-def test_a_tagger_changes_neither_users_nor_sentences(
-    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of the first documents of every file of CoNLL-2003."""
-    source = tmp_path / "some"
-    source.mkdir()
-    for file in ("eng.train", "eng.testa", "eng.testb"):
-        with lzma.open(shared_data / "conll2003" / f"{file}.xz", "rt", encoding="utf-8") as whole:
-            (source / file).write_text("".join(itertools.islice(whole, 20_000)), encoding="utf-8")
-    gold = counted(source, tmp_path / "gold", capsys)["splits"]["train"]
-    rules = counted(source, tmp_path / "rules", capsys, "--tagger", "rules")["splits"]["train"]
-    assert gold["sentences"] > 1_000
-    for name in ("users", "sentences", "tokens"):
-        assert rules[name] == gold[name]
-    assert rules["sentences_by_type"].keys() != gold["sentences_by_type"].keys()

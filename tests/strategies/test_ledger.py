@@ -368,6 +368,7 @@ def test_a_ledger_of_another_run_is_refused(tmp_path: Path) -> None:
         (HEAD_FILE, b"", r"head\.json, line 1: is corrupt"),
         (HEAD_FILE, b"[]", r"head\.json, line 1: is corrupt"),
         (HEAD_FILE, b'{"run": "a", "entries": -1, "last": "b"}', r"head\.json, line 1: is corrupt"),
+        (HEAD_FILE, b'{"run": "../a", "entries": 4, "last": "b"}', r"head\.json, line 1: is corrupt"),
         (LEDGER_FILE, b"\xff\n", r"line 1: is corrupt"),
         (LEDGER_FILE, b"null\n", r"line 1: is corrupt"),
     ],

@@ -17,25 +17,8 @@ from spacy.language import Language
 from fl_sim.data_prep.readers.cleaning import cut, cut_into_sentences, sentence_bounds
 from fl_sim.data_prep.records import Mention, Sentence
 
-WORDS = [
-    "He",
-    "left",
-    "no.",
-    '"No."',
-    "U.S.",
-    "Mr.",
-    "(Then",
-    "she",
-    "...",
-    "!",
-    "?!",
-    "”",
-    "'tis",
-    "a.m.",
-    "x.Y",
-    ".",
-    "wed.",
-]
+_WORDS = """He left no. "No." U.S. Mr. (Then she ... ! ?! ” 'tis a.m. x.Y . wed."""
+WORDS = _WORDS.split()
 GAPS = [" ", "  ", "\n", " \n "]
 
 

@@ -79,13 +79,6 @@ def test_bad_lines_are_named(tmp_path: Path, text: str, place: str) -> None:
         list(read_conll_file(write(tmp_path, text), "train"))
 
 
-def test_bytes_that_are_not_utf8_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "eng.train"
-    path.write_bytes(b"-DOCSTART- -X- O O\n\nM\xfcnchen NNP I-NP I-LOC\n")
-    with pytest.raises(CorpusError, match=r"line 3: not UTF-8 \(byte 0xfc at position 1\)"):
-        list(read_conll_file(path, "train"))
-
-
 def test_plain_xz_and_gz_files_read_alike(tmp_path: Path) -> None:
     results = []
     for name, pack in (("eng.train", bytes), ("eng.train.xz", lzma.compress), ("eng.train.gz", gzip.compress)):

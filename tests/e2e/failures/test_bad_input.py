@@ -13,8 +13,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
@@ -22,6 +25,7 @@ from safetensors.numpy import save_file
 from fl_sim.cli.main import main
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_claim import RunClaim
+from fl_sim.storage.run_folder import RunFolder
 from tests import tiny
 
 Capture = pytest.CaptureFixture[str]
@@ -310,10 +314,16 @@ def test_resuming_on_a_corpus_that_changed(unfinished: Path, tmp_path: Path, cap
     says(refused(["resume", str(unfinished)], capsys), "has changed")
 
 
+def forged(run: Path, **changes: Any) -> None:
+    """Write the checkpoint with other parts."""
+    checkpoint = Checkpoint.read(run / "checkpoint")
+    assert checkpoint is not None
+    replace(checkpoint, **changes).write(run / "checkpoint")
+
+
 def test_a_checkpoint_of_another_model(unfinished: Path, capsys: Capture) -> None:
-    config = json.loads((unfinished / "config.json").read_text())
-    config["run"]["model"]["hidden"] = 32
-    (unfinished / "config.json").write_text(json.dumps(config))
+    """Its heads are those of the run."""
+    forged(unfinished, vector=np.zeros(3, np.float32))
     says(refused(["resume", str(unfinished)], capsys), "does not fit")
 
 
@@ -334,6 +344,8 @@ def test_settings_and_rows_changed_after_the_checkpoint(unfinished: Path, capsys
 def test_rounds_missing_from_the_metrics(unfinished: Path, capsys: Capture) -> None:
     first = (unfinished / "metrics.jsonl").read_text().splitlines(keepends=True)[0]
     (unfinished / "metrics.jsonl").write_text(first)
+    says(refused(["resume", str(unfinished)], capsys), "metrics.jsonl|was changed after the run's last checkpoint")
+    forged(unfinished, folder=RunFolder.open(unfinished).head())
     says(refused(["resume", str(unfinished)], capsys), "checkpoint is of round 2|0 to 0")
 
 

@@ -254,12 +254,6 @@ def test_an_owner_may_edit_the_card(run: RunFolder) -> None:
         (run.model_dir / "README.md").write_text(kept)
 
 
-def test_runs_of_earlier_versions_have_a_checksum_of_their_readme() -> None:
-    known = {"model.safetensors": "1", "README.md": "2"}
-    assert model_files.changed(known, {"model.safetensors": "1"}) == []
-    assert model_files.changed(known, {"model.safetensors": "3", "README.md": "4"}) == ["model.safetensors"]
-
-
 def test_a_pretrained_model_has_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     (tmp_path / "text.txt").write_text("It rained all day.\nAda left.\n" * 20)
     words = ["--hidden", "16", "--layers", "1", "--heads", "2", "--max-tokens", "32", "--epochs", "1"]

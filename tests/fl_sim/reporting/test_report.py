@@ -286,6 +286,26 @@ def test_reach_in_words(entity_bound: dict[str, Any], text: str) -> None:
     assert Contribution(**entity_bound).in_words() == text
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("held_out", {"users": 1}, "held_out.sentences"),
+        ("kept", {"sentences": "most", "mentions": 1.0}, "kept.sentences"),
+        ("reach", {"p95": [3]}, "reach.p95"),
+        ("failed_nodes", {"silent": "twice"}, "failed_nodes.silent"),
+        ("unigram_perplexity", "high", "utility.reference"),
+    ],
+)
+def test_a_value_of_another_kind_is_one_line_that_names_it(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str], key: str, value: Any, named: str
+) -> None:
+    run = make_run("uedp", rounds=1, result={key: value})
+    assert main(["report", str(run.path)]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert f"{run.result_file}: is corrupt ({named}: " in captured.err
+
+
 class TestCommand:
     def test_text(self, make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
         run = make_run("uedp")

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 
@@ -98,6 +97,8 @@ def test_a_view_shows_no_epsilon_where_the_ledger_supports_none(view: str, run: 
     assert [name for name, value in AFTER_LAST_ROUND.items() if shown(value, text)] == []
 
 
-def test_a_picture_of_a_run_without_a_trusted_ledger_says_so(run: RunFolder, tmp_path: Path) -> None:
+def test_a_picture_of_a_run_without_a_trusted_ledger_says_so(run: RunFolder) -> None:
     (run.path / LEDGER_FILE).unlink()
-    assert "no ε can be trusted" in plot(run, read_facts(run))
+    facts = read_facts(run)
+    assert [name for name in facts.by_round if name.startswith("epsilon_")] == []
+    assert "no ε can be trusted" in plot(run, facts)
