@@ -318,12 +318,8 @@ class Published(Mechanism):
         return warnings
 
     def record(self) -> dict[str, Any]:
-        return super().record() | {"published": asdict(self.terms)}
+        return super().record() | {"options": asdict(self.terms)}
 
     @classmethod
     def recorded_fields(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        terms = values.get("published")
-        if terms is None:
-            raise PrivacyError("published is None; allowed: the terms of the paper's algorithm")
-        others = {name: value for name, value in values.items() if name != "published"}
-        return super().recorded_fields(others) | {"terms": PublishedTerms(**terms)}
+        return super().recorded_fields({**values, "options": {}}) | {"terms": PublishedTerms(**values["options"])}

@@ -133,7 +133,7 @@ _STOPPED = {
 }
 _SETTINGS = (
     *("seed", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier"),
-    *("options", "adaptive", "published"),
+    *("options", "adaptive"),
 )
 _NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 _LIMITS = {

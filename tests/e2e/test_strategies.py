@@ -158,5 +158,5 @@ def test_a_target_finds_the_published_noise(run: Run) -> None:
 def test_the_settings_of_a_release_are_in_the_ledger(run: Run) -> None:
     folder = run("run", rounds=1, **OPTIONS["published weights"])
     line = json.loads((folder.path / "ledger.jsonl").read_text().splitlines()[1])
-    assert line["published"]["entity_cap"] == 4.0
+    assert line["options"]["entity_cap"] == 4.0
     assert line["published"]["noise"] == "as-stated"

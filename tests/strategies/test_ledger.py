@@ -671,7 +671,7 @@ def entries_of(count: int, **settings: object) -> list[Entry]:
 
 def published(z: float, **caps: float) -> dict:
     terms = replace(TERMS, **caps)
-    return {"strategy": "published", "published": terms, "q_u": 0.05, "clip_norm": 0.1, "noise_multiplier": z}
+    return {"strategy": "published", "options": terms, "q_u": 0.05, "clip_norm": 0.1, "noise_multiplier": z}
 
 
 def test_a_run_that_exposes_the_entity_to_all_users_takes_nothing_off_another() -> None:

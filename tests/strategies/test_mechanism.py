@@ -32,7 +32,7 @@ ADAPTIVE = AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=5.0)
 
 
 def published_plan(**changes: object) -> PrivacyPlan:
-    return plan(strategy="published", published=replace(TERMS, **changes), **RATES)
+    return plan(strategy="published", options=replace(TERMS, **changes), **RATES)
 
 
 def published(**changes: object) -> Published:
@@ -83,13 +83,13 @@ def test_the_curve_is_the_claim_after_every_round() -> None:
 def test_weights_from_data_are_accounted_for_at_full_reach() -> None:
     """Of 200 users, because ε at full reach takes the longer the more there are."""
     rates = RATES | {"population": 200, "q_u": 0.05}
-    fixed = plan(strategy="published", published=TERMS, **rates)
+    fixed = plan(strategy="published", options=TERMS, **rates)
     everybody = fixed.epsilon_curve(Adjacency(5, ContributionBound(200, 1)), [3])
     for adjacency in (Adjacency(5), Adjacency(5, ContributionBound(2, 1))):
         few = fixed.epsilon_curve(adjacency, [3])
         assert everybody > 10 * few
         for cap in ("user_cap", "entity_cap", "extended_cap"):
-            weighted = plan(strategy="published", published=replace(TERMS, **{cap: 3.0}), **rates)
+            weighted = plan(strategy="published", options=replace(TERMS, **{cap: 3.0}), **rates)
             assert weighted.epsilon_curve(adjacency, [3]) == everybody
 
 
@@ -244,7 +244,7 @@ def test_the_noise_for_a_target_meets_it_for_the_unit_that_is_stated(robust: boo
     unit = Adjacency(20, ContributionBound(3, 2))
     sampled = plan(q_e=0.1, q_s=0.2, user_cap=3.0, noise_multiplier=1.0, rounds=10)
     rates = RATES | {"population": 20, "q_u": 0.2, "rounds": 10}
-    exposing = plan(strategy="published", published=replace(TERMS, user_cap=3.0), **rates)
+    exposing = plan(strategy="published", options=replace(TERMS, user_cap=3.0), **rates)
     for one in (sampled, exposing):
         target = 0.5 * float(one.epsilon_curve(unit, [10], robust=robust)[0])
         noisy = one.with_noise(one.noise_for(target, unit, robust=robust))
