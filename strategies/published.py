@@ -322,4 +322,7 @@ class Published(Mechanism):
 
     @classmethod
     def recorded_fields(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        return super().recorded_fields({**values, "options": {}}) | {"terms": PublishedTerms(**values["options"])}
+        terms = values.get("options")
+        if not terms:
+            raise PrivacyError(f"options is {terms}; allowed: the terms of the paper's algorithm")
+        return super().recorded_fields({**values, "options": {}}) | {"terms": PublishedTerms(**terms)}

@@ -159,4 +159,4 @@ def test_the_settings_of_a_release_are_in_the_ledger(run: Run) -> None:
     folder = run("run", rounds=1, **OPTIONS["published weights"])
     line = json.loads((folder.path / "ledger.jsonl").read_text().splitlines()[1])
     assert line["options"]["entity_cap"] == 4.0
-    assert line["published"]["noise"] == "as-stated"
+    assert line["options"]["noise"] == "as-stated"

@@ -98,8 +98,8 @@ def test_weights_from_data_are_accounted_for_at_full_reach() -> None:
     ("changes", "robust"),
     [
         ({"q_e": 0.3, "q_s": 0.5, "user_cap": 3.0}, True),
-        ({"strategy": "published", "published": TERMS, "q_u": 0.2, "population": 9}, False),
-        ({"strategy": "published", "published": replace(TERMS, user_cap=3.0), "q_u": 0.2, "population": 9}, False),
+        ({"strategy": "published", "options": TERMS, "q_u": 0.2, "population": 9}, False),
+        ({"strategy": "published", "options": replace(TERMS, user_cap=3.0), "q_u": 0.2, "population": 9}, False),
     ],
 )
 def test_the_noise_for_a_target_meets_it(changes: dict, robust: bool) -> None:
@@ -182,9 +182,9 @@ def test_random_allocation_puts_every_user_into_one_round_of_each_epoch() -> Non
     [
         ({"clipping": "both"}, "clipping is both"),
         ({"strategy": "noiseless", "adaptive": ADAPTIVE}, "adaptive is .* allowed: nothing under noiseless"),
-        ({"strategy": "published"}, "published is None"),
-        ({"strategy": "published", "published": TERMS, "user_cap": 2.0}, "user_cap is 2.0; allowed: 1 under published"),
-        ({"strategy": "published", "published": TERMS, "adaptive": ADAPTIVE}, "allowed: nothing under published"),
+        ({"strategy": "published"}, "options is None"),
+        ({"strategy": "published", "options": TERMS, "user_cap": 2.0}, "user_cap is 2.0; allowed: 1 under published"),
+        ({"strategy": "published", "options": TERMS, "adaptive": ADAPTIVE}, "allowed: nothing under published"),
         ({"noise_multiplier": 0.0}, "noise_multiplier is 0.0"),
     ],
 )
