@@ -20,7 +20,7 @@ WITHOUT_EXAMPLE = {
     "fl_sim.flower.user_level_strategy": "needs nodes; fl_sim.flower shows it",
     "fl_sim.flower.text.text_client_app": "a Flower app",
     "fl_sim.auditing.leakage.membership": "needs a finished run",
-    "fl_sim.research.representations.client.frozen_features": "needs a pretrained encoder",
+    "fl_sim.research.representations.client.frozen_layers": "needs a pretrained encoder",
     "fl_sim.research.representations.representation_experiment": "trains for seconds",
     "fl_sim.research.representations.trained_run": "needs a finished run",
 }

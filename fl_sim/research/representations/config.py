@@ -21,10 +21,15 @@ from fl_sim.config import ConfigError, merged, nested, read_toml
 from fl_sim.research.representations.client.client_workspace import ClientSpec, DataSpec
 from fl_sim.research.representations.client.encoders import EncoderSpec
 from fl_sim.research.representations.client.local_privacy import DroppedName, LayerName, Mechanism, build_mechanism
-from fl_sim.research.representations.server.adversarial_training import NoiseInTraining, TrainingPlan
+from fl_sim.research.representations.server.adversarial_training import (
+    ADAPTIVE,
+    AdaptiveName,
+    NoiseInTraining,
+    TrainingPlan,
+    WeightSchedule,
+)
+from fl_sim.research.representations.server.clients import OptimizerSpec
 from fl_sim.research.representations.server.heads import AdversaryStyle, Weighed
-from fl_sim.research.representations.server.optimizers import OptimizerSpec
-from fl_sim.research.representations.server.schedules import ADAPTIVE, AdaptiveName, WeightSchedule
 from fl_sim.research.strict_model import StrictModel
 from fl_sim.storage.run_folder import MODEL_FOLDER
 

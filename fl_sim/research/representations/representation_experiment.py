@@ -14,18 +14,22 @@ import torch
 from numpy.typing import NDArray
 
 from fl_sim.research.representations.client.client_workspace import Workspace, open_data
-from fl_sim.research.representations.client.draws import short_seed
+from fl_sim.research.representations.client.feed_forward import short_seed
 from fl_sim.research.representations.client.local_privacy import NO_DROPOUT, LocalGuarantee, guarantee_of
 from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.corpora.labelled import TEST, TRAIN, VALIDATION, LabelledData, LabelledSplit
 from fl_sim.research.representations.evaluation import attacks
-from fl_sim.research.representations.evaluation.sampling_error import sampling_errors
 from fl_sim.research.representations.server.adversarial_training import EpochRow, train
-from fl_sim.research.representations.server.group_metrics import accuracy, grms, group_accuracies, tpr_gap
+from fl_sim.research.representations.server.clients import Clients, LocalClients
+from fl_sim.research.representations.server.group_metrics import (
+    accuracy,
+    grms,
+    group_accuracies,
+    sampling_errors,
+    tpr_gap,
+)
 from fl_sim.research.representations.server.heads import Server
-from fl_sim.research.representations.server.inlp import null_space_projection
-from fl_sim.research.representations.server.parties import Clients, LocalClients
-from fl_sim.research.representations.server.solvers import fit_quietly
+from fl_sim.research.representations.server.inlp import fit_quietly, null_space_projection
 from fl_sim.research.representations.trained_run import guarantee_of_run
 from fl_sim.storage import environment as environment_module
 from fl_sim.strategies.primitives import streams

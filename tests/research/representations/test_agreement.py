@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fl_sim.research.representations.evaluation.sampling_error import sampling_errors
-from fl_sim.research.representations.server.group_metrics import grms, tpr_gap
+from fl_sim.research.representations.server.group_metrics import grms, sampling_errors, tpr_gap
 from fl_sim.research.representations.studies.agreement import Published, estimate, reproduces, within_deviations
 
 

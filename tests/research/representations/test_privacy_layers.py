@@ -10,7 +10,6 @@ import torch
 import transformers
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.research.representations.client.draws import Draw
 from fl_sim.research.representations.client.encoder_inputs import (
     UNKNOWN_WORD,
     Table,
@@ -20,9 +19,9 @@ from fl_sim.research.representations.client.encoder_inputs import (
     words_of,
 )
 from fl_sim.research.representations.client.encoders import EncoderSpec, MlpEncoder, WordBag, build_encoder
-from fl_sim.research.representations.client.frozen_features import FrozenEncoder
+from fl_sim.research.representations.client.feed_forward import Draw
+from fl_sim.research.representations.client.frozen_layers import FrozenEncoder, LowerStates
 from fl_sim.research.representations.client.local_privacy import MECHANISMS, UnitL1, WordDropout
-from fl_sim.research.representations.client.lower_states import LowerStates
 from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
 from tests.research.representations.tiny_bert import save_tiny_bert
 

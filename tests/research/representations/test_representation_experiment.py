@@ -18,16 +18,15 @@ from fl_sim.cli import main as cli
 from fl_sim.config import ConfigError
 from fl_sim.engines.grids import GridError
 from fl_sim.research.representations.client.client_workspace import Workspace, open_data
-from fl_sim.research.representations.client.draws import Draw
 from fl_sim.research.representations.client.encoder_inputs import UNKNOWN
+from fl_sim.research.representations.client.feed_forward import Draw
 from fl_sim.research.representations.config import METHODS, ExperimentConfig, load_file, load_mapping
 from fl_sim.research.representations.evaluation.experiment_summary import summary
 from fl_sim.research.representations.representation_experiment import run, train_and_release
 from fl_sim.research.representations.server.adversarial_training import TrainingPlan, train
+from fl_sim.research.representations.server.clients import LocalClients, OptimizerSpec
 from fl_sim.research.representations.server.federated import FlowerClients
 from fl_sim.research.representations.server.heads import Server
-from fl_sim.research.representations.server.optimizers import OptimizerSpec
-from fl_sim.research.representations.server.parties import LocalClients
 from fl_sim.research.representations.studies import reproductions
 from fl_sim.research.representations.studies.adult import adult_document, adult_grid, adult_study
 from fl_sim.research.representations.studies.experiment_grid import run_grid
@@ -218,7 +217,7 @@ def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
         def forward(self, rows: np.ndarray, seed: int, scale: float | None) -> torch.Tensor:
             return workspace.perturb("train", rows, Draw.full_batch(seed, len(rows)), scale)
 
-    from fl_sim.research.representations.server.schedules import rising_weight
+    from fl_sim.research.representations.server.adversarial_training import rising_weight
     from fl_sim.strategies.primitives import streams
 
     for epoch in range(plan.epochs):

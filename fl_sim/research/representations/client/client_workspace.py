@@ -1,7 +1,7 @@
 """A client's data, encoder and privacy layer, opened from a description that fits into a message.
 
 >>> from tempfile import TemporaryDirectory
->>> from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
+>>> from fl_sim.research.representations.corpora.adult_reader import write_toy_adult
 >>> with TemporaryDirectory() as folder:
 ...     data = DataSpec(source=str(write_toy_adult(Path(folder), rows=40)))
 ...     encoder = EncoderSpec(kind="mlp", width=4)
@@ -29,7 +29,6 @@ from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.model_source import source_of
 from fl_sim.clients.models.tokenizers import boundary_ids, load_tokenizer
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.research.representations.client.draws import Draw, short_seed
 from fl_sim.research.representations.client.encoder_inputs import (
     UNKNOWN_WORD,
     EncoderInputs,
@@ -41,7 +40,8 @@ from fl_sim.research.representations.client.encoder_inputs import (
     words_of,
 )
 from fl_sim.research.representations.client.encoders import Encoder, EncoderSpec, build_encoder, model_spec
-from fl_sim.research.representations.client.frozen_features import FrozenEncoder
+from fl_sim.research.representations.client.feed_forward import Draw, short_seed
+from fl_sim.research.representations.client.frozen_layers import FrozenEncoder, LowerStates
 from fl_sim.research.representations.client.local_privacy import (
     NO_DROPOUT,
     DroppedName,
@@ -50,14 +50,11 @@ from fl_sim.research.representations.client.local_privacy import (
     WordDropout,
     build_mechanism,
 )
-from fl_sim.research.representations.client.lower_states import LowerStates
 from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
-from fl_sim.research.representations.corpora.adult_reader import AdultColumns, AdultSplit, read_adult
-from fl_sim.research.representations.corpora.entity_words import entity_words
+from fl_sim.research.representations.corpora.adult_reader import AdultColumns, AdultSplit, read_adult, write_toy_adult
 from fl_sim.research.representations.corpora.labelled import SPLITS, TRAIN, LabelledData
-from fl_sim.research.representations.corpora.labelled_text import TEXT_READERS, read_dpnr_ag
+from fl_sim.research.representations.corpora.labelled_text import TEXT_READERS, entity_words, read_dpnr_ag
 from fl_sim.research.representations.corpora.own_table import TableColumns, read_own_table
-from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
 from fl_sim.research.strict_model import StrictModel
 from fl_sim.strategies.primitives import streams
 

@@ -7,7 +7,7 @@
 | ``bag`` | words of a vocabulary: the mean of their vectors (``nn.EmbeddingBag``; the study of DPNR) | everything |
 | ``transformer`` | tokens of any Hugging Face model: its pooled last state | everything, or its upper layers |
 
-A frozen Hugging Face encoder reads every text once (`fl_sim.research.representations.client.frozen_features`); its
+A frozen Hugging Face encoder reads every text once (`fl_sim.research.representations.client.frozen_layers`); its
 features are the input of ``table`` or ``mlp``.
 
 >>> encoder = build_encoder(EncoderSpec(kind="mlp", width=8), inputs=3, seed=0)
@@ -32,9 +32,8 @@ from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_names import POOLER, Pooling
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Classification
-from fl_sim.research.representations.client.draws import Draw
 from fl_sim.research.representations.client.encoder_inputs import Ragged
-from fl_sim.research.representations.client.feed_forward import FeedForward
+from fl_sim.research.representations.client.feed_forward import Draw, FeedForward
 from fl_sim.research.strict_model import StrictModel
 
 EncoderKind = Literal["table", "mlp", "bag", "transformer"]

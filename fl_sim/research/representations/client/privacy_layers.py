@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fl_sim.research.representations.client.draws import Draw
+from fl_sim.research.representations.client.feed_forward import Draw
 from fl_sim.research.representations.client.local_privacy import (
     NO_DROPOUT,
     LocalGuarantee,

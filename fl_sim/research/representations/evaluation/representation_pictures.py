@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.research.representations.client.draws import short_seed
+from fl_sim.research.representations.client.feed_forward import short_seed
 from fl_sim.stop_signals import raise_missed_stop
 from fl_sim.storage.run_folder import replace_file
 from fl_sim.strategies.primitives import streams

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.research.representations.client.draws import short_seed
 from fl_sim.research.representations.client.encoder_inputs import words_of
+from fl_sim.research.representations.client.feed_forward import short_seed
 from fl_sim.stop_signals import raise_missed_stop
 
 NEAREST = 5

@@ -2,7 +2,7 @@
 
 The server sends the nodes the encoder's parameters, as DPNR's server provides the feature extractor. It never receives
 a text, nor a vector before the privacy layer. The vectors are those of
-`fl_sim.research.representations.server.parties.LocalClients` for any number of nodes; the encoder's gradient is the sum
+`fl_sim.research.representations.server.clients.LocalClients` for any number of nodes; the encoder's gradient is the sum
 of the nodes' gradients, so only the order of a floating-point sum differs.
 
 >>> from fl_sim.research.representations.client.client_workspace import DataSpec
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from fl_sim.clients.models.parameters import TrainableParameters
 from fl_sim.engines.grids import GridError
 from fl_sim.research.representations.client.client_workspace import ClientSpec, Workspace
-from fl_sim.research.representations.client.representation_messages import (
+from fl_sim.research.representations.client.representation_app import (
     PARTITION,
     PERTURB,
     RELEASE,
@@ -38,7 +38,7 @@ from fl_sim.research.representations.client.representation_messages import (
     arrays_of,
 )
 from fl_sim.research.representations.corpora.labelled import SPLITS, TRAIN, VALIDATION
-from fl_sim.research.representations.server.optimizers import OptimizerSpec
+from fl_sim.research.representations.server.clients import OptimizerSpec
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]

@@ -36,8 +36,7 @@ from torch.autograd import Function
 from torch.func import functional_call
 from torch.nn import functional
 
-from fl_sim.research.representations.client.draws import Draw
-from fl_sim.research.representations.client.feed_forward import FeedForward
+from fl_sim.research.representations.client.feed_forward import Draw, FeedForward
 
 AdversaryStyle = Literal["none", "reversal", "multiple", "coavoux", "declustering"]
 Weighed = Literal["gradient", "loss"]

@@ -19,7 +19,7 @@ from typing import Any
 
 from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
-from fl_sim.research.representations.server.schedules import AdaptiveName
+from fl_sim.research.representations.server.adversarial_training import AdaptiveName
 from fl_sim.research.representations.studies.agreement import Published, estimate, reproduces
 from fl_sim.research.representations.studies.study_pictures import Curve, Panel, Picture, draw_panels
 from fl_sim.research.representations.studies.study_tables import Log, Options, collect_figures, heading, table_cell

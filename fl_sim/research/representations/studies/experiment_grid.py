@@ -3,7 +3,7 @@
 >>> from pathlib import Path
 >>> from tempfile import TemporaryDirectory
 >>> from fl_sim.research.representations.config import load_mapping
->>> from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
+>>> from fl_sim.research.representations.corpora.adult_reader import write_toy_adult
 >>> off = {"leakage": False, "mdl": False}
 >>> with TemporaryDirectory() as folder:
 ...     data = {"source": str(write_toy_adult(Path(folder), rows=50))}

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.config import ConfigError
-from fl_sim.research.project_roots import project_roots
 from fl_sim.research.representations.representation_experiment import describe_environment
 from fl_sim.research.representations.studies import ag_study
 from fl_sim.research.representations.studies.adult import adult_document, adult_pictures, adult_study
@@ -21,6 +20,7 @@ from fl_sim.research.representations.studies.dpnr import dpnr_ag, dpnr_pictures,
 from fl_sim.research.representations.studies.study_pictures import Picture
 from fl_sim.research.representations.studies.study_tables import Log, Options
 from fl_sim.research.representations.studies.words import words_study
+from fl_sim.research.strict_model import project_roots
 from fl_sim.storage.run_folder import decode, encode, replace_file
 
 

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fl_sim.research.representations.evaluation.sampling_error import share_error
+from fl_sim.research.representations.server.group_metrics import share_error
 from fl_sim.research.representations.studies.adult.adult_grid import FULL, SYSTEMS, THIN, grid_points
 from fl_sim.research.representations.studies.adult.adult_selection import (
     RELAXATION,

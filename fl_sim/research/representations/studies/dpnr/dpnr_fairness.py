@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fl_sim.research.representations.evaluation.sampling_error import share_error
+from fl_sim.research.representations.server.group_metrics import share_error
 from fl_sim.research.representations.studies.agreement import estimate
 from fl_sim.research.representations.studies.dpnr.dpnr_published import TABLE_7, narrowing
 

@@ -23,11 +23,11 @@ import numpy as np
 
 from fl_sim.config import ConfigError
 from fl_sim.formats import format_epsilon
-from fl_sim.research.representations.client.draws import short_seed
+from fl_sim.research.representations.client.feed_forward import short_seed
 from fl_sim.research.representations.client.local_privacy import LayerName, build_mechanism
 from fl_sim.research.representations.corpora.labelled import shuffled
-from fl_sim.research.representations.evaluation.sampling_error import share_error
 from fl_sim.research.representations.evaluation.word_attack import WordVectors, recover_words, train_word_vectors
+from fl_sim.research.representations.server.group_metrics import share_error
 from fl_sim.research.representations.studies.agreement import estimate
 from fl_sim.research.representations.studies.study_tables import spread
 from fl_sim.strategies.primitives import streams
