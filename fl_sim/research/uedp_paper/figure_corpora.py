@@ -25,7 +25,7 @@ from fl_sim.data_prep.deidentify import deidentify
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA, Corpus
-from fl_sim.research.strict_model import StrictModel
+from fl_sim.research.study_files import StrictModel
 from fl_sim.research.uedp_paper.figures import CorpusSource, HeldOutDraw
 from fl_sim.research.uedp_paper.held_out_draw import redraw
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
-from fl_sim.research.strict_model import StrictModel, project_roots
+from fl_sim.research.study_files import StrictModel, project_roots
 from fl_sim.research.uedp_paper.figures import Name, PublishedNumber
 from fl_sim.research.uedp_paper.table_two import Row
 from fl_sim.storage.run_folder import ResultsError, decode, encode, replace_file

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from fl_sim.config import ConfigError, read_toml
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA
-from fl_sim.research.strict_model import StrictModel, project_roots
+from fl_sim.research.study_files import StrictModel, project_roots
 
 FOLDER = Path("conf") / "figures"
 

@@ -10,12 +10,11 @@ import torch
 from torch.nn import functional
 
 from fl_sim.research.representations.client.feed_forward import Draw
+from fl_sim.research.representations.config import AdversaryStyle, Weighed
 from fl_sim.research.representations.server.adversarial_training import ADAPTIVE, rising_weight
 from fl_sim.research.representations.server.heads import (
     NUM_DIVERSE,
-    AdversaryStyle,
     Server,
-    Weighed,
     declustering,
     orthogonality,
     reverse_gradient,

@@ -76,7 +76,7 @@ class Draw:
         """Return Laplace noise for training, float32 (B, width): a random sign times −scale·ln of a uniform number.
 
         The tails end at 22.9 scales. Noise of a release comes from
-        `fl_sim.research.representations.client.local_privacy`.
+        `fl_sim.research.representations.local_privacy`.
         """
         signed = self._bits(purpose, np.int32, width).astype(np.float32)
         logarithm = np.log(np.abs(signed) * np.float32(2.0**-31) + np.float32(_SMALLEST))

@@ -31,7 +31,8 @@ from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.tasks import Classification
 from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.research.representations.client.encoder_inputs import EncoderInputs, Ragged, TokenLists, token_ids
-from fl_sim.research.representations.client.encoders import EncoderSpec, load_partly_frozen, model_spec
+from fl_sim.research.representations.client.encoders import load_partly_frozen, model_spec
+from fl_sim.research.representations.config import EncoderSection
 
 _SEED = 0  # irrelevant: a frozen encoder has no new weights
 
@@ -44,7 +45,7 @@ class FrozenEncoder:
         cache: a folder for features, as private as the texts; None stores nothing.
     """
 
-    def __init__(self, spec: EncoderSpec, cache: Path | None = None) -> None:
+    def __init__(self, spec: EncoderSection, cache: Path | None = None) -> None:
         self._model: LanguageModel = load_model(model_spec(spec, "head"), _SEED, Classification(("0", "1")))
         self._cache = cache
 
@@ -92,7 +93,7 @@ class LowerStates:
         cache: a folder for states; None stores nothing.
     """
 
-    def __init__(self, spec: EncoderSpec, cache: Path | None = None) -> None:
+    def __init__(self, spec: EncoderSection, cache: Path | None = None) -> None:
         self._model = load_partly_frozen(spec, _SEED)
         self._cache = cache
 

@@ -38,8 +38,9 @@ from numpy.typing import NDArray
 from fl_sim.clients.client_app import reply_with_failure
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.parameters import TrainableParameters
-from fl_sim.research.representations.client.client_workspace import ClientSpec, Workspace
+from fl_sim.research.representations.client.client_workspace import Workspace
 from fl_sim.research.representations.client.feed_forward import Draw
+from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.corpora.labelled import TRAIN
 
 PERTURB, STEP = "perturb", "step"
@@ -55,7 +56,7 @@ class Request:
     """A request of the server to a node.
 
     Attributes:
-        workspace: JSON of a :class:`~fl_sim.research.representations.client.client_workspace.ClientSpec`.
+        workspace: JSON of the :class:`~fl_sim.research.representations.config.ExperimentConfig`.
         encoder: the encoder's trainable parameters, float32 (d,); d may be 0.
         split: of the rows.
         seed: of masks and noise; None: the operating system's (release alone).
@@ -201,8 +202,8 @@ def _open_workspace(request: Request) -> Workspace:
 
 
 @functools.lru_cache(maxsize=2)
-def _workspace(spec: str) -> Workspace:
-    return Workspace(ClientSpec.model_validate_json(spec))
+def _workspace(config: str) -> Workspace:
+    return Workspace(ExperimentConfig.model_validate_json(config))
 
 
 def _parameters_of(workspace: Workspace) -> TrainableParameters:

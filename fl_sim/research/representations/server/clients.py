@@ -1,24 +1,15 @@
-"""The optimizers of encoder and server.
-
->>> layer = torch.nn.Linear(2, 1)
->>> type(OptimizerSpec(name="sgd", learning_rate=0.1).build(layer.parameters())).__name__
-'SGD'
->>> OptimizerSpec().build_for(torch.nn.ReLU()) is None
-True
-
-The clients as the training loop sees them: they send vectors and receive gradients; here in this process.
+"""The clients as the training loop sees them: they send vectors and receive gradients; here in this process.
 
 `fl_sim.research.representations.server.federated` does the same over Flower messages, with the same numbers.
 
 >>> from pathlib import Path
 >>> from tempfile import TemporaryDirectory
->>> from fl_sim.research.representations.client.client_workspace import ClientSpec, DataSpec
->>> from fl_sim.research.representations.client.encoders import EncoderSpec
+>>> from fl_sim.research.representations.config import load_mapping
 >>> from fl_sim.research.representations.corpora.adult_reader import write_toy_adult
 >>> with TemporaryDirectory() as folder:
-...     data = DataSpec(source=str(write_toy_adult(Path(folder), rows=40)))
-...     workspace = Workspace(ClientSpec(data=data, encoder=EncoderSpec(kind="mlp", width=4)))
->>> clients = LocalClients(workspace, OptimizerSpec())
+...     source = str(write_toy_adult(Path(folder), rows=40))
+...     workspace = Workspace(load_mapping({"method": "li", "encoder.width": 4, "data.source": source}))
+>>> clients = LocalClients(workspace)
 >>> sent = clients.forward(np.arange(5), seed=1, scale=None)
 >>> clients.backward(torch.ones_like(sent))
 >>> sent.shape, sent.requires_grad
@@ -28,38 +19,30 @@ The clients as the training loop sees them: they send vectors and receive gradie
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fl_sim.research.representations.client.client_workspace import Workspace
-from fl_sim.research.representations.client.encoders import Encoder, WordBag
+from fl_sim.research.representations.client.encoders import WordBag
 from fl_sim.research.representations.client.feed_forward import Draw
+from fl_sim.research.representations.config import OptimizerSection
 from fl_sim.research.representations.corpora.labelled import TRAIN, VALIDATION
-from fl_sim.research.strict_model import StrictModel
 
 
-class OptimizerSpec(StrictModel):
-    """Name and step size of an optimizer; FEDERATE has Adam at 0.001."""
+def build_optimizer(section: OptimizerSection, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return a new optimizer of ``parameters``, at least one."""
+    if section.name == "sgd":
+        return torch.optim.SGD(parameters, lr=section.learning_rate, weight_decay=section.weight_decay)
+    # One pass over all small tensors: the steps of a small network are mostly overhead.
+    return torch.optim.AdamW(parameters, lr=section.learning_rate, weight_decay=section.weight_decay, fused=True)
 
-    name: Literal["adam", "sgd"] = Field("adam", description="Adam (Kingma and Ba 2015), or plain SGD")
-    learning_rate: float = Field(0.001, gt=0, le=100, description="its step size")
-    weight_decay: float = Field(0.0, ge=0, le=1, description="decoupled from Adam's step sizes (AdamW)")
 
-    def build(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        """Return a new optimizer of ``parameters``."""
-        if self.name == "sgd":
-            return torch.optim.SGD(parameters, lr=self.learning_rate, weight_decay=self.weight_decay)
-        # One pass over all small tensors: the steps of a small network are mostly overhead.
-        return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
-
-    def build_for(self, module: torch.nn.Module) -> torch.optim.Optimizer | None:
-        """Return a new optimizer of the module's trainable parameters; None if it has none."""
-        trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        return self.build(trainable) if trainable else None
+def trainable(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Return the parameters that train; none of an encoder that passes numbers through."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 Floats = NDArray[np.float32]
@@ -95,10 +78,13 @@ class Clients(Protocol):
 class LocalClients:
     """All clients together, in this process."""
 
-    def __init__(self, workspace: Workspace, optimizer: OptimizerSpec) -> None:
+    def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        _allow_sparse_gradients(workspace.encoder, optimizer)
-        self._optimizer = optimizer.build_for(workspace.encoder)
+        encoder, optimizer = workspace.encoder, workspace.config.optimizer
+        if isinstance(encoder, WordBag) and optimizer.name == "sgd" and optimizer.weight_decay == 0:
+            encoder.vectors.sparse = True  # a step changes the words of the batch alone
+        parameters = trainable(encoder)
+        self._optimizer = build_optimizer(optimizer, parameters) if parameters else None
         self._sent: torch.Tensor | None = None
 
     @property
@@ -124,9 +110,3 @@ class LocalClients:
 
     def release(self, split: str, seed: int | None) -> Floats:
         return self.workspace.release(split, seed)
-
-
-def _allow_sparse_gradients(encoder: Encoder, optimizer: OptimizerSpec) -> None:
-    """Let a bag of words under plain SGD update the words of the batch alone."""
-    if isinstance(encoder, WordBag) and optimizer.name == "sgd" and optimizer.weight_decay == 0:
-        encoder.vectors.sparse = True
