@@ -292,7 +292,7 @@ def test_a_dropped_word_is_the_unknown_word_or_none(small_persons: Path) -> None
     lengths = {}
     for how in ("removed", "unknown"):
         workspace = Workspace(configured(small_persons, "robust", **values, **{"privacy.dropped_words": how}))
-        inputs = workspace._reader.read("test", workspace.spec.dropout)
+        inputs = workspace._reader.read("test", workspace.layer.dropout)
         assert set(inputs.batch(np.arange(len(inputs))).tokens.tolist()) <= {UNKNOWN}
         lengths[how] = [len(text) for text in inputs.texts]
     assert not any(lengths["removed"])
