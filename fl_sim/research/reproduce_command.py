@@ -117,6 +117,7 @@ def _make_table(args: argparse.Namespace) -> int:
     import json
 
     from fl_sim.config import ConfigError
+    from fl_sim.files import owner_only
     from fl_sim.research.representations.studies import reproductions
     from fl_sim.research.representations.studies.study_runs import Options
     from fl_sim.storage.run_folder import encode
@@ -140,7 +141,8 @@ def _make_table(args: argparse.Namespace) -> int:
         if not args.quiet:
             print(line, file=sys.stderr, flush=True)
 
-    made = reproductions.run(args.figure, options, log)
+    with owner_only():  # the work folder has features of the texts
+        made = reproductions.run(args.figure, options, log)
     if args.record is not None:
         reproductions.write(made, args.record / reproductions.FOLDER / f"{args.figure}.json")
     print(json.dumps(encode(made), ensure_ascii=False) if args.json else reproductions.show(made), end="")

@@ -13,14 +13,12 @@ import fl_sim
 
 WITHOUT_EXAMPLE = {
     "fl_sim.clients.client_app": "a Flower app",
-    "fl_sim.research.representations.client.representation_app": "a Flower app",
     "fl_sim.clients.errors": "one exception",
     "fl_sim.clients.worker.libraries": "imports torch and transformers, nothing else",
     "fl_sim.clients.worker.workspace": "opens what a run has prepared",
     "fl_sim.flower.user_level_strategy": "needs nodes; fl_sim.flower shows it",
     "fl_sim.flower.text.text_client_app": "a Flower app",
     "fl_sim.auditing.leakage.membership": "needs a finished run",
-    "fl_sim.research.representations.client.frozen_layers": "needs a pretrained encoder",
     "fl_sim.research.representations.representation_experiment": "trains for seconds",
     "fl_sim.research.representations.trained_run": "needs a finished run",
 }

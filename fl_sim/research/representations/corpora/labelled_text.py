@@ -1,4 +1,4 @@
-"""Labelled texts for private representations: DPNR's AG set, AG News, SST-2 and sentence polarity.
+r"""Labelled texts for private representations: DPNR's AG set, AG News, SST-2 and sentence polarity.
 
 * DPNR's own AG set (Lyu, He and Li 2020): topic of a news item; private are five persons' names, present or not.
   Splits are the file's.
