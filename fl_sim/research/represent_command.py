@@ -1,10 +1,13 @@
-"""Private text representations: encode, perturb, classify, attack; claimed and proven ε beside each other."""
+"""Private text representations: encode, perturb, classify, attack; claimed and proven ε beside each other.
+
+`fl-sim reproduce` makes the published tables of such systems.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fl_sim.cli.corpus_flags import add_text_cleaning
 from fl_sim.files import owner_only
@@ -25,19 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_one.add_argument("--picture", type=Path, metavar="FILE", help="draw the test texts by t-SNE as a PNG or SVG")
     run_one.add_argument("--json", action="store_true", help="print the record instead of a summary")
     _add_words(what)
-    again = what.add_parser("reproduce", help="a published table", description="Reproduce a published table.")
-    again.add_argument("name", metavar="NAME", help="adult, ag-study, dpnr-ag or words (docs/representations.md)")
-    again.add_argument("--source", type=Path, required=True, metavar="DIR", help="the folder of the corpus")
-    again.add_argument("--seeds", metavar="N,N,…", help="default 0 to 9")
-    again.add_argument("--full", action="store_true", help="the paper's full grid")
-    again.add_argument("--layer", default="l1", metavar="NAME", help="l1, the paper's; l2, the published code's")
-    again.add_argument("--jobs", type=int, default=1, metavar="N", help="experiments at once, on Ray (default 1)")
-    again.add_argument(
-        "--work", type=Path, metavar="DIR", help="a folder for finished experiments; the same command resumes"
-    )
-    again.add_argument(
-        "--out", type=Path, metavar="FILE", help="where to write the table, JSON; its pictures beside it"
-    )
 
 
 def _add_words(what: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -66,38 +56,41 @@ def _add_words(what: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 @owner_only()
 def run(args: argparse.Namespace) -> int:
-    """Run the experiment or make the table; return exit code 0."""
+    """Run the experiment or the attack on words; return exit code 0."""
     from fl_sim.cli.written_files import check_no_other
 
     for name in ("out", "picture"):
         check_no_other(f"--{name}", getattr(args, name, None))
-    return {"run": _run_one, "words": _attack_words, "reproduce": _reproduce}[args.what](args)
+    return {"run": _run_one, "words": _attack_words}[args.what](args)
 
 
 def _attack_words(args: argparse.Namespace) -> int:
-    import json
-
-    from fl_sim.research.representations.studies.words.word_files import attack_files, summary
-    from fl_sim.storage.run_folder import encode, replace_file
+    from fl_sim.research.representations.studies.words_study import attack_files, summary
 
     record = attack_files(args)
-    text = json.dumps(encode(record), indent=1, ensure_ascii=False)
-    if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(args.out, text.encode() + b"\n")
-    print(text if args.json else summary(record))
+    _print(args, record, summary(record))
     return 0
 
 
-def _run_one(args: argparse.Namespace) -> int:
+def _print(args: argparse.Namespace, record: dict[str, Any], summary: str) -> None:
+    """Write the record to the file that was named, and print it or its summary."""
     import json
+
+    from fl_sim.research.study_files import write_json
+    from fl_sim.storage.run_folder import encode
+
+    if args.out is not None:
+        write_json(record, args.out)
+    print(json.dumps(encode(record), indent=1, ensure_ascii=False) if args.json else summary)
+
+
+def _run_one(args: argparse.Namespace) -> int:
     import sys
 
     from fl_sim.config import merged, nested, parse_assignments, read_toml
     from fl_sim.research.representations import representation_experiment
     from fl_sim.research.representations.config import load_mapping
     from fl_sim.research.representations.evaluation.experiment_summary import summary
-    from fl_sim.storage.run_folder import encode, replace_file
 
     settings = parse_assignments(args.settings)
     of_file = {} if args.config is None else nested(read_toml(args.config))
@@ -109,13 +102,9 @@ def _run_one(args: argparse.Namespace) -> int:
         ),
         environment=representation_experiment.describe_environment(),
     )
-    text = json.dumps(encode(record), indent=2)
-    if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(args.out, text.encode() + b"\n")
     if args.picture is not None:
         _draw(config, args.picture)
-    print(text if args.json else summary(record))
+    _print(args, record, summary(record))
     return 0
 
 
@@ -137,71 +126,3 @@ def _draw(config: ExperimentConfig, path: Path) -> None:
     mechanism = config.mechanism(sent.shape[1])
     title = f"{config.method}, ε = {'∞' if mechanism is None else format_epsilon(mechanism.proven_epsilon)} proven"
     draw_tsne({title: sent}, data.test.private[:, 0], group_names(data.attributes[0]), path, config.seed)
-
-
-def _reproduce(args: argparse.Namespace) -> int:
-    return make_table(
-        args.name,
-        source=args.source,
-        seeds=args.seeds,
-        full=args.full,
-        layer=args.layer,
-        jobs=args.jobs,
-        work=args.work,
-        out=args.out,
-    )
-
-
-def make_table(
-    name: str,
-    *,
-    source: Path,
-    seeds: str | None,
-    full: bool,
-    jobs: int,
-    work: Path | None,
-    out: Path | None,
-    layer: str = "l1",
-    as_json: bool = False,
-    quiet: bool = False,
-) -> int:
-    """Reproduce a published table, write it to ``out`` and print it; return exit code 0.
-
-    Args:
-        name: of the table.
-        source: the folder of its corpus.
-        seeds: separated by commas; None for the default.
-        full: the paper's grid instead of the thin one.
-        jobs: experiments at once, from 1 to 1024.
-        work: a folder for finished experiments; None stores nothing.
-        out: file of the table's JSON, with its pictures beside it; None writes none.
-        layer: the privacy layer.
-        as_json: print JSON instead of Markdown.
-        quiet: print no progress.
-    """
-    import json
-    import sys
-
-    from fl_sim.config import ConfigError
-    from fl_sim.research.representations.studies import reproductions
-    from fl_sim.research.representations.studies.study_tables import Options
-    from fl_sim.storage.run_folder import encode
-
-    if not 1 <= jobs <= 1024:
-        raise ConfigError(f"--jobs is {jobs}; allowed: an integer from 1 to 1024")
-    numbers = [str(seed) for seed in range(reproductions.named(name).seeds)] if seeds is None else seeds.split(",")
-    if not all(number.isascii() and number.isdigit() for number in numbers):
-        raise ConfigError(f"--seeds is {seeds!r}; allowed: integers of at least 0, separated by commas")
-    options = Options(
-        source=source.expanduser().absolute(),
-        seeds=tuple(map(int, numbers)),
-        full=full,
-        layer=layer,
-        jobs=jobs,
-        work=None if work is None else work.expanduser().absolute(),
-    )
-    table = reproductions.run(name, options, lambda line: None if quiet else print(line, file=sys.stderr, flush=True))
-    if out is not None:
-        reproductions.write(table, out)
-    print(json.dumps(encode(table), ensure_ascii=False) if as_json else reproductions.show(table), end="")
-    return 0

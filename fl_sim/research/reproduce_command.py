@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--panel", action="append", default=[], metavar="NAME", help="only this panel; may be repeated")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once, a process each (default 1)")
     parser.add_argument("--seeds", metavar="N,N,…", help=f"of {', '.join(TABLES)}: default 0 to 9")
+    parser.add_argument("--layer", metavar="NAME", help="of adult: l1, the paper's (default), or l2, its code's")
     parser.add_argument("--record", type=Path, metavar="DIR", help="put the figure's record there (results)")
     parser.add_argument("--readme", type=Path, metavar="DIR", help="write README.md and pictures of a folder's records")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -100,6 +101,8 @@ def _make(args: argparse.Namespace) -> int:
         return _make_table(args)
     if args.seeds is not None:
         raise ConfigError(f"--seeds is {args.seeds!r}; allowed with {', '.join(TABLES)}: a figure's file has its own")
+    if args.layer is not None:
+        raise ConfigError(f"--layer is {args.layer!r}; allowed with {', '.join(TABLES)}")
     codes: list[int] = []
     for name, path in find_figure(args.figure).items():
         raise_missed_stop()
@@ -110,24 +113,40 @@ def _make(args: argparse.Namespace) -> int:
 
 
 def _make_table(args: argparse.Namespace) -> int:
-    """Make a table of private representations, as `fl-sim represent reproduce` does."""
+    """Make a table of private representations, print it and, with ``--record``, write it with its pictures."""
+    import json
+
     from fl_sim.config import ConfigError
-    from fl_sim.research.represent_command import make_table
-    from fl_sim.research.representations.studies.reproductions import FOLDER, REPRODUCTIONS
+    from fl_sim.files import owner_only
+    from fl_sim.research.representations.studies import reproductions
+    from fl_sim.research.representations.studies.study_runs import Options
+    from fl_sim.storage.run_folder import encode
 
     if args.panel:
         raise ConfigError(f"--panel is {args.panel[0]!r}; {args.figure} has no panels: leave it out")
-    return make_table(
-        args.figure,
-        source=args.data / REPRODUCTIONS[args.figure].folder,
-        seeds=args.seeds,
+    table = reproductions.REPRODUCTIONS[args.figure]
+    seeds = [str(seed) for seed in range(table.seeds)] if args.seeds is None else args.seeds.split(",")
+    if not all(number.isascii() and number.isdigit() for number in seeds):
+        raise ConfigError(f"--seeds is {args.seeds!r}; allowed: integers of at least 0, separated by commas")
+    options = Options(
+        source=(args.data / table.folder).expanduser().absolute(),
+        seeds=tuple(map(int, seeds)),
         full=args.full,
+        layer=args.layer or "l1",
         jobs=args.jobs,
-        work=args.out / args.figure,
-        out=None if args.record is None else args.record / FOLDER / f"{args.figure}.json",
-        as_json=args.json,
-        quiet=args.quiet,
+        work=(args.out / args.figure).expanduser().absolute(),
     )
+
+    def log(line: str) -> None:
+        if not args.quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    with owner_only():  # the work folder has features of the texts
+        made = reproductions.run(args.figure, options, log)
+    if args.record is not None:
+        reproductions.write(made, args.record / reproductions.FOLDER / f"{args.figure}.json")
+    print(json.dumps(encode(made), ensure_ascii=False) if args.json else reproductions.show(made), end="")
+    return 0
 
 
 def _make_one(args: argparse.Namespace, name: str, path: Path) -> int:

@@ -17,7 +17,7 @@ from fl_sim.data_prep.prepare import Origin
 from fl_sim.data_prep.store.tagged_store import TaggedStore
 from fl_sim.engines import simulation
 from fl_sim.files import close_to_others, owner_only
-from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
+from fl_sim.research.representations.corpora.adult_reader import write_toy_adult
 from tests.e2e.small_runs import QUICK_TO_LOAD, command_line, configuration, settings, small_corpus
 
 SPLITS = ("train", "train", "validation")

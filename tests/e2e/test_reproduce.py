@@ -101,7 +101,6 @@ def test_a_figure_is_made_once_continued_and_recorded(
     (panel,) = record.panels
     noiseless, deidentified, coded, uedp = panel.curves
     assert noiseless.points[0].epsilon.claimed is None
-    assert noiseless.points[0].gap_closed == 1.0
     assert deidentified.points[0].epsilon.user_entity_p95 is None, "its entities were removed and have no ε"
     assert deidentified.points[0].epsilon.claimed == deidentified.points[0].epsilon.user
     assert deidentified.points[0].initial == noiseless.points[0].initial, "all are evaluated on the same held-out text"

@@ -13,14 +13,12 @@ import fl_sim
 
 WITHOUT_EXAMPLE = {
     "fl_sim.clients.client_app": "a Flower app",
-    "fl_sim.research.representations.client.representation_app": "a Flower app",
     "fl_sim.clients.errors": "one exception",
     "fl_sim.clients.worker.libraries": "imports torch and transformers, nothing else",
     "fl_sim.clients.worker.workspace": "opens what a run has prepared",
     "fl_sim.flower.user_level_strategy": "needs nodes; fl_sim.flower shows it",
     "fl_sim.flower.text.text_client_app": "a Flower app",
     "fl_sim.auditing.leakage.membership": "needs a finished run",
-    "fl_sim.research.representations.client.frozen_features": "needs a pretrained encoder",
     "fl_sim.research.representations.representation_experiment": "trains for seconds",
     "fl_sim.research.representations.trained_run": "needs a finished run",
 }
@@ -52,7 +50,7 @@ SLOW = {
     "fl_sim.auditing.real_rounds.canary_audit", "fl_sim.clients.gradients.ghost_pass",
     "fl_sim.data_prep.taggers.spacy_tagger", "fl_sim.data_prep.user_entities",
     "fl_sim.diagnosis.checkup", "fl_sim.diagnosis.memory_budget", "fl_sim.diagnosis.worker_memory",
-    "fl_sim.research.secure_sum.simulated_sum", "fl_sim.research.uedp_paper.figure_numbers",
+    "fl_sim.research.secure_sum.simulated_sum", "fl_sim.research.uedp_paper.make_figure",
     "fl_sim.search.settings_search", "fl_sim.strategies.accounting.random_allocation", "fl_sim.strategies.mechanism",
 }  # fmt: skip
 """Modules whose examples train, or start processes."""

@@ -17,17 +17,24 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
+from fl_sim.clients.models.model_names import Pooling
 from fl_sim.config import ConfigError, merged, nested, read_toml
-from fl_sim.research.representations.client.client_workspace import ClientSpec, DataSpec
-from fl_sim.research.representations.client.encoders import EncoderSpec
-from fl_sim.research.representations.client.local_privacy import DroppedName, LayerName, Mechanism, build_mechanism
-from fl_sim.research.representations.server.adversarial_training import NoiseInTraining, TrainingPlan
-from fl_sim.research.representations.server.heads import AdversaryStyle, Weighed
-from fl_sim.research.representations.server.optimizers import OptimizerSpec
-from fl_sim.research.representations.server.schedules import ADAPTIVE, AdaptiveName, WeightSchedule
-from fl_sim.research.strict_model import StrictModel
+from fl_sim.research.representations.corpora.adult_reader import AdultColumns, AdultSplit
+from fl_sim.research.representations.corpora.own_table import TableColumns
+from fl_sim.research.representations.local_privacy import DroppedName, LayerName, Mechanism, build_mechanism
+from fl_sim.research.study_files import StrictModel
 from fl_sim.storage.run_folder import MODEL_FOLDER
 
+DataName = Literal["adult", "toy-adult", "dpnr-ag", "ag-news", "sst2", "sentence-polarity", "table"]
+EncoderKind = Literal["table", "mlp", "bag", "transformer"]
+NoiseInTraining = Literal["none", "same", "schedule"]
+"""Of the privacy layer in training: none (normalisation alone), the same as in the release, or ε_n of epoch n."""
+AdversaryStyle = Literal["none", "reversal", "multiple", "coavoux", "declustering"]
+Weighed = Literal["gradient", "loss"]
+"""The factor of λ in ``reversal`` and ``multiple``: the reversed gradient, or the adversaries' loss."""
+AdaptiveName = Literal["1/n", "10/n"]
+WeightSchedule = Literal["rising", "constant"]
+"""λ of an epoch: from 0 to λ (FEDERATE), or always λ."""
 MethodName = Literal[
     "random", "majority", "unconstrained", "non-robust", "robust", "adaptive", "noise", "federate", "adversarial",
     "adversarial-multiple", "li", "coavoux", "declustering", "inlp",
@@ -73,12 +80,73 @@ METHODS: dict[MethodName, Method] = {
 ``adversarial`` and ``li`` are the same (FEDERATE names the former after the latter)."""
 
 
-class EncoderSection(EncoderSpec):
-    """The encoder: all keys of `fl_sim.research.representations.client.encoders.EncoderSpec`, and its run."""
+class DataSection(StrictModel):
+    """A labelled corpus and its splits.
 
-    run: str | None = Field(
-        None, min_length=1, description="the folder of a finished `fl-sim run` whose model is the encoder"
-    )
+    Attributes:
+        name: of the corpus; ``toy-adult`` is generated and needs no source, ``table`` is a file of one's own.
+        source: the folder with the corpus; of ``table`` the file.
+        rows: training rows to draw, validation included; default: all (ag-news, sst2, sentence-polarity). Of
+            toy-adult: all rows, default 6,000.
+        columns: of Adult: the ``nine`` of FEDERATE's paper, or those of its ``code``.
+        split: of Adult: 60 : 20 : 20 as in that ``paper``, or 72 : 8 : 20 as in its ``code``.
+        table: of ``table``: what its columns are.
+    """
+
+    name: DataName = "adult"
+    source: str = Field(default="", description="the folder with the corpus")
+    rows: int | None = Field(default=None, ge=2)
+    columns: AdultColumns = "nine"
+    split: AdultSplit = "paper"
+    table: TableColumns = TableColumns()
+
+
+class EncoderSection(StrictModel):
+    """Kind and shape of an encoder.
+
+    Attributes:
+        kind: see `client/encoders.py`.
+        width: k of mlp and bag; table and transformer have the width of their input or model.
+        layers: linear layers of the mlp.
+        first_width: units of the first of several layers; default: k.
+        dropout: rate between the layers, in training.
+        model: a Hugging Face encoder by hub name, folder, or ``minilm``: the model that ``transformer`` trains, or
+            the source of the features of ``table`` and ``mlp``.
+        max_tokens: longest input of that model.
+        pooling: of that model's states: ``mean``, the default, ``cls``, ``last``, or ``pooler``, the tanh layer of BERT
+            on the first state, which DPNR sends.
+        trained_layers: uppermost layers of ``transformer`` that train, with the pooler; what is below reads every text
+            once, without gradients. Default: everything trains.
+        run: the folder of a finished run, whose model takes the place of ``model``.
+    """
+
+    kind: EncoderKind = "mlp"
+    width: int = Field(default=64, ge=1, le=65536)
+    layers: int = Field(default=2, ge=1, le=64)
+    first_width: int | None = Field(default=None, ge=1, le=65536)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    model: str | None = Field(default=None, min_length=1)
+    max_tokens: int = Field(default=128, ge=2, le=131072)
+    pooling: Pooling | None = None
+    trained_layers: int | None = Field(default=None, ge=1, le=10**6)
+    run: str | None = Field(None, min_length=1, description="the folder of a finished `fl-sim run`")
+
+    @property
+    def source(self) -> str | None:
+        """Return the hub name or folder of the Hugging Face encoder: ``model``, or the run's model."""
+        return self.model if self.run is None else str(Path(self.run).expanduser() / MODEL_FOLDER)
+
+    @model_validator(mode="after")
+    def _trains_layers_of_a_transformer(self) -> EncoderSection:
+        if self.trained_layers is not None and self.kind != "transformer":
+            raise ValueError(f"trained_layers is {self.trained_layers}; allowed with kind = 'transformer'")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_first_layer(self) -> EncoderSection:
+        if self.first_width is not None and (self.kind != "mlp" or self.layers < 2):
+            raise ValueError(f"first_width is {self.first_width}; allowed with kind = 'mlp' and at least two layers")
+        return self
 
 
 class ServerSection(StrictModel):
@@ -103,6 +171,14 @@ class ServerSection(StrictModel):
     def dropout_of_adversaries(self) -> float:
         """Return the adversaries' dropout: as configured, else the classifier's."""
         return self.dropout if self.adversary_dropout is None else self.adversary_dropout
+
+
+class OptimizerSection(StrictModel):
+    """Name and step size of an optimizer; FEDERATE has Adam at 0.001."""
+
+    name: Literal["adam", "sgd"] = Field("adam", description="Adam (Kingma and Ba 2015), or plain SGD")
+    learning_rate: float = Field(0.001, gt=0, le=100, description="its step size")
+    weight_decay: float = Field(0.0, ge=0, le=1, description="decoupled from Adam's step sizes (AdamW)")
 
 
 class TrainingSection(StrictModel):
@@ -158,12 +234,12 @@ class ExperimentConfig(StrictModel):
     seed: int = Field(0, ge=0, le=2**63 - 1, description="of splits, weights, batches, masks and noise")
     nodes: int = Field(0, ge=0, le=10_000, description="Flower nodes that hold the clients' side; 0: no messages")
     feature_cache: str | None = Field(None, min_length=1, description="a folder for a frozen encoder's features")
-    data: DataSpec = DataSpec()
+    data: DataSection = DataSection()
     encoder: EncoderSection = EncoderSection()
     privacy: PrivacySection = PrivacySection()
     server: ServerSection = ServerSection()
     training: TrainingSection = TrainingSection()
-    optimizer: OptimizerSpec = OptimizerSpec()
+    optimizer: OptimizerSection = OptimizerSection()
     attacks: AttackSection = AttackSection()
     releases: tuple[ReleaseSection, ...] = Field(
         (), description="other ε and μ with which the trained system's test texts are sent and classified"
@@ -218,51 +294,9 @@ class ExperimentConfig(StrictModel):
         """Return the privacy layer: as configured, else the method's."""
         return self.system.layer if self.privacy.layer is None else self.privacy.layer
 
-    @property
-    def client(self) -> ClientSpec:
-        """Return the spec of the clients."""
-        return ClientSpec(
-            data=self.data,
-            encoder=self._encoder,
-            layer=self.layer,
-            epsilon=self.privacy.epsilon,
-            word_dropout=self.privacy.word_dropout,
-            sensitive=self.privacy.sensitive,
-            entities_of=self.privacy.entities_of,
-            dropout_in_training=self.privacy.dropout_in_training,
-            dropped_words=self.privacy.dropped_words,
-            seed=self.seed,
-            feature_cache=self.feature_cache,
-        )
-
-    @property
-    def _encoder(self) -> EncoderSpec:
-        """Return the encoder as clients know it: a run's model is a folder like any other."""
-        values = self.encoder.model_dump(exclude={"run"})
-        if self.encoder.run is not None:
-            values["model"] = str(Path(self.encoder.run).expanduser() / MODEL_FOLDER)
-        return EncoderSpec(**values)
-
     def mechanism(self, width: int) -> Mechanism | None:
         """Return the privacy layer's mechanism for vectors of ``width`` numbers; None without a layer."""
         return build_mechanism(self.layer, width, self.privacy.epsilon)
-
-    def plan(self, width: int) -> TrainingPlan:
-        """Return the training plan for vectors of ``width`` numbers."""
-        mechanism = self.mechanism(width)
-        return TrainingPlan(
-            epochs=self.training.epochs,
-            batch_size=self.training.batch_size,
-            noise=self.system.noise,
-            epsilon=None if mechanism is None else mechanism.epsilon,
-            noise_scale=None if mechanism is None else mechanism.noise_scale,
-            weight=self.server.weight,
-            orthogonal=self.server.orthogonal,
-            seed=self.seed,
-            schedule=ADAPTIVE[self.training.adaptive],
-            stop_after=self.training.stop_after,
-            weight_schedule=self.server.weight_schedule,
-        )
 
     def with_values(self, values: Mapping[str, Any]) -> ExperimentConfig:
         """Return a checked copy with ``values`` by full name (``server.weight``)."""

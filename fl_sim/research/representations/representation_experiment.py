@@ -13,19 +13,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_sim.research.representations.client.client_workspace import Workspace, open_data
-from fl_sim.research.representations.client.draws import short_seed
-from fl_sim.research.representations.client.local_privacy import NO_DROPOUT, LocalGuarantee, guarantee_of
+from fl_sim.research.representations.client.client_workspace import Workspace, open_data, word_dropout
+from fl_sim.research.representations.client.feed_forward import short_seed
 from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.corpora.labelled import TEST, TRAIN, VALIDATION, LabelledData, LabelledSplit
 from fl_sim.research.representations.evaluation import attacks
-from fl_sim.research.representations.evaluation.sampling_error import sampling_errors
+from fl_sim.research.representations.local_privacy import NO_DROPOUT, LocalGuarantee, guarantee_of
 from fl_sim.research.representations.server.adversarial_training import EpochRow, train
-from fl_sim.research.representations.server.group_metrics import accuracy, grms, group_accuracies, tpr_gap
+from fl_sim.research.representations.server.clients import Clients, LocalClients
+from fl_sim.research.representations.server.group_metrics import (
+    accuracy,
+    grms,
+    group_accuracies,
+    sampling_errors,
+    tpr_gap,
+)
 from fl_sim.research.representations.server.heads import Server
-from fl_sim.research.representations.server.inlp import null_space_projection
-from fl_sim.research.representations.server.parties import Clients, LocalClients
-from fl_sim.research.representations.server.solvers import fit_quietly
+from fl_sim.research.representations.server.inlp import fit_quietly, null_space_projection
 from fl_sim.research.representations.trained_run import guarantee_of_run
 from fl_sim.storage import environment as environment_module
 from fl_sim.strategies.primitives import streams
@@ -118,8 +122,8 @@ def _train(
 ) -> tuple[TrainedSystem, int]:
     """Return the trained system and k; trained as a Flower run if the configuration has nodes."""
     if config.nodes == 0:
-        workspace = Workspace(config.client)
-        trained, width = _train_with(LocalClients(workspace, config.optimizer), config, data, observe)
+        workspace = Workspace(config)
+        trained, width = _train_with(LocalClients(workspace), config, data, observe)
         seed = None if config.privacy.secure_noise else config.seed
         others = [workspace.release_with(TEST, r.epsilon, r.word_dropout, seed) for r in config.releases]
         return replace(trained, releases=tuple(others)), width
@@ -128,11 +132,7 @@ def _train(
     from fl_sim.research.representations.server.federated import make_server_app
 
     results: list[tuple[TrainedSystem, int]] = []
-    server = make_server_app(
-        config.client,
-        config.optimizer,
-        lambda clients: results.append(_train_with(clients, config, data, observe)),
-    )
+    server = make_server_app(config, lambda clients: results.append(_train_with(clients, config, data, observe)))
     run_inline(server, app, config.nodes)
     return results[0]
 
@@ -152,7 +152,7 @@ def _train_with(
         weighed=config.server.weighed,
         seed=short_seed(config.seed, "server"),
     )
-    epochs = train(clients, server, config.optimizer, data.train, data.validation, config.plan(clients.width), observe)
+    epochs = train(clients, server, data, config, observe)
     seed = None if config.privacy.secure_noise else config.seed
     splits = [VALIDATION, TEST]
     if _attackers(config, data) or config.system.projects:
@@ -194,7 +194,7 @@ def _project(
 
 def _privacy(config: ExperimentConfig, width: int) -> dict[str, Any]:
     mechanism = config.mechanism(width)
-    guarantee = guarantee_of(mechanism, config.client.dropout if mechanism else NO_DROPOUT)
+    guarantee = guarantee_of(mechanism, word_dropout(config) if mechanism else NO_DROPOUT)
     return {
         "layer": config.layer,
         **_guarantee_row(guarantee),

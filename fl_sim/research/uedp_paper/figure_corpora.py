@@ -1,19 +1,25 @@
 """The corpora of figures: prepared once, in a folder that all figures share, or left out with the reason.
 
+A difference between two methods on one set of held-out users has those users' sampling error. Draws of other users show
+how far it holds for users at large. Users are drawn as a whole, by name, so that no user is on both sides.
+
 >>> with TemporaryDirectory() as folder:
 ...     store = CorpusStore(data=Path(folder), folder=Path(folder, "corpora"))
 ...     path = store.prepared("demo", CorpusSource(kind="bundled"))
 >>> path
 'bundled'
+>>> draw_users(["ann", "bob", "cy", "dan"], 2, seed=1) == draw_users(["dan", "cy", "bob", "ann"], 2, seed=1)
+True
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,14 +28,15 @@ from typing import Any, NoReturn, cast
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.deidentify import deidentify
+from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
-from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA, Corpus
-from fl_sim.research.strict_model import StrictModel
+from fl_sim.research.study_files import StrictModel
 from fl_sim.research.uedp_paper.figures import CorpusSource, HeldOutDraw
-from fl_sim.research.uedp_paper.held_out_draw import redraw
+from fl_sim.strategies.primitives import streams
 
-_TRAIN = "train"
+TRAIN, HELD_OUT = "train", "validation"
 
 
 class MissingCorpusError(ValueError):
@@ -113,28 +120,34 @@ class CorpusStore:
 
     def _redrawn(self, path: str, key: str, source: CorpusSource, seed: int | None) -> Path:
         """Return the folder of the corpus with the held-out users that a seed draws."""
-        corpus = Corpus.open(path)
-        out = self.folder / f"{key}-{corpus.fingerprint[:8]}"
-        if not out.exists():
-            self.say(f"drawing held-out users of {Path(path).name}, seed {seed}")
-            out.parent.mkdir(parents=True, exist_ok=True)
-            draw = cast(HeldOutDraw, source.held_out)
+        draw = cast(HeldOutDraw, source.held_out)
+
+        def write(corpus: Corpus, out: Path) -> None:
             redraw(corpus, out, draw.splits, draw.users, cast(int, seed))
-        return Corpus.open(out).path
+
+        return self._derived(path, key, f"drawing held-out users of {Path(path).name}, seed {seed}", write)
 
     def _deidentified_copy(self, path: str, key: str, mode: str) -> Path:
         """Return the folder of the corpus with a de-identified training split.
 
         The held-out splits stay unchanged, because all curves measure utility on the same text.
         """
-        corpus = Corpus.open(path)
-        out = self.folder / f"{key}-{corpus.fingerprint[:8]}"
-        if not out.exists():
-            self.say(f"de-identifying {Path(path).name}")
-            out.parent.mkdir(parents=True, exist_ok=True)
+
+        def write(corpus: Corpus, out: Path) -> None:
             with TemporaryDirectory(dir=out.parent) as scratch:
                 deidentified, _ = deidentify(corpus, Path(scratch) / "corpus", mode)
                 _write_mixed(deidentified, corpus, out)
+
+        return self._derived(path, key, f"de-identifying {Path(path).name}", write)
+
+    def _derived(self, path: str, key: str, words: str, write: Callable[[Corpus, Path], None]) -> Path:
+        """Return the folder of what ``write`` makes of a corpus; make it if it is missing."""
+        corpus = Corpus.open(path)
+        out = self.folder / f"{key}-{corpus.fingerprint[:8]}"
+        if not out.exists():
+            self.say(words)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write(corpus, out)
         return Corpus.open(out).path
 
 
@@ -143,8 +156,8 @@ def _write_mixed(training: Corpus, held_out: Corpus, out: Path) -> None:
     manifest = training.manifest
     write_corpus(
         itertools.chain(
-            (sentence for sentence in sentences_of(training) if sentence.split == _TRAIN),
-            (sentence for sentence in sentences_of(held_out) if sentence.split != _TRAIN),
+            (sentence for sentence in sentences_of(training) if sentence.split == TRAIN),
+            (sentence for sentence in sentences_of(held_out) if sentence.split != TRAIN),
         ),
         out,
         name=manifest.name,
@@ -185,3 +198,64 @@ def _flag(name: str, value: Any) -> list[str]:
     if value is True:
         return [f"--{name}"]
     return [] if value is False else [f"--{name}", str(value)]
+
+
+def draw_users(users: Iterable[str], held_out: int, seed: int) -> frozenset[str]:
+    """Return the names of the users to hold out.
+
+    Args:
+        users: names, in any order.
+        held_out: how many to draw.
+        seed: of the draw.
+
+    Raises:
+        CorpusError: fewer than two users would be left for training.
+    """
+    names = sorted(set(users))
+    if held_out > len(names) - 2:
+        raise CorpusError(
+            f"users is {held_out}; allowed: at most {len(names) - 2}, because two of the users must train"
+        )
+    chosen = streams.generator(seed, "held-out users").choice(len(names), held_out, replace=False)
+    return frozenset(names[number] for number in chosen.tolist())
+
+
+def redraw(corpus: Corpus, out: Path, splits: Sequence[str], held_out: int, seed: int) -> Corpus:
+    """Write a corpus with redrawn users to the folder ``out``, and open it.
+
+    Args:
+        corpus: a prepared corpus of one part.
+        out: the folder to make.
+        splits: whose users train or are held out; sentences of other splits are left out.
+        held_out: how many users are held out; all others train.
+        seed: of the draw.
+
+    Raises:
+        CorpusError: a split is unknown, the corpus has several parts, or too many users would be held out.
+    """
+    for split in splits:
+        if split not in corpus.splits:
+            raise CorpusError(f"splits is '{split}'; allowed: {', '.join(corpus.splits)}")
+    if len(corpus.parts) > 1:
+        raise CorpusError(f"{corpus.path}: has {len(corpus.parts)} parts; allowed for a draw of users: one")
+    users = [name for split in splits for name in corpus.users(split)["user"].tolist()]
+    chosen = draw_users(users, held_out, seed)
+    manifest = corpus.manifest
+    drawn = {"splits": list(splits), "users": held_out, "seed": seed, "parent": corpus.fingerprint}
+    return write_corpus(
+        _moved(corpus, frozenset(splits), chosen),
+        out,
+        name=manifest.name,
+        sources=manifest.sources,
+        settings={**manifest.settings, "held_out_draw": drawn},
+        tagger=manifest.tagger,
+        sought_labels=corpus.parts[0].manifest.sought_labels,
+        identity=Identity.of_corpus(corpus.manifest.settings).of_single_names(),
+    )
+
+
+def _moved(corpus: Corpus, splits: frozenset[str], chosen: frozenset[str]) -> Iterator[Sentence]:
+    """Yield the sentences of ``splits`` under the split that the draw gives their user."""
+    for sentence in sentences_of(corpus):
+        if sentence.split in splits:
+            yield dataclasses.replace(sentence, split=HELD_OUT if sentence.user in chosen else TRAIN)

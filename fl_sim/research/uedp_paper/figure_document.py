@@ -2,49 +2,39 @@
 
 Numbers come from the records alone; the description and the finding of a figure come from its file in conf/figures.
 
-First the picture of any record.
-
 >>> from fl_sim.research.uedp_paper.figure_records import find_record
 >>> picture_of(find_record("table2")) is None
 True
-
->>> _markdown(["curve", "ε"], [["ours", "2.0"]])
-['| curve | ε |', '|---|---|', '| ours | 2.0 |']
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from fl_sim.config import ConfigError
-from fl_sim.formats import format_delta, format_epsilon
+from fl_sim.formats import format_delta
 from fl_sim.reporting import plots
-from fl_sim.research.uedp_paper import figure_pictures
-from fl_sim.research.uedp_paper.equal_budgets.budget_pictures import draw_budgets
-from fl_sim.research.uedp_paper.equal_budgets.budget_tables import budget_sentences, budget_tables
-from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_spread, show_utility
+from fl_sim.research.study_files import markdown_table
+from fl_sim.research.uedp_paper.figure_pictures import draw_epsilon, draw_training, show_utility
 from fl_sim.research.uedp_paper.figure_records import (
     LEAKAGE,
     AttackedPanelRecord,
-    CurveRecord,
-    EpsilonCurveRecord,
     EpsilonRecord,
     LeakageRecord,
-    PanelRecord,
-    PointRecord,
     Record,
-    TableCorpusRecord,
     TableRecord,
     TrainingRecord,
     file_name,
     read_records,
     write_record,
 )
-from fl_sim.research.uedp_paper.figures import PublishedNumber, find_figures, load_figure
+from fl_sim.research.uedp_paper.figure_tables import epsilon_table, table_two, training_panel
+from fl_sim.research.uedp_paper.figures import find_figures, load_figure
 from fl_sim.research.uedp_paper.leakage import (
     canary_table,
     conclusions,
@@ -60,12 +50,13 @@ def picture_of(record: Record) -> Figure | None:
     """Return the picture of a record; None for a table."""
     if isinstance(record, LeakageRecord):
         return draw_attacks(record)
-    if isinstance(record, TrainingRecord) and record.x == "joint":
-        return draw_budgets(record)
-    return figure_pictures.draw(record)
+    if isinstance(record, TrainingRecord):
+        return draw_training(record)
+    return draw_epsilon(record) if isinstance(record, EpsilonRecord) else None
 
 
 README = "README.md"
+_BLANK_LINES = re.compile(r"\n{3,}")
 _DPI = 100
 _ORDER = ("table2", "fig2", "fig3a", "fig3b", "fig4", "fig5", "fig6", "fig7", "fig9")
 
@@ -176,18 +167,19 @@ def section(record: Record, source: str = "", picture: str = "") -> str:
     if finding:
         lines += ["", f"**What came of it.** {finding}"]
     if isinstance(record, TrainingRecord):
-        body = [line for panel in record.panels for line in _training_panel(record, panel)]
+        body = [line for panel in record.panels for line in training_panel(record, panel)]
     elif isinstance(record, LeakageRecord):
         body = [line for panel in record.panels for line in _attacked_panel(record, panel)]
     elif isinstance(record, EpsilonRecord):
-        body = _epsilon(record)
+        body = epsilon_table(record)
     else:
-        body = _table_two(record)
+        body = table_two(record)
     lines += ["", *body]
     if picture and not isinstance(record, TableRecord):
         lines += ["", f"![{record.title}]({picture})"]
-    lines = [*_strip_blank_tail(lines), "", *_skipped_lines(record.skipped), _origin_line(record, source)]
-    return "\n".join(lines).rstrip() + "\n"
+    skipped = [f"Left out: {name}: {reason}  " for name, reason in record.skipped.items()]
+    text = "\n".join(lines).rstrip() + "\n\n" + "\n".join([*skipped, _origin_line(record, source)]) + "\n"
+    return _BLANK_LINES.sub("\n\n", text)
 
 
 def _attacked_panel(record: LeakageRecord, panel: AttackedPanelRecord) -> list[str]:
@@ -197,7 +189,7 @@ def _attacked_panel(record: LeakageRecord, panel: AttackedPanelRecord) -> list[s
     lines = [f"### {panel.title}", "", f"{facts} Start: {start}. δ = {format_delta(record.delta)}.", ""]
     for head, rows in (membership_table(record, panel), canary_table(panel), name_table(panel)):
         if rows:
-            lines += [*_markdown(head, rows), ""]
+            lines += [*markdown_table(head, rows), ""]
     lines += [f"* {line}" for line in (*conclusions(panel), *verdicts(panel))]
     return [*lines, *(f"* Failed: {name}: {reason}" for name, reason in panel.failed.items())]
 
@@ -209,151 +201,6 @@ def _figure_texts(record: Record) -> tuple[str, str]:
         return figure.shows.strip(), figure.finding.strip()
     except (ConfigError, KeyError):
         return str(record.config.get("shows", "")).strip(), str(record.config.get("finding", "")).strip()
-
-
-def _training_panel(record: TrainingRecord, panel: PanelRecord) -> list[str]:
-    corpus = panel.corpus
-    start = panel.curves[0].points[0].initial.mean
-    facts = [
-        f"{corpus.users:,} users, {corpus.sentences:,} sentences, {corpus.entities:,} entities "
-        f"(tagger: {corpus.tagger}).",
-        f"Start: {show_utility(record.metric, start)}.",
-        *(
-            f"{words[0].upper()}{words[1:]}: {show_utility(record.metric, value)}."
-            for words, value in panel.references.items()
-        ),
-    ]
-    lines = [f"### {panel.title}", "", " ".join(facts), ""]
-    if record.x == "joint":
-        return [*lines, *_budget_lines(record, panel)]
-    names = ["", *([record.x_words] if record.x == "value" else []), METRIC_WORDS[record.metric]]
-    names += ["gap closed"] if record.baseline else []
-    names += [f"ε claimed, δ = {format_delta(record.delta)}", "ε user", "ε + entity p95", "robust", "ε + entity max"]
-    printed = [number for number in record.published if number.panel == panel.name]
-    rows = [_point_row(record, curve, point) for curve in panel.curves for point in curve.points]
-    lines += _markdown(names, rows)
-    lines += [
-        "",
-        *(f"Target: {target.words}: {show_utility(record.metric, target.value)}.  " for target in panel.targets),
-        *_published_line(record, printed),
-        *(f"Failed: {name}: {reason}  " for name, reason in panel.failed.items()),
-    ]
-    return [*_strip_blank_tail(lines), ""]
-
-
-def _budget_lines(record: TrainingRecord, panel: PanelRecord) -> list[str]:
-    """Return the tables of a comparison at equal ε, and how to read them."""
-    lines = []
-    for heading, names, rows in budget_tables(record, panel):
-        lines += [f"**{heading}**", "", *_markdown(names, rows), ""]
-    lines += [sentence + "  " for sentence in budget_sentences(record, panel)]
-    lines += [f"Failed: {name}: {reason}  " for name, reason in panel.failed.items()]
-    return [*_strip_blank_tail(lines), "", *_tuning_lines(record)]
-
-
-def _tuning_lines(record: TrainingRecord) -> list[str]:
-    """Return how the settings were chosen, with the best and the worst trial of every method."""
-    tuning = record.config.get("tuning")
-    if not tuning:
-        return []
-    methods: dict[str, list[tuple[float, str]]] = {}
-    for label, value in tuning["trials"].items():
-        method, _, settings = label.partition(": ")
-        methods.setdefault(method, []).append((float(value), settings))
-    rows = []
-    for method, trials in methods.items():
-        best, settings = min(trials)
-        figures = (show_utility(record.metric, value) for value in (best, max(trials)[0]))
-        rows.append([method, str(len(trials)), *figures, settings])
-    lines = [f"Settings: {tuning['words']} Again: `{tuning['command']}`.", ""]
-    names = ["on public text", "trials", f"best {METRIC_WORDS[record.metric]}", "worst", "best settings"]
-    return [*lines, *_markdown(names, rows), ""] if rows else lines
-
-
-def _point_row(record: TrainingRecord, curve: CurveRecord, point: PointRecord) -> list[str]:
-    epsilon = point.epsilon
-    cells = [curve.label]
-    if record.x == "value":
-        cells.append("" if point.x is None else f"{point.x:g}")
-    cells.append(show_spread(record.metric, point))
-    if record.baseline:
-        cells.append("–" if point.gap_closed is None else f"{point.gap_closed:.0%}")
-    cells.append("none" if epsilon.claimed is None else format_epsilon(epsilon.claimed))
-    ours = (epsilon.user, epsilon.user_entity_p95, epsilon.robust_p95, epsilon.user_entity_max)
-    return cells + ["–" if value is None else format_epsilon(value) for value in ours]
-
-
-def _published_line(record: TrainingRecord, printed: Sequence[PublishedNumber]) -> list[str]:
-    """Return the line of the paper's own numbers."""
-    if not printed and record.figure.startswith("ours"):
-        return []
-    if not printed:
-        return ["The paper prints no number of this picture."]
-    words = []
-    for number in printed:
-        where = "" if number.epsilon is None else f" at ε {number.epsilon:g}"
-        where += "" if number.x is None else f" at {record.x_words} {number.x:g}"
-        words.append(f"{number.curve} {show_utility(record.metric, number.value)}{where}")
-    sections = ", ".join(dict.fromkeys(number.section for number in printed))
-    return [f"Printed in the paper (section {sections}): {'; '.join(words)}."]
-
-
-def _epsilon(record: EpsilonRecord) -> list[str]:
-    names = [
-        "corpus", "", "steps", "ε printed", "ε by the paper's accountant", "proven: user",
-        f"+ entity in ≤ {record.entity_users} users", "+ entity that all mention",
-    ]  # fmt: skip
-    rows = []
-    for panel in record.panels:
-        for curve in panel.curves:
-            for number in _table_rounds(curve):
-                index = curve.rounds.index(number)
-                printed = curve.printed.get(str(number))
-                rows.append(
-                    [
-                        panel.title,
-                        curve.label,
-                        f"{number:,}",
-                        "–" if printed is None else f"{printed:g}",
-                        f"{curve.as_published[index]:.3f}",
-                        format_epsilon(curve.proven_user[index]),
-                        format_epsilon(curve.proven_user_entity[index]),
-                        format_epsilon(curve.proven_everywhere) if number == curve.rounds[-1] else "",
-                    ]
-                )
-    return _markdown(names, rows)
-
-
-def _table_rounds(curve: EpsilonCurveRecord) -> list[int]:
-    """Return the rounds of the table: those that the paper prints, and the last."""
-    return sorted({*(int(number) for number in curve.printed), curve.rounds[-1]})
-
-
-def _table_two(record: TableRecord) -> list[str]:
-    lines: list[str] = []
-    for corpus in record.corpora:
-        names = [corpus.title, "different words", "sentences", "users", *(f"sensitive: {c}" for c in corpus.columns)]
-        lines += _markdown(names, [_published_row(corpus), _our_row(corpus)])
-        lines += ["", corpus.difference, ""]
-    return _strip_blank_tail(lines)
-
-
-def _published_row(corpus: TableCorpusRecord) -> list[str]:
-    row = corpus.published
-    if not row:
-        return ["published", *["–"] * (3 + len(corpus.columns))]
-    counts = [row["vocabulary"], row["sentences"], row["users"], *(row["sensitive"][c] for c in corpus.columns)]
-    return ["published", *(f"{count:,}" for count in counts)]
-
-
-def _our_row(corpus: TableCorpusRecord) -> list[str]:
-    ours = corpus.ours
-    counts = [ours.vocabulary, ours.sentences, ours.users, *(ours.sensitive[c] for c in corpus.columns)]
-    return [f"ours ({corpus.tagger})", *(f"{count:,}" for count in counts)]
-
-
-def _skipped_lines(skipped: Mapping[str, str]) -> list[str]:
-    return [f"Left out: {name}: {reason}  " for name, reason in skipped.items()]
 
 
 def _origin_line(record: Record, source: str) -> str:
@@ -370,20 +217,6 @@ def _origin_line(record: Record, source: str) -> str:
 def _short_commits(commits: str) -> str:
     named = [commit.split() for commit in commits.split(", ")]
     return ", ".join(" ".join([words[0][:12], *words[1:]]) for words in named)
-
-
-def _markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return [_row(names), "|" + "---|" * len(names), *(_row(row) for row in rows)]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _strip_blank_tail(lines: list[str]) -> list[str]:
-    while lines and not lines[-1]:
-        lines = lines[:-1]
-    return lines
 
 
 def _anchor(title: str) -> str:

@@ -15,31 +15,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from fl_sim.research.project_roots import project_roots
-from fl_sim.research.strict_model import StrictModel
+from fl_sim.research.study_files import StrictModel, read_json, results_file
 from fl_sim.research.uedp_paper.figures import Name, PublishedNumber
 from fl_sim.research.uedp_paper.table_two import Row
-from fl_sim.storage.run_folder import ResultsError, decode, encode, replace_file
+from fl_sim.storage.run_folder import ResultsError, encode, replace_file
 
 FORMAT: Final = 1
 """Version of the records; raised when a reader of an older version would misread them."""
-
-RESULTS = Path("results")
-"""The project's folder of records."""
 
 LEAKAGE = "leak"
 """The folder in results/ of records of attacks."""
 
 _LEAST_SEEDS = 3
 _NUMBERS = re.compile(r"\[\s+[-+.\deE]+(?:,\s+[-+.\deE]+)*\s+\]")
+"""A list of numbers over several lines of JSON, which a record has in one."""
 _FIGURES = re.compile(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
 """An object whose values are flat."""
-"""A list of numbers over several lines of JSON, which a record has in one."""
 
 
-class Epsilons(StrictModel):
+class RecordModel(StrictModel):
+    """A part of a record; a reader leaves out what it does not know."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
+
+
+class Epsilons(RecordModel):
     """ε at the end of a run.
 
     Attributes:
@@ -67,7 +69,7 @@ class Epsilons(StrictModel):
     missed_entity: float | None = None
 
 
-class Estimate(StrictModel):
+class Estimate(RecordModel):
     """A figure with its standard error and 95 % interval, by bootstrap over held-out users and seeds."""
 
     value: float
@@ -76,7 +78,7 @@ class Estimate(StrictModel):
     high: float
 
 
-class Comparison(StrictModel):
+class Comparison(RecordModel):
     """A point of a comparison at equal ε.
 
     Attributes:
@@ -96,7 +98,7 @@ class Comparison(StrictModel):
     initial_accuracy: float
 
 
-class Spread(StrictModel):
+class Spread(RecordModel):
     """Values over the seeds, their mean, and their standard deviation (None for one value)."""
 
     values: tuple[float, ...] = Field(min_length=1)
@@ -104,7 +106,7 @@ class Spread(StrictModel):
     std: float | None
 
 
-class Trace(StrictModel):
+class Trace(RecordModel):
     """A curve round by round: means and deviations over the seeds, and ε so far (None without a guarantee)."""
 
     rounds: tuple[int, ...]
@@ -114,7 +116,7 @@ class Trace(StrictModel):
     proven: tuple[float, ...]
 
 
-class PointRecord(StrictModel):
+class PointRecord(RecordModel):
     """The runs of one setting.
 
     Attributes:
@@ -123,7 +125,6 @@ class PointRecord(StrictModel):
         noise_multiplier: z, configured or calibrated.
         utility: at the end, over the seeds.
         initial: of the starting model, over the seeds.
-        gap_closed: the share of the way from the starting model to the baseline that it closes.
         epsilon: claimed and proven.
         trace: round by round, of a curve without points.
         seconds: of all its runs together.
@@ -135,14 +136,13 @@ class PointRecord(StrictModel):
     noise_multiplier: float | None
     utility: Spread
     initial: Spread
-    gap_closed: float | None
     epsilon: Epsilons
     trace: Trace | None
     seconds: float
     comparison: Comparison | None = None
 
 
-class CurveRecord(StrictModel):
+class CurveRecord(RecordModel):
     name: Name
     label: str
     strategy: str
@@ -151,7 +151,7 @@ class CurveRecord(StrictModel):
     points: tuple[PointRecord, ...] = Field(min_length=1)
 
 
-class CorpusRecord(StrictModel):
+class CorpusRecord(RecordModel):
     """The training corpus; ``fingerprint`` is its checksum."""
 
     name: str
@@ -162,12 +162,7 @@ class CorpusRecord(StrictModel):
     fingerprint: str
 
 
-class TargetRecord(StrictModel):
-    words: str
-    value: float
-
-
-class PanelRecord(StrictModel):
+class PanelRecord(RecordModel):
     """One picture of a training figure.
 
     Attributes:
@@ -176,7 +171,6 @@ class PanelRecord(StrictModel):
         corpus: the training corpus.
         curves: with their points.
         references: utility without a model, by description.
-        targets: horizontal lines.
         failed: reason of each failed run.
         predictions: with x = "joint": the prediction targets of each held-out user, a list per seed, without names.
     """
@@ -186,12 +180,11 @@ class PanelRecord(StrictModel):
     corpus: CorpusRecord
     curves: tuple[CurveRecord, ...]
     references: dict[str, float]
-    targets: tuple[TargetRecord, ...]
     failed: dict[str, str]
     predictions: tuple[tuple[int, ...], ...] = ()
 
 
-class _Record(StrictModel):
+class _Record(RecordModel):
     """Common fields of all records.
 
     Attributes:
@@ -218,7 +211,7 @@ class _Record(StrictModel):
 class TrainingRecord(_Record):
     kind: Literal["training"] = "training"
     seeds: tuple[int, ...]
-    x: Literal["epsilon", "rounds", "value", "curve", "joint"]
+    x: Literal["epsilon", "value", "curve", "joint"]
     x_words: str
     joint: tuple[float, ...] = ()
     reference: str | None = None
@@ -229,7 +222,7 @@ class TrainingRecord(_Record):
     published: tuple[PublishedNumber, ...]
 
 
-class AttackedRunRecord(StrictModel):
+class AttackedRunRecord(RecordModel):
     """What attacks found in the model of one run.
 
     Attributes:
@@ -257,7 +250,7 @@ class AttackedRunRecord(StrictModel):
     attacks: dict[str, dict[str, Any]]
 
 
-class AttackedPanelRecord(StrictModel):
+class AttackedPanelRecord(RecordModel):
     """The runs on one corpus, curve by curve, at each ε by seed."""
 
     name: Name
@@ -275,7 +268,7 @@ class LeakageRecord(_Record):
     panels: tuple[AttackedPanelRecord, ...]
 
 
-class EpsilonCurveRecord(StrictModel):
+class EpsilonCurveRecord(RecordModel):
     """ε of one mechanism: as published (a claim), and proven for a user and for a user with an entity.
 
     Attributes:
@@ -303,7 +296,7 @@ class EpsilonCurveRecord(StrictModel):
     section: str
 
 
-class EpsilonPanelRecord(StrictModel):
+class EpsilonPanelRecord(RecordModel):
     name: Name
     title: str
     users: int
@@ -317,7 +310,7 @@ class EpsilonRecord(_Record):
     panels: tuple[EpsilonPanelRecord, ...]
 
 
-class TableCorpusRecord(StrictModel):
+class TableCorpusRecord(RecordModel):
     """A corpus's row, ours and published, with the tagger of its entities and the reason of the difference."""
 
     title: str
@@ -333,11 +326,9 @@ class TableRecord(_Record):
     corpora: tuple[TableCorpusRecord, ...]
 
 
-Record = Annotated[TrainingRecord | LeakageRecord | EpsilonRecord | TableRecord, Field(discriminator="kind")]
+Record = TrainingRecord | LeakageRecord | EpsilonRecord | TableRecord
 
-
-class _Any(StrictModel):
-    record: Record
+_RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
 
 def write_record(record: Record, path: Path) -> None:
@@ -357,17 +348,17 @@ def read_record(path: Path) -> Record:
         ResultsError: the file is not a record of this version.
     """
     try:
-        values = decode(json.loads(path.read_bytes()))
+        values = read_json(path)
     except (OSError, ValueError) as error:
         raise ResultsError(f"{path}: cannot be read as JSON ({error})") from error
     version = values.get("format") if isinstance(values, dict) else None
     if version != FORMAT:
         raise ResultsError(f"{path}: format is {version!r}; allowed: {FORMAT}, a record of fl-sim reproduce")
     try:
-        return _Any.model_validate({"record": values}).record
+        return _RECORD.validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][2:])
+        where = ".".join(str(part) for part in first["loc"][1:])
         raise ResultsError(f"{path}: {where}: {first['msg']}") from error
 
 
@@ -381,11 +372,8 @@ def read_records(folder: Path) -> list[Record]:
 
 def find_record(name: str) -> Record | None:
     """Return a figure's record in results/, of the working directory or else of the sources; None if absent."""
-    for root in project_roots():
-        path = root / RESULTS / f"{name}.json"
-        if path.is_file():
-            return read_record(path)
-    return None
+    path = results_file(f"{name}.json")
+    return None if path is None else read_record(path)
 
 
 def check_publishable(record: Record) -> None:

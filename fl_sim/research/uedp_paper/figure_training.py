@@ -21,9 +21,9 @@ from typing import Any
 
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.reporting.run_facts import strategy_of
-from fl_sim.research.uedp_paper.equal_budgets.budget_points import budget_points, user_epsilons
-from fl_sim.research.uedp_paper.equal_budgets.comparisons import Predictions, add_comparisons
+from fl_sim.research.uedp_paper.comparisons import Predictions, add_comparisons
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpusError
 from fl_sim.research.uedp_paper.figure_records import (
     CorpusRecord,
@@ -31,7 +31,6 @@ from fl_sim.research.uedp_paper.figure_records import (
     Epsilons,
     PanelRecord,
     PointRecord,
-    TargetRecord,
     Trace,
     spread,
 )
@@ -40,14 +39,14 @@ from fl_sim.research.uedp_paper.figures import (
     PanelSettings,
     PointSettings,
     Settings,
-    TargetLine,
     TrainingFigure,
 )
 from fl_sim.search.sweep import DONE, FAILED, Ending, run_batch
 from fl_sim.storage.run_folder import DIVERGED, RunFolder, utility_of
 from fl_sim.strategies.registry import load_strategy
 
-_WAYS_TO_NOISE = {"privacy.noise_multiplier", "privacy.target_epsilon"}
+_TARGET, _UNIT = "privacy.target_epsilon", "privacy.target_unit"
+_WAYS_TO_NOISE = {"privacy.noise_multiplier", _TARGET}
 
 
 @dataclass(frozen=True)
@@ -149,9 +148,17 @@ def points_of(
         user_epsilons: ε of any user that the reference spends, by joint ε; None for the joint ε themselves, with which
             settings can be checked before a corpus is there.
     """
-    if figure.x == "joint":
-        return budget_points(figure, curve, user_epsilons or {x: x for x in figure.joint})
-    return curve.points or (PointSettings(),)
+    if figure.x != "joint" or curve.budget is None:
+        return curve.points or (PointSettings(),)
+    of_user = user_epsilons or {x: x for x in figure.joint}
+    if curve.budget == "joint":
+        return tuple(_joint_point(x) for x in figure.joint)
+    return tuple(PointSettings(x=x, set={_TARGET: of_user[x], _UNIT: "user"}) for x in figure.joint)
+
+
+def _joint_point(epsilon: float) -> PointSettings:
+    """Return the point of a curve with the noise for an ε of any user with any entity."""
+    return PointSettings(x=epsilon, set={_TARGET: epsilon, _UNIT: "user_entity"})
 
 
 def run_figure(plan: Plan, jobs: int, observe: Callable[[Ending], None] = lambda _: None) -> list[Ending]:
@@ -204,13 +211,22 @@ def _runs(
 def _user_epsilons(
     figure: TrainingFigure, panel: PanelSettings, paths: Mapping[tuple[str, int], str]
 ) -> dict[float, float]:
-    """Return ε of any user that the figure's reference spends, by joint ε; nothing if no curve needs it."""
+    """Return ε of any user that the figure's reference spends, by joint ε, rounded down to a thousandth.
+
+    Nothing if no curve needs it. ε rests on the settings and the public bounds alone, so it is the same for all seeds.
+    """
     curves = curves_of(figure, panel)
     if not any(curve.budget == "user" for curve in curves):
         return {}
     reference = next(curve for curve in curves if curve.name == figure.reference)
     path = paths[reference.name, figure.seeds[0]]
-    return user_epsilons(figure, lambda point: _merged_settings(figure, panel, reference, point), path)
+    ownership = Corpus.open(path).ownership(RunConfig().corpus.train_split)
+    spent = {}
+    for x in figure.joint:
+        settings = _merged_settings(figure, panel, reference, _joint_point(x))
+        planned = plan_run(RunConfig.from_mapping({**settings, "corpus.path": path}), ownership)
+        spent[x] = math.floor(1000 * planned.guarantees.after(planned.rounds)["epsilon_user"]) / 1000
+    return spent
 
 
 def _merged_settings(
@@ -254,7 +270,6 @@ def _panel_record(
                 deidentified=curve.deidentified is not None,
             )
         )
-    curves = _add_gaps(plan.figure, curves)
     predictions: Predictions = ()
     if plan.figure.x == "joint" and not failed:
         by_point = {(run.curve.name, run.point.x, run.seed): folders[run.name] for run in runs}
@@ -265,7 +280,6 @@ def _panel_record(
         corpus=corpus_record(plan.corpora[panel.name]),
         curves=tuple(curves),
         references=_references(plan.figure, [(run, folders[run.name]) for run in runs]),
-        targets=tuple(_targets(plan.figure, panel, curves)),
         failed=dict(failed),
         predictions=predictions,
     )
@@ -285,7 +299,6 @@ def _point_record(
         noise_multiplier=plan["noise_multiplier"] or None,
         utility=spread([float(result[figure.metric]) for result in results]),
         initial=spread([float(result[f"initial_{figure.metric}"]) for result in results]),
-        gap_closed=None,
         epsilon=_epsilons(curve, strategy, last),
         trace=None if curve.points or figure.x == "joint" else _trace(figure, curve, strategy, folders),
         seconds=sum(float(folder.metrics()["seconds"].sum()) for folder in folders),
@@ -334,41 +347,6 @@ def _trace(figure: TrainingFigure, curve: CurveSettings, strategy: str, folders:
         claimed=None if claimed is None else tuple(float(first[claimed][number]) for number in measured),
         proven=tuple(float(first[proven][number]) for number in measured),
     )
-
-
-def _add_gaps(figure: TrainingFigure, curves: Sequence[CurveRecord]) -> list[CurveRecord]:
-    """Return the curves with each point's share of the gap between starting model and baseline."""
-    baseline = next((curve.points[-1].utility.mean for curve in curves if curve.name == figure.baseline), None)
-    if baseline is None:
-        return list(curves)
-
-    def closed(point: PointRecord) -> PointRecord:
-        start = point.initial.mean
-        share = (start - point.utility.mean) / (start - baseline) if start != baseline else None
-        return point.model_copy(update={"gap_closed": share})
-
-    return [curve.model_copy(update={"points": tuple(map(closed, curve.points))}) for curve in curves]
-
-
-def _targets(figure: TrainingFigure, panel: PanelSettings, curves: Sequence[CurveRecord]) -> Iterable[TargetRecord]:
-    for target in figure.targets:
-        if target.panel not in (None, panel.name):
-            continue
-        value = _target_value(target, {curve.name: curve.points[-1] for curve in curves})
-        if value is not None:
-            yield TargetRecord(words=target.words, value=value)
-
-
-def _target_value(target: TargetLine, ends: Mapping[str, PointRecord]) -> float | None:
-    if target.value is not None:
-        return target.value
-    end = ends.get(str(target.of))
-    if end is None:
-        return None
-    if target.above is not None:
-        return end.utility.mean + target.above
-    start = end.initial.mean
-    return start - float(target.gap or 0.0) * (start - end.utility.mean)
 
 
 def _references(figure: TrainingFigure, runs: Sequence[tuple[PlannedRun, RunFolder]]) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """The configuration of a figure or table: a checked file of conf/figures, whose README.md describes the format.
 
->>> TargetLine(words="a goal", of="noiseless", gap=0.6).gap
-0.6
+>>> curve = CurveSettings(name="a", label="ours", grid={"server.learning_rate": (0.1, 0.2)})
+>>> [trial.label for trial in curve.trials()]
+['ours: learning_rate 0.1', 'ours: learning_rate 0.2']
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from fl_sim.config import ConfigError, read_toml
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA
-from fl_sim.research.project_roots import project_roots
-from fl_sim.research.strict_model import StrictModel
+from fl_sim.research.study_files import StrictModel, project_roots
 
 FOLDER = Path("conf") / "figures"
 
@@ -143,28 +143,6 @@ class PublishedNumber(StrictModel):
     section: Words
 
 
-class TargetLine(StrictModel):
-    """A target, drawn as a horizontal line.
-
-    It is a ``value``; or the end of the curve ``of`` plus ``above``; or the point at the share ``gap`` of the way from
-    the starting model to that end.
-    """
-
-    words: Words
-    panel: str | None = None
-    value: float | None = None
-    of: str | None = None
-    above: float | None = None
-    gap: float | None = None
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> TargetLine:
-        given = [self.value is not None, self.above is not None, self.gap is not None]
-        if sum(given) != 1 or (self.of is None) != (self.value is not None):
-            raise ValueError("allowed: value, or of with one of above and gap")
-        return self
-
-
 class FullSize(StrictModel):
     """Replacements of ``--full``."""
 
@@ -202,10 +180,10 @@ class Tuning(StrictModel):
 
 
 class TrainingFigure(_Figure):
-    """Runs over seeds, drawn as utility against ε, rounds, or a value that the points vary.
+    """Runs over seeds, drawn as utility against ε, or a value that the points vary.
 
     Attributes:
-        x: ``epsilon``, ``rounds`` or ``value``; ``curve``: a row for the end of each curve, for curves of the same
+        x: ``epsilon`` or ``value``; ``curve``: a row for the end of each curve, for curves of the same
             guarantee; or ``joint``: a comparison at equal ε of any user with any entity.
         x_words: the quantity of ``value``.
         seeds: every curve runs once per seed.
@@ -219,20 +197,19 @@ class TrainingFigure(_Figure):
     """
 
     kind: Literal["training", "leakage"] = "training"
-    x: Literal["epsilon", "rounds", "value", "curve", "joint"]
+    x: Literal["epsilon", "value", "curve", "joint"]
     x_words: str = ""
     joint: tuple[Annotated[float, Field(gt=0)], ...] = ()
     reference: str | None = None
     tuning: Tuning | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
-    metric: Literal["perplexity", "perplexity_per_word", "error"] = "perplexity"
+    metric: Literal["perplexity", "error"] = "perplexity"
     baseline: str | None = None
     set: Settings = Field(default_factory=dict)
     corpora: dict[Name, CorpusSource] = Field(min_length=1)
     panels: tuple[PanelSettings, ...] = Field(min_length=1)
     curves: tuple[CurveSettings, ...] = Field(min_length=1)
     published: tuple[PublishedNumber, ...] = ()
-    targets: tuple[TargetLine, ...] = ()
     full: FullSize = FullSize()
 
     @model_validator(mode="after")
@@ -250,9 +227,6 @@ class TrainingFigure(_Figure):
         self._check_budgets(curves)
         for number in self.published:
             _check_known("published.panel", number.panel, panels)
-        for target in self.targets:
-            _check_known("targets.panel", target.panel, [None, *panels])
-            _check_known("targets.of", target.of, [None, *curves])
         _check_known("baseline", self.baseline, [None, *curves])
         for settings in _all_settings(self):
             for key in settings:

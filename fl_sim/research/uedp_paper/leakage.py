@@ -8,20 +8,15 @@ are the most that any attack on a user could reach: the area under the curve of 
 most ½ + the largest advantage (it is the mean of TPR over all FPR, and TPR − FPR is at most the advantage).
 
 >>> seeds = [{"value": 0.5, "low": 0.4, "high": 0.6}, {"value": 0.7, "low": 0.6, "high": 0.8}]
->>> shown(seeds, "{:.2f}")
-'0.60 (0.40–0.80)'
->>> shown([None, None], "{:.2f}")
-'–'
-
->>> largest_area(0.2)
-0.7
+>>> shown(seeds, "{:.2f}"), shown([None, None], "{:.2f}"), over_seeds(seeds)
+('0.60 (0.40–0.80)', '–', (0.6, 0.4, 0.8))
 """
 
 from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,14 +26,17 @@ from matplotlib.figure import Figure
 from fl_sim.formats import format_epsilon, round_up
 from fl_sim.reporting.leak_words import is_remembered
 from fl_sim.reporting.plots import GREY, looks, styles
-from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility
+from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility, tidy
 from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord, LeakageRecord
 
 Measured = Mapping[str, float | None]
+Interval = tuple[float, float, float]
+"""Value, and the ends of its interval."""
 Rows = tuple[list[str], list[list[str]]]
 """The heads of a table's columns, and its rows."""
 
 _RATE = "0.01"
+_OWNERS = (("user", "a user"), ("entity", "an entity"))
 
 
 @dataclass(frozen=True)
@@ -73,16 +71,27 @@ def methods(panel: AttackedPanelRecord) -> list[Method]:
     return [Method(tuple(runs)) for _, runs in itertools.groupby(panel.runs, key=lambda run: (run.curve, run.joint))]
 
 
-def shown(seeds: Iterable[Measured | None], words: str) -> str:
-    """Return the mean of the seeds' figures with the ends of their intervals; a dash for none."""
+def over_seeds(seeds: Iterable[Measured | None]) -> Interval | None:
+    """Return the mean of the seeds' figures, and the lowest and highest end of their intervals; None for none.
+
+    The ends are the mean itself where no seed has an interval.
+    """
     known = [one for one in seeds if one is not None and one["value"] is not None]
     if not known:
-        return "–"
+        return None
     mean = statistics.fmean(float(one["value"] or 0.0) for one in known)
-    lows, highs = ([float(one[end]) for one in known if one[end] is not None] for end in ("low", "high"))  # type: ignore[arg-type]
-    if not lows or not highs:
-        return words.format(mean)
-    return f"{words.format(mean)} ({words.format(min(lows))}–{words.format(max(highs))})"
+    lows, highs = ([end for one in known if (end := one[name]) is not None] for name in ("low", "high"))
+    return (mean, min(lows), max(highs)) if lows and highs else (mean, mean, mean)
+
+
+def shown(seeds: Iterable[Measured | None], words: str) -> str:
+    """Return :func:`over_seeds` as text, each number in the format ``words``; a dash for none."""
+    interval = over_seeds(seeds)
+    if interval is None:
+        return "–"
+    mean, low, high = interval
+    ends = "" if low == high == mean else f" ({words.format(low)}–{words.format(high)})"
+    return words.format(mean) + ends
 
 
 def membership_table(record: LeakageRecord, panel: AttackedPanelRecord) -> Rows:
@@ -113,72 +122,62 @@ def largest(bounds: Sequence[Mapping[str, Any]]) -> str:
 
 def canary_table(panel: AttackedPanelRecord) -> Rows:
     """Return the exposure of planted secrets in bits, by owner and repetitions, and of those that were left out."""
-    repeated = sorted({number for method in methods(panel) for number in _repetitions(method)})
-    head = [
-        "",
-        "ε",
-        "secret of",
-        *(f"said {number}×" for number in repeated),
-        "left out",
-        "any attack at 1 %, most said",
-    ]
+    of_panel = [one for method in methods(panel) for one in method.attacks("canaries")]
+    repeated = sorted({group["repetitions"] for one in of_panel for group in one["groups"]} - {None})
+    head = ["", "ε", "secret of", *(f"said {number}×" for number in repeated), "left out"]
+    head.append("any attack at 1 %, most said")
     rows = []
     for method in methods(panel):
         attacks = method.attacks("canaries")
-        for owner, words in (("user", "a user"), ("entity", "an entity")) if attacks else ():
-            cells = [shown([exposure(one, owner, number) for one in attacks], "{:.1f}") for number in repeated]
-            outside = shown([exposure(one, owner, None, included=False) for one in attacks], "{:.1f}")
+        for owner, words in _OWNERS if attacks else ():
+            cells = [shown(of_canaries(attacks, owner, number), "{:.1f}") for number in repeated]
+            cells.append(shown(of_canaries(attacks, owner, None, included=False), "{:.1f}"))
             bounds = [
                 bound
                 for one in attacks
                 for bound in one["bounds"]
                 if (bound["owner"], bound["repetitions"]) == (owner, repeated[-1])
             ]
-            rows.append([method.label, method.epsilon, words, *cells, outside, largest(bounds)])
-    for owner, words in (("user", "a user"), ("entity", "an entity")):
+            rows.append([method.label, method.epsilon, words, *cells, largest(bounds)])
+    for owner, words in _OWNERS:
         start = [shown(at_start(panel, owner, number), "{:.1f}") for number in repeated]
         rows.append(["the model before training", "", words, *start, "", ""])
-        chance = [_by_chance(panel, owner, number) for number in repeated]
-        rows.append(["a secret never seen stays below, 97.5 %", "", words, *chance, "", ""])
+        chance = [next(iter(of_canaries(of_panel, owner, number, "most_by_chance")), None) for number in repeated]
+        cells = ["–" if most is None else f"{most:.1f}" for most in chance]
+        rows.append(["a secret never seen stays below, 97.5 %", "", words, *cells, "", ""])
     return head, rows if repeated else []
 
 
-def at_start(panel: AttackedPanelRecord, owner: str, repetitions: int) -> list[Measured | None]:
-    """Return the mean exposure of the same canaries under the model before training, a figure per seed."""
-    wanted = (owner, repetitions, True)
+def of_canaries(
+    attacks: Iterable[Mapping[str, Any]],
+    owner: str,
+    repetitions: int | None,
+    name: str = "exposure",
+    *,
+    included: bool = True,
+) -> list[Any]:
+    """Return a figure of the canaries of one kind, of every attack that has such canaries.
+
+    Args:
+        attacks: records of attacks on canaries.
+        owner: ``user`` or ``entity``.
+        repetitions: how often the canaries were said; None for those that were left out.
+        name: of the figure in the record of a group of canaries.
+        included: whether they were in the text.
+    """
+    wanted = (owner, repetitions, included)
     return [
-        group["initial_exposure"]
-        for one in next((method.attacks("canaries") for method in methods(panel) if method.attacks("canaries")), [])
+        group[name]
+        for one in attacks
         for group in one["groups"]
         if (group["owner"], group["repetitions"], group["included"]) == wanted
     ]
 
 
-def _by_chance(panel: AttackedPanelRecord, owner: str, repetitions: int) -> str:
-    """Return what the mean exposure of as many secrets that a model never saw stays below."""
-    wanted = (owner, repetitions, True)
-    for one in (one for method in methods(panel) for one in method.attacks("canaries")):
-        for group in one["groups"]:
-            if (group["owner"], group["repetitions"], group["included"]) == wanted:
-                return f"{group['most_by_chance']:.1f}"
-    return "–"
-
-
-def _repetitions(method: Method) -> set[int]:
-    groups = (group for one in method.attacks("canaries") for group in one["groups"])
-    return {group["repetitions"] for group in groups if group["repetitions"] is not None}
-
-
-def exposure(
-    attack: Mapping[str, Any], owner: str, repetitions: int | None, *, included: bool = True
-) -> Measured | None:
-    """Return the mean exposure of the canaries of one kind; None if the record has none."""
-    wanted = (owner, repetitions, included)
-    for group in attack["groups"]:
-        if (group["owner"], group["repetitions"], group["included"]) == wanted:
-            mean: Measured = group["exposure"]
-            return mean
-    return None
+def at_start(panel: AttackedPanelRecord, owner: str, repetitions: int) -> list[Measured | None]:
+    """Return the mean exposure of the same canaries under the model before training, a figure per seed."""
+    attacked = (method.attacks("canaries") for method in methods(panel))
+    return of_canaries(next((one for one in attacked if one), []), owner, repetitions, "initial_exposure")
 
 
 def name_table(panel: AttackedPanelRecord) -> Rows:
@@ -222,9 +221,6 @@ def verdicts(panel: AttackedPanelRecord) -> list[str]:
     return [f"Tests against the ledgers: {counted}.", f"Time of an attack on a run, one core: {times}."]
 
 
-Interval = tuple[float, float, float]
-"""Value, and the ends of its interval."""
-
 _BOUND = "#B3261E"
 
 
@@ -237,46 +233,39 @@ def draw_attacks(record: LeakageRecord) -> Figure:
     return figure
 
 
-def largest_area(advantage: float) -> float:
-    """Return the largest area under the curve of any attack whose advantage TPR − FPR is at most ``advantage``."""
-    return min(1.0, 0.5 + advantage)
-
-
 def _draw_panel(panel: AttackedPanelRecord, axes: Sequence[Axes]) -> None:
     users, secrets, names = axes
     drawn = methods(panel)
-    _draw_rows(users, drawn, _area_of_users, "area under the curve", 0.5)
+    _draw_rows(users, [over_seeds(one["auc"] for one in method.attacks("users")) for method in drawn])
+    users.set_xlabel("area under the curve")
     for row, method in enumerate(drawn):
         bounds = [one["bound"] for one in method.attacks("users")]
         if bounds and all(bound["proven"] for bound in bounds):
-            most = largest_area(max(bound["largest_advantage"] for bound in bounds))
+            most = min(1.0, 0.5 + max(bound["largest_advantage"] for bound in bounds))
             users.plot([most, most], [row - 0.3, row + 0.3], color=_BOUND, linewidth=2.0)
     users.set_title("Is this user in the text?", loc="left", fontsize="medium")
     users.set_yticks(range(len(drawn)), [_label(method) for method in drawn])
     _draw_secrets(secrets, panel, drawn)
-    _draw_rows(names, drawn, _names_ahead, "the true name before other names", 0.5)
-    for row, method in enumerate(drawn):
-        start = _interval([one["groups"][0]["initial_ahead"] for one in method.attacks("entities")])
+    groups = [[one["groups"][0] for one in method.attacks("entities")] for method in drawn]
+    _draw_rows(names, [over_seeds(group["ahead"] for group in of_method) for of_method in groups])
+    names.set_xlabel("the true name before other names")
+    for row, of_method in enumerate(groups):
+        start = over_seeds(group["initial_ahead"] for group in of_method)
         if start:
             names.plot(start[0], row, marker="|", markersize=12, color=GREY)
     names.set_title("Which name stood here? (grey: before training)", loc="left", fontsize="medium")
     names.set_yticks(range(len(drawn)), [])
 
 
-def _draw_rows(
-    axes: Axes, drawn: Sequence[Method], figure: Callable[[Method], Interval | None], words: str, chance: float
-) -> None:
-    """Draw a mark with its interval per method."""
-    for row, (method, (colour, _)) in enumerate(zip(drawn, styles(), strict=False)):
-        interval = figure(method)
+def _draw_rows(axes: Axes, intervals: Sequence[Interval | None]) -> None:
+    """Draw a mark with its interval per method, and a line at chance, one half."""
+    for row, (interval, (colour, _)) in enumerate(zip(intervals, styles(), strict=False)):
         if interval:
-            value, low, high = interval
-            axes.plot([low, high], [row, row], color=colour, linewidth=2.0)
-            axes.plot(value, row, marker="o", color=colour)
-    axes.axvline(chance, color=GREY, linestyle=":", linewidth=1.2)
-    axes.set_xlabel(words)
+            axes.plot(interval[1:], [row, row], color=colour, linewidth=2.0)
+            axes.plot(interval[0], row, marker="o", color=colour)
+    axes.axvline(0.5, color=GREY, linestyle=":", linewidth=1.2)
     axes.invert_yaxis()
-    _tidy(axes)
+    tidy(axes)
 
 
 def _draw_secrets(axes: Axes, panel: AttackedPanelRecord, drawn: Sequence[Method]) -> None:
@@ -284,18 +273,17 @@ def _draw_secrets(axes: Axes, panel: AttackedPanelRecord, drawn: Sequence[Method
     chance: dict[int, float] = {}
     for method, look in zip(drawn, looks(len(drawn)), strict=True):
         attacks = method.attacks("canaries")
-        known = {group["repetitions"] for one in attacks for group in one["groups"] if group["repetitions"]}
         points = []
-        for number in sorted(known):
-            interval = _interval([exposure(one, "user", number) for one in attacks])
+        for number in sorted({group["repetitions"] for one in attacks for group in one["groups"]} - {None}):
+            interval = over_seeds(of_canaries(attacks, "user", number))
             if interval:
                 points.append((number, interval[0]))
-                chance[number] = _most_by_chance(attacks[0], number)
+                chance[number] = of_canaries(attacks, "user", number, "most_by_chance")[0]
         if points:
             every_point = look.line(len(points)) | {"markevery": 1}
             axes.plot(*zip(*points, strict=True), label=_label(method), **every_point)
-    starts = {number: _interval(at_start(panel, "user", number)) for number in chance}
-    before = [(number, start[0]) for number, start in sorted(starts.items()) if start]
+    starts = [(number, over_seeds(at_start(panel, "user", number))) for number in sorted(chance)]
+    before = [(number, start[0]) for number, start in starts if start]
     if before:
         axes.plot(*zip(*before, strict=True), color=GREY, linewidth=2.5, alpha=0.5, label="before training")
     if chance:
@@ -307,42 +295,8 @@ def _draw_secrets(axes: Axes, panel: AttackedPanelRecord, drawn: Sequence[Method
     axes.set_xlabel("how often the secret was said")
     axes.set_ylabel("exposure, bits")
     axes.set_title("Secrets of a user (dotted: chance, 97.5 %)", loc="left", fontsize="medium")
-    _tidy(axes)
-
-
-def _tidy(axes: Axes) -> None:
-    axes.grid(color="#E3E3E3", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidy(axes)
 
 
 def _label(method: Method) -> str:
     return f"{method.label}, ε {method.epsilon}" if method.is_protected else method.label
-
-
-def _area_of_users(method: Method) -> Interval | None:
-    return _interval([one["auc"] for one in method.attacks("users")])
-
-
-def _names_ahead(method: Method) -> Interval | None:
-    return _interval([one["groups"][0]["ahead"] for one in method.attacks("entities")])
-
-
-def _most_by_chance(attack: Any, repetitions: int) -> float:
-    wanted = ("user", repetitions, True)
-    groups = attack["groups"]
-    return next(
-        float(group["most_by_chance"])
-        for group in groups
-        if (group["owner"], group["repetitions"], group["included"]) == wanted
-    )
-
-
-def _interval(seeds: Sequence[Any]) -> Interval | None:
-    """Return the mean of the seeds' values with the lowest and the highest end of their intervals; None for none."""
-    known = [one for one in seeds if one is not None and one["value"] is not None]
-    if not known:
-        return None
-    mean = statistics.fmean(one["value"] for one in known)
-    ends = [one[end] for one in known for end in ("low", "high") if one[end] is not None]
-    return mean, min([mean, *ends]), max([mean, *ends])

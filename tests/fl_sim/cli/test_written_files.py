@@ -31,7 +31,6 @@ WRITING = {
     "represent run --out": ["represent", "run", "--out"],
     "represent run --picture": ["represent", "run", "--picture"],
     "represent words --out": ["represent", "words", "no.csv", "--out"],
-    "represent reproduce --out": ["represent", "reproduce", "adult", "--source", "no", "--out"],
 }
 
 

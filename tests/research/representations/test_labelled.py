@@ -13,9 +13,9 @@ from fl_sim import data_prep
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.research.representations.corpora.adult_reader import read_adult
-from fl_sim.research.representations.corpora.entity_words import entity_words
 from fl_sim.research.representations.corpora.labelled import LabelledSplit, cut, shuffled
 from fl_sim.research.representations.corpora.labelled_text import (
+    entity_words,
     read_dpnr_ag,
     read_labelled_ag_news,
     read_sentence_polarity,

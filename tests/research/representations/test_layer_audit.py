@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fl_sim.research.representations.client.local_privacy import Mechanism, MinMax, MinMaxShared, UnitL1, UnitL2
 from fl_sim.research.representations.evaluation.layer_audit import attack_layer, largest_log_ratio, worst_pair
+from fl_sim.research.representations.local_privacy import Mechanism, MinMax, MinMaxShared, UnitL1, UnitL2
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 
 TRIALS = 20_000

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-from fl_sim.research.representations.client.local_privacy import (
+from fl_sim.research.representations.local_privacy import (
     MECHANISMS,
     Mechanism,
     MinMax,

@@ -10,7 +10,6 @@ import torch
 import transformers
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.research.representations.client.draws import Draw
 from fl_sim.research.representations.client.encoder_inputs import (
     UNKNOWN_WORD,
     Table,
@@ -19,11 +18,12 @@ from fl_sim.research.representations.client.encoder_inputs import (
     drop_words,
     words_of,
 )
-from fl_sim.research.representations.client.encoders import EncoderSpec, MlpEncoder, WordBag, build_encoder
-from fl_sim.research.representations.client.frozen_features import FrozenEncoder
-from fl_sim.research.representations.client.local_privacy import MECHANISMS, UnitL1, WordDropout
-from fl_sim.research.representations.client.lower_states import LowerStates
+from fl_sim.research.representations.client.encoders import MlpEncoder, WordBag, build_encoder
+from fl_sim.research.representations.client.feed_forward import Draw
+from fl_sim.research.representations.client.frozen_layers import FrozenEncoder, LowerStates
 from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
+from fl_sim.research.representations.config import EncoderSection
+from fl_sim.research.representations.local_privacy import MECHANISMS, UnitL1, WordDropout
 from tests.research.representations.tiny_bert import save_tiny_bert
 
 KINDS = list(MECHANISMS.values())
@@ -120,7 +120,7 @@ def test_a_bag_is_the_mean_of_its_words_and_empty_texts_are_zero() -> None:
 
 def test_weights_follow_the_seed_and_leave_torch_s_generator_alone() -> None:
     before = torch.random.get_rng_state()
-    spec = EncoderSpec(kind="mlp", width=4)
+    spec = EncoderSection(kind="mlp", width=4)
     first, again, other = (build_encoder(spec, 3, seed).network.linears[0].weight for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -151,7 +151,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_any_hugging_face_encoder_is_read_once_and_kept(tiny_bert: Path, tmp_path: Path) -> None:
-    spec = EncoderSpec(kind="table", model=str(tiny_bert))
+    spec = EncoderSection(kind="table", model=str(tiny_bert))
     texts = ["good film", "bad", ""]
     plain = FrozenEncoder(spec).features(texts)
     assert plain.shape == (3, 8)
@@ -166,9 +166,9 @@ def test_any_hugging_face_encoder_is_read_once_and_kept(tiny_bert: Path, tmp_pat
 
 
 def test_a_trainable_transformer_agrees_with_the_frozen_one(tiny_bert: Path) -> None:
-    encoder = build_encoder(EncoderSpec(kind="transformer", model=str(tiny_bert)), 0, 0)
+    encoder = build_encoder(EncoderSection(kind="transformer", model=str(tiny_bert)), 0, 0)
     batch = TokenLists([[2, 4, 6, 3], [2, 5, 3]]).batch(np.array([0, 1]))
-    expected = FrozenEncoder(EncoderSpec(kind="table", model=str(tiny_bert))).features(["good film", "bad"])
+    expected = FrozenEncoder(EncoderSection(kind="table", model=str(tiny_bert))).features(["good film", "bad"])
     np.testing.assert_allclose(encoder(batch).detach(), expected, atol=1e-5)
     encoder(batch).sum().backward()
     assert any(p.grad is not None and (p.grad != 0).any() for p in encoder.parameters())
@@ -177,8 +177,8 @@ def test_a_trainable_transformer_agrees_with_the_frozen_one(tiny_bert: Path) -> 
 @pytest.mark.parametrize("pooling", ["mean", "pooler"])
 def test_trained_layers_read_what_the_frozen_ones_made_once(tiny_bert: Path, tmp_path: Path, pooling: str) -> None:
     values = {"kind": "transformer", "model": str(tiny_bert), "pooling": pooling}
-    spec = EncoderSpec.model_validate({**values, "trained_layers": 1})
-    whole, upper = build_encoder(EncoderSpec.model_validate(values), 0, 0), build_encoder(spec, 0, 0)
+    spec = EncoderSection.model_validate({**values, "trained_layers": 1})
+    whole, upper = build_encoder(EncoderSection.model_validate(values), 0, 0), build_encoder(spec, 0, 0)
     inputs = LowerStates(spec, tmp_path).read(["good film", "bad", ""])
     rows = np.array([1, 0])
     plain = TokenLists([[2, 4, 6, 3], [2, 5, 3]]).batch(rows)
@@ -197,7 +197,7 @@ def test_trained_layers_read_what_the_frozen_ones_made_once(tiny_bert: Path, tmp
 
 
 def test_all_layers_may_train_above_frozen_word_vectors(tiny_bert: Path) -> None:
-    spec = EncoderSpec(kind="transformer", model=str(tiny_bert), trained_layers=2)
+    spec = EncoderSection(kind="transformer", model=str(tiny_bert), trained_layers=2)
     frozen = {name for name, p in build_encoder(spec, 0, 0).named_parameters() if not p.requires_grad}
     assert all("embeddings" in name or "head" in name for name in frozen)
     assert LowerStates(spec).read(["good"]).batch(np.array([0])).states is None
@@ -205,13 +205,14 @@ def test_all_layers_may_train_above_frozen_word_vectors(tiny_bert: Path) -> None
 
 def test_more_trained_layers_than_there_are_are_refused(tiny_bert: Path) -> None:
     with pytest.raises(ModelError, match=r"encoder\.trained_layers is 3; allowed for .*: 1 to 2"):
-        build_encoder(EncoderSpec(kind="transformer", model=str(tiny_bert), trained_layers=3), 0, 0)
+        build_encoder(EncoderSection(kind="transformer", model=str(tiny_bert), trained_layers=3), 0, 0)
     with pytest.raises(ValueError, match="trained_layers is 1; allowed with kind = 'transformer'"):
-        EncoderSpec(kind="mlp", trained_layers=1)
+        EncoderSection(kind="mlp", trained_layers=1)
 
 
 def test_dpnr_sends_the_pooler_s_state_also_of_a_frozen_encoder(tiny_bert: Path) -> None:
-    features = FrozenEncoder(EncoderSpec(kind="table", model=str(tiny_bert), pooling="pooler")).features(["good film"])
+    spec = EncoderSection(kind="table", model=str(tiny_bert), pooling="pooler")
+    features = FrozenEncoder(spec).features(["good film"])
     module = transformers.AutoModel.from_pretrained(tiny_bert)
     expected = module(input_ids=torch.tensor([[2, 4, 6, 3]])).pooler_output
     np.testing.assert_allclose(features, expected.detach(), atol=1e-5)
@@ -219,4 +220,4 @@ def test_dpnr_sends_the_pooler_s_state_also_of_a_frozen_encoder(tiny_bert: Path)
 
 def test_a_transformer_without_a_name_is_refused() -> None:
     with pytest.raises(ModelError, match=r"encoder\.model is missing"):
-        build_encoder(EncoderSpec(kind="transformer"), 0, 0)
+        build_encoder(EncoderSection(kind="transformer"), 0, 0)

@@ -18,20 +18,17 @@ from fl_sim.cli import main as cli
 from fl_sim.config import ConfigError
 from fl_sim.engines.grids import GridError
 from fl_sim.research.representations.client.client_workspace import Workspace, open_data
-from fl_sim.research.representations.client.draws import Draw
 from fl_sim.research.representations.client.encoder_inputs import UNKNOWN
+from fl_sim.research.representations.client.feed_forward import Draw
 from fl_sim.research.representations.config import METHODS, ExperimentConfig, load_file, load_mapping
 from fl_sim.research.representations.evaluation.experiment_summary import summary
 from fl_sim.research.representations.representation_experiment import run, train_and_release
-from fl_sim.research.representations.server.adversarial_training import TrainingPlan, train
+from fl_sim.research.representations.server.adversarial_training import train, training_noise, weight_of
+from fl_sim.research.representations.server.clients import LocalClients, build_optimizer
 from fl_sim.research.representations.server.federated import FlowerClients
 from fl_sim.research.representations.server.heads import Server
-from fl_sim.research.representations.server.optimizers import OptimizerSpec
-from fl_sim.research.representations.server.parties import LocalClients
-from fl_sim.research.representations.studies import reproductions
-from fl_sim.research.representations.studies.adult import adult_document, adult_grid, adult_study
-from fl_sim.research.representations.studies.experiment_grid import run_grid
-from fl_sim.research.representations.studies.study_tables import Options
+from fl_sim.research.representations.studies import adult_grid, adult_pages, adult_study, reproductions
+from fl_sim.research.representations.studies.study_runs import Options, collect_records
 from fl_sim.storage.run_folder import encode
 from tests.research.representations.tiny_bert import save_tiny_bert
 
@@ -132,7 +129,7 @@ def test_inlp_hides_from_the_last_layer_s_reader(small_adult: Path) -> None:
 
 def test_the_encoder_s_first_layer_has_its_own_width(small_adult: Path) -> None:
     values = {"encoder.layers": 3, "encoder.first_width": 11}
-    encoder = Workspace(configured(small_adult, **values).client).encoder
+    encoder = Workspace(configured(small_adult, **values)).encoder
     units = [len(p) for name, p in encoder.named_parameters() if name.endswith("weight")]
     assert (units, encoder.width) == ([11, 8, 8], 8)
 
@@ -145,10 +142,10 @@ def test_stopping_early_is_the_beginning_of_going_on(small_adult: Path) -> None:
 @pytest.mark.nightly
 def test_workers_of_ray_give_the_records_of_one_process(small_adult: Path) -> None:
     configs = [configured(small_adult, m, seed=s) for m in ("noise", "inlp") for s in (0, 1)]
-    alone, seen = run_grid(configs), list[int]()
-    beside = run_grid(configs, jobs=2, observe=lambda number, record: seen.append(number))
+    said: list[str] = []
+    alone, beside = (collect_records(configs, Options(small_adult, jobs=jobs), said.append) for jobs in (1, 2))
     assert [figures(r) for r in beside] == [figures(r) for r in alone]
-    assert sorted(seen) == [0, 1, 2, 3]
+    assert len(said) == 8
 
 
 @pytest.mark.parametrize("method", ["federate", "adversarial"])
@@ -196,7 +193,6 @@ def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
     """One graph through encoder, layer, classifier and reversed adversary, against vectors up and gradients down."""
     config = configured(small_adult, **{"encoder.dropout": 0.3, "server.dropout": 0.2})
     data = open_data(config.data, 0)
-    plan = config.plan(8)
 
     def server() -> Server:
         return Server(
@@ -204,11 +200,11 @@ def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
             weighed="gradient", seed=4,
         )  # fmt: skip
 
-    split, head = LocalClients(Workspace(config.client), config.optimizer), server()
-    train(split, head, config.optimizer, data.train, data.validation, plan)
+    split, head = LocalClients(Workspace(config)), server()
+    train(split, head, data, config)
 
-    workspace, joint = Workspace(config.client), server()
-    optimizer = config.optimizer.build([*workspace.encoder.parameters(), *joint.parameters()])
+    workspace, joint = Workspace(config), server()
+    optimizer = build_optimizer(config.optimizer, [*workspace.encoder.parameters(), *joint.parameters()])
 
     class EndToEnd:
         """Keeps the graph, so that the loss reaches the encoder by itself."""
@@ -218,18 +214,17 @@ def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
         def forward(self, rows: np.ndarray, seed: int, scale: float | None) -> torch.Tensor:
             return workspace.perturb("train", rows, Draw.full_batch(seed, len(rows)), scale)
 
-    from fl_sim.research.representations.server.schedules import rising_weight
     from fl_sim.strategies.primitives import streams
 
-    for epoch in range(plan.epochs):
-        order = streams.generator(plan.seed, "epoch order", epoch).permutation(len(data.train))
-        for number, start in enumerate(range(0, len(order), plan.batch_size)):
-            rows = order[start : start + plan.batch_size]
-            seed = streams.derived_seed(plan.seed, "step", epoch, number) >> 65
-            z = EndToEnd().forward(rows, seed, plan.scale(epoch))
+    for epoch in range(config.training.epochs):
+        order = streams.generator(config.seed, "epoch order", epoch).permutation(len(data.train))
+        for number, start in enumerate(range(0, len(order), config.training.batch_size)):
+            rows = order[start : start + config.training.batch_size]
+            seed = streams.derived_seed(config.seed, "step", epoch, number) >> 65
+            z = EndToEnd().forward(rows, seed, training_noise(config, 8, epoch))
             loss = joint.loss(
                 z, torch.from_numpy(data.train.labels[rows]), torch.from_numpy(data.train.private[rows]),
-                weight=rising_weight(plan.weight, epoch, plan.epochs), orthogonal=plan.orthogonal,
+                weight=weight_of(config, epoch), orthogonal=config.server.orthogonal,
                 draw=Draw.full_batch(seed, len(rows)),
             )  # fmt: skip
             optimizer.zero_grad()
@@ -243,7 +238,7 @@ def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
 
 def test_training_noise_follows_the_method(small_adult: Path) -> None:
     def scale(method: str, epoch: int, **values: Any) -> float | None:
-        return configured(small_adult, method, **values).plan(8).scale(epoch)
+        return training_noise(configured(small_adult, method, **values), 8, epoch)
 
     assert scale("non-robust", 0) == 0.0
     assert scale("robust", 0) is None
@@ -252,11 +247,6 @@ def test_training_noise_follows_the_method(small_adult: Path) -> None:
     assert scale("adaptive", 0) == pytest.approx(0.1)
     assert scale("adaptive", 4) == pytest.approx(0.5)
     assert scale("adaptive", 4, **{"training.adaptive": "1/n"}) == pytest.approx(5.0)
-
-
-def test_any_callable_is_a_schedule() -> None:
-    plan = TrainingPlan(3, 8, "schedule", 4.0, 0.25, 0.0, 0.0, 0, schedule=lambda n: 2.0**n)
-    assert [plan.scale(epoch) for epoch in range(3)] == [0.5, 0.25, 0.125]
 
 
 @pytest.mark.nightly
@@ -301,8 +291,8 @@ def test_a_dropped_word_is_the_unknown_word_or_none(small_persons: Path) -> None
     values = {"data.name": "dpnr-ag", "encoder.kind": "bag", "privacy.word_dropout": 1.0}
     lengths = {}
     for how in ("removed", "unknown"):
-        workspace = Workspace(configured(small_persons, "robust", **values, **{"privacy.dropped_words": how}).client)
-        inputs = workspace._reader.read("test", workspace.spec.dropout)
+        workspace = Workspace(configured(small_persons, "robust", **values, **{"privacy.dropped_words": how}))
+        inputs = workspace._reader.read("test", workspace.layer.dropout)
         assert set(inputs.batch(np.arange(len(inputs))).tokens.tolist()) <= {UNKNOWN}
         lengths[how] = [len(text) for text in inputs.texts]
     assert not any(lengths["removed"])
@@ -353,13 +343,13 @@ def test_a_bag_s_sparse_steps_are_the_dense_ones(small_persons: Path) -> None:
 
 def test_secure_noise_cannot_be_repeated(small_adult: Path) -> None:
     config = configured(small_adult, "noise")
-    workspace = Workspace(config.client)
+    workspace = Workspace(config)
     assert (workspace.release("test", None) != workspace.release("test", None)).any()
     np.testing.assert_array_equal(workspace.release("test", 3), workspace.release("test", 3))
 
 
 def test_nodes_send_their_own_rows_alone_and_of_the_same_noise(small_adult: Path) -> None:
-    workspace = Workspace(configured(small_adult, "noise").client)
+    workspace = Workspace(configured(small_adult, "noise"))
     whole = workspace.release("test", 3)
     np.testing.assert_array_equal(workspace.release("test", 3, np.array([5, 1])), whole[[5, 1]])
 
@@ -402,7 +392,7 @@ def test_a_node_that_does_not_answer_ends_the_run_by_name(small_adult: Path) -> 
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        FlowerClients(_OneSilent(grid), configured(small_adult).client, OptimizerSpec())
+        FlowerClients(_OneSilent(grid), configured(small_adult))
 
     with pytest.raises(GridError, match="1 of 2 nodes failed"):
         run_inline(server, app, 2)
@@ -499,9 +489,7 @@ def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
     assert "ε of unconstrained" not in shown
     privacy = {"layer": "l2", "epsilon_claimed": 12.0, "epsilon_any_text": 84.85}
     euclid = {**table, "chosen": [{"system": "noise", "relaxation": 0.01, "privacy": privacy}]}
-    assert "* ε of noise at relaxation threshold 1.0: 84.85 proven (12.00 claimed)\n" in adult_document.as_markdown(
-        euclid
-    )
+    assert "* ε of noise at relaxation threshold 1.0: 84.85 proven (12.00 claimed)\n" in adult_pages.as_markdown(euclid)
     with pytest.raises(ConfigError, match="allowed: adult"):
         reproductions.run("adlt", options)
 

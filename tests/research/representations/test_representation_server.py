@@ -9,18 +9,17 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fl_sim.research.representations.client.draws import Draw
+from fl_sim.research.representations.client.feed_forward import Draw
+from fl_sim.research.representations.config import AdversaryStyle, Weighed
+from fl_sim.research.representations.server.adversarial_training import ADAPTIVE, rising_weight
 from fl_sim.research.representations.server.heads import (
     NUM_DIVERSE,
-    AdversaryStyle,
     Server,
-    Weighed,
     declustering,
     orthogonality,
     reverse_gradient,
 )
 from fl_sim.research.representations.server.inlp import null_space_projection, row_space_projection
-from fl_sim.research.representations.server.schedules import ADAPTIVE, rising_weight
 
 B, K = 12, 5
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,19 @@ import numpy as np
 import pytest
 
 from fl_sim.cli import main
-from fl_sim.reporting.plots import render
 from fl_sim.research import reproduce_command
 from fl_sim.research.representations.config import load_mapping
-from fl_sim.research.representations.evaluation.representation_pictures import Point, draw_tradeoff
 from fl_sim.research.representations.representation_experiment import RECORD_FORMAT
-from fl_sim.research.representations.studies import ag_study, reproductions, study_tables
-from fl_sim.research.representations.studies.dpnr import dpnr_ag, dpnr_fairness, dpnr_pictures, dpnr_published
-from fl_sim.research.representations.studies.experiment_grid import Observer
-from fl_sim.research.representations.studies.reproductions import Reproduction
+from fl_sim.research.representations.studies import (
+    ag_study,
+    dpnr_ag,
+    dpnr_pages,
+    dpnr_published,
+    reproductions,
+    study_runs,
+)
 from fl_sim.research.representations.studies.study_pictures import Curve, Panel, draw_panels
-from fl_sim.research.representations.studies.study_tables import Options
+from fl_sim.research.representations.studies.study_runs import Options
 from tests.research.representations.tiny_bert import save_tiny_bert
 
 TINY_STUDY = ag_study.Grid((4.0,), dimensions=(4,), rows=60, epochs=1)
@@ -134,7 +135,7 @@ def test_dpnr_s_tables_say_what_is_proven_and_claimed_in_every_row(dpnr_table: d
 @pytest.mark.nightly
 def test_dpnr_s_record_says_of_every_published_figure_whether_it_is_reproduced(dpnr_table: dict[str, Any]) -> None:
     row = next(row for row in dpnr_table["rows"] if row["system"] == "dpnr" and row["epsilon"] == 0.05)
-    assert row["agrees"].keys() == row["within_deviations"].keys() == row["published"].keys()
+    assert row["agrees"].keys() == row["published"].keys()
     assert row["agrees"]["task"].keys() == row["published"]["task"].keys() == set(dpnr_published.PERSONS)
     expected = {"accuracy": 1, "privacy_f": 1, "attacker": 6, "task": 6}
     flat = {name: list(dpnr_ag._flat(row["agrees"][name])) for name in expected}
@@ -154,7 +155,7 @@ def test_dpnr_s_pictures_and_page_come_from_the_record_alone(dpnr_table: dict[st
     assert all(f"]({name})" in page.read_text() for name in names)
     points = dpnr_table["tsne"]["points"]
     assert list(points) == ["non-priv", "dpnr", "dpnr-shared"]
-    assert all(len(dpnr_pictures.unpack_points(text)) == len(dpnr_table["tsne"]["named"]) for text in points.values())
+    assert all(len(dpnr_pages.unpack_points(text)) == len(dpnr_table["tsne"]["named"]) for text in points.values())
 
 
 def _figures(gap: float, accuracy: float = 80.0) -> dict[str, Any]:
@@ -163,7 +164,7 @@ def _figures(gap: float, accuracy: float = 80.0) -> dict[str, Any]:
 
 @pytest.mark.nightly
 def test_a_gap_narrows_by_its_size_with_an_error_of_seeds_and_texts() -> None:
-    row = dpnr_fairness.fairness_row("dpnr", "Blair", [_figures(-15.0), _figures(-17.0)], [_figures(4.0)] * 2)
+    row = dpnr_published.fairness_row("dpnr", "Blair", [_figures(-15.0), _figures(-17.0)], [_figures(4.0)] * 2)
     assert row["narrower_by"] == 12.0  # 16 − |4|: a gap in the other direction counts with its size
     assert row["published"] == pytest.approx(15.44 - 12.22)
     rates = [(0.8, 0.64), (0.8, 0.84)]
@@ -234,51 +235,23 @@ def test_epsilon_on_an_axis_is_rounded_up() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_a_reproduction_says_how_many_seeds_it_has(
-    seeds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = Reproduction("t", ".", lambda options, log: {"name": "tiny", "n": options.seeds}, str, seeds=seeds)
-    monkeypatch.setitem(reproductions.REPRODUCTIONS, "tiny", table)
-    assert main.main(["represent", "reproduce", "tiny", "--source", str(tmp_path)]) == 0
-    assert f"'n': {tuple(range(seeds))}" in capsys.readouterr().out
-
-
-@pytest.mark.nightly
-def test_the_tradeoff_has_a_panel_for_each_figure_and_all_points_in_sight() -> None:
-    points = [
-        Point("plain", math.inf, {"accuracy": (84.0, 0.1), "leakage": (83.8, 0.2)}),
-        Point("noise", 20.0, {"accuracy": (81.0, 0.1), "leakage": (65.7, 0.2)}),
-        Point("noise", 4.0, {"accuracy": (75.0, 0.1), "leakage": (60.0, 0.2)}),
-    ]
-    figure = draw_tradeoff(points)
-    assert len(figure.axes) == 2
-    for axes in figure.axes:
-        low, high = axes.get_xlim()
-        assert low < 4 < 20 < high
-    assert len(render(figure, dpi=50)) > 1000
-
-
-@pytest.mark.nightly
 def test_a_stored_record_is_found_again_by_what_was_asked_for() -> None:
     asked = {"method": "random", "data": {"source": "adult"}}
-    name = study_tables._name(load_mapping(asked))
-    assert study_tables._name(load_mapping({**asked, "nodes": 0, "feature_cache": "there"})) == name
-    assert study_tables._name(load_mapping({**asked, "seed": 1})) != name
+    name = study_runs.experiment_file(load_mapping(asked))
+    assert study_runs.experiment_file(load_mapping({**asked, "nodes": 0, "feature_cache": "there"})) == name
+    assert study_runs.experiment_file(load_mapping({**asked, "seed": 1})) != name
 
 
 @pytest.mark.nightly
-def test_equal_tasks_run_once_and_stored_ones_not_at_all(tmp_path: Path) -> None:
-    ran: list[int] = []
+def test_stored_tasks_do_not_run_again(tmp_path: Path) -> None:
+    ran: list[str] = []
 
-    def run_missing(missing: Sequence[int], store: Observer) -> None:
-        ran.extend(missing)
-        for position, number in enumerate(missing):
-            store(position, {"format": RECORD_FORMAT, "number": number})
+    def work(task: str) -> dict[str, Any]:
+        ran.append(task)
+        return {"format": RECORD_FORMAT, "task": task}
 
-    names = ["a.json", "b.json", "a.json"]
-    found = study_tables.collect_stored(names, run_missing, tmp_path, str, lambda line: None)
-    assert [record["number"] for record in found] == [0, 1, 0]
-    assert sorted(ran) == [0, 1]
-    assert study_tables.collect_stored([*names, "c.json"], run_missing, tmp_path, str, lambda line: None)[:3] == found
-    assert ran[2:] == [3]
+    tasks, options = {"a.json": "1", "b.json": "2"}, Options(tmp_path, work=tmp_path)
+    found = study_runs.collect(work, tasks, options, str, lambda line: None)
+    assert {name: record["task"] for name, record in found.items()} == tasks
+    assert study_runs.collect(work, {**tasks, "c.json": "3"}, options, str, lambda line: None).items() >= found.items()
+    assert ran == ["1", "2", "3"]

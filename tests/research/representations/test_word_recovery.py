@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 
 from fl_sim.cli import main
-from fl_sim.research.representations.evaluation.word_attack import NEAREST, WordVectors, recover_words
-from fl_sim.research.representations.studies import reproductions
-from fl_sim.research.representations.studies.study_tables import Options
-from fl_sim.research.representations.studies.words import words_study
-from fl_sim.research.representations.studies.words.word_recovery import WordAttack, part_texts
+from fl_sim.research.representations.evaluation.word_attack import (
+    NEAREST,
+    WordAttack,
+    WordVectors,
+    part_texts,
+    recover_words,
+)
+from fl_sim.research.representations.studies import reproductions, words_study
+from fl_sim.research.representations.studies.study_runs import Options
 
 
 def _own_texts(name: str, source: Path, size: int, seed: int) -> tuple[list[str], list[str]]:
@@ -129,7 +133,7 @@ def test_bad_bytes_are_refused_replaced_and_counted(
 @pytest.mark.nightly
 def test_the_three_situations_resume_seed_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words_study, "ATTACKS", (WordAttack((8,)),))
-    monkeypatch.setattr(words_study, "_texts", _own_texts)
+    monkeypatch.setattr(words_study, "_texts_of", _own_texts)
     options = Options(tmp_path, (0, 1), work=tmp_path / "work")
     said: list[str] = []
 
@@ -167,7 +171,7 @@ def test_the_three_situations_have_a_table_and_a_picture(tmp_path: Path, monkeyp
     monkeypatch.setattr(
         words_study, "ATTACKS", (WordAttack((8,), "dpnr", (1.0,)), WordAttack((8,), "l1", (10.0, 20.0)))
     )
-    monkeypatch.setattr(words_study, "_texts", _own_texts)
+    monkeypatch.setattr(words_study, "_texts_of", _own_texts)
     table = reproductions.run("words", Options(tmp_path, (0, 1)))
     assert set(table["situations"]) == set(words_study.SITUATIONS)
     assert [row["epsilon_proven"] for row in table["situations"]["samples"]] == pytest.approx(

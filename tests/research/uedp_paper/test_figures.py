@@ -11,16 +11,20 @@ from typing import Any
 import pytest
 
 from fl_sim.config import ConfigError
-from fl_sim.research.uedp_paper.figure_document import document, ordered, picture_name, section, write_document
-from fl_sim.research.uedp_paper.figure_numbers import epsilon_panels, settings_of
-from fl_sim.research.uedp_paper.figure_pictures import draw
+from fl_sim.research.uedp_paper.figure_document import (
+    document,
+    ordered,
+    picture_name,
+    picture_of,
+    section,
+    write_document,
+)
 from fl_sim.research.uedp_paper.figure_records import (
     CorpusRecord,
     CurveRecord,
     Epsilons,
     PanelRecord,
     PointRecord,
-    TargetRecord,
     Trace,
     TrainingRecord,
     check_publishable,
@@ -30,16 +34,16 @@ from fl_sim.research.uedp_paper.figure_records import (
     spread,
     write_record,
 )
-from fl_sim.research.uedp_paper.figure_training import _add_gaps, _target_value, check_settings
+from fl_sim.research.uedp_paper.figure_training import check_settings
 from fl_sim.research.uedp_paper.figures import (
     EpsilonFigure,
     PublishedNumber,
-    TargetLine,
     TrainingFigure,
     find_figure,
     find_figures,
     load_figure,
 )
+from fl_sim.research.uedp_paper.make_figure import epsilon_panels, settings_of
 from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.accounting.paper_model import epsilon_as_published
 
@@ -174,7 +178,6 @@ def point(values: tuple[float, ...] = (200.0, 210.0, 220.0), **changes: Any) -> 
         noise_multiplier=2.0,
         utility=spread(values),
         initial=spread((400.0,) * len(values)),
-        gap_closed=None,
         epsilon=Epsilons(
             claimed=0.46, user=513265.0, user_entity_median=9e5, user_entity_p95=math.inf, user_entity_max=math.inf,
             robust_p95=math.inf,
@@ -194,7 +197,6 @@ def training_record(*curves: CurveRecord, **changes: Any) -> TrainingRecord:
         corpus=CorpusRecord(name="x", users=9, sentences=90, entities=7, tagger="rules", fingerprint="0f"),
         curves=curves or (CurveRecord(name="coded", label="as coded", strategy="published", points=(point(),)),),
         references={"a unigram model": 700.0},
-        targets=(),
         failed={},
     )
     values = {
@@ -219,7 +221,6 @@ def test_a_record_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:
     ("change", "named"),
     [
         (lambda v: v.update(format=2), "format is 2; allowed: 1"),
-        (lambda v: v.update(extra=1), "extra"),
         (lambda v: v.pop("seeds"), "seeds"),
     ],
 )
@@ -248,28 +249,25 @@ def test_claims_stand_beside_what_is_proven_in_words_and_picture() -> None:
     text = section(training_record())
     assert "| as coded | 210.0 ± 10.0 | 0.460 | 513265 | ∞ | ∞ | ∞ |" in text
     assert "Left out: b: is not there" in text
-    figure = draw(training_record())
+    figure = picture_of(training_record())
     assert figure is not None
     (legend,) = figure.subfigs[0].legends
     assert legend.get_texts()[0].get_text() == "as coded: 210.0 ± 10.0; ε 0.460 claimed, ∞ proven (user + entity)"
 
 
-def test_points_are_drawn_at_their_values_with_targets_and_printed_numbers() -> None:
+def test_points_are_drawn_at_their_values_with_printed_numbers() -> None:
     points = tuple(point(x=x, trace=None) for x in (0.25, 0.5))
     record = training_record(CurveRecord(name="ours", label="ours", strategy="uedp", points=points))
-    panel = record.panels[0].model_copy(update={"targets": (TargetRecord(words="to reach", value=150.0),)})
     printed = PublishedNumber(panel="a", curve="UeDP-Alg", value=180.0, x=0.25, section="VI")
-    changes = {"x": "value", "x_words": "q_s", "panels": (panel,), "published": (printed,)}
+    changes = {"x": "value", "x_words": "q_s", "published": (printed,)}
     record = record.model_copy(update=changes)
-    figure = draw(record)
+    figure = picture_of(record)
     assert figure is not None
     (axes,) = figure.axes
     assert axes.get_xlabel() == "q_s"
     assert [list(line.get_xdata()) for line in axes.lines[:2]] == [[0.25, 0.5], [0.25]]
-    assert axes.lines[2].get_ydata()[0] == 150.0
     text = section(record)
     assert "| ours | 0.25 | 210.0 ± 10.0 |" in text
-    assert "Target: to reach: 150.0." in text
     assert "UeDP-Alg 180.0 at q_s 0.25" in text
 
 
@@ -281,7 +279,7 @@ def test_what_makes_one_promise_is_drawn_in_rows_best_on_top() -> None:
     )
     record = training_record()
     panel = record.panels[0].model_copy(update={"curves": curves})
-    figure = draw(record.model_copy(update={"x": "curve", "panels": (panel,), "figure": "ours_none"}))
+    figure = picture_of(record.model_copy(update={"x": "curve", "panels": (panel,), "figure": "ours_none"}))
     assert figure is not None
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["worse (ε ∞)", "better (ε ∞)"]
@@ -290,27 +288,14 @@ def test_what_makes_one_promise_is_drawn_in_rows_best_on_top() -> None:
     assert "The paper" not in section(record.model_copy(update={"figure": "ours_none"}))
 
 
-def test_the_gap_is_measured_from_the_start_to_the_baseline(tmp_path: Path) -> None:
-    figure = load_figure(written(tmp_path, SMALL.replace('x = "epsilon"', 'x = "epsilon"\nbaseline = "uedp"')))
-    assert isinstance(figure, TrainingFigure)
-    curves = [
-        CurveRecord(name="uedp", label="", strategy="noiseless", points=(point((100.0, 100.0)),)),
-        CurveRecord(name="other", label="", strategy="uedp", points=(point((325.0, 325.0)),)),
-    ]
-    assert [curve.points[0].gap_closed for curve in _add_gaps(figure, curves)] == [1.0, 0.25]
-
-
-@pytest.mark.parametrize(
-    ("target", "value"),
-    [
-        (TargetLine(words="t", value=5.0), 5.0),
-        (TargetLine(words="t", of="end", above=0.5), 210.5),
-        (TargetLine(words="t", of="end", gap=0.6), 400 - 0.6 * 190),
-        (TargetLine(words="t", of="elsewhere", above=0.5), None),
-    ],
-)
-def test_targets(target: TargetLine, value: float | None) -> None:
-    assert _target_value(target, {"end": point()}) == (None if value is None else pytest.approx(value))
+def test_the_gap_is_measured_from_the_start_to_the_baseline() -> None:
+    curves = (
+        CurveRecord(name="plain", label="plain", strategy="noiseless", points=(point((100.0, 100.0)),)),
+        CurveRecord(name="other", label="other", strategy="uedp", points=(point((325.0, 325.0)),)),
+    )
+    text = section(training_record(*curves, baseline="plain"))
+    assert "| plain | 100.0 ± 0.0 | 100% |" in text
+    assert "| other | 325.0 ± 0.0 | 25% |" in text
 
 
 def test_a_record_says_what_its_page_says(tmp_path: Path) -> None:
@@ -336,7 +321,7 @@ def test_the_results_are_what_their_records_say() -> None:
     )
     for record in records:
         check_publishable(record)
-        assert draw(record) is None or (RESULTS / picture_name(record)).stat().st_size > 0
+        assert picture_of(record) is None or (RESULTS / picture_name(record)).stat().st_size > 0
 
 
 def test_records_of_one_corpus_agree_on_its_tagging() -> None:

@@ -1,11 +1,12 @@
-"""A client's data, encoder and privacy layer, opened from a description that fits into a message.
+"""A client's data, encoder and privacy layer, opened from the experiment's configuration, which fits into a message.
 
 >>> from tempfile import TemporaryDirectory
->>> from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
+>>> from fl_sim.research.representations.corpora.adult_reader import write_toy_adult
+>>> from fl_sim.research.representations.config import load_mapping
 >>> with TemporaryDirectory() as folder:
-...     data = DataSpec(source=str(write_toy_adult(Path(folder), rows=40)))
-...     encoder = EncoderSpec(kind="mlp", width=4)
-...     workspace = Workspace(ClientSpec(data=data, encoder=encoder, layer="dpnr", epsilon=1.0))
+...     source = str(write_toy_adult(Path(folder), rows=40))
+...     settings = {"method": "robust", "privacy.epsilon": 1.0, "encoder.width": 4, "data.source": source}
+...     workspace = Workspace(load_mapping(settings))
 >>> workspace.rows("train"), workspace.release("test", seed=0).shape
 (24, (8, 4))
 """
@@ -18,18 +19,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.model_source import source_of
 from fl_sim.clients.models.tokenizers import boundary_ids, load_tokenizer
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.research.representations.client.draws import Draw, short_seed
 from fl_sim.research.representations.client.encoder_inputs import (
     UNKNOWN_WORD,
     EncoderInputs,
@@ -40,104 +38,48 @@ from fl_sim.research.representations.client.encoder_inputs import (
     token_ids,
     words_of,
 )
-from fl_sim.research.representations.client.encoders import Encoder, EncoderSpec, build_encoder, model_spec
-from fl_sim.research.representations.client.frozen_features import FrozenEncoder
-from fl_sim.research.representations.client.local_privacy import (
+from fl_sim.research.representations.client.encoders import Encoder, build_encoder, model_spec
+from fl_sim.research.representations.client.feed_forward import Draw, short_seed
+from fl_sim.research.representations.client.frozen_layers import FrozenEncoder, LowerStates
+from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
+from fl_sim.research.representations.config import DataSection, EncoderSection, ExperimentConfig
+from fl_sim.research.representations.corpora.adult_reader import read_adult, write_toy_adult
+from fl_sim.research.representations.corpora.labelled import SPLITS, TRAIN, LabelledData
+from fl_sim.research.representations.corpora.labelled_text import TEXT_READERS, entity_words, read_dpnr_ag
+from fl_sim.research.representations.corpora.own_table import TableColumns, read_own_table
+from fl_sim.research.representations.local_privacy import (
     NO_DROPOUT,
-    DroppedName,
-    LayerName,
     LocalGuarantee,
     WordDropout,
     build_mechanism,
 )
-from fl_sim.research.representations.client.lower_states import LowerStates
-from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
-from fl_sim.research.representations.corpora.adult_reader import AdultColumns, AdultSplit, read_adult
-from fl_sim.research.representations.corpora.entity_words import entity_words
-from fl_sim.research.representations.corpora.labelled import SPLITS, TRAIN, LabelledData
-from fl_sim.research.representations.corpora.labelled_text import TEXT_READERS, read_dpnr_ag
-from fl_sim.research.representations.corpora.own_table import TableColumns, read_own_table
-from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
-from fl_sim.research.strict_model import StrictModel
 from fl_sim.strategies.primitives import streams
-
-DataName = Literal["adult", "toy-adult", "dpnr-ag", "ag-news", "sst2", "sentence-polarity", "table"]
 
 _TOY_ROWS = 6000
 
 _SPLIT_NUMBER = {name: number for number, name in enumerate(SPLITS)}
 
 
-class DataSpec(StrictModel):
-    """A labelled corpus and its splits.
-
-    Attributes:
-        name: of the corpus; ``toy-adult`` is generated and needs no source, ``table`` is a file of one's own.
-        source: the folder with the corpus; of ``table`` the file.
-        rows: training rows to draw, validation included; default: all (ag-news, sst2, sentence-polarity). Of
-            toy-adult: all rows, default 6,000.
-        columns: of Adult: the ``nine`` of FEDERATE's paper, or those of its ``code``.
-        split: of Adult: 60 : 20 : 20 as in that ``paper``, or 72 : 8 : 20 as in its ``code``.
-        table: of ``table``: what its columns are.
-    """
-
-    name: DataName = "adult"
-    source: str = Field(default="", description="the folder with the corpus")
-    rows: int | None = Field(default=None, ge=2)
-    columns: AdultColumns = "nine"
-    split: AdultSplit = "paper"
-    table: TableColumns = TableColumns()
-
-
-class ClientSpec(StrictModel):
-    """Everything that the client's side depends on.
-
-    Attributes:
-        data: the corpus.
-        encoder: kind and shape of the encoder.
-        layer: the privacy layer.
-        epsilon: the layer's parameter ε.
-        word_dropout: μ, the probability that a word is dropped.
-        sensitive: words that are always dropped.
-        entities_of: a prepared corpus; the words of its entities are always dropped, too.
-        dropout_in_training: whether training texts lose words, too.
-        dropped_words: whether a dropped word is removed or, of a bag, becomes the unknown word.
-        seed: of splits, weights and dropped words.
-        feature_cache: a folder for a frozen encoder's features.
-    """
-
-    data: DataSpec
-    encoder: EncoderSpec
-    layer: LayerName = "none"
-    epsilon: float | None = None
-    word_dropout: float = 0.0
-    sensitive: tuple[str, ...] = ()
-    entities_of: str | None = None
-    dropout_in_training: bool = False
-    dropped_words: DroppedName = "removed"
-    seed: int = 0
-    feature_cache: str | None = None
-
-    @property
-    def dropout(self) -> WordDropout:
-        """Return the dropout of words before the encoder."""
-        listed = frozenset(word.lower() for word in self.sensitive)
-        filler = UNKNOWN_WORD if self.dropped_words == "unknown" else None
-        return WordDropout(self.word_dropout, listed | _cached_entity_words(self.entities_of), filler)
+def word_dropout(config: ExperimentConfig) -> WordDropout:
+    """Return the dropout of words before the encoder."""
+    privacy = config.privacy
+    listed = frozenset(word.lower() for word in privacy.sensitive)
+    filler = UNKNOWN_WORD if privacy.dropped_words == "unknown" else None
+    return WordDropout(privacy.word_dropout, listed | _cached_entity_words(privacy.entities_of), filler)
 
 
 class Workspace:
     """One client's inputs, encoder and privacy layer."""
 
-    def __init__(self, spec: ClientSpec) -> None:
-        self.spec = spec
-        self.data = open_data(spec.data, spec.seed)
-        self._reader = build_reader(spec, self.data)
-        self._inputs = {name: self._reader.read(name, _dropout_in_split(spec, name)) for name in SPLITS}
-        size = self._reader.size
-        self.encoder: Encoder = build_encoder(spec.encoder, size, short_seed(spec.seed, "encoder"))
-        mechanism = build_mechanism(spec.layer, self.encoder.width, spec.epsilon)
-        self.layer = PrivacyLayer(mechanism, spec.dropout)
+    def __init__(self, config: ExperimentConfig) -> None:
+        self.config = config
+        self.data = open_data(config.data, config.seed)
+        self._reader = build_reader(config, self.data)
+        dropout = word_dropout(config)
+        of_training = dropout if config.privacy.dropout_in_training else NO_DROPOUT
+        self._inputs = {name: self._reader.read(name, of_training if name == TRAIN else dropout) for name in SPLITS}
+        self.encoder: Encoder = build_encoder(config.encoder, self._reader.size, short_seed(config.seed, "encoder"))
+        self.layer = PrivacyLayer(config.mechanism(self.encoder.width), dropout)
 
     def rows(self, split: str) -> int:
         """Return the number of examples of a split."""
@@ -204,8 +146,8 @@ class Workspace:
             word_dropout: μ.
             seed: of noise and dropped words, independent of other releases; None: the noise is the operating system's.
         """
-        dropout = replace(self.spec.dropout, rate=word_dropout)
-        layer = PrivacyLayer(build_mechanism(self.spec.layer, self.encoder.width, epsilon), dropout)
+        dropout = replace(self.layer.dropout, rate=word_dropout)
+        layer = PrivacyLayer(build_mechanism(self.config.layer, self.encoder.width, epsilon), dropout)
         vectors = self._encode_inputs(self._reader.read(split, dropout))
         purpose = f"release {epsilon!r} {word_dropout!r}"
         generator = None if seed is None else streams.generator(seed, purpose, _SPLIT_NUMBER[split])
@@ -213,7 +155,7 @@ class Workspace:
 
 
 @functools.lru_cache(maxsize=2)
-def open_data(spec: DataSpec, seed: int) -> LabelledData:
+def open_data(spec: DataSection, seed: int) -> LabelledData:
     """Return the labelled examples in splits drawn by ``seed``.
 
     Raises:
@@ -237,7 +179,7 @@ def open_data(spec: DataSpec, seed: int) -> LabelledData:
     return read_adult(source, seed, spec.columns, spec.split) if spec.name == "adult" else _dpnr_ag(source)
 
 
-def _toy_adult(spec: DataSpec, seed: int) -> LabelledData:
+def _toy_adult(spec: DataSection, seed: int) -> LabelledData:
     """Return the generated Adult, the same rows for every ``seed``, which draws the splits."""
     if spec.source:
         raise ModelError(f"data.source is {spec.source}; allowed with data.name = 'toy-adult': leave it out")
@@ -272,9 +214,9 @@ class Reader(ABC):
 
 
 class _TableReader(Reader):
-    def __init__(self, spec: ClientSpec, data: LabelledData) -> None:
-        if spec.encoder.kind not in ("table", "mlp"):
-            raise ModelError(f"encoder.kind is {spec.encoder.kind!r}; allowed for {data.name}: table, mlp")
+    def __init__(self, config: ExperimentConfig, data: LabelledData) -> None:
+        if config.encoder.kind not in ("table", "mlp"):
+            raise ModelError(f"encoder.kind is {config.encoder.kind!r}; allowed for {data.name}: table, mlp")
         self._data = data
         self.size = data.train.table.shape[1]
 
@@ -310,17 +252,17 @@ class _TextReader(Reader):
         return self._plain[split]
 
 
-def build_reader(spec: ClientSpec, data: LabelledData) -> Reader:
-    """Return the reader of ``data`` for the encoder of ``spec``."""
+def build_reader(config: ExperimentConfig, data: LabelledData) -> Reader:
+    """Return the reader of ``data`` for the encoder of ``config``."""
     if isinstance(data.train.inputs, np.ndarray):
-        return _TableReader(spec, data)
+        return _TableReader(config, data)
     # A bag reads the same words whatever its width.
-    encoder = EncoderSpec(kind="bag") if spec.encoder.kind == "bag" else spec.encoder
-    return _build_text_reader(data, encoder, spec.feature_cache).with_seed(spec.seed)
+    encoder = EncoderSection(kind="bag") if config.encoder.kind == "bag" else config.encoder
+    return _build_text_reader(data, encoder, config.feature_cache).with_seed(config.seed)
 
 
 @functools.lru_cache(maxsize=2)
-def _build_text_reader(data: LabelledData, encoder: EncoderSpec, feature_cache: str | None) -> _TextReader:
+def _build_text_reader(data: LabelledData, encoder: EncoderSection, feature_cache: str | None) -> _TextReader:
     """Return the reader of texts as words, tokens or frozen features; experiments on the same examples share it."""
     if encoder.kind == "bag":
         vocabulary = Vocabulary(data.train.texts)
@@ -337,12 +279,8 @@ def _build_text_reader(data: LabelledData, encoder: EncoderSpec, feature_cache: 
     return _TextReader(data, 0, frozen.width, lambda texts: Table(frozen.features(texts)))
 
 
-def _build_tokenizer(spec: EncoderSpec) -> Callable[[Sequence[str]], list[list[int]]]:
+def _build_tokenizer(spec: EncoderSection) -> Callable[[Sequence[str]], list[list[int]]]:
     model = model_spec(spec, "full")
     tokenizer = load_tokenizer(source_of(model.name).tokenizer_name(model))
     boundary = boundary_ids(tokenizer)
     return lambda texts: token_ids(tokenizer, texts, boundary, spec.max_tokens)
-
-
-def _dropout_in_split(spec: ClientSpec, split: str) -> WordDropout:
-    return NO_DROPOUT if split == TRAIN and not spec.dropout_in_training else spec.dropout

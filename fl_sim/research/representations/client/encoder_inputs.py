@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.research.representations.client.local_privacy import WordDropout
+from fl_sim.research.representations.local_privacy import WordDropout
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*|[^\w\s]")
 UNKNOWN = 0

@@ -7,10 +7,10 @@
 | ``bag`` | words of a vocabulary: the mean of their vectors (``nn.EmbeddingBag``; the study of DPNR) | everything |
 | ``transformer`` | tokens of any Hugging Face model: its pooled last state | everything, or its upper layers |
 
-A frozen Hugging Face encoder reads every text once (`fl_sim.research.representations.client.frozen_features`); its
+A frozen Hugging Face encoder reads every text once (`fl_sim.research.representations.client.frozen_layers`); its
 features are the input of ``table`` or ``mlp``.
 
->>> encoder = build_encoder(EncoderSpec(kind="mlp", width=8), inputs=3, seed=0)
+>>> encoder = build_encoder(EncoderSection(kind="mlp", width=8), inputs=3, seed=0)
 >>> encoder(torch.ones(2, 3)).shape
 torch.Size([2, 8])
 """
@@ -22,65 +22,20 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, model_validator
 from torch import nn
 
 from fl_sim.clients.batches import Batch
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel, load_model
-from fl_sim.clients.models.model_names import POOLER, Pooling
+from fl_sim.clients.models.model_names import POOLER
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Classification
-from fl_sim.research.representations.client.draws import Draw
 from fl_sim.research.representations.client.encoder_inputs import Ragged
-from fl_sim.research.representations.client.feed_forward import FeedForward
-from fl_sim.research.strict_model import StrictModel
-
-EncoderKind = Literal["table", "mlp", "bag", "transformer"]
+from fl_sim.research.representations.client.feed_forward import Draw, FeedForward
+from fl_sim.research.representations.config import EncoderSection
 
 _ROWS_OF_UPPER_LAYERS = 64  # their states fit into a processor's cache
-
-
-class EncoderSpec(StrictModel):
-    """Kind and shape of an encoder.
-
-    Attributes:
-        kind: see the table above.
-        width: k of mlp and bag; table and transformer have the width of their input or model.
-        layers: linear layers of the mlp.
-        first_width: units of the first of several layers; default: k.
-        dropout: rate between the layers, in training.
-        model: a Hugging Face encoder by hub name, folder, or ``minilm``: the model that ``transformer`` trains, or
-            the source of the features of ``table`` and ``mlp``.
-        max_tokens: longest input of that model.
-        pooling: of that model's states: ``mean``, the default, ``cls``, ``last``, or ``pooler``, the tanh layer of BERT
-            on the first state, which DPNR sends.
-        trained_layers: uppermost layers of ``transformer`` that train, with the pooler; what is below reads every text
-            once, without gradients. Default: everything trains.
-    """
-
-    kind: EncoderKind = "mlp"
-    width: int = Field(default=64, ge=1, le=65536)
-    layers: int = Field(default=2, ge=1, le=64)
-    first_width: int | None = Field(default=None, ge=1, le=65536)
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-    model: str | None = Field(default=None, min_length=1)
-    max_tokens: int = Field(default=128, ge=2, le=131072)
-    pooling: Pooling | None = None
-    trained_layers: int | None = Field(default=None, ge=1, le=10**6)
-
-    @model_validator(mode="after")
-    def _trains_layers_of_a_transformer(self) -> EncoderSpec:
-        if self.trained_layers is not None and self.kind != "transformer":
-            raise ValueError(f"trained_layers is {self.trained_layers}; allowed with kind = 'transformer'")
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_first_layer(self) -> EncoderSpec:
-        if self.first_width is not None and (self.kind != "mlp" or self.layers < 2):
-            raise ValueError(f"first_width is {self.first_width}; allowed with kind = 'mlp' and at least two layers")
-        return self
 
 
 class Encoder(nn.Module, ABC):
@@ -141,7 +96,7 @@ class WordBag(Encoder):
 class Transformer(Encoder):
     """The pooled last state of a Hugging Face encoder, all of which trains, or its upper layers."""
 
-    def __init__(self, spec: EncoderSpec, seed: int) -> None:
+    def __init__(self, spec: EncoderSection, seed: int) -> None:
         super().__init__()
         model = load_partly_frozen(spec, seed)
         self.module = classifier_of(model)
@@ -168,13 +123,13 @@ class Transformer(Encoder):
             return self.module.features(padded)[:, 0]
 
 
-def load_partly_frozen(spec: EncoderSpec, seed: int) -> LanguageModel:
+def load_partly_frozen(spec: EncoderSection, seed: int) -> LanguageModel:
     """Return the model of a ``transformer``, frozen below its trained layers, which ``lower`` then are.
 
     Raises:
         ModelError: no model is named, it is no encoder, or it has fewer layers.
     """
-    if spec.model is None:
+    if spec.source is None:
         raise ModelError("encoder.model is missing; encoder.kind = 'transformer' needs a model's name or folder")
     model = load_model(model_spec(spec, "full"), seed, Classification(("0", "1")))
     if spec.trained_layers is not None:
@@ -182,7 +137,7 @@ def load_partly_frozen(spec: EncoderSpec, seed: int) -> LanguageModel:
         blocks = model.architecture.blocks(body)
         if not spec.trained_layers <= len(blocks):
             raise ModelError(
-                f"encoder.trained_layers is {spec.trained_layers}; allowed for {spec.model!r}: 1 to {len(blocks)}"
+                f"encoder.trained_layers is {spec.trained_layers}; allowed for {spec.source!r}: 1 to {len(blocks)}"
             )
         _freeze_below(body, blocks[-spec.trained_layers :])
         model.lower = model.architecture.split_below(body, spec.trained_layers)
@@ -203,14 +158,14 @@ def _freeze_below(body: nn.Module, trained: Sequence[nn.Module]) -> None:
         parameter.requires_grad_(id(parameter) in kept or POOLER in name.split("."))
 
 
-def model_spec(spec: EncoderSpec, tune: Literal["full", "head"]) -> ModelSpec:
+def model_spec(spec: EncoderSection, tune: Literal["full", "head"]) -> ModelSpec:
     """Return the spec of ``spec.model`` for `fl_sim.clients.models.language_model`."""
-    if spec.model is None:
+    if spec.source is None:
         raise ModelError("encoder.model is missing; allowed: a model's name or folder")
-    return ModelSpec(name=spec.model, tune=tune, max_tokens=spec.max_tokens, pooling=spec.pooling)
+    return ModelSpec(name=spec.source, tune=tune, max_tokens=spec.max_tokens, pooling=spec.pooling)
 
 
-def build_encoder(spec: EncoderSpec, inputs: int, seed: int) -> Encoder:
+def build_encoder(spec: EncoderSection, inputs: int, seed: int) -> Encoder:
     """Return an encoder whose weights are a pure function of ``seed``; torch's global generator keeps its state.
 
     Args:

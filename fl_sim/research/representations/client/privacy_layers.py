@@ -2,9 +2,9 @@
 
 Training adds ordinary floating-point Laplace noise, and gradients reach the encoder through the normalisation; it has
 no guarantee. :meth:`PrivacyLayer.release` computes what a client sends, on the grid of
-`fl_sim.research.representations.client.local_privacy`, with its guarantee.
+`fl_sim.research.representations.local_privacy`, with its guarantee.
 
->>> from fl_sim.research.representations.client.local_privacy import UnitL1
+>>> from fl_sim.research.representations.local_privacy import UnitL1
 >>> layer = PrivacyLayer(UnitL1(dimensions=2, epsilon=1.0))
 >>> layer(torch.tensor([[3.0, 1.0]])).tolist()  # no draw: normalised, without noise
 [[0.75, 0.25]]
@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fl_sim.research.representations.client.draws import Draw
-from fl_sim.research.representations.client.local_privacy import (
+from fl_sim.research.representations.client.feed_forward import Draw
+from fl_sim.research.representations.local_privacy import (
     NO_DROPOUT,
     LocalGuarantee,
     Mechanism,
@@ -31,7 +31,7 @@ class PrivacyLayer(nn.Module):
     """Normalisation and noise on the encoder's vectors; the identity without a mechanism.
 
     Args:
-        mechanism: of `fl_sim.research.representations.client.local_privacy`; None sends vectors unchanged.
+        mechanism: of `fl_sim.research.representations.local_privacy`; None sends vectors unchanged.
         dropout: of words before the encoder, part of the guarantee.
     """
 

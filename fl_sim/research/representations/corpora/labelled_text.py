@@ -13,11 +13,18 @@ r"""Labelled texts for private representations: DPNR's AG set, AG News, SST-2 an
 ...     train = read_dpnr_ag(Path(folder)).train
 >>> train.texts, train.labels.tolist(), train.private.tolist()
 (('Bush met Blair',), [2], [[1, 0, 0, 1, 0]])
+
+The words of a prepared corpus's entities, to be dropped before the encoder.
+
+>>> words = entity_words(Corpus.open("bundled"))
+>>> "of" in words, all(word == word.lower() for word in words)
+(False, True)
 """
 
 from __future__ import annotations
 
 import lzma
+import string
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -27,6 +34,7 @@ from fl_sim.data_prep.readers.cleaning import Reading
 from fl_sim.data_prep.readers.raw_corpora import CLASSES as AG_CLASSES
 from fl_sim.data_prep.readers.raw_corpora import AgNewsOptions, read_ag_news
 from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.textfiles import SourceLimits, blocks, decoded_lines, unpacked
 from fl_sim.files import open_regular
 from fl_sim.research.representations.corpora.labelled import (
@@ -189,3 +197,19 @@ def _file(source: Path, name: str) -> Path:
     if file is None:
         raise CorpusError(f"{source}: no {name} (or .xz) in this folder")
     return file
+
+
+def entity_words(corpus: Corpus) -> frozenset[str]:
+    """Return every word of every mention in any split, in lower case and without punctuation marks at its ends.
+
+    Words that the mention writes in lower case (the "of" of "Bank of England") are left out: they identify no entity.
+    """
+    entity_vocabulary: set[str] = set()
+    for split in corpus.splits:
+        texts = corpus.texts(split).to_pylist()
+        mentions = corpus.mentions(split)
+        columns = (mentions.column(name).to_pylist() for name in ("sentence", "start", "end"))
+        for sentence, start, end in zip(*columns, strict=True):
+            words = (word.strip(string.punctuation) for word in texts[sentence][start:end].split())
+            entity_vocabulary.update(word.lower() for word in words if word and not (word.isalpha() and word.islower()))
+    return frozenset(entity_vocabulary)

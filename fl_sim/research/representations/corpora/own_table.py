@@ -49,7 +49,7 @@ from fl_sim.research.representations.corpora.labelled import (
     cut,
     shuffled,
 )
-from fl_sim.research.strict_model import StrictModel
+from fl_sim.research.study_files import StrictModel
 
 Row = Mapping[str, Any]
 

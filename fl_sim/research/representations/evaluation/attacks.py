@@ -25,10 +25,9 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from fl_sim.research.representations.client.draws import Draw, short_seed
-from fl_sim.research.representations.client.feed_forward import FeedForward
+from fl_sim.research.representations.client.feed_forward import Draw, FeedForward, short_seed
 from fl_sim.research.representations.server.group_metrics import f1
-from fl_sim.research.representations.server.solvers import fit_quietly
+from fl_sim.research.representations.server.inlp import fit_quietly
 from fl_sim.strategies.primitives import streams
 
 Floats = NDArray[np.float32]

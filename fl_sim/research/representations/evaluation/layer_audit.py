@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from fl_sim.auditing.lower_bounds import Bound, Scores, epsilon_lower_bound
-from fl_sim.research.representations.client.local_privacy import Mechanism, MinMax, MinMaxShared, UnitL2
 from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
+from fl_sim.research.representations.local_privacy import Mechanism, MinMax, MinMaxShared, UnitL2
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 
 Floats = NDArray[np.float64]

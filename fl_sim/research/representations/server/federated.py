@@ -2,13 +2,11 @@
 
 The server sends the nodes the encoder's parameters, as DPNR's server provides the feature extractor. It never receives
 a text, nor a vector before the privacy layer. The vectors are those of
-`fl_sim.research.representations.server.parties.LocalClients` for any number of nodes; the encoder's gradient is the sum
+`fl_sim.research.representations.server.clients.LocalClients` for any number of nodes; the encoder's gradient is the sum
 of the nodes' gradients, so only the order of a floating-point sum differs.
 
->>> from fl_sim.research.representations.client.client_workspace import DataSpec
->>> from fl_sim.research.representations.client.encoders import EncoderSpec
->>> spec = ClientSpec(data=DataSpec(source="adult"), encoder=EncoderSpec(kind="mlp"))
->>> app = make_server_app(spec, OptimizerSpec(), lambda clients: print(clients.width))
+>>> from fl_sim.research.representations.config import load_mapping
+>>> app = make_server_app(load_mapping({"method": "li"}), lambda clients: print(clients.width))
 >>> isinstance(app, ServerApp)  # start it with an engine, beside the nodes' ClientApp
 True
 """
@@ -27,8 +25,8 @@ from numpy.typing import NDArray
 
 from fl_sim.clients.models.parameters import TrainableParameters
 from fl_sim.engines.grids import GridError
-from fl_sim.research.representations.client.client_workspace import ClientSpec, Workspace
-from fl_sim.research.representations.client.representation_messages import (
+from fl_sim.research.representations.client.client_workspace import Workspace
+from fl_sim.research.representations.client.representation_app import (
     PARTITION,
     PERTURB,
     RELEASE,
@@ -37,8 +35,9 @@ from fl_sim.research.representations.client.representation_messages import (
     Request,
     arrays_of,
 )
+from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.corpora.labelled import SPLITS, TRAIN, VALIDATION
-from fl_sim.research.representations.server.optimizers import OptimizerSpec
+from fl_sim.research.representations.server.clients import build_optimizer, trainable
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
@@ -47,19 +46,18 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 _NO_PARAMETERS = np.empty(0, dtype=np.float32)
 
 
-def make_server_app(spec: ClientSpec, optimizer: OptimizerSpec, work: Callable[[FlowerClients], None]) -> ServerApp:
+def make_server_app(config: ExperimentConfig, work: Callable[[FlowerClients], None]) -> ServerApp:
     """Return a ServerApp that calls ``work`` with the clients of its grid.
 
     Args:
-        spec: of the nodes' workspaces.
-        optimizer: of the encoder.
+        config: of the experiment.
         work: a training, for example.
     """
     server = ServerApp()
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        work(FlowerClients(grid, spec, optimizer))
+        work(FlowerClients(grid, config))
 
     return server
 
@@ -78,22 +76,22 @@ class FlowerClients:
 
     Args:
         grid: with the ClientApp of `fl_sim.research.representations.client.representation_app`.
-        spec: of the nodes' workspaces.
-        optimizer: of the encoder, on the server.
+        config: of the experiment; the encoder's optimizer is on the server.
 
     Raises:
         GridError: if a node fails, or the nodes' partitions are not 0 … N − 1.
     """
 
-    def __init__(self, grid: Grid, spec: ClientSpec, optimizer: OptimizerSpec) -> None:
+    def __init__(self, grid: Grid, config: ExperimentConfig) -> None:
         self._grid = grid
-        self._spec = spec.model_dump_json()
+        self._config = config.model_dump_json()
         self._nodes = self._nodes_by_partition()
-        workspace = Workspace(spec)
+        workspace = Workspace(config)
         self._sizes = {split: workspace.rows(split) for split in SPLITS}
         self.width = workspace.encoder.width
-        self._optimizer = optimizer.build_for(workspace.encoder)
-        self._parameters = None if self._optimizer is None else TrainableParameters(workspace.encoder)
+        parameters = trainable(workspace.encoder)
+        self._optimizer = build_optimizer(config.optimizer, parameters) if parameters else None
+        self._parameters = TrainableParameters(workspace.encoder) if parameters else None
         self._sent: _SentBatch | None = None
 
     def forward(self, rows: Rows, seed: int, scale: float | None) -> torch.Tensor:
@@ -122,7 +120,7 @@ class FlowerClients:
 
     def _nodes_by_partition(self) -> list[int]:
         """Return the node ids by partition: the i-th holds the rows i, i + N, … of every split."""
-        empty = Request(self._spec, _NO_PARAMETERS, TRAIN, None, _NO_ROWS, _NO_ROWS)
+        empty = Request(self._config, _NO_PARAMETERS, TRAIN, None, _NO_ROWS, _NO_ROWS)
         nodes = sorted(self._grid.get_node_ids())
         replies = self._ask(f"query.{PARTITION}", dict.fromkeys(nodes, empty))
         by_partition = {int(reply["partition"][0]): node for node, reply in replies}
@@ -147,7 +145,7 @@ class FlowerClients:
             if len(positions):
                 positions_of[node] = positions
                 requests[node] = Request(
-                    self._spec, encoder, TRAIN, batch.seed, positions, batch.rows[positions], len(batch.rows),
+                    self._config, encoder, TRAIN, batch.seed, positions, batch.rows[positions], len(batch.rows),
                     batch.scale, None if gradient is None else gradient[positions],
                 )  # fmt: skip
         for node, reply in self._ask(f"train.{action}", requests):
@@ -156,7 +154,7 @@ class FlowerClients:
     def _ask_for_split(self, action: str, split: str, seed: int | None) -> Floats:
         """Ask every node for its rows of a split; return the vectors of all rows, float32 (n, k)."""
         vectors = np.empty((self._sizes[split], self.width), dtype=np.float32)
-        request = Request(self._spec, self._encoder, split, seed, _NO_ROWS, _NO_ROWS)
+        request = Request(self._config, self._encoder, split, seed, _NO_ROWS, _NO_ROWS)
         for _, reply in self._ask(f"query.{action}", dict.fromkeys(self._nodes, request)):
             vectors[reply["rows"]] = reply["vectors"]
         return vectors

@@ -28,7 +28,7 @@ gradient in z suffices to train a client's encoder. With C the classifier and A 
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -36,12 +36,9 @@ from torch.autograd import Function
 from torch.func import functional_call
 from torch.nn import functional
 
-from fl_sim.research.representations.client.draws import Draw
-from fl_sim.research.representations.client.feed_forward import FeedForward
+from fl_sim.research.representations.client.feed_forward import Draw, FeedForward
+from fl_sim.research.representations.config import AdversaryStyle, Weighed
 
-AdversaryStyle = Literal["none", "reversal", "multiple", "coavoux", "declustering"]
-Weighed = Literal["gradient", "loss"]
-"""The factor of λ in ``reversal`` and ``multiple``: the reversed gradient, or the adversaries' loss."""
 NUM_DIVERSE = 3
 """Adversaries per attribute of ``multiple``, as in Han et al. (2021) and FEDERATE."""
 

@@ -19,10 +19,11 @@ from typing import Any
 
 from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
-from fl_sim.research.representations.server.schedules import AdaptiveName
-from fl_sim.research.representations.studies.agreement import Published, estimate, reproduces
-from fl_sim.research.representations.studies.study_pictures import Curve, Panel, Picture, draw_panels
-from fl_sim.research.representations.studies.study_tables import Log, Options, collect_figures, heading, table_cell
+from fl_sim.research.representations.server.adversarial_training import AdaptiveName
+from fl_sim.research.representations.studies.agreement import Published, estimate, reproduces, table_cell
+from fl_sim.research.representations.studies.study_pictures import Panel, Picture, curves_of, draw_panels
+from fl_sim.research.representations.studies.study_runs import Log, Options, Record, collect_figures, heading
+from fl_sim.research.study_files import markdown_table
 
 Key = tuple[float, float]
 """ε and μ of a release."""
@@ -80,7 +81,7 @@ GRID = Grid()
 """All of both figures."""
 
 
-def reproduce(options: Options, log: Log = lambda line: None) -> dict[str, Any]:
+def reproduce(options: Options, log: Log = lambda line: None) -> Record:
     """Return the figures as a JSON-ready mapping: a row for each corpus, k, system, ε and μ.
 
     Args:
@@ -96,58 +97,44 @@ def reproduce(options: Options, log: Log = lambda line: None) -> dict[str, Any]:
     }
 
 
-def as_markdown(table: dict[str, Any]) -> str:
+def as_markdown(table: Record) -> str:
     """Return the figures in Markdown: accuracy in percent ± deviation (published), proven and claimed ε."""
     lines: list[str] = []
     seeds = len(table["seeds"])
-    for corpus, width in _parts(table):
-        rows = [row for row in table["rows"] if (row["corpus"], row["dimensions"]) == (corpus, width)]
-        plain = next(row for row in rows if row["system"] == "unconstrained")
-        lines += [f"{corpus}, k = {width}; without a privacy layer {_cell(plain, seeds)}:", ""]
-        lines += [
-            "| ε' proven | ε' claimed | ε | μ | Non Robust | Robust | Adaptative 10/n | Adaptative 1/n |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
+    names = ["ε' proven", "ε' claimed", "ε", "μ", "Non Robust", "Robust", "Adaptative 10/n", "Adaptative 1/n"]
+    for title, part in _parts(table).items():
+        plain = next(row for row in part if row["system"] == "unconstrained")
+        rows = []
         for key in RELEASES:
-            cells = {row["system"]: row for row in rows if (row["epsilon"], row["word_dropout"]) == key}
-            if not cells:
-                continue
-            row = next(iter(cells.values()))
-            texts = [format_epsilon(row[name]) for name in ("epsilon_corrected", "epsilon_claimed")]
-            texts += [f"{key[0]:g}", f"{key[1]:g}"]
-            texts += [_cell(cells[system], seeds) if system in cells else "–" for system in SYSTEMS]
-            lines.append(f"| {' | '.join(texts)} |")
-        lines.append("")
+            of_key = {row["system"]: row for row in part if (row["epsilon"], row["word_dropout"]) == key}
+            if of_key:
+                row = next(iter(of_key.values()))
+                epsilons = [format_epsilon(row[name]) for name in ("epsilon_corrected", "epsilon_claimed")]
+                cells = [_cell(of_key[system], seeds) if system in of_key else "–" for system in SYSTEMS]
+                rows.append([*epsilons, *(f"{value:g}" for value in key), *cells])
+        lines += [f"{title}; without a privacy layer {_cell(plain, seeds)}:", "", *markdown_table(names, rows), ""]
     lines.append('Of 1/n the study prints no figures; with k = 32 "the test accuracy was as good as a randomness".')
     return "\n".join(lines)
 
 
-def draw(table: dict[str, Any]) -> list[Picture]:
+def draw(table: Record) -> list[Picture]:
     """Return a picture of accuracy against proven ε: a panel for each corpus and k, published points beside ours."""
     panels = []
-    for corpus, width in _parts(table):
-        rows = [row for row in table["rows"] if (row["corpus"], row["dimensions"]) == (corpus, width)]
-        systems = ("unconstrained", *SYSTEMS)
-        curves = [_curve(system, [row for row in rows if row["system"] == system]) for system in systems]
-        panels.append(Panel(f"{corpus}, k = {width}", tuple(curves)))
+    for title, part in _parts(table).items():
+        rows = [{"epsilon_corrected": None, **row} for row in part if not row["word_dropout"]]
+        ordered = sorted(rows, key=lambda row: ("unconstrained", *SYSTEMS).index(row["system"]))
+        panels.append(Panel(title, curves_of(ordered, "system", "epsilon_corrected", "measured", "published")))
     figure = draw_panels(panels, "ε, proven: k times the study's", "accuracy, percent")
     words = "Accuracy of the systems against proven ε, with 95 % intervals; full marks are the study's figures"
     return [Picture("epsilon", words, figure)]
 
 
-def _curve(system: str, rows: list[dict[str, Any]]) -> Curve:
-    """Return a system's curve over proven ε, without word dropout."""
-    kept = sorted((row for row in rows if row["word_dropout"] == 0), key=lambda row: row["epsilon"] or 0)
-    return Curve(
-        "without a layer" if system == "unconstrained" else system,
-        tuple(row["epsilon_corrected"] for row in kept if row["epsilon"] is not None),
-        tuple(row["measured"] for row in kept),
-        tuple(None if row["published"] is None else (row["published"], 0.0) for row in kept),
-    )
-
-
-def _parts(table: dict[str, Any]) -> list[tuple[str, int]]:
-    return list(dict.fromkeys((row["corpus"], row["dimensions"]) for row in table["rows"]))
+def _parts(table: Record) -> dict[str, list[Record]]:
+    """Return the rows of each corpus and k, by their title."""
+    parts: dict[str, list[Record]] = {}
+    for row in table["rows"]:
+        parts.setdefault(f"{row['corpus']}, k = {row['dimensions']}", []).append(row)
+    return parts
 
 
 def _configs(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConfig]:
@@ -180,7 +167,7 @@ def _sections(keys: list[Key] | tuple[Key, ...]) -> list[dict[str, float]]:
     return [{"epsilon": epsilon, "word_dropout": rate} for epsilon, rate in keys]
 
 
-def _accuracies(record: dict[str, Any]) -> Iterator[tuple[RowKey, tuple[float, dict[str, Any] | None]]]:
+def _accuracies(record: Record) -> Iterator[tuple[RowKey, tuple[float, Record | None]]]:
     """Yield the row, accuracy and guarantee of each release of a record."""
     config = record["config"]
     corpus, width, system = config["data"]["name"], config["encoder"]["width"], config["method"]
@@ -194,9 +181,9 @@ def _accuracies(record: dict[str, Any]) -> Iterator[tuple[RowKey, tuple[float, d
         yield (corpus, width, system, key), (release["test"]["accuracy"], release["privacy"])
 
 
-def _row(key: RowKey, values: list[tuple[float, dict[str, Any] | None]]) -> dict[str, Any]:
+def _row(key: RowKey, values: list[tuple[float, Record | None]]) -> Record:
     corpus, width, system, release = key
-    row: dict[str, Any] = {
+    row: Record = {
         "corpus": corpus,
         "dimensions": width,
         "system": system,
@@ -215,6 +202,6 @@ def _row(key: RowKey, values: list[tuple[float, dict[str, Any] | None]]) -> dict
     return row | {"published": None if published is None else 100 * published, "agrees": agrees}
 
 
-def _cell(row: dict[str, Any], seeds: int) -> str:
+def _cell(row: Record, seeds: int) -> str:
     published = None if row["published"] is None else f"{row['published']:.0f}"
-    return table_cell(row["measured"], seeds, 1, published) + (" ✓" if row["agrees"] else "")
+    return table_cell(row["measured"], seeds, 1, published, row["agrees"])

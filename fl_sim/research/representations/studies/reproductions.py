@@ -6,22 +6,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fl_sim.config import ConfigError
-from fl_sim.research.project_roots import project_roots
 from fl_sim.research.representations.representation_experiment import describe_environment
-from fl_sim.research.representations.studies import ag_study
-from fl_sim.research.representations.studies.adult import adult_document, adult_pictures, adult_study
-from fl_sim.research.representations.studies.dpnr import dpnr_ag, dpnr_pictures, dpnr_tables
+from fl_sim.research.representations.studies import (
+    adult_pages,
+    adult_study,
+    ag_study,
+    dpnr_ag,
+    dpnr_pages,
+    words_study,
+)
 from fl_sim.research.representations.studies.study_pictures import Picture
-from fl_sim.research.representations.studies.study_tables import Log, Options
-from fl_sim.research.representations.studies.words import words_study
-from fl_sim.storage.run_folder import decode, encode, replace_file
+from fl_sim.research.representations.studies.study_runs import Log, Options, Record
+from fl_sim.research.study_files import read_json, results_file, write_json
+from fl_sim.storage.run_folder import replace_file
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,10 @@ class Reproduction:
 
     title: str
     folder: str
-    make: Callable[[Options, Log], dict[str, Any]]
-    show: Callable[[dict[str, Any]], str]
+    make: Callable[[Options, Log], Record]
+    show: Callable[[Record], str]
     layers: tuple[str, ...] = ("l1",)
-    draw: Callable[[dict[str, Any]], Sequence[Picture]] = lambda table: ()
+    draw: Callable[[Record], Sequence[Picture]] = lambda table: ()
     seeds: int = 10
     one_grid: bool = False
 
@@ -54,9 +56,9 @@ REPRODUCTIONS = {
         "FEDERATE's table 3 (Adult)",
         "adult",
         adult_study.reproduce,
-        adult_document.as_markdown,
+        adult_pages.as_markdown,
         ("l1", "l2"),
-        draw=adult_pictures.draw,
+        draw=adult_pages.draw,
     ),
     "ag-study": Reproduction(
         "the study's figures 7 and 8 (AG News, SST-2)",
@@ -70,8 +72,8 @@ REPRODUCTIONS = {
         "DPNR's tables 2 to 5 and 7, figures 3 and 4, on its AG set",
         "dpnr",
         dpnr_ag.reproduce,
-        dpnr_tables.as_markdown,
-        draw=dpnr_pictures.draw_pictures,
+        dpnr_pages.as_markdown,
+        draw=dpnr_pages.draw_pictures,
     ),
     "words": Reproduction(
         "the study's attack on word vectors (AG News, SST-2)",
@@ -111,7 +113,7 @@ def named(name: str) -> Reproduction:
     return REPRODUCTIONS[name]
 
 
-def run(name: str, options: Options, log: Log = lambda line: None) -> dict[str, Any]:
+def run(name: str, options: Options, log: Log = lambda line: None) -> Record:
     """Make a table and return it as a JSON-ready mapping, with its environment.
 
     Args:
@@ -129,15 +131,14 @@ def run(name: str, options: Options, log: Log = lambda line: None) -> dict[str, 
     return {**reproduction.make(options, log), "environment": environment}
 
 
-def show(table: dict[str, Any]) -> str:
+def show(table: Record) -> str:
     """Return a table in Markdown."""
     return REPRODUCTIONS[table["name"]].show(table)
 
 
-def write(table: dict[str, Any], path: Path) -> list[Path]:
+def write(table: Record, path: Path) -> list[Path]:
     """Write a table as JSON, and its pictures beside it; return the files."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, json.dumps(encode(table), indent=1).encode() + b"\n")
+    write_json(table, path)
     return [path, *_write_pictures(table, path)]
 
 
@@ -146,12 +147,12 @@ def write_document(folder: Path) -> list[Path]:
     records = sorted(folder.glob("*.json"))
     if not records:
         return []
-    pictures = [picture for path in records for picture in _write_pictures(_read(path), path)]
+    pictures = [picture for path in records for picture in _write_pictures(read_json(path), path)]
     replace_file(folder / README, "\n".join([_HEAD, *map(_section, records)]).encode())
     return [folder / README, *pictures]
 
 
-def _write_pictures(table: dict[str, Any], record: Path) -> list[Path]:
+def _write_pictures(table: Record, record: Path) -> list[Path]:
     from fl_sim.reporting import plots
 
     pictures = REPRODUCTIONS[table["name"]].draw(table)
@@ -162,21 +163,14 @@ def _picture_file(record: Path, picture: Picture) -> Path:
     return record.with_name(f"{record.stem}-{picture.name}.png")
 
 
-def find_table(name: str) -> dict[str, Any] | None:
+def find_table(name: str) -> Record | None:
     """Return the table in results/representations, of the working directory or else of the sources; None if absent."""
-    for root in project_roots():
-        path = root / "results" / FOLDER / f"{name}.json"
-        if path.is_file():
-            return _read(path)
-    return None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return dict(decode(json.loads(path.read_bytes())))
+    path = results_file(f"{FOLDER}/{name}.json")
+    return None if path is None else read_json(path)
 
 
 def _section(path: Path) -> str:
-    table = _read(path)
+    table = read_json(path)
     reproduction = REPRODUCTIONS[table["name"]]
     seeds = ", ".join(map(str, table["seeds"]))
     commit = (table["environment"].get("git") or {}).get("commit", "an unknown commit")[:12]

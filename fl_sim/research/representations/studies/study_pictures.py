@@ -1,19 +1,19 @@
 """Pictures of a reproduced table: measured figures with their 95 % intervals, published points beside them.
 
-A :class:`~fl_sim.research.representations.studies.reproductions.Reproduction` whose ``draw`` returns pictures gets them
-written beside its record, and shown in the README.md of the folder.
-
 >>> ours = {"mean": 25.0, "half_width": 1.0}
 >>> curve = Curve("robust", x=(1.0, 4.0), measured=(ours, ours), published=(None, (66.0, 0.0)))
 >>> figure = draw_panels([Panel("AG News, k = 32", (curve,))], x="ε", y="accuracy, percent")
 >>> [axes.get_title(loc="left") for axes in figure.axes]
 ['AG News, k = 32']
+>>> rows = [{"system": name, "ε": epsilon, "accuracy": ours} for name, epsilon in (("noise", 4.0), ("none", math.inf))]
+>>> [(curve.label, curve.x) for curve in curves_of(rows, "system", "ε", "accuracy")]
+[('noise', (4.0,)), ('none', ())]
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,33 @@ class Panel:
     curves: tuple[Curve, ...]
 
 
+def curves_of(
+    rows: Iterable[Mapping[str, Any]], label: str, x: str, figure: str, published: str | None = None
+) -> tuple[Curve, ...]:
+    """Return a curve per value of ``label``, sorted by ``x``; a horizontal line where ``x`` is None or infinite.
+
+    Args:
+        rows: of a table.
+        label: the entry that names the curve.
+        x: the entry of the variable.
+        figure: the entry of the figure over the seeds, an ``agreement.Estimate``.
+        published: the entry of the published figure, which has no deviation.
+    """
+    curves: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        curves.setdefault(row[label], []).append(row)
+    return tuple(_curve_of(name, of_curve, x, figure, published) for name, of_curve in curves.items())
+
+
+def _curve_of(name: str, rows: Sequence[Mapping[str, Any]], x: str, figure: str, published: str | None) -> Curve:
+    is_level = rows[0][x] is None or math.isinf(rows[0][x])
+    rows = rows if is_level else sorted(rows, key=lambda row: row[x])
+    points = [None if published is None or row[published] is None else (row[published], 0.0) for row in rows]
+    return Curve(
+        name, () if is_level else tuple(row[x] for row in rows), tuple(row[figure] for row in rows), tuple(points)
+    )
+
+
 def draw_panels(panels: Sequence[Panel], x: str, y: str, *, log: bool = True) -> Figure:
     """Return a figure of panels with one legend; hollow marks are measured, full ones published.
 
@@ -93,20 +120,20 @@ def draw_panels(panels: Sequence[Panel], x: str, y: str, *, log: bool = True) ->
     figure = Figure(figsize=(1 + 4.4 * columns, 0.9 + 3.2 * rows), layout="constrained")
     for number, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, number)
-        beside = None if log else _SHARE_BESIDE * _span(panel)
+        values = sorted({value for curve in panel.curves for value in curve.x})
+        beside = None if log or not values else _SHARE_BESIDE * (values[-1] - values[0])
         for curve in panel.curves:
             _draw_curve(axes, curve, look[curve.label], len(labels), beside)
         axes.set_title(panel.title, loc="left", fontsize="medium")
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        _set_scale(axes, panel, log=log)
-    _add_legend(figure, columns)
+        if values:
+            _set_scale(axes, values, log=log)
+    entries: dict[str, Any] = {}
+    for axes in figure.axes:
+        entries |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=2 * columns, fontsize="small")
     return figure
-
-
-def _span(panel: Panel) -> float:
-    values = [value for curve in panel.curves for value in curve.x]
-    return max(values) - min(values) if values else 0.0
 
 
 def _draw_curve(axes: Axes, curve: Curve, look: Look, curves: int, beside: float | None) -> None:
@@ -129,13 +156,10 @@ def _draw_curve(axes: Axes, curve: Curve, look: Look, curves: int, beside: float
         axes.errorbar(at, published, widths, linestyle="none", markersize=4, label=name, **style)
 
 
-def _set_scale(axes: Axes, panel: Panel, *, log: bool) -> None:
-    """Set the x axis: the curves' numbers; on a log axis they are ε, those that are far enough apart are named."""
+def _set_scale(axes: Axes, values: Sequence[float], *, log: bool) -> None:
+    """Name the curves' numbers on the x axis; on a log axis they are ε, of which those are named that do not touch."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-    values = sorted({value for curve in panel.curves for value in curve.x})
-    if not values:
-        return
     if not log:
         axes.xaxis.set_major_locator(FixedLocator(values))
         axes.xaxis.set_major_formatter("{x:g}")
@@ -144,22 +168,9 @@ def _set_scale(axes: Axes, panel: Panel, *, log: bool) -> None:
     low, high = values[0] / 1.5, values[-1] * 1.5
     axes.set_xlim(low, high)
     axes.xaxis.set_minor_locator(NullLocator())
-    named = _apart(values, (high / low) ** 0.1)
+    named = [values[0]]
+    for value in values[1:]:
+        if value >= named[-1] * (high / low) ** 0.1:
+            named.append(value)
     axes.xaxis.set_major_locator(FixedLocator(named))
     axes.xaxis.set_major_formatter(FixedFormatter([format_epsilon(value) for value in named]))
-
-
-def _apart(values: Sequence[float], step: float) -> list[float]:
-    """Return the values whose labels do not touch on a log axis: each at least ``step`` times the last."""
-    kept = [values[0]]
-    for value in values[1:]:
-        if value >= kept[-1] * step:
-            kept.append(value)
-    return kept
-
-
-def _add_legend(figure: Figure, columns: int) -> None:
-    entries: dict[str, Any] = {}
-    for axes in figure.axes:
-        entries |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=2 * columns, fontsize="small")

@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fl_sim.config import ConfigError
 from fl_sim.experiments.plan.run_plan import plan_run
-from fl_sim.research.uedp_paper.equal_budgets.budget_points import user_epsilons
-from fl_sim.research.uedp_paper.equal_budgets.budget_tables import budget_tables
-from fl_sim.research.uedp_paper.equal_budgets.comparisons import add_comparisons
+from fl_sim.research.uedp_paper.comparisons import add_comparisons, estimate, mean_figures, resampled_figures
 from fl_sim.research.uedp_paper.figure_document import picture_of, section
 from fl_sim.research.uedp_paper.figure_records import CurveRecord, Epsilons, PointRecord, TrainingRecord, spread
-from fl_sim.research.uedp_paper.figure_training import check_settings, points_of
+from fl_sim.research.uedp_paper.figure_training import _user_epsilons, check_settings, points_of
 from fl_sim.research.uedp_paper.figures import CurveSettings, TrainingFigure
 from fl_sim.storage.run_folder import ResultsError
 from tests.research.uedp_paper.test_figures import training_record
@@ -52,7 +49,7 @@ def point(name: str, x: float | None) -> PointRecord:
     )  # fmt: skip
     return PointRecord(
         x=x, settings={}, noise_multiplier=1.0, utility=spread([WRONG[name] / 10] * 3), initial=spread([0.75] * 3),
-        gap_closed=None, epsilon=epsilon, trace=None, seconds=1.0,
+        epsilon=epsilon, trace=None, seconds=1.0,
     )  # fmt: skip
 
 
@@ -111,10 +108,10 @@ def test_the_epsilon_of_a_user_is_what_the_reference_spends(monkeypatch: pytest.
         planned.append(plan_run(config, ownership))
         return planned[-1]
 
-    monkeypatch.setattr("fl_sim.research.uedp_paper.equal_budgets.budget_points.plan_run", recorded)
+    monkeypatch.setattr("fl_sim.research.uedp_paper.figure_training.plan_run", recorded)
     made = figure(joint=(8.0,))
-    settings = {"privacy.strategy": "uedp", "rounds": 2}
-    (spent,) = user_epsilons(made, lambda point: {**settings, **point.set}, "bundled").values()
+    paths = {(curve.name, seed): "bundled" for curve in made.curves for seed in made.seeds}
+    (spent,) = _user_epsilons(made, made.panels[0], paths).values()
     after = planned[0].guarantees.after(2)
     assert after["epsilon_any"] == pytest.approx(8.0, rel=0.01)
     assert after["epsilon_user"] - 0.001 < spent <= after["epsilon_user"] < 8.0
@@ -152,21 +149,17 @@ def test_runs_on_other_users_are_not_compared() -> None:
         compared(hidden=[9.0] * 30)
 
 
-def test_a_metric_that_is_no_sum_over_users_is_refused() -> None:
-    with pytest.raises(ConfigError, match="metric is 'perplexity_per_word'; allowed with x = 'joint'"):
-        add_comparisons(figure(metric="perplexity_per_word"), [], {})
-
-
 def test_the_table_of_one_epsilon_has_no_run_of_the_other() -> None:
-    made = record()
-    (_, columns, joint), (_, _, user) = budget_tables(made, made.panels[0])
-    assert [row[0] for row in joint] == ["start", "noiseless", "ours", "users", "ours", "users"]
-    assert [row[0] for row in user] == ["ours", "hidden", "ours", "hidden"]
-    assert [row[1] for row in user] == ["2.00", "none", "8.00", "none"]
-    assert joint[3][-1] == "**+20.0 ± 0.0 (+20.0 to +20.0)**"
-    assert joint[2][columns.index("way to noiseless")] == f"{(0.75 - 0.3) / (0.75 - 0.1):.0%}"
-    assert all(len(row) == len(columns) for row in joint + user)
-    text = section(made)
+    text = section(record())
+    joint, user = text.split("**At the same ε of any user.**")
+    (head,) = (line for line in joint.splitlines() if line.startswith("|  | ε any user"))
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in joint.splitlines() if line[:2] == "| "]
+    columns = [cell.strip() for cell in head.strip("|").split("|")]
+    assert [row[0] for row in rows[1:]] == ["start", "noiseless", "ours", "users", "ours", "users"]
+    assert rows[4][-1] == "**+20.0 ± 0.0 (+20.0 to +20.0)**"
+    assert rows[3][columns.index("way to noiseless")] == f"{(0.75 - 0.3) / (0.75 - 0.1):.0%}"
+    assert [user.count(f"| {name} |") for name in ("ours", "hidden", "users")] == [2, 2, 0]
+    assert user.count("| hidden | none |") == 2
     assert "no ε of an entity is proven" in text
     assert "± its standard error" in text
 
@@ -212,3 +205,46 @@ def test_trials_are_the_combinations_of_a_grid() -> None:
 def test_what_cannot_be_compared_is_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         figure(**changes)
+
+
+USERS = 400
+
+
+def test_means_weigh_seeds_equally_and_users_by_their_targets() -> None:
+    above = [np.array([[1.0, 3.0]]), np.array([[2.0, 2.0, 2.0]])]
+    below = [np.array([2.0, 8.0]), np.array([4.0, 4.0, 4.0])]
+    assert mean_figures(above, below) == pytest.approx([(0.4 + 0.5) / 2])
+    assert mean_figures(above, below, np.exp) == pytest.approx([(np.exp(0.4) + np.exp(0.5)) / 2])
+
+
+def test_one_seed_has_the_standard_error_of_a_mean() -> None:
+    rng = np.random.default_rng(0)
+    losses = rng.normal(3.0, 1.0, USERS)
+    drawn = resampled_figures([losses[None]], [np.ones(USERS)], rng)
+    figure = estimate(drawn[:, 0], losses.mean())
+    assert figure.standard_error == pytest.approx(losses.std() / USERS**0.5, rel=0.08)
+    assert figure.low == pytest.approx(losses.mean() - 1.96 * figure.standard_error, abs=0.02)
+
+
+def test_a_difference_is_paired_by_user() -> None:
+    rng = np.random.default_rng(0)
+    first = rng.normal(3.0, 1.0, USERS)
+    second = first + rng.normal(0.1, 0.01, USERS)  # hardly any noise beside what both share
+    drawn = resampled_figures([np.stack([first, second])], [np.ones(USERS)], rng)
+    difference = estimate(drawn[:, 1] - drawn[:, 0], 0.1)
+    assert difference.standard_error == pytest.approx(0.01 / USERS**0.5, rel=0.1)
+    assert estimate(drawn[:, 1], 3.1).standard_error > 50 * difference.standard_error
+
+
+def test_the_spread_of_the_seeds_counts_besides_that_of_users() -> None:
+    levels = [1.0, 2.0, 3.0]
+    above = [np.full((1, USERS), level) for level in levels]  # no spread over users at all
+    drawn = resampled_figures(above, [np.ones(USERS)] * 3, np.random.default_rng(0))
+    assert drawn[:, 0].std() == pytest.approx(np.std(levels) / 3**0.5, rel=0.05)
+
+
+def test_two_draws_of_a_seed_have_users_of_their_own() -> None:
+    """A resample that draws one seed thrice averages three resamples of its users, not one."""
+    losses = np.random.default_rng(1).normal(0.0, 1.0, USERS)[None]
+    drawn = resampled_figures([losses] * 3, [np.ones(USERS)] * 3, np.random.default_rng(0))
+    assert drawn[:, 0].std() == pytest.approx(losses.std() / (3 * USERS) ** 0.5, rel=0.08)

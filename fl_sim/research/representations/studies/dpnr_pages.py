@@ -1,5 +1,7 @@
-"""Pictures of DPNR's record: accuracy and empirical privacy against ε, gaps by person, and t-SNE of sent vectors.
+"""DPNR's record in Markdown and as pictures: measured beside published, proven ε before claimed ε.
 
+>>> number(float("inf")), number(None), number(19.2)
+('∞', '–', '19.2')
 >>> points = np.array([[0.0, -1.0], [10.0, 1.0]], dtype=np.float32)
 >>> unpack_points(pack_points(points)).tolist()
 [[0, 0], [255, 255]]
@@ -16,8 +18,10 @@ from numpy.typing import NDArray
 
 from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.config import ExperimentConfig
+from fl_sim.research.representations.corpora.labelled_text import AG_PERSONS
 from fl_sim.research.representations.evaluation.representation_pictures import group_names, tsne
-from fl_sim.research.representations.studies.dpnr.dpnr_published import (
+from fl_sim.research.representations.studies.agreement import mark, spread, table_cell
+from fl_sim.research.representations.studies.dpnr_published import (
     ATTACKED,
     EPSILON_OF_RATES,
     LAYERS,
@@ -26,8 +30,10 @@ from fl_sim.research.representations.studies.dpnr.dpnr_published import (
     TABLE_3,
     TABLE_4,
     narrowing,
+    verdict_lines,
 )
 from fl_sim.research.representations.studies.study_pictures import Picture
+from fl_sim.research.study_files import markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,9 +45,99 @@ Row = Mapping[str, Any]
 
 PERSON = "Arafat"
 """Whose presence figure 4 shows: entity 3, the most frequent that the paper prints."""
+_PAIRS = (
+    (5, "attacker", "the attacker's accuracy, absent / present"),
+    (7, "task", "the task's accuracy, absent / what is added where present"),
+)
 _BESIDE = 1.05  # the factor between the positions of two curves at one ε, which would hide each other
 _PUBLISHED: dict[str, Any] = {"marker": "D", "fillstyle": "none", "linestyle": "none", "markersize": 6}
 _WORDS = {"accuracy": "accuracy", "privacy_f": "empirical privacy 1 − F"}
+
+
+def as_markdown(table: Row) -> str:
+    """Return the tables: measured ± deviation [± half width] (published), ✓ if reproduced."""
+    rows, tuning = table["rows"], table["tuning"]
+    lines = [
+        f"*Fine-tuned*: the upper {tuning['trained_layers']} layers and the pooler, whose state is sent, for "
+        f"{tuning['epochs']} epoch(s) of texts of at most {tuning['max_tokens']} tokens; seeds "
+        f"{', '.join(map(str, tuning['seeds']))}.",
+        "",
+    ]
+    lines += ["Tables 2 and 3, accuracy in percent; figure 3, empirical privacy 1 − F:", ""]
+    names = ["encoder", "system", "ε' proven", "ε' claimed", "ε", "μ", "accuracy", "1 − F"]
+    lines += markdown_table(names, map(_epsilon_row, rows))
+    attacked = [row for row in rows if "privacy_f" in row and row["epsilon"] in (None, ATTACKED)]
+    names = ["encoder", "system", "ε proven", "accuracy", "empirical privacy 1 − F"]
+    lines += ["", f"Table 4; DPNR with ε = {ATTACKED:g} claimed:", ""]
+    cells = ([*_system(row), _cell(row, "accuracy"), _cell(row, "privacy_f"), _cell_of_code(row)] for row in attacked)
+    lines += markdown_table([*names, "1 − F, the published code's attacker"], cells)
+    for table_number, name, title in _PAIRS:
+        lines += ["", f"Table {table_number}, {title}; DPNR with ε = {ATTACKED:g} claimed:", ""]
+        cells = ([*_system(row), *(_pair(row, name, person) for person in AG_PERSONS)] for row in attacked)
+        lines += markdown_table(["encoder", "system", "ε proven", *AG_PERSONS], cells)
+    lines += ["", "Does DPNR make the classifier fairer? NON-PRIV's gap (table 7) less DPNR's:", ""]
+    names = ["encoder", "system", "person", "gap, NON-PRIV", "gap, DPNR", "narrower by", "standard errors"]
+    lines += [*markdown_table(names, map(_fairness_row, table["fairness"])), "", *verdict_lines(table["fairness"]), ""]
+    lines += [_count_line(encoder, counts) for encoder, counts in table["reproduced"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _count_line(encoder: str, counts: Mapping[str, Any]) -> str:
+    published, reproduced = counts["published"], counts["reproduced"]
+    if reproduced is None:
+        return f"* Reproduced, {encoder}: no verdict on {published} published figures; too few seeds."
+    return f"* Reproduced, {encoder}: {reproduced} of {published} published figures."
+
+
+def number(value: float | None) -> str:
+    """Return a number with four digits, a dash for None."""
+    return "–" if value is None else f"{value:.4g}".replace("inf", "∞")
+
+
+def _epsilon(value: float | None) -> str:
+    return "–" if value is None else format_epsilon(value)
+
+
+def _system(row: Row) -> list[str]:
+    return [row["encoder"], row["system"], _epsilon(row["epsilon_proven"])]
+
+
+def _epsilon_row(row: Row) -> list[str]:
+    numbers = [number(row[name]) for name in ("epsilon", "word_dropout")]
+    return [*_system(row), _epsilon(row["epsilon_claimed"]), *numbers, _cell(row, "accuracy"), _cell(row, "privacy_f")]
+
+
+def _fairness_row(row: Row) -> list[str]:
+    gaps = (spread(row[name], 1, 1) for name in ("gap_non_priv", "gap"))
+    published = f"{row['published']:.1f}{mark(row['agrees'])}" if "published" in row else "–"
+    narrower = f"{row['narrower_by']:.1f} ± {row['standard_error']:.1f} ({published})"
+    errors = f"{row['standard_errors']:.1f} ({number(row.get('published_standard_errors'))})"
+    return [row["encoder"], row["system"], row["person"], *gaps, narrower, errors]
+
+
+def _cell(row: Row, name: str) -> str:
+    if name not in row:
+        return "–"
+    published = row["published"].get(name)
+    shown = None if published is None else f"{published:.2f}"
+    return table_cell(row[name], row["seeds"], 1, shown, row["agrees"].get(name))
+
+
+def _cell_of_code(row: Row) -> str:
+    if "privacy_f_of_code" not in row:
+        return "–"
+    published = f"{row['published']['privacy_f']:.2f}"
+    return table_cell(row["privacy_f_of_code"], row["seeds"], 1, published, row["agrees_of_code"])
+
+
+def _pair(row: Row, name: str, person: str) -> str:
+    """Return both figures of a person, each with ✓ beside the published one that it reproduces."""
+    measured = " / ".join(f"{figure['mean']:.1f}" for figure in row[name][person])
+    published = row["published"].get(name, {}).get(person)
+    if published is None:
+        return f"{measured} (–)"
+    agrees = row["agrees"][name][person]
+    return f"{measured} ({' / '.join(f'{p:.1f}{mark(a)}' for p, a in zip(published, agrees, strict=True))})"
 
 
 def pack_points(points: NDArray[np.float32]) -> str:
@@ -103,7 +199,7 @@ def _draw_epsilon(table: Mapping[str, Any]) -> Figure:
         panel.set_title(title, loc="left", fontsize="medium")
     published = [TABLE_2, {ATTACKED: TABLE_4["dpnr"][1]}, {0.0: TABLE_2[EPSILON_OF_RATES], **TABLE_3}]
     for panel, figures in zip(axes, published, strict=True):
-        panel.plot(list(figures), list(figures.values()), color=_grey(), label="published", **_PUBLISHED)
+        panel.plot(list(figures), list(figures.values()), color="grey", label="published", **_PUBLISHED)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize="small")
     return figure
 
@@ -136,7 +232,7 @@ def _draw_levels(axes: Axes, rows: Sequence[Row], metric: str) -> None:
             name = row["system"] if row["system"] == "majority" else f"{row['system']}, {row['encoder']}"
             axes.axhline(row[metric]["mean"], color="black", linewidth=0.9, linestyle=dash, label=name)
     level = TABLE_4["non-priv"][list(_WORDS).index(metric)]
-    axes.axhline(level, color=_grey(), linewidth=2.2, alpha=0.4, label="non-priv, published")
+    axes.axhline(level, color="grey", linewidth=2.2, alpha=0.4, label="non-priv, published")
 
 
 def _name_epsilons(axes: Axes, rows: Sequence[Row]) -> None:
@@ -170,7 +266,7 @@ def _draw_fairness(table: Mapping[str, Any]) -> Figure:
         style: dict[str, Any] = {"color": look.colour, "marker": look.marker, "fillstyle": "none"}
         axes.errorbar(at, means, widths, capsize=3, linestyle="none", label=f"{key[1]}, {key[0]}", **style)
     shown = [people.index(person) for person in PERSONS]
-    axes.plot(shown, [narrowing(person) for person in PERSONS], color=_grey(), label="published", **_PUBLISHED)
+    axes.plot(shown, [narrowing(person) for person in PERSONS], color="grey", label="published", **_PUBLISHED)
     axes.set_xticks(range(len(people)), people)
     axes.set_ylabel("points by which the gap is\nnarrower than NON-PRIV's")
     words = f"ε of dpnr {_proven(table['rows'], ATTACKED)} proven ({ATTACKED:g} claimed); dpnr-shared: ∞ proven"
@@ -209,9 +305,3 @@ def _proven(rows: Sequence[Row], epsilon: float, system: str = "dpnr") -> str:
     """Return the proven ε of a system at a claimed one, without word dropout."""
     found = (row for row in rows if (row["system"], row["epsilon"], row["word_dropout"]) == (system, epsilon, 0.0))
     return format_epsilon(next(found)["epsilon_proven"])
-
-
-def _grey() -> str:
-    from fl_sim.reporting.plots import GREY
-
-    return GREY

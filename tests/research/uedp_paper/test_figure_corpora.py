@@ -10,9 +10,8 @@ from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
+from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, redraw
 from fl_sim.research.uedp_paper.figures import CorpusSource, HeldOutDraw
-from fl_sim.research.uedp_paper.held_out_draw import redraw
 
 SPLITS = {"train": range(8), "validation": range(6, 10), "test": range(10, 12)}  # users 6 and 7 are in two splits
 

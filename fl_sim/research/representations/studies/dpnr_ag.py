@@ -18,18 +18,19 @@ from typing import Any
 
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
 from fl_sim.research.representations.corpora.labelled_text import AG_PERSONS
-from fl_sim.research.representations.studies.agreement import Published, estimate, reproduces, within_deviations
-from fl_sim.research.representations.studies.dpnr.dpnr_fairness import fairness_row, verdict
-from fl_sim.research.representations.studies.dpnr.dpnr_pictures import scattered
-from fl_sim.research.representations.studies.dpnr.dpnr_published import (
+from fl_sim.research.representations.studies.agreement import Estimate, Published, estimate, reproduces
+from fl_sim.research.representations.studies.dpnr_pages import scattered
+from fl_sim.research.representations.studies.dpnr_published import (
     ATTACKED,
     EPSILON_OF_RATES,
     EPSILONS,
     LAYERS,
     RATES,
+    fairness_row,
     published_figures,
+    verdict,
 )
-from fl_sim.research.representations.studies.study_tables import Log, Options, collect_figures, heading
+from fl_sim.research.representations.studies.study_runs import Log, Options, Record, collect_figures, heading
 
 BASELINES = {"majority": "majority", "unconstrained": "non-priv", "coavoux": "adv"}
 """The paper's name of each method."""
@@ -38,7 +39,7 @@ LEAST_SEEDS = 3
 FROZEN, TUNED = "frozen", "fine-tuned"
 RowKey = tuple[str, str, float | None, float]
 """Encoder, system, ε and μ."""
-Rows = dict[RowKey, list[dict[str, Any]]]
+Rows = dict[RowKey, list[Record]]
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ FULL = Grid()
 """Four epochs of fine-tuning with every ε and seed, and the attacker's default training."""
 
 
-def reproduce(options: Options, log: Log = lambda line: None) -> dict[str, Any]:
+def reproduce(options: Options, log: Log = lambda line: None) -> Record:
     """Return tables and figures as a JSON-ready mapping: a row for each encoder, system, ε and μ.
 
     Args:
@@ -106,7 +107,7 @@ def reproduce(options: Options, log: Log = lambda line: None) -> dict[str, Any]:
     }
 
 
-def _base(seed: int, options: Options) -> dict[str, Any]:
+def _base(seed: int, options: Options) -> Record:
     return {
         "seed": seed,
         "data": {"name": "dpnr-ag", "source": str(options.source)},
@@ -114,7 +115,7 @@ def _base(seed: int, options: Options) -> dict[str, Any]:
     }
 
 
-def _attacks(grid: Grid) -> dict[str, Any]:
+def _attacks(grid: Grid) -> Record:
     return {"leakage": False, "mdl": False, "attacker": True, "attacker_epochs": grid.attacker_epochs}
 
 
@@ -122,14 +123,11 @@ _ADV = {"server": {"weight_schedule": "constant"}}
 """The paper names no schedule of ADV's weight, and a rising one is 0 in the only epoch of fine-tuning."""
 
 
-def _baseline(method: str, base: dict[str, Any], grid: Grid) -> ExperimentConfig:
+def _baseline(method: str, base: Record, grid: Grid) -> ExperimentConfig:
     style = _ADV if method == "coavoux" else {}
-    return load_mapping({**base, **style, "method": method, "attacks": _both_attacks(grid)})
-
-
-def _both_attacks(grid: Grid) -> dict[str, Any]:
-    """Return the attacks on vectors without noise: how much is read from them depends on the attacker most."""
-    return {**_attacks(grid), "published_attacker": True}
+    # How much is read from vectors without noise depends on the attacker most.
+    attacks = {**_attacks(grid), "published_attacker": True}
+    return load_mapping({**base, **style, "method": method, "attacks": attacks})
 
 
 def _frozen(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConfig]:
@@ -184,14 +182,14 @@ def _pictured(seed: int, grid: Grid, options: Options) -> dict[str, ExperimentCo
     return systems
 
 
-def _figures(record: dict[str, Any]) -> Iterator[tuple[RowKey, dict[str, Any]]]:
+def _figures(record: Record) -> Iterator[tuple[RowKey, Record]]:
     """Yield the rows of a record and their figures, in percent."""
     test, privacy = record["metrics"]["test"], record["privacy"]
     method = record["config"]["method"]
     noisy = method not in BASELINES
     system = privacy["layer"] if noisy else BASELINES[method]
     encoder = TUNED if record["config"]["encoder"]["kind"] == "transformer" else FROZEN
-    figures: dict[str, Any] = {"accuracy": 100 * test["accuracy"], "privacy": privacy}
+    figures: Record = {"accuracy": 100 * test["accuracy"], "privacy": privacy}
     attacker = record["metrics"]["attacks"]["attacker"]
     figures["privacy_f"] = 100 * attacker["empirical_privacy_f"]
     figures["privacy_x"] = 100 * attacker["empirical_privacy_x"]
@@ -212,10 +210,10 @@ def _figures(record: dict[str, Any]) -> Iterator[tuple[RowKey, dict[str, Any]]]:
         yield key, {"accuracy": 100 * release["test"]["accuracy"], "privacy": release["privacy"]}
 
 
-def _row(key: RowKey, values: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _row(key: RowKey, values: Sequence[Record]) -> Record:
     encoder, system, epsilon, rate = key
     privacy = values[0]["privacy"]
-    row: dict[str, Any] = {
+    row: Record = {
         "encoder": encoder,
         "system": system,
         "epsilon_proven": privacy.get("epsilon_corrected"),
@@ -235,43 +233,35 @@ def _row(key: RowKey, values: Sequence[dict[str, Any]]) -> dict[str, Any]:
             }
     row["published"] = published_figures(system, epsilon, rate)
     enough = len(values) >= LEAST_SEEDS
-    row["agrees"] = _compare(row, reproduces if enough else _no_verdict)
-    row["within_deviations"] = _compare(row, within_deviations if enough else _no_verdict)
+    row["agrees"] = _compare(row, enough)
     if "privacy_f_of_code" in row:  # beside "agrees", so that the figure does not count twice
-        rule = reproduces if enough else _no_verdict
-        row["agrees_of_code"] = rule(row["privacy_f_of_code"], Published(row["published"]["privacy_f"]))
+        row["agrees_of_code"] = _verdict(row["privacy_f_of_code"], row["published"]["privacy_f"], enough)
     return row
 
 
-def _no_verdict(ours: Any, published: Published) -> None:
-    """Give no verdict."""
+def _verdict(ours: Estimate, published: float, enough: bool) -> bool | None:
+    """Return whether a published figure is reproduced; None where there are too few seeds for a verdict."""
+    return reproduces(ours, Published(published)) if enough else None
 
 
-def _compare(row: dict[str, Any], rule: Any) -> dict[str, Any]:
-    """Return of each published figure of a row whether ``rule`` calls it reproduced, in the form of "published".
-
-    None where there are too few seeds for a verdict.
-    """
-    verdicts: dict[str, Any] = {}
+def _compare(row: Record, enough: bool) -> Record:
+    """Return the verdict on each published figure of a row, in the form of "published"."""
+    verdicts: Record = {}
     for name, published in row["published"].items():
         if isinstance(published, float):
-            verdicts[name] = rule(row[name], Published(published))
+            verdicts[name] = _verdict(row[name], published, enough)
         else:
             verdicts[name] = {
-                person: [rule(ours, Published(figure)) for ours, figure in zip(row[name][person], pair, strict=True)]
+                person: [_verdict(ours, figure, enough) for ours, figure in zip(row[name][person], pair, strict=True)]
                 for person, pair in published.items()
             }
     return verdicts
 
 
-def _count(rows: Sequence[dict[str, Any]], encoder: str) -> dict[str, int | None]:
+def _count(rows: Sequence[Record], encoder: str) -> dict[str, int | None]:
     """Return how many published figures there are beside an encoder's, and how many of them are reproduced."""
-    own = [row for row in rows if row["encoder"] == encoder]
-    counts: dict[str, int | None] = {"published": sum(1 for row in own for _ in _flat(row["agrees"]))}
-    for name, rule in (("reproduced", "agrees"), ("within_deviations", "within_deviations")):
-        verdicts = [verdict for row in own for verdict in _flat(row[rule])]
-        counts[name] = None if None in verdicts else sum(filter(None, verdicts))
-    return counts
+    verdicts = [verdict for row in rows if row["encoder"] == encoder for verdict in _flat(row["agrees"])]
+    return {"published": len(verdicts), "reproduced": None if None in verdicts else sum(filter(None, verdicts))}
 
 
 def _flat(verdicts: Any) -> Iterator[bool | None]:
@@ -283,7 +273,7 @@ def _flat(verdicts: Any) -> Iterator[bool | None]:
         yield from _flat(part)
 
 
-def _fairness(rows: Rows) -> list[dict[str, Any]]:
+def _fairness(rows: Rows) -> list[Record]:
     """Return a row per encoder, version of DPNR and person: by how much its gap is smaller than NON-PRIV's."""
     made = []
     for encoder in (FROZEN, TUNED):
@@ -297,5 +287,5 @@ def _fairness(rows: Rows) -> list[dict[str, Any]]:
     return made
 
 
-def _mean_of(values: Sequence[dict[str, Any]], name: str) -> float:
+def _mean_of(values: Sequence[Record], name: str) -> float:
     return estimate([value[name] for value in values])["mean"]

@@ -1,10 +1,17 @@
-"""DPNR's claim that noise makes a classifier fairer: its table 7 against the error of test sets of this size.
+"""The figures that DPNR (Lyu, He and Li 2020) publishes for its AG set, and its claim of fairness against their error.
 
-The gap of a person is the task's accuracy on texts with them less that on texts without. It *narrows* if its size is
-smaller under DPNR than under NON-PRIV. The standard error of that difference has two parts: the seeds' deviation over
-√n, and the sampling error of the groups' accuracies, as if the two systems erred independently. (On the same texts the
-second part is somewhat smaller.)
+Figures are in percent: means of 5 runs, without deviations. The paper says that noise makes a classifier fairer (its
+table 7). The gap of a person is the task's accuracy on texts with them less that on texts without. It *narrows* if its
+size is smaller under DPNR than under NON-PRIV. The standard error of that difference has two parts: the seeds'
+deviation over √n, and the sampling error of the groups' accuracies, as if the two systems erred independently. (On the
+same texts the second part is somewhat smaller.)
 
+>>> TABLE_2[0.05], TABLE_4["dpnr"]
+(80.87, (80.87, 54.37))
+>>> published_figures("dpnr-shared", 1.0, 0.5)
+{'accuracy': 77.42}
+>>> narrowing("Arafat")
+1.89
 >>> error = gap_error(0.8, 1190, 0.65, 267)  # texts without Arafat, and with him
 >>> 3.0 < 100 * error < 3.3
 True
@@ -17,13 +24,74 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from fl_sim.research.representations.evaluation.sampling_error import share_error
+from fl_sim.research.representations.corpora.labelled_text import AG_PERSONS
+from fl_sim.research.representations.server.group_metrics import share_error
 from fl_sim.research.representations.studies.agreement import estimate
-from fl_sim.research.representations.studies.dpnr.dpnr_published import TABLE_7, narrowing
+from fl_sim.research.representations.studies.study_runs import Record
 
-Figures = dict[str, Any]
+EPSILONS = (0.05, 0.1, 0.5, 1.0, 5.0)
+RATES = (0.1, 0.3, 0.5, 0.8)
+ATTACKED = 0.05
+"""ε of DPNR in tables 4, 5 and 7."""
+EPSILON_OF_RATES = 1.0
+"""ε of table 3."""
+PERSONS = AG_PERSONS[2:]
+"""Entities 3, 4 and 5, the ones that the paper prints."""
+LAYERS = ("dpnr", "dpnr-shared")
+"""DPNR as in its paper, with independent noise on each coordinate, and as in its code, with one noise number."""
+
+TABLE_2 = dict(zip(EPSILONS, (80.87, 80.78, 79.71, 79.36, 79.59), strict=True))
+TABLE_3 = dict(zip(RATES, (80.71, 79.18, 77.42, 69.57), strict=True))
+TABLE_4: dict[str, tuple[float, float]] = {
+    "majority": (57.79, 49.34),
+    "non-priv": (78.75, 23.24),
+    "adv": (57.04, 49.67),
+    "dpnr": (80.87, 54.37),
+}
+"""Accuracy and empirical privacy 1 − F."""
+_TABLE_5 = {
+    "non-priv": ((96.71, 81.99), (99.43, 47.20), (96.93, 68.29)),
+    "adv": ((98.57, 39.71), (100.00, 0.00), (99.87, 12.96)),
+    "dpnr": ((90.86, 8.46), (100.00, 0.00), (100.00, 0.00)),
+}
+_TABLE_7 = {
+    "non-priv": ((82.67, -18.82), (80.86, -15.44), (80.22, -10.78)),
+    "adv": ((48.92, 7.82), (49.64, 6.67), (49.43, 9.6)),
+    "dpnr": ((83.60, -16.93), (81.79, -12.22), (81.04, -6.04)),
+}
+TABLE_5 = {system: dict(zip(PERSONS, rows, strict=True)) for system, rows in _TABLE_5.items()}
+"""The attacker's accuracy on texts without and with a person."""
+TABLE_7 = {system: dict(zip(PERSONS, rows, strict=True)) for system, rows in _TABLE_7.items()}
+"""The task's accuracy on texts without a person, and the difference on texts with them."""
+
+
+def published_figures(system: str, epsilon: float | None, rate: float) -> Record:
+    """Return the paper's figures of a row; both versions of DPNR get its figures.
+
+    Args:
+        system: "majority", "non-priv", "adv" or a layer.
+        epsilon: claimed; None for a system without a layer.
+        rate: μ.
+    """
+    name = "dpnr" if system in LAYERS else system
+    published: Record = {}
+    if epsilon is None:
+        published["accuracy"] = TABLE_4[name][0]
+    elif rate:
+        published["accuracy"] = TABLE_3[rate]
+    else:
+        published["accuracy"] = TABLE_2[epsilon]
+    if epsilon is None or (epsilon == ATTACKED and not rate):
+        published["privacy_f"] = TABLE_4[name][1]
+        published["attacker"], published["task"] = TABLE_5.get(name, {}), TABLE_7.get(name, {})
+    return published
+
+
+def narrowing(person: str) -> float:
+    """Return by how many points DPNR's gap between texts without and with ``person`` is smaller than NON-PRIV's."""
+    return round(abs(TABLE_7["non-priv"][person][1]) - abs(TABLE_7["dpnr"][person][1]), 2)
+
 
 _TOLD_APART = 2.0  # standard errors
 _LEVEL_95 = 1.96
@@ -48,7 +116,7 @@ def verdict(standard_errors: Sequence[float]) -> str:
     return "wider" if all(error < -_TOLD_APART for error in standard_errors) else "not told apart"
 
 
-def fairness_row(system: str, person: str, plain: Sequence[Figures], private: Sequence[Figures]) -> dict[str, Any]:
+def fairness_row(system: str, person: str, plain: Sequence[Record], private: Sequence[Record]) -> Record:
     """Return by how much a person's gap narrows, JSON-ready.
 
     Args:
@@ -63,7 +131,7 @@ def fairness_row(system: str, person: str, plain: Sequence[Figures], private: Se
     over_seeds = statistics.stdev(narrower) / math.sqrt(len(narrower)) if len(narrower) > 1 else 0.0
     error = math.hypot(sampling, over_seeds)
     mean = statistics.fmean(narrower)
-    row: dict[str, Any] = {
+    row: Record = {
         "system": system,
         "person": person,
         "gap_non_priv": estimate([figures["task"][person][1] for figures in plain]),
@@ -80,7 +148,7 @@ def fairness_row(system: str, person: str, plain: Sequence[Figures], private: Se
     return row
 
 
-def verdict_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def verdict_lines(rows: Sequence[Record]) -> Iterator[str]:
     """Yield the verdict in words: of the published figures, then of each encoder and system."""
     printed = [row for row in rows if "published" in row]
     if not printed:
@@ -105,7 +173,7 @@ def _listed(values: Iterator[float]) -> str:
     return ", ".join(f"{value:.1f}" for value in values)
 
 
-def _mean_error(person: str, seeds: Sequence[Figures]) -> float:
+def _mean_error(person: str, seeds: Sequence[Record]) -> float:
     """Return the sampling error of a gap, in percent: the mean over the seeds, which share their test texts."""
     return statistics.fmean(_gap_error(figures["task"][person], figures["sizes"][person]) for figures in seeds)
 

@@ -4,13 +4,12 @@
 
 >>> from pathlib import Path
 >>> from tempfile import TemporaryDirectory
->>> from fl_sim.research.representations.client.client_workspace import ClientSpec, DataSpec
->>> from fl_sim.research.representations.client.encoders import EncoderSpec
->>> from fl_sim.research.representations.corpora.toy_adult import write_toy_adult
+>>> from fl_sim.research.representations.config import load_mapping
+>>> from fl_sim.research.representations.corpora.adult_reader import write_toy_adult
 >>> with TemporaryDirectory() as folder:
-...     data = DataSpec(source=str(write_toy_adult(Path(folder), rows=40)))
-...     workspace = Workspace(ClientSpec(data=data, encoder=EncoderSpec(kind="mlp", width=4)))
->>> clients = LocalClients(workspace, OptimizerSpec())
+...     source = str(write_toy_adult(Path(folder), rows=40))
+...     workspace = Workspace(load_mapping({"method": "li", "encoder.width": 4, "data.source": source}))
+>>> clients = LocalClients(workspace)
 >>> sent = clients.forward(np.arange(5), seed=1, scale=None)
 >>> clients.backward(torch.ones_like(sent))
 >>> sent.shape, sent.requires_grad
@@ -19,6 +18,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -26,10 +26,24 @@ import torch
 from numpy.typing import NDArray
 
 from fl_sim.research.representations.client.client_workspace import Workspace
-from fl_sim.research.representations.client.draws import Draw
-from fl_sim.research.representations.client.encoders import Encoder, WordBag
+from fl_sim.research.representations.client.encoders import WordBag
+from fl_sim.research.representations.client.feed_forward import Draw
+from fl_sim.research.representations.config import OptimizerSection
 from fl_sim.research.representations.corpora.labelled import TRAIN, VALIDATION
-from fl_sim.research.representations.server.optimizers import OptimizerSpec
+
+
+def build_optimizer(section: OptimizerSection, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return a new optimizer of ``parameters``, at least one."""
+    if section.name == "sgd":
+        return torch.optim.SGD(parameters, lr=section.learning_rate, weight_decay=section.weight_decay)
+    # One pass over all small tensors: the steps of a small network are mostly overhead.
+    return torch.optim.AdamW(parameters, lr=section.learning_rate, weight_decay=section.weight_decay, fused=True)
+
+
+def trainable(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Return the parameters that train; none of an encoder that passes numbers through."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
@@ -64,10 +78,13 @@ class Clients(Protocol):
 class LocalClients:
     """All clients together, in this process."""
 
-    def __init__(self, workspace: Workspace, optimizer: OptimizerSpec) -> None:
+    def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        _allow_sparse_gradients(workspace.encoder, optimizer)
-        self._optimizer = optimizer.build_for(workspace.encoder)
+        encoder, optimizer = workspace.encoder, workspace.config.optimizer
+        if isinstance(encoder, WordBag) and optimizer.name == "sgd" and optimizer.weight_decay == 0:
+            encoder.vectors.sparse = True  # a step changes the words of the batch alone
+        parameters = trainable(encoder)
+        self._optimizer = build_optimizer(optimizer, parameters) if parameters else None
         self._sent: torch.Tensor | None = None
 
     @property
@@ -93,9 +110,3 @@ class LocalClients:
 
     def release(self, split: str, seed: int | None) -> Floats:
         return self.workspace.release(split, seed)
-
-
-def _allow_sparse_gradients(encoder: Encoder, optimizer: OptimizerSpec) -> None:
-    """Let a bag of words under plain SGD update the words of the batch alone."""
-    if isinstance(encoder, WordBag) and optimizer.name == "sgd" and optimizer.weight_decay == 0:
-        encoder.vectors.sparse = True

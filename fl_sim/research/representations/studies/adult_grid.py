@@ -1,0 +1,208 @@
+"""The grid points of each system of FEDERATE's table 3, and the models that a rule selects from them.
+
+Network, split and sum of code lengths are those of FEDERATE's published code, not those of its paper (two layers,
+dropout 0.1, a linear classifier, 60 : 20 : 20). With the code's, Random and Unconstrained reproduce; with the paper's
+they do not (docs/representations.md has both).
+
+Every epoch of every grid point is a candidate (the paper's Unconstrained has no grid but changes with the relaxation
+threshold, so its epochs are candidates, too); of INLP and random the end alone. Of the candidates whose validation
+accuracy is at most the relaxation threshold below the best, the one with the smallest |TPR-gap| on validation is
+selected, trained again up to its epoch, measured on the test split and attacked. A threshold of 0 selects the best
+validation accuracy.
+
+>>> len(THIN.weights), len(FULL.weights), len(FULL.orthogonal)
+(4, 15, 10)
+>>> models = [Candidate("a", 1, 0.84, 0.10), Candidate("b", 2, 0.835, 0.03), Candidate("c", 1, 0.80, 0.0)]
+>>> select(models, relaxation=0.01).point
+'b'
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fl_sim.research.representations.config import ExperimentConfig, load_mapping
+from fl_sim.research.representations.studies.study_runs import Options, Record
+
+SYSTEMS = ("random", "unconstrained", "inlp", "noise", "adversarial", "adversarial-multiple", "federate")
+NOISY = ("noise", "federate")
+
+_WEIGHTS = tuple(round(0.1 + 0.2 * step, 1) for step in range(15))
+_ORTHOGONAL = tuple(round(0.1 * step, 1) for step in range(1, 11))
+_EPSILONS = (8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 20.0)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The grid points of each system.
+
+    Attributes:
+        weights: λ.
+        orthogonal: λ_ort.
+        epsilons: ε of noise.
+        federate_epsilons: ε of federate, combined with λ.
+        inlp_rounds: classifiers of INLP.
+        epochs: of systems without noise.
+        noisy_epochs: of systems with noise.
+    """
+
+    weights: tuple[float, ...]
+    orthogonal: tuple[float, ...]
+    epsilons: tuple[float, ...]
+    federate_epsilons: tuple[float, ...]
+    inlp_rounds: tuple[int, ...]
+    epochs: int = 30
+    noisy_epochs: int = 45
+
+
+THIN = Grid((0.1, 0.3, 1.0, 2.9), (0.5,), (12.0, 20.0), (20.0,), (2, 7))
+"""The default: seventeen points per seed. Model selection prefers the least noise."""
+
+FULL = Grid(_WEIGHTS, _ORTHOGONAL, _EPSILONS, _EPSILONS, (2, 3, 4, 5, 6, 7))
+"""Appendix D.4: 333 points per seed."""
+
+NETWORK: dict[str, Any] = {
+    "encoder": {"kind": "mlp", "width": 50, "layers": 3, "first_width": 100, "dropout": 0.5},
+    "server": {
+        "classifier": [50, 25],
+        "adversary": [50],
+        "dropout": 0.5,
+        "adversary_dropout": 0.4,
+        "weighed": "loss",
+    },
+}
+"""The network of the published code for Adult."""
+
+
+def grid_points(system: str, seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConfig]:
+    """Yield the grid points of a system, without attacks."""
+    noisy = system in NOISY
+    base = load_mapping(
+        {
+            "method": system,
+            "seed": seed,
+            "data": {"name": "adult", "source": str(options.source), "split": "code"},
+            **NETWORK,
+            "training": {"epochs": grid.noisy_epochs if noisy else grid.epochs},
+            "privacy": {"layer": options.layer, "epsilon": 1.0} if noisy else {},
+            "attacks": {"leakage": False, "mdl": False},
+        }
+    )
+    axes: dict[str, Sequence[Any]] = {}
+    if system in ("adversarial", "adversarial-multiple", "federate"):
+        axes["server.weight"] = grid.weights
+    if system == "adversarial-multiple":
+        axes["server.orthogonal"] = grid.orthogonal
+    if noisy:
+        axes["privacy.epsilon"] = grid.epsilons if system == "noise" else grid.federate_epsilons
+    if system == "inlp":
+        axes["training.inlp_rounds"] = grid.inlp_rounds
+    for values in itertools.product(*axes.values()):
+        yield base.with_values(dict(zip(axes, values, strict=True)))
+
+
+RELAXATIONS = (0.0, 0.01, 0.03, 0.1)
+"""The relaxation thresholds of the paper's figure 2 and tables 4 to 6, shares of accuracy; ascending."""
+RELAXATION = 0.01
+"""That of the paper's table 3, 1.0 point."""
+_WITH_MDL = (0.0, RELAXATION)  # as in the paper; MDL costs most of an attack's time
+
+Point = tuple[ExperimentConfig, Record]
+"""A grid point and its record."""
+Trained = Mapping[str, Sequence[Point]]
+"""The grid points of each system."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A grid point's model after an epoch, with its validation metrics.
+
+    Attributes:
+        point: identifies the grid point.
+        epoch: from 1.
+        accuracy: on validation, a share.
+        unfairness: |TPR-gap| on validation, or GRMS; lower is better.
+    """
+
+    point: Any
+    epoch: int
+    accuracy: float
+    unfairness: float
+
+
+def select(candidates: Sequence[Candidate], relaxation: float) -> Candidate:
+    """Return the least unfair candidate with an accuracy in [α* − relaxation, α*], α* the best accuracy.
+
+    Ties go to the more accurate candidate, then to the earlier epoch.
+
+    Args:
+        candidates: at least one.
+        relaxation: the relaxation threshold, a share (the paper's 1.0 is 0.01).
+    """
+    best = max(candidate.accuracy for candidate in candidates)
+    near = [c for c in candidates if c.accuracy >= best - relaxation - 1e-12]
+    return min(near, key=lambda c: (math.inf if math.isnan(c.unfairness) else c.unfairness, -c.accuracy, c.epoch))
+
+
+class Selected(NamedTuple):
+    """A selected model's final training.
+
+    Attributes:
+        system: its name.
+        relaxations: the thresholds that select it; none if it is the choice of one ε.
+        config: stopped after the selected epoch, with attacks.
+    """
+
+    system: str
+    relaxations: tuple[float, ...]
+    config: ExperimentConfig
+
+
+def candidates_of(points: Sequence[Point]) -> list[Candidate]:
+    """Return the models of some grid points, each with the index of its point."""
+    return [candidate for number, (_, record) in enumerate(points) for candidate in _candidates(number, record)]
+
+
+def selected_by_threshold(trained: Trained) -> Iterator[Selected]:
+    """Yield the models of each system that the relaxation thresholds select, each once."""
+    for system, points in trained.items():
+        candidates = candidates_of(points)
+        thresholds: dict[Candidate, list[float]] = {}
+        for relaxation in RELAXATIONS:
+            thresholds.setdefault(select(candidates, relaxation), []).append(relaxation)
+        for candidate, relaxations in thresholds.items():
+            whole = any(relaxation in _WITH_MDL for relaxation in relaxations)
+            yield Selected(system, tuple(relaxations), _final(points[candidate.point][0], candidate, mdl=whole))
+
+
+def selected_by_epsilon(trained: Trained, attacked: Collection[ExperimentConfig]) -> Iterator[Selected]:
+    """Yield the model of each ε of each system with noise, selected at the threshold of table 3 (figure 4).
+
+    Args:
+        trained: all systems.
+        attacked: final trainings that are made anyhow, which serve here if they are of the same model.
+    """
+    for system in NOISY:
+        epsilons = {config.privacy.epsilon for config, _ in trained[system]}
+        for epsilon in sorted(epsilon for epsilon in epsilons if epsilon is not None):
+            points = [point for point in trained[system] if point[0].privacy.epsilon == epsilon]
+            best = select(candidates_of(points), RELAXATION)
+            whole, light = (_final(points[best.point][0], best, mdl=mdl) for mdl in (True, False))
+            yield Selected(system, (), whole if whole in attacked else light)
+
+
+def _final(config: ExperimentConfig, candidate: Candidate, *, mdl: bool) -> ExperimentConfig:
+    values = {"attacks.leakage": True, "attacks.mdl": mdl, "training.stop_after": candidate.epoch}
+    return config.with_values(values)
+
+
+def _candidates(number: int, record: Record) -> list[Candidate]:
+    if record["config"]["method"] in ("inlp", "random"):
+        metrics = record["metrics"]["validation"]
+        last = record["config"]["training"]["epochs"]
+        return [Candidate(number, last, metrics["accuracy"], abs(metrics["groups"]["sex"]["tpr_gap"]))]
+    return [Candidate(number, row["epoch"], row["accuracy"], abs(row["tpr_gap"])) for row in record["epochs"]]

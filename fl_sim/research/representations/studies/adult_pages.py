@@ -1,0 +1,205 @@
+"""FEDERATE's table 3 on Adult in Markdown and as pictures: every figure, the thresholds, and both trade-offs.
+
+>>> threshold_name(0.01), threshold_name(0.0)
+('relaxation threshold 1.0', 'best validation accuracy')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fl_sim.formats import format_epsilon
+from fl_sim.research.representations.studies.adult_grid import RELAXATION
+from fl_sim.research.representations.studies.adult_study import METRICS, SHOWN
+from fl_sim.research.representations.studies.agreement import Published, spread, table_cell
+from fl_sim.research.representations.studies.study_pictures import Curve, Panel, Picture, curves_of, draw_panels
+from fl_sim.research.study_files import markdown_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fl_sim.reporting.plots import Look
+
+Row = Mapping[str, Any]
+
+_ON_EVERY_MODEL = METRICS[:3]  # MDL is measured on the models of table 3 alone
+_LABELS = {"accuracy": "Accuracy", "tpr_gap": "TPR-gap", "leakage": "Leakage", "mdl": "MDL"}
+_APART = 0.16  # between ours and the published figure, in rows
+_BARS: dict[str, Any] = {"linestyle": "none", "capsize": 2, "linewidth": 1}
+
+
+def as_markdown(table: Row) -> str:
+    """Return the tables in Markdown: measured ± deviation [± half width] (published ± deviation), ✓ if reproduced."""
+    seeds = len(table["seeds"])
+    selections = {selection["relaxation"]: selection["rows"] for selection in table["selections"]}
+    lines: list[str] = []
+    for relaxation in (RELAXATION, 0.0):
+        rows = ([of, *(_cell(row[m], seeds) for m in SHOWN)] for of, row in selections[relaxation].items())
+        lines += [f"Selected by {threshold_name(relaxation)}:", "", *markdown_table(["system", *SHOWN], rows), ""]
+        counts = table["reproduced"][str(relaxation)]
+        lines += [f"Reproduced: {counts['reproduced']} of {counts['published']} published figures.", ""]
+    lines += [*_epsilon_lines(table["chosen"]), ""]
+    lines += ["All relaxation thresholds (the paper's tables 4 to 6, here on Adult; nothing is published for it):", ""]
+    swept = (
+        [system, f"{100 * rt:.1f}", *(spread(rows[system][m]["measured"], seeds, 2) for m in _ON_EVERY_MODEL)]
+        for system in selections[RELAXATION]
+        for rt, rows in selections.items()
+    )
+    lines += [*markdown_table(["system", "RT", *_ON_EVERY_MODEL], swept), ""]
+    lines.append(
+        "Accuracy and leakage on the test split against ε (figure 4), models selected at relaxation threshold 1.0:"
+    )
+    metrics = ("accuracy", "leakage", "tpr_gap")
+    by_epsilon = (
+        [
+            row["system"],
+            *(format_epsilon(row[name]) for name in ("epsilon_proven", "epsilon_claimed")),
+            *(spread(row[metric], row["seeds"], 2) for metric in metrics),
+        ]
+        for row in table["by_epsilon"]
+    )
+    lines += ["", *markdown_table(["system", "ε proven", "ε claimed", *metrics], by_epsilon), ""]
+    lines += ["The smallest validation TPR-gap of any model within half a point of an accuracy (figure 3):", ""]
+    return "\n".join([*lines, *_fairness_table(table["fairness_by_accuracy"])]) + "\n"
+
+
+def threshold_name(relaxation: float) -> str:
+    """Return a rule of selection in words."""
+    return f"relaxation threshold {100 * relaxation:.1f}" if relaxation else "best validation accuracy"
+
+
+def _cell(figure: Row, seeds: int) -> str:
+    published = None if figure["published"] is None else "{:.2f} ± {:.2f}".format(*figure["published"])
+    return table_cell(figure["measured"], seeds, 2, published, figure["agrees"])
+
+
+def _epsilon_lines(chosen: Sequence[Row]) -> Iterator[str]:
+    """Yield a line of proven and claimed ε for each system with a privacy layer."""
+    for system in dict.fromkeys(row["system"] for row in chosen):
+        rows = [row["privacy"] for row in chosen if row["system"] == system and row["relaxation"] == RELAXATION]
+        if rows[0].get("layer", "none") != "none":
+            pairs = sorted({(privacy["epsilon_any_text"], privacy["epsilon_claimed"]) for privacy in rows})
+            text = "; ".join(f"{format_epsilon(p)} proven ({format_epsilon(c)} claimed)" for p, c in pairs)
+            yield f"* ε of {system} at relaxation threshold {100 * RELAXATION:.1f}: {text}"
+
+
+def _fairness_table(rows: Sequence[Row]) -> list[str]:
+    """Return a row per accuracy and a column per system; in brackets the number of seeds with such a model."""
+    systems = list(dict.fromkeys(row["system"] for row in rows))
+    gaps = {(row["accuracy"], row["system"]): f"{row['tpr_gap']['mean']:.2f} ({row['seeds']})" for row in rows}
+    centres = sorted({accuracy for accuracy, _ in gaps})
+    cells = ([str(centre), *(gaps.get((centre, system), "–") for system in systems)] for centre in centres)
+    return markdown_table(["validation accuracy", *systems], cells)
+
+
+def draw(table: Row) -> list[Picture]:
+    """Return the pictures of a table of `adult_study.reproduce`."""
+    return [
+        Picture("figures", "Every figure of table 3 with its 95 % interval, ours and published", _figures(table)),
+        Picture("tradeoff", "TPR-gap and leakage against accuracy, ours and published", _tradeoff(table["rows"])),
+        Picture("thresholds", "Accuracy, TPR-gap and leakage against the relaxation threshold", _sweep(table)),
+        Picture("epsilon", "Accuracy, leakage and TPR-gap against proven ε", _by_epsilon(table["by_epsilon"])),
+        Picture("fairness", "The fairest model of each accuracy", _fairness(table["fairness_by_accuracy"])),
+    ]
+
+
+def _figures(table: Row) -> Figure:
+    """Draw a panel per metric and a row per system: ours by both rules of selection, and published."""
+    from matplotlib.figure import Figure
+
+    from fl_sim.reporting.plots import looks
+
+    rows = {selection["relaxation"]: _with_a_model(selection["rows"]) for selection in table["selections"]}
+    series = {
+        "ours, relaxation threshold 1.0": (rows[table["relaxation"]], False),
+        "ours, best accuracy": (rows[0.0], False),
+        "published": (rows[0.0], True),
+    }
+    figure = Figure(figsize=(12.5, 4.2), layout="constrained")
+    for axes, metric in zip(figure.subplots(1, len(METRICS), sharey=True), METRICS, strict=True):
+        for look, (label, (of, published)) in zip(looks(len(series)), series.items(), strict=True):
+            bars = [(at, _bar(row.get(metric), published)) for at, row in enumerate(of.values())]
+            y = [at + (look.number - 1) * _APART for at, bar in bars if bar]
+            _draw_bars(axes, label, look, published, [bar for _, bar in bars if bar], y)
+        axes.grid(axis="x", alpha=0.3)
+        axes.set_xlabel("MDL, kbit (the code's sum)" if metric == "mdl" else f"{_LABELS[metric]}, percent")
+    figure.axes[0].set_yticks(range(len(rows[0.0])), list(rows[0.0]))
+    figure.axes[0].invert_yaxis()
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
+    return figure
+
+
+def _draw_bars(
+    axes: Axes,
+    label: str,
+    look: Look,
+    published: bool,
+    x: Sequence[tuple[float, float]],
+    y: Sequence[float],
+    **bars: float,
+) -> None:
+    """Draw means with their half widths; hollow marks are ours, full ones published."""
+    means, widths = zip(*x, strict=True)
+    style: dict[str, Any] = {"color": look.colour, "marker": look.marker, "markersize": 5, **_BARS, **bars}
+    axes.errorbar(means, y, xerr=widths, label=label, fillstyle="full" if published else "none", **style)
+
+
+def _bar(figure: Row | None, published: bool) -> tuple[float, float] | None:
+    """Return the mean and half width of a figure, ours or published; None if there is none."""
+    if figure is None or (published and figure["published"] is None):
+        return None
+    if published:
+        of = Published(*figure["published"])
+        return of.mean, of.half_width(figure["measured"]["sampling_error"])
+    return figure["measured"]["mean"], figure["measured"]["half_width"]
+
+
+def _tradeoff(rows: Row) -> Figure:
+    """Draw TPR-gap and leakage against accuracy."""
+    from matplotlib.figure import Figure
+
+    from fl_sim.reporting.plots import looks
+
+    shown = _with_a_model(rows)
+    figure = Figure(figsize=(10.5, 4.2), layout="constrained")
+    for axes, metric in zip(figure.subplots(1, 2), ("tpr_gap", "leakage"), strict=True):
+        for look, (system, row) in zip(looks(len(shown)), shown.items(), strict=True):
+            for published in (False, True):
+                x, y = (_bar(row[name], published) for name in ("accuracy", metric))
+                if x is not None and y is not None:
+                    label = f"{system}, published" if published else system
+                    _draw_bars(axes, label, look, published, [x], [y[0]], yerr=y[1])
+        axes.set_xlabel("accuracy, percent")
+        axes.set_ylabel(f"{_LABELS[metric]}, percent")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    return figure
+
+
+def _sweep(table: Row) -> Figure:
+    thresholds = tuple(100 * selection["relaxation"] for selection in table["selections"])
+    panels = []
+    for metric in _ON_EVERY_MODEL:
+        measured = {
+            system: tuple(selection["rows"][system][metric]["measured"] for selection in table["selections"])
+            for system in _with_a_model(table["rows"])
+        }
+        curves = tuple(Curve(system, thresholds, values) for system, values in measured.items())
+        panels.append(Panel(_LABELS[metric], curves))
+    return draw_panels(panels, "relaxation threshold, points of accuracy", "percent", log=False)
+
+
+def _by_epsilon(rows: Sequence[Row]) -> Figure:
+    panels = [Panel(_LABELS[metric], curves_of(rows, "system", "epsilon_proven", metric)) for metric in _ON_EVERY_MODEL]
+    return draw_panels(panels, "ε, proven", "percent")
+
+
+def _fairness(rows: Sequence[Row]) -> Figure:
+    title = "The smallest validation TPR-gap within half a point of an accuracy"
+    panel = Panel(title, curves_of(rows, "system", "accuracy", "tpr_gap"))
+    return draw_panels([panel], "validation accuracy, percent", "TPR-gap, percent", log=False)
+
+
+def _with_a_model(rows: Row) -> dict[str, Any]:
+    return {system: row for system, row in rows.items() if system != "random"}

@@ -1,1 +1,0 @@
-"""DPNR's tables and figures on its AG set."""

@@ -1,0 +1,198 @@
+"""The experiments of a study: run at once or one by one, kept in a folder, and found there by the next command.
+
+A record is a function of its task alone and each worker computes on one thread, so the number of jobs changes the time
+only (and the seconds in the records).
+
+>>> from tempfile import TemporaryDirectory
+>>> from fl_sim.research.representations.config import load_mapping
+>>> from fl_sim.research.representations.corpora.adult_reader import write_toy_adult
+>>> off = {"leakage": False, "mdl": False}
+>>> with TemporaryDirectory() as folder:
+...     source = write_toy_adult(Path(folder), rows=50)
+...     data = {"source": str(source)}
+...     configs = [load_mapping({"method": "random", "seed": seed, "data": data, "attacks": off}) for seed in (0, 1)]
+...     records = collect_records(configs, Options(source), print)  # doctest: +ELLIPSIS
+  random seed 0: ... s, 1 to go
+  random seed 1: ... s, 0 to go
+>>> [record["seed"] for record in records]
+[0, 1]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fl_sim.config import ConfigError
+from fl_sim.files import remove_temporaries
+from fl_sim.research.representations.config import ExperimentConfig
+from fl_sim.research.representations.representation_experiment import RECORD_FORMAT, run
+from fl_sim.research.study_files import read_json, write_json
+
+Record = dict[str, Any]
+Work = Callable[[str], Record]
+Log = Callable[[str], None]
+RowKey = TypeVar("RowKey")
+Figures = TypeVar("Figures")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a reproduction.
+
+    Attributes:
+        source: the folder of the corpus.
+        seeds: at least one.
+        full: the paper's grid instead of the thin one.
+        layer: of Adult: ``l1``, the paper's normalisation, or ``l2``, that of the published code.
+        jobs: experiments at once; above 1, each in a worker of Ray.
+        work: a folder for finished experiments, so that a stopped command resumes; None stores nothing.
+    """
+
+    source: Path
+    seeds: tuple[int, ...] = tuple(range(10))
+    full: bool = False
+    layer: str = "l1"
+    jobs: int = 1
+    work: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            raise ConfigError("seeds are missing; allowed: at least one")
+
+
+def heading(name: str, paper: str, options: Options) -> Record:
+    """Return the first entries of a table's record: format, name, paper, grid and seeds."""
+    grid = "full" if options.full else "thin"
+    return {"format": RECORD_FORMAT, "name": name, "paper": paper, "grid": grid, "seeds": list(options.seeds)}
+
+
+def collect_figures(
+    configs: Callable[[int], Iterable[ExperimentConfig]],
+    figures: Callable[[Record], Iterable[tuple[RowKey, Figures]]],
+    options: Options,
+    log: Log,
+) -> dict[RowKey, list[Figures]]:
+    """Return the figures of every row of a table, one value per seed.
+
+    Args:
+        configs: the experiments of a seed.
+        figures: the rows of a record, each with its figures.
+        options: of the reproduction.
+        log: called with a line of progress.
+    """
+    rows: dict[RowKey, list[Figures]] = {}
+    for seed in options.seeds:
+        for record in collect_records(list(configs(seed)), options, log):
+            for key, values in figures(record):
+                rows.setdefault(key, []).append(values)
+    return rows
+
+
+def collect_records(configs: Sequence[ExperimentConfig], options: Options, log: Log) -> list[Record]:
+    """Return the records of all experiments, in order; run those that the work folder lacks, equal ones once."""
+    names = [experiment_file(config) for config in configs]
+    tasks = {name: config.model_dump_json() for name, config in zip(names, configs, strict=True)}
+
+    def words(record: Record) -> str:
+        return f"{record['config']['method']} seed {record['seed']}: {record['seconds']:.1f} s,"
+
+    records = collect(_run_json, tasks, options, words, log)
+    return [records[name] for name in names]
+
+
+def collect(
+    work: Work, tasks: Mapping[str, str], options: Options, words: Callable[[Record], str], log: Log
+) -> dict[str, Record]:
+    """Return what ``work`` makes of every task, by name; run the tasks that the work folder lacks, and keep them there.
+
+    Args:
+        work: a function of a module, which depends on its task alone.
+        tasks: file name to task, as JSON, because workers are other processes.
+        options: of the reproduction.
+        words: the beginning of a record's line of progress.
+        log: called with that line.
+    """
+    records: dict[str, Record] = {}
+    if options.work is not None:
+        options.work.mkdir(parents=True, exist_ok=True)
+        remove_temporaries(options.work)
+        records = {name: record for name in tasks if (record := _stored(options.work / name)) is not None}
+    missing = [name for name in tasks if name not in records]
+    asked = [tasks[name] for name in missing]
+    made = _run_on_ray(work, asked, options.jobs) if options.jobs > 1 and asked else enumerate(map(work, asked))
+    for left, (number, record) in zip(range(len(missing) - 1, -1, -1), made, strict=True):
+        records[missing[number]] = record
+        if options.work is not None:
+            write_json(record, options.work / missing[number], indent=None)
+        log(f"  {words(record)} {left} to go")
+    return records
+
+
+def experiment_file(config: ExperimentConfig) -> str:
+    """Return the name of an experiment's file, made of what it was asked for beyond the defaults.
+
+    So a new key leaves stored records valid; a default that changes must raise RECORD_FORMAT. Where features are
+    stored changes no record.
+    """
+    return task_file(config.model_dump_json(exclude_defaults=True, exclude={"feature_cache"}))
+
+
+def task_file(task: str) -> str:
+    """Return the name of the file of a task's record."""
+    return f"{hashlib.sha256(task.encode()).hexdigest()[:32]}.json"
+
+
+def _stored(file: Path) -> Record | None:
+    """Return a stored record; None if there is none of the current format."""
+    if not file.exists():
+        return None
+    try:
+        record = read_json(file)
+    except ValueError as error:
+        raise ConfigError(f"{file}: is corrupt (no JSON); remove it") from error
+    return dict(record) if record.get("format") == RECORD_FORMAT else None
+
+
+def _run_json(config: str) -> Record:
+    return run(ExperimentConfig.model_validate_json(config))
+
+
+def _run_on_ray(work: Work, tasks: Sequence[str], jobs: int) -> Iterator[tuple[int, Record]]:
+    """Yield the number and the result of each task as it ends."""
+    import ray
+    from ray.exceptions import RayTaskError
+
+    started = not ray.is_initialized()
+    if started:
+        _start_ray(jobs)
+    try:
+        remote = ray.remote(num_cpus=1, max_retries=0)(work)
+        pending = {remote.remote(task): number for number, task in enumerate(tasks)}
+        while pending:
+            ready, _ = ray.wait(list(pending), num_returns=1)
+            yield pending.pop(ready[0]), ray.get(ready[0])
+    except RayTaskError as error:
+        raise error.cause from error  # the task's own error, which is a line and no traceback
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _start_ray(jobs: int) -> None:
+    import ray
+
+    from fl_sim.engines.placement import EngineError
+    from fl_sim.engines.ray_engine import PLAIN_WORKERS
+
+    for name, value in PLAIN_WORKERS.items():
+        os.environ.setdefault(name, value)
+    try:
+        ray.init(num_cpus=jobs, include_dashboard=False, log_to_driver=False, logging_level=logging.CRITICAL)
+    except Exception as error:  # Ray passes on errors of its own processes, often as a plain Exception
+        raise EngineError(f"Ray cannot be started: {str(error).partition(chr(10))[0]}; --jobs 1 needs none") from error

@@ -1,0 +1,243 @@
+"""The study's attack on word vectors: on files of one's own, and its three situations (section 1.2) again.
+
+The study's corpora (Anki's sentences, Quora's questions, tweets) are replaced: both parties draw half of the same AG
+News texts; they have disjoint halves of it; the attacker has SST-2 instead. Its figures are of one run each.
+
+>>> {name: figure for name, (_, figure) in SITUATIONS.items()}
+{'samples': '33 (English), 41 (French)', 'halves': '18', 'another corpus': '0.7'}
+>>> numbers("--seeds", "0,1", int)
+(0, 1)
+>>> numbers("--seeds", "0,x", int)
+Traceback (most recent call last):
+fl_sim.config.ConfigError: --seeds is '0,x'; allowed: numbers of at least 0, separated by commas
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from fl_sim.cli.corpus_flags import cleaning_of
+from fl_sim.config import ConfigError
+from fl_sim.data_prep.readers.cleaning import MEANING, Cleaning, Note, Reading
+from fl_sim.data_prep.readers.tables import require_columns
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.formats import format_epsilon
+from fl_sim.research.representations.corpora.labelled import TRAIN
+from fl_sim.research.representations.corpora.labelled_text import TEXT_READERS
+from fl_sim.research.representations.corpora.own_table import read_rows, with_clean_text
+from fl_sim.research.representations.evaluation.word_attack import (
+    PARTS,
+    Setting,
+    Texts,
+    WordAttack,
+    attack_words,
+    part_texts,
+)
+from fl_sim.research.representations.local_privacy import LayerName
+from fl_sim.research.representations.representation_experiment import RECORD_FORMAT, describe_environment
+from fl_sim.research.representations.server.group_metrics import share_error
+from fl_sim.research.representations.studies.agreement import estimate, spread
+from fl_sim.research.representations.studies.study_pictures import Panel, Picture, curves_of, draw_panels
+from fl_sim.research.representations.studies.study_runs import Log, Options, Record, collect, heading, task_file
+from fl_sim.research.study_files import markdown_table
+
+Number = TypeVar("Number", int, float)
+_LAYERS = ("none", "dpnr", "l1", "l2")
+SHARES = ("known", "first", "nearest")
+TEXTS = 20_000
+ATTACKS = (
+    WordAttack(layer="dpnr", epsilons=(1.0, 10.0, 100.0)),
+    WordAttack(layer="l1", epsilons=(10.0, 100.0, 1000.0, 10_000.0)),
+)
+SITUATIONS = {
+    "samples": ("two draws of half of AG News", "33 (English), 41 (French)"),
+    "halves": ("disjoint halves of AG News", "18"),
+    "another corpus": ("the user has half of AG News, the attacker SST-2", "0.7"),
+}
+"""What the parties have, and the study's share of words among the 5 nearest, in percent."""
+
+
+def reproduce(options: Options, log: Log = lambda line: None) -> Record:
+    """Return the three situations as a JSON-ready mapping; layers are measured in the first, the strongest attack."""
+    tasks = [
+        json.dumps(
+            {"situation": name, "attack": asdict(attack), "seed": seed, "source": str(options.source), "texts": TEXTS}
+        )
+        for name in SITUATIONS
+        for attack in (ATTACKS if name == "samples" else (WordAttack(),))
+        for seed in options.seeds
+    ]
+    rows: dict[str, list[Record]] = {name: [] for name in SITUATIONS}
+    records = collect(
+        _attack, {f"words-{task_file(task)}": task for task in tasks}, options,
+        lambda record: f"{record['situation']}, seed {record['seed']}:", log,
+    )  # fmt: skip
+    for record in records.values():
+        rows[record["situation"]] += record["rows"]
+    # Both attacks measure vectors without a layer.
+    different = {name: {_condition(row): row for row in of_one}.values() for name, of_one in rows.items()}
+    situations = {name: over_seeds(list(of_one)) for name, of_one in different.items()}
+    title = "Study of DPNR (Zouhri and Abecidan 2021), section 1.2"
+    return {**heading("words", title, replace(options, full=True)), "texts": TEXTS, "situations": situations}
+
+
+def _condition(row: Record) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("seed", *Setting._fields))
+
+
+def _attack(task: str) -> Record:
+    """Return the rows of one seed of an attack in a situation."""
+    asked = json.loads(task)
+    name, seed = asked["situation"], asked["seed"]
+    values: Record = {key: tuple(value) if isinstance(value, list) else value for key, value in asked["attack"].items()}
+    attack = WordAttack(**values)
+    rows = attack_words(*_texts_of(name, Path(asked["source"]), asked["texts"], seed), attack, seed)
+    return {"format": RECORD_FORMAT, "situation": name, "seed": seed, "rows": rows}
+
+
+def as_markdown(table: Record) -> str:
+    """Return the situations in Markdown, proven ε first, the study's figure above each table."""
+    lines = ["Shares of the user's words that the attacker recovers, in percent. ε is of one word's vector."]
+    for name, rows in table["situations"].items():
+        parties, published = SITUATIONS[name]
+        lines += ["", f"{name}: {parties}. The study, on other corpora, among the 5 nearest: {published}.", ""]
+        lines += _share_table(rows, len(table["seeds"]))
+    return "\n".join(lines) + "\n"
+
+
+def draw(table: Record) -> list[Picture]:
+    """Return a picture of the share among the 5 nearest against proven ε, one curve per layer."""
+    rows = [
+        {**row, "label": f"no layer, initial vectors: {row['initial']}" if row["layer"] == "none" else row["layer"]}
+        for row in table["situations"]["samples"]
+    ]
+    panel = Panel("Two draws of half of AG News", curves_of(rows, "label", "epsilon_proven", "nearest"))
+    figure = draw_panels([panel], "ε of one word's vector, proven", "words among the 5 nearest, percent")
+    words = "Share of words recovered against proven ε, with 95 % intervals; lines: without a layer"
+    return [Picture("recovered", words, figure)]
+
+
+def _texts_of(name: str, source: Path, size: int, seed: int) -> tuple[Texts, Texts]:
+    news = TEXT_READERS["ag-news"](source / "ag_news", seed, size).splits[TRAIN].texts
+    user, attacker = part_texts(news, "samples" if name == "samples" else "halves", seed)
+    if name == "another corpus":
+        attacker = list(TEXT_READERS["sst2"](source / "sst2", seed, None).splits[TRAIN].texts)
+    return user, attacker
+
+
+def over_seeds(rows: Sequence[Record]) -> list[Record]:
+    """Return a row for each condition: the shares in percent over the seeds, with their intervals."""
+    conditions: dict[Setting, list[Record]] = {}
+    for row in rows:
+        conditions.setdefault(Setting(*(row[name] for name in Setting._fields)), []).append(row)
+    return [_over_seeds(setting, of_setting) for setting, of_setting in conditions.items()]
+
+
+def _over_seeds(setting: Setting, rows: Sequence[Record]) -> Record:
+    summary = {**setting._asdict(), **{name: rows[0][name] for name in ("epsilon_proven", "epsilon_claimed")}}
+    for share in SHARES:
+        errors = [100 * share_error(row[share], row["words"]) for row in rows]
+        summary[share] = estimate([100 * row[share] for row in rows], errors)
+    return summary | {"words": [row["words"] for row in rows]}
+
+
+def _share_table(rows: Sequence[Record], seeds: int) -> list[str]:
+    """Return a row of Markdown for each condition, proven ε of a word's vector first."""
+    names = ["ε proven", "ε claimed", "layer", "width", "initial vectors", "known", "first", "among 5 nearest"]
+    cells = (
+        [
+            *(format_epsilon(row[name]) for name in ("epsilon_proven", "epsilon_claimed")),
+            *(str(row[name]) for name in ("layer", "width", "initial")),
+            *(spread(row[share], seeds, 2) for share in SHARES),
+        ]
+        for row in rows
+    )
+    return markdown_table(names, cells)
+
+
+def attack_files(args: argparse.Namespace) -> Record:
+    """Return the record of the attack that the flags describe.
+
+    Raises:
+        ConfigError, CorpusError: a flag or a file does not fit; the message names it.
+    """
+    if args.parts not in PARTS:
+        raise ConfigError(f"--parts is {args.parts!r}; allowed: {', '.join(PARTS)}")
+    if args.layer not in _LAYERS:
+        raise ConfigError(f"--layer is {args.layer!r}; allowed: {', '.join(_LAYERS)}")
+    epsilons = () if args.epsilons is None else numbers("--epsilons", args.epsilons, float)
+    widths, seeds = numbers("--widths", args.widths, int), numbers("--seeds", args.seeds, int)
+    attack = WordAttack(widths, cast(LayerName, args.layer), epsilons, args.least, args.epochs)
+    cleaning = cleaning_of(args)
+    attacker: Record = {"parts": args.parts}
+    own, own_counts = _texts(args.user, args.text, cleaning)
+    others = None
+    if args.attacker is not None:
+        others, other_counts = _texts(args.attacker, args.text, cleaning)
+        attacker = {"file": args.attacker.name, "texts": len(others), "counts": other_counts}
+
+    def texts(seed: int) -> tuple[Texts, Texts]:
+        return part_texts(own, args.parts, seed) if others is None else (own, others)
+
+    started, cpu = time.perf_counter(), time.process_time()
+    rows: list[Record] = []
+    for seed in seeds:
+        rows += attack_words(*texts(seed), attack, seed)
+        print(f"seed {seed}: {rows[-1]['words']:,} words attacked", file=sys.stderr, flush=True)
+    return {
+        "format": RECORD_FORMAT,
+        "user": {"file": args.user.name, "texts": len(own), "counts": own_counts},
+        "attacker": attacker,
+        "seeds": list(seeds),
+        "least": args.least,
+        "epochs": args.epochs,
+        "rows": over_seeds(rows),
+        "values": rows,
+        "seconds": round(time.perf_counter() - started, 2),
+        "cpu_seconds": round(time.process_time() - cpu, 2),
+        "environment": describe_environment(),
+    }
+
+
+def summary(record: Record) -> str:
+    """Return the record's shares as a Markdown table, and its time."""
+    head = "Words recovered, in percent; ε is of one word's vector, a sentence of w words sends w of them."
+    table = _share_table(record["rows"], len(record["seeds"]))
+    bad = [
+        f"{record[party]['file']}: {meaning}: {count:,}"
+        for party in ("user", "attacker")
+        for meaning, count in record[party].get("counts", {}).items()
+    ]
+    time_line = f"Time {record['seconds']:.1f} s, {record['cpu_seconds']:.1f} s of one core"
+    return "\n".join([head, "", *table, "", *bad, time_line])
+
+
+def numbers(flag: str, text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
+    """Return the different numbers of a flag, in order; raise ConfigError for another text."""
+    try:
+        values = tuple(dict.fromkeys(kind(part) for part in text.split(",")))
+    except ValueError:
+        values = ()
+    if not values or any(not (math.isfinite(value) and value >= 0) for value in values):
+        raise ConfigError(f"{flag} is {text!r}; allowed: numbers of at least 0, separated by commas")
+    return values
+
+
+def _texts(path: Path, column: str, cleaning: Cleaning) -> tuple[list[str], dict[str, int]]:
+    """Return the texts of a file as `fl-sim prepare` cleans them, and how many were bad, by what was done."""
+    reading = Reading(cleaning)
+    try:
+        rows, present = read_rows(path, reading)
+        require_columns([column], present, str(path))
+        texts = [str(row[column]) for row in with_clean_text(path, rows, column, reading)]
+    except CorpusError as error:
+        raise CorpusError(str(error).replace("prepare it with", "give")) from error
+    return texts, {MEANING[Note(name)]: count for name, count in reading.notes.items()}

@@ -1,0 +1,61 @@
+"""What both studies share: checked models, JSON files of records, and tables in Markdown.
+
+>>> class Point(StrictModel):
+...     x: float
+>>> Point(x=1).x
+1.0
+>>> markdown_table(["curve", "ε"], [["ours", "2.0"]])
+['| curve | ε |', '|---|---|', '| ours | 2.0 |']
+>>> results_file("table2.json").name
+'table2.json'
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from fl_sim.storage.run_folder import decode, encode, replace_file
+
+RESULTS = Path("results")
+"""The project's folder of records."""
+
+
+class StrictModel(BaseModel):
+    """A frozen pydantic model that refuses unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+def project_roots() -> tuple[Path, Path]:
+    """Return the working directory and the root of the sources, in the order of search."""
+    return Path.cwd(), Path(__file__).parents[2]
+
+
+def results_file(name: str) -> Path | None:
+    """Return a file of results/, of the working directory or else of the sources; None if there is none."""
+    return next((root / RESULTS / name for root in project_roots() if (root / RESULTS / name).is_file()), None)
+
+
+def write_json(value: Any, path: Path, indent: int | None = 1) -> None:
+    """Write a JSON-ready value, infinities included, atomically; make the folder if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, json.dumps(encode(value), ensure_ascii=False, indent=indent).encode() + b"\n")
+
+
+def read_json(path: Path) -> Any:
+    """Return what :func:`write_json` wrote."""
+    return decode(json.loads(path.read_bytes()))
+
+
+def markdown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, with the columns' names in its head."""
+    return [_markdown_row(names), "|" + "---|" * len(names), *map(_markdown_row, rows)]
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

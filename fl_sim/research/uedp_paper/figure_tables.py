@@ -1,0 +1,253 @@
+"""The tables of records in Markdown: training figures, comparisons at equal ε, ε figures, and Table II.
+
+>>> show_difference("error", Estimate(value=0.021, standard_error=0.004, low=0.013, high=0.029))
+'+2.1 ± 0.4 (+1.3 to +2.9)'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from fl_sim.formats import format_delta, format_epsilon
+from fl_sim.research.study_files import markdown_table
+from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_spread, show_utility
+from fl_sim.research.uedp_paper.figure_records import (
+    CurveRecord,
+    EpsilonRecord,
+    Estimate,
+    PanelRecord,
+    PointRecord,
+    TableRecord,
+    TrainingRecord,
+)
+from fl_sim.research.uedp_paper.figures import PublishedNumber
+
+Row = list[str]
+_CLEAR = 2.0
+"""Standard errors from which on a difference is called clear."""
+
+
+def training_panel(record: TrainingRecord, panel: PanelRecord) -> list[str]:
+    """Return the lines of a panel: the corpus, the table, and the paper's own numbers."""
+    corpus = panel.corpus
+    facts = [
+        f"{corpus.users:,} users, {corpus.sentences:,} sentences, {corpus.entities:,} entities "
+        f"(tagger: {corpus.tagger}).",
+        f"Start: {show_utility(record.metric, panel.curves[0].points[0].initial.mean)}.",
+    ]
+    for words, value in panel.references.items():
+        facts.append(f"{words[0].upper()}{words[1:]}: {show_utility(record.metric, value)}.")
+    lines = [f"### {panel.title}", "", " ".join(facts), ""]
+    failed = [f"Failed: {name}: {reason}  " for name, reason in panel.failed.items()]
+    if record.x == "joint":
+        return [*lines, *_joint_tables(record, panel), *failed, "", *_tuning_lines(record)]
+    names = ["", *([record.x_words] if record.x == "value" else []), METRIC_WORDS[record.metric]]
+    names += ["gap closed"] if record.baseline else []
+    names += [f"ε claimed, δ = {format_delta(record.delta)}", "ε user", "ε + entity p95", "robust", "ε + entity max"]
+    rows = [_point_row(record, panel, curve, point) for curve in panel.curves for point in curve.points]
+    printed = [number for number in record.published if number.panel == panel.name]
+    return [*lines, *markdown_table(names, rows), "", *_published_line(record, printed), *failed, ""]
+
+
+def _point_row(record: TrainingRecord, panel: PanelRecord, curve: CurveRecord, point: PointRecord) -> Row:
+    epsilon = point.epsilon
+    cells = [curve.label]
+    if record.x == "value":
+        cells.append("" if point.x is None else f"{point.x:g}")
+    cells.append(show_spread(record.metric, point))
+    if record.baseline:
+        baseline = _baseline(record, panel)
+        best = None if baseline is None else baseline.utility.mean
+        cells.append(_share(None if best is None else _part(point.initial.mean, point.utility.mean, best)))
+    cells.append("none" if epsilon.claimed is None else format_epsilon(epsilon.claimed))
+    ours = (epsilon.user, epsilon.user_entity_p95, epsilon.robust_p95, epsilon.user_entity_max)
+    return cells + ["–" if value is None else format_epsilon(value) for value in ours]
+
+
+def _published_line(record: TrainingRecord, printed: Sequence[PublishedNumber]) -> list[str]:
+    """Return the line of the paper's own numbers."""
+    if not printed and record.figure.startswith("ours"):
+        return []
+    if not printed:
+        return ["The paper prints no number of this picture."]
+    words = []
+    for number in printed:
+        where = "" if number.epsilon is None else f" at ε {number.epsilon:g}"
+        where += "" if number.x is None else f" at {record.x_words} {number.x:g}"
+        words.append(f"{number.curve} {show_utility(record.metric, number.value)}{where}")
+    sections = ", ".join(dict.fromkeys(number.section for number in printed))
+    return [f"Printed in the paper (section {sections}): {'; '.join(words)}."]
+
+
+def _joint_tables(record: TrainingRecord, panel: PanelRecord) -> list[str]:
+    """Return the tables of a comparison at equal ε, one for any user with any entity, one for any user alone."""
+    start, baseline = panel.curves[0].points[0].initial.mean, _baseline(record, panel)
+    shares = ["way to noiseless"]
+    if record.metric == "perplexity":
+        shares += ["in log perplexity", "in accuracy"]
+    utility = METRIC_WORDS[record.metric] + " (95 %)"
+    columns = ["", "ε any user + any entity", "ε user", utility, *shares, f"− {record.reference}"]
+    rows = [["start", "", "", show_utility(record.metric, start), "0%", *([""] * (len(columns) - 5))]]
+    rows += [_joint_row(record, panel, curve, curve.points[0]) for curve in panel.curves if not curve.budget]
+    rows += _budget_rows(record, panel, "joint")
+    lines = ["**At the same ε of any user with any entity.**", "", *markdown_table(columns, rows), ""]
+    of_user = _budget_rows(record, panel, "user")
+    if of_user and baseline is not None:
+        lines += ["**At the same ε of any user.**", "", *markdown_table(columns, of_user), ""]
+    return [*lines, *(sentence + "  " for sentence in _joint_sentences(record, panel))]
+
+
+def _joint_sentences(record: TrainingRecord, panel: PanelRecord) -> list[str]:
+    """Return sentences that say how to read the tables."""
+    against = next((curve.label for curve in panel.curves if curve.name == record.reference), "")
+    lines = [
+        f"Differences: a method's figure minus that of {against} in the same comparison ± its standard error (and 95 % "
+        "interval), by paired bootstrap over held-out users and seeds; above 0 the method is worse, and **bold** means "
+        "more than two standard errors."
+    ]
+    if record.baseline is not None:
+        lines.append(
+            "The way is from the start to noiseless; in accuracy (which for an error is the same) it is the measure of "
+            "POPri (arXiv 2504.16438): the share of the gap between ε = 0 and ε = ∞ that a method closes."
+        )
+    if any(curve.deidentified for curve in panel.curves):
+        lines.append(
+            "De-identified text has no detected entity, so no ε of an entity is proven for it. In brackets: ε for an "
+            "entity that the tagger missed in the text of at most as many users as user-level DP on raw text admits, "
+            "which nothing enforces."
+        )
+    return lines
+
+
+def show_difference(metric: str, difference: Estimate) -> str:
+    """Return a difference with standard error and interval as text, in points of per cent for an error."""
+    scale = 100.0 if metric == "error" else 1.0
+    low, high = scale * difference.low, scale * difference.high
+    return f"{scale * difference.value:+.1f} ± {scale * difference.standard_error:.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def _budget_rows(record: TrainingRecord, panel: PanelRecord, budget: str) -> list[Row]:
+    """Return the rows of the methods with a budget, ε by ε; the reference leads each."""
+    rows = []
+    for x in record.joint:
+        for curve in panel.curves:
+            shown = curve.budget == budget or (curve.name == record.reference and budget == "user")
+            rows += [_joint_row(record, panel, curve, point) for point in curve.points if shown and point.x == x]
+    has_others = any(curve.budget == budget and curve.name != record.reference for curve in panel.curves)
+    return rows if has_others else []
+
+
+def _joint_row(record: TrainingRecord, panel: PanelRecord, curve: CurveRecord, point: PointRecord) -> Row:
+    user = "∞" if math.isinf(point.epsilon.user) else format_epsilon(point.epsilon.user)
+    cells = [curve.label, _joint_words(curve, point), user, _utility_words(record.metric, point)]
+    cells += [_share(share) for share in _shares(record, panel, point)]
+    difference = None if point.comparison is None else point.comparison.difference
+    if difference is None:
+        return [*cells, ""]
+    words = show_difference(record.metric, difference)
+    return [*cells, f"**{words}**" if abs(difference.value) > _CLEAR * difference.standard_error else words]
+
+
+def _joint_words(curve: CurveRecord, point: PointRecord) -> str:
+    epsilon = point.epsilon
+    if curve.deidentified:
+        missed = epsilon.missed_entity
+        return "none" if missed is None or curve.budget == "user" else f"none ({format_epsilon(missed)} if missed)"
+    if epsilon.any_entity is not None:
+        return format_epsilon(epsilon.any_entity)
+    most = epsilon.user_entity_max
+    return "∞" if most is None or math.isinf(most) else f"{format_epsilon(most)} (this corpus's)"
+
+
+def _utility_words(metric: str, point: PointRecord) -> str:
+    if point.comparison is None:
+        return show_utility(metric, point.utility.mean)
+    utility = point.comparison.utility
+    ends = f"{show_utility(metric, utility.low)} to {show_utility(metric, utility.high)}"
+    return f"{show_utility(metric, utility.value)} ({ends})"
+
+
+def _shares(record: TrainingRecord, panel: PanelRecord, point: PointRecord) -> Iterable[float | None]:
+    """Return the shares of the way from the start to the baseline: in the metric, its logarithm and the accuracy."""
+    baseline = _baseline(record, panel)
+    if baseline is None:
+        return [None] * (3 if record.metric == "perplexity" else 1)
+    start, end, best = point.initial.mean, point.utility.mean, baseline.utility.mean
+    shares = [_part(start, end, best)]
+    if record.metric == "perplexity":
+        shares.append(_part(math.log(start), math.log(end), math.log(best)))
+        here, there = point.comparison, baseline.comparison
+        shares.append(
+            None if here is None or there is None else _part(here.initial_accuracy, here.accuracy, there.accuracy)
+        )
+    return shares
+
+
+def _part(start: float, end: float, best: float) -> float | None:
+    return None if start == best else (start - end) / (start - best)
+
+
+def _baseline(record: TrainingRecord, panel: PanelRecord) -> PointRecord | None:
+    return next((curve.points[-1] for curve in panel.curves if curve.name == record.baseline), None)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+def _tuning_lines(record: TrainingRecord) -> list[str]:
+    """Return how the settings were chosen, with the best and the worst trial of every method."""
+    tuning = record.config.get("tuning")
+    if not tuning:
+        return []
+    methods: dict[str, list[tuple[float, str]]] = {}
+    for label, value in tuning["trials"].items():
+        method, _, settings = label.partition(": ")
+        methods.setdefault(method, []).append((float(value), settings))
+    rows = []
+    for method, trials in methods.items():
+        best, settings = min(trials)
+        figures = (show_utility(record.metric, value) for value in (best, max(trials)[0]))
+        rows.append([method, str(len(trials)), *figures, settings])
+    lines = [f"Settings: {tuning['words']} Again: `{tuning['command']}`.", ""]
+    names = ["on public text", "trials", f"best {METRIC_WORDS[record.metric]}", "worst", "best settings"]
+    return [*lines, *markdown_table(names, rows), ""] if rows else lines
+
+
+def epsilon_table(record: EpsilonRecord) -> list[str]:
+    """Return a row per corpus, curve and number of rounds: those that the paper prints, and the last."""
+    names = [
+        "corpus", "", "steps", "ε printed", "ε by the paper's accountant", "proven: user",
+        f"+ entity in ≤ {record.entity_users} users", "+ entity that all mention",
+    ]  # fmt: skip
+    rows = []
+    for panel in record.panels:
+        for curve in panel.curves:
+            for number in sorted({*map(int, curve.printed), curve.rounds[-1]}):
+                at = curve.rounds.index(number)
+                printed = curve.printed.get(str(number))
+                proven = (format_epsilon(values[at]) for values in (curve.proven_user, curve.proven_user_entity))
+                everywhere = format_epsilon(curve.proven_everywhere) if number == curve.rounds[-1] else ""
+                shown = "–" if printed is None else f"{printed:g}"
+                claimed = f"{curve.as_published[at]:.3f}"
+                rows.append([panel.title, curve.label, f"{number:,}", shown, claimed, *proven, everywhere])
+    return markdown_table(names, rows)
+
+
+def table_two(record: TableRecord) -> list[str]:
+    """Return a table per corpus, the published row above ours, and the reason of the difference."""
+    lines: list[str] = []
+    for corpus in record.corpora:
+        names = [corpus.title, "different words", "sentences", "users", *(f"sensitive: {c}" for c in corpus.columns)]
+        rows = [["published", *["–"] * (3 + len(corpus.columns))]]
+        if corpus.published:
+            row = corpus.published
+            counts = [row[name] for name in ("vocabulary", "sentences", "users")]
+            counts += [row["sensitive"][column] for column in corpus.columns]
+            rows = [["published", *(f"{count:,}" for count in counts)]]
+        ours = corpus.ours
+        counts = [ours.vocabulary, ours.sentences, ours.users, *(ours.sensitive[c] for c in corpus.columns)]
+        rows.append([f"ours ({corpus.tagger})", *(f"{count:,}" for count in counts)])
+        lines += [*markdown_table(names, rows), "", corpus.difference, ""]
+    return lines
