@@ -86,12 +86,14 @@ def over_seeds(seeds: Iterable[Measured | None]) -> Interval | None:
 
 def shown(seeds: Iterable[Measured | None], words: str) -> str:
     """Return :func:`over_seeds` as text, each number in the format ``words``; a dash for none."""
-    interval = over_seeds(seeds)
+    known = list(seeds)
+    interval = over_seeds(known)
     if interval is None:
         return "–"
     mean, low, high = interval
-    ends = "" if low == high == mean else f" ({words.format(low)}–{words.format(high)})"
-    return words.format(mean) + ends
+    if not any(one is not None and one["low"] is not None for one in known):
+        return words.format(mean)
+    return f"{words.format(mean)} ({words.format(low)}–{words.format(high)})"
 
 
 def membership_table(record: LeakageRecord, panel: AttackedPanelRecord) -> Rows:
