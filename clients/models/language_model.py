@@ -26,6 +26,7 @@ True
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -37,6 +38,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from fl_sim.clients.batches import NO_CLASS, NO_TARGET, Batch, Example, batch_tokens, validate
 from fl_sim.clients.device import in_fixed_order, make_repeatable, tf32
@@ -45,7 +47,6 @@ from fl_sim.clients.models import parameters, tuning
 from fl_sim.clients.models.architectures.architecture import UNBOUNDED, Architecture, check_dropout
 from fl_sim.clients.models.architectures.declared_size import check_declared
 from fl_sim.clients.models.architectures.model_source import ModelSource, source_of
-from fl_sim.clients.models.checkpointing import checkpointed
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.parameters import TrainableParameters
 from fl_sim.clients.models.tokenizers import Vocabulary, boundary_ids
@@ -503,3 +504,31 @@ def _device(name: str) -> torch.device:
         if index >= count:
             raise ModelError(f"device is {name!r}, but torch sees {count} CUDA devices here; allowed: 'cpu'")
     return torch.device(name)
+
+
+@contextmanager
+def checkpointed(blocks: Sequence[nn.Module]) -> Iterator[None]:
+    """Let blocks that are called within the context keep nothing but their inputs, if gradients are computed.
+
+    The backward pass computes a block to its end again, so that hooks on all its modules run, which record their inputs
+    then.
+
+    >>> block = nn.Linear(2, 2)
+    >>> with checkpointed([block]):
+    ...     output = block(torch.ones(1, 2))
+    >>> output.sum().backward()
+    >>> block.bias.grad
+    tensor([1., 1.])
+    """
+    if not torch.is_grad_enabled():
+        yield
+        return
+    for block in blocks:
+        run = functools.partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+        vars(block)["forward"] = run
+    try:
+        with set_checkpoint_early_stop(False):
+            yield
+    finally:
+        for block in blocks:
+            del vars(block)["forward"]
