@@ -383,7 +383,7 @@ def corpora(folder: Path) -> Check:
         if not (manifest_adapted or harmless or opened.fingerprint == before.fingerprint):
             raise WrongError(f"{file.name} was damaged by {damage}, which was not noticed")
         _check_epsilons(RunConfig(), planned, thorough=False)
-        outcome, _ = call("stats", str(copy))
+        outcome, _ = call("corpus", "stats", str(copy))
         _read_all(opened)
         return outcome
 
@@ -430,7 +430,7 @@ def ledger_files(folder: Path) -> Check:
     ledger = Ledger.create(sound)
     for number in range(1, 5):
         ledger.record_release(ReleaseRecord.of(mechanism, 0), number)
-    words = ("account", "--json", "--delta", "1e-5", "--user-sentences", "3", "--ledger")
+    words = ("account", "ledger", "--json", "--delta", "1e-5", "--user-sentences", "3")
     _, whole = call(*words, str(sound))
     expected = {**json.loads(whole), "ledger": None}
 

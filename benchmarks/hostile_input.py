@@ -200,7 +200,7 @@ def _with_fifo(words: str) -> Callable[[Path, int], list[str]]:
     return prepare
 
 
-_ACCOUNT = "account --strategy uedp --rounds 10 --z 4 --q-s 0.1 --user-sentences 32"
+_ACCOUNT = "account mechanism --rounds 10 --z 4 --q-s 0.1 --user-sentences 32"
 _OBEYED = "\x1b]0;owned\x07\x1b[2J\u202e"
 
 ATTACKS = (

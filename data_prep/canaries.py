@@ -301,7 +301,7 @@ OWNERS: tuple[Owner, ...] = ("user", "entity")
 MOST_CANARIES = 10_000
 
 WARNING = (
-    "Canaries are planted in this corpus (docs/audit.md): with the privacy.population that fl-sim stats prints, N "
+    "Canaries are planted in this corpus (docs/audit.md): with the privacy.population of fl-sim corpus stats, N "
     "does not depend on which of them are included."
 )
 

@@ -29,7 +29,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
 from fl_sim.data_prep.taggers.categories import Category, possible_categories
@@ -69,7 +69,8 @@ class NameIndex:
 Entity = tuple[str, str]
 """An entity of a sentence: its key, and the label of the mention."""
 
-NESTED = ("all", "outermost", "longest")
+Nested = Literal["all", "outermost", "longest"]
+NESTED = get_args(Nested)
 
 _EDGES = " \t\r\n.,;:!?\"'`´‘’“”„«»()[]{}<>*_~…-–—"
 _TYPOGRAPHIC = str.maketrans(
@@ -190,20 +191,20 @@ class Identity:
     """Decides which entities a sentence mentions.
 
     Attributes:
-        steps: which of :data:`STEPS` make a key, in any order.
-        nested: which overlapping mentions count. ``all``; only the ``outermost``, those not inside another; or only the
+        steps: A step of the normalisation that makes a key, of :data:`STEPS`; all by default.
+        nested: Which overlapping mentions count: ``all``; only the ``outermost``, those not inside another; or only the
             ``longest`` of those that overlap. With ``all``, protecting "England" covers "Bank of England" too.
-        family_names: whether a person's name of several words also mentions its last word, so that protecting "Johnson"
+        family_names: A person's name of several words also mentions its last word, so that protecting "Johnson"
             covers every "David Johnson".
-        link_within_document: whether a person's name that begins or ends a longer one of the same document also stands
-            for the longer one (:meth:`resolve`).
+        link_within_document: A person's name that begins or ends a longer one of the same document also stands for the
+            longer one; this changes what ε protects (docs/corpora.md).
 
     Raises:
         CorpusError: a step or a treatment of nested mentions does not exist.
     """
 
     steps: tuple[str, ...] = tuple(STEPS)
-    nested: str = "all"
+    nested: Nested = "all"
     family_names: bool = False
     link_within_document: bool = False
 

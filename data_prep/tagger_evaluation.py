@@ -1,6 +1,6 @@
 """Evaluate a tagger against a gold corpus: a prepared one, or tagged files.
 
-``fl-sim ner evaluate`` writes the evaluation as JSON. As ``coverage.json`` it lies beside the data files of a corpus
+``fl-sim corpus ner`` writes the evaluation as JSON. As ``coverage.json`` it lies beside the data files of a corpus
 that the same tagger marked, and reports show it. It is no part of the corpus's fingerprint: it describes the tagger,
 not the corpus, and no ε depends on it.
 

@@ -239,8 +239,8 @@ class RunConfig(_Section):
     )
     origin: dict[str, Any] = Field(
         {},
-        description="the public text that settings were tuned on, as `fl-sim tune` writes it, for the record: no "
-        "release depends on it, but a run on that text is refused (docs/settings.md)",
+        description="the public text that settings were tuned on, as `fl-sim plan trials` writes it, for the record: "
+        "no release depends on it, but a run on that text is refused (docs/settings.md)",
     )
     corpus: CorpusConfig = CorpusConfig()
     model: ModelSpec = ModelSpec()
@@ -255,7 +255,7 @@ class RunConfig(_Section):
     @model_validator(mode="after")
     def _origin_is_whole(self) -> RunConfig:
         if self.origin:
-            config_keys.check_table(Origin, self.origin, "origin", "fl-sim tune")
+            config_keys.check_table(Origin, self.origin, "origin", "fl-sim plan trials")
         return self
 
     @model_validator(mode="after")

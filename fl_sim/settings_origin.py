@@ -1,4 +1,4 @@
-"""Where a run's settings come from: ``[origin]``, which ``fl-sim tune`` writes into its file and a run records.
+"""Where a run's settings come from: ``[origin]``, which ``fl-sim plan trials`` writes into its file and a run records.
 
 The settings of such a file were chosen on public text. That holds for a run only if its corpus is not that text: a run
 on the corpus of the same fingerprint, or on one that has several of its sentences, is refused (docs/settings.md). No

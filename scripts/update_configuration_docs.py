@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from fl_sim.cli.run_commands.run_command import SHORTHANDS
+from fl_sim.cli.flags import KEYS
 from fl_sim.config import run_keys
 from fl_sim.config_keys import Key
 from fl_sim.strategies.registry import built_in_strategies
@@ -22,7 +22,7 @@ from fl_sim.strategies.registry import built_in_strategies
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "configuration.md"
 PROJECT = ROOT / "pyproject.toml"
-TEMPLATE = ROOT / "fl_sim" / "cli" / "project_commands" / "template" / "pyproject.toml"
+TEMPLATE = ROOT / "fl_sim" / "cli" / "template" / "pyproject.toml"
 _FLOWER_KEYS = re.compile(
     r"^\[tool\.flwr\.app\.config\]\n.*?(?=^\[(?!tool\.flwr\.app\.config)|\Z)", re.MULTILINE | re.DOTALL
 )
@@ -44,7 +44,7 @@ def updated_template(template: str, project: str) -> str:
 
 def key_tables() -> str:
     """Return one table of keys per section."""
-    flags = {key: flag for flag, key, _ in SHORTHANDS} | {"privacy.secure_noise": "--secure-noise"}
+    flags = {key: flag for key, (flag, _) in KEYS.items()}
     parts = []
     for section, keys in groupby(run_keys().values(), key=lambda key: key.name.rpartition(".")[0]):
         parts.append(f"### `[{section}]`" if section else "### At the top")

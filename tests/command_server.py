@@ -5,7 +5,7 @@ A start of ``fl-sim`` takes seconds, nearly all of them imports. The server impo
 (tests/conftest.py) is one for all tests of a worker:
 
     def test_it(command_server: CommandServer) -> None:
-        done = subprocess.run(["fl-sim", "stats", "bundled"], env=command_server.environment(), ...)
+        done = subprocess.run(["fl-sim", "corpus", "stats", "bundled"], env=command_server.environment(), ...)
 
 A command has the caller's folder, variables, streams, umask and ignored signals. Signals to the program reach it, it
 ends with the program, also on kill -9, and the program ends as it did. Unlike in a process of its own, what libraries
@@ -63,7 +63,7 @@ _LIBRARIES = (
     *("pandas", "pyarrow.parquet", "scipy.stats", "spacy.lang.en", "rich.table", "rich.progress", "PIL.Image"),
     *("transformers.models.gpt2.modeling_gpt2", "transformers.models.auto.modeling_auto", "flwr.simulation"),
 )
-_LEFT_OUT = ("fl_sim.__main__", "fl_sim.cli.project_commands.template", "fl_sim.experiments.trackers")
+_LEFT_OUT = ("fl_sim.__main__", "fl_sim.cli.template", "fl_sim.experiments.trackers")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def _run(server: CommandServer, words: list[str], folder: Path, **variables: str
 def test_a_command_ends_as_in_a_process_of_its_own(
     command_server: CommandServer, tmp_path: Path, start: list[str]
 ) -> None:
-    done = _run(command_server, [*start, "stats", "bundled", "--json"], tmp_path)
+    done = _run(command_server, [*start, "corpus", "stats", "bundled", "--json"], tmp_path)
     assert (done.returncode, done.stdout[0], done.stderr) == (0, "{", "")
     done = _run(command_server, [*start, "run", "--rounds", "0"], tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

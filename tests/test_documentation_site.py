@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import fl_sim
-from fl_sim.cli.main import VERBS
+from fl_sim.cli.verbs import VERBS
 from tests.conftest import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "scripts" / "documentation_site"))

@@ -14,7 +14,7 @@ import yaml
 
 from tests.conftest import REPOSITORY
 
-TEMPLATE = REPOSITORY / "fl_sim" / "cli" / "project_commands" / "template"
+TEMPLATE = REPOSITORY / "fl_sim" / "cli" / "template"
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 

@@ -58,7 +58,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
 from fl_sim.data_prep.store.textfiles import SourceLimits, decoded_lines
@@ -223,7 +223,8 @@ def _all_ends() -> re.Pattern[str]:
 Notes = Counter[str]
 """Counts of :class:`Note` while a corpus is read, for the manifest."""
 
-BAD_BYTES = ("refuse", "replace")
+BadBytes = Literal["refuse", "replace"]
+BAD_BYTES = get_args(BadBytes)
 DEFAULT_MAX_CHARACTERS = 10_000
 _LEAST_MAX_CHARACTERS = 100
 
@@ -278,14 +279,14 @@ class Cleaning:
     """How to treat bad text.
 
     Attributes:
-        max_characters: the longest sentence; a longer one is cut.
+        max_characters: The longest sentence; a longer one is cut.
         bad_bytes: ``refuse`` lines that are not UTF-8 with an error (a wrong encoding garbles every accented name), or
             ``replace`` their bad bytes.
-        limits: what the source may ask for; they shape no corpus, so no manifest records them.
+        limits: What the source may ask for; they shape no corpus, so no manifest records them.
     """
 
     max_characters: int = DEFAULT_MAX_CHARACTERS
-    bad_bytes: str = "refuse"
+    bad_bytes: BadBytes = "refuse"
     limits: SourceLimits = field(default_factory=SourceLimits)
 
     def __post_init__(self) -> None:
@@ -408,8 +409,8 @@ class Preprocessing:
     """Changes the text of a sentence before it is stored.
 
     Attributes:
-        lower_case: whether to lower all letters (a capital sigma to σ, also at the end of a word).
-        strip_punctuation: whether to remove Unicode's punctuation and ASCII's symbols (``$+<=>^`|~``); then runs of
+        lower_case: Lower all letters (a capital sigma to σ, also at the end of a word), after entities are marked.
+        strip_punctuation: Remove Unicode's punctuation and ASCII's symbols (``$+<=>^`|~``); then runs of
             white space become one space, and none is left at the ends.
     """
 

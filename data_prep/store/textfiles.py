@@ -53,9 +53,9 @@ class SourceLimits:
     """What a source may ask for.
 
     Attributes:
-        record_mb: the longest line, row of a table, cell, or tagged sentence, in MiB.
-        unpacking: how many bytes one byte of a packed file may stand for; the first 4 MiB are free.
-        kinds: the most classes, and the most labels of entities.
+        record_mb: The longest line, row of a table, cell, or tagged sentence, in MiB.
+        unpacking: The most bytes that one byte of a packed file may stand for; the first 4 MiB are free.
+        kinds: The most classes, and the most labels of entities.
     """
 
     record_mb: int = DEFAULT_RECORD_MB

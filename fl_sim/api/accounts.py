@@ -32,6 +32,9 @@ EntityBound = ContributionBound | tuple[int, int] | tuple[int, int, int | None]
 Unit = Literal["user", "user_entity", "user_entity_robust", "both"]
 Figures = dict[str, Any]
 
+DELTA = 1e-5
+"""δ unless another is stated, as in a run."""
+
 LEAST_NOISE = 1e-3
 """Below this noise multiplier ε is of hundreds of thousands, and no grid is fine enough for it."""
 
@@ -49,7 +52,7 @@ def account(
     noise_multiplier: float,
     rounds: int,
     delta: float = 1e-5,
-    q_u: float = 1.0,
+    q_u: float | None = None,
     q_e: float = 1.0,
     q_s: float = 1.0,
     user_cap: float = 1.0,
@@ -57,43 +60,43 @@ def account(
     user_sentences: float = math.inf,
     entity: EntityBound = (1, 1),
     epoch_rounds: int | None = None,
+    users: int | None = None,
 ) -> Figures:
-    """Return ε of a training, with the figures and the names of ``fl-sim account --json``.
+    """Return ε of a training, with the figures and the names of ``fl-sim account mechanism --json``.
 
     Args:
-        strategy: "uedp" or "user_level".
-        noise_multiplier: z, the standard deviation of the noise on the sum divided by the user clip.
-        rounds: T.
-        delta: δ, in (0, 1).
-        q_u: the probability that a user is sampled in a round.
-        q_e: the probability that an entity is active in a round.
-        q_s: the probability that a sentence is active in a round.
-        user_cap: ŵ, the user clip in sentence clips.
-        clipping: what is clipped besides the user's sum: "sentence", or "user" for nothing.
-        user_sentences: n', the bound on the protected user's sentences.
-        entity: the contribution bound of the protected entity.
-        epoch_rounds: t of random allocation ("user_level" only): each user takes part in one of every t rounds, so that
-            q_u is 1/t. By default users are sampled independently.
+        strategy: The mechanism that trains: uedp, or user_level.
+        noise_multiplier: The noise multiplier z: the standard deviation of the noise on the sum / the user clip.
+        rounds: The number of rounds T.
+        delta: The δ at which ε is stated, in (0, 1).
+        q_u: The probability that a user is sampled in a round (1 by default; 1/t under random allocation).
+        q_e: The probability that an entity is sampled in a round.
+        q_s: The probability that a sentence is sampled in a round.
+        user_cap: The user clip ŵ, in sentence clips.
+        clipping: What is clipped besides the user's sum: sentence, or user for nothing.
+        user_sentences: The bound n' on the protected user's sentences.
+        entity: The contribution bound of the protected entity.
+        epoch_rounds: The t of random allocation (user_level only): each user takes part in one of every t rounds,
+            chosen uniformly. By default users are sampled independently.
+        users: The number of users, for delta_times_users.
 
     Returns:
         ``epsilon_user``, ``epsilon_user_entity`` and ``epsilon_user_entity_robust`` (which also holds for an entity
         that the tagger missed), inf where nothing can be proven, each with the δ that is proven at it;
-        ``epsilon_user_rdp``, a second opinion (not under random allocation); and the settings.
+        ``epsilon_user_rdp``, a second opinion (not under random allocation); and the settings. With ``users``,
+        ``delta_times_users``: how many users' data a mechanism of the same δ might publish outright, on average.
 
     Raises:
-        PrivacyError: a value is impossible.
+        PrivacyError: a value is impossible, or the strategy does not read it.
     """
-    if 0 < noise_multiplier < LEAST_NOISE:
-        raise PrivacyError(f"noise_multiplier is {noise_multiplier:g}; allowed: at least {LEAST_NOISE:g}, as in a run")
-    q_u = _user_rate(q_u, epoch_rounds)
-    event = RoundEvent(strategy, noise_multiplier, q_u, q_e, q_s, user_cap, clipping, epoch_rounds)
+    event = _event(strategy, noise_multiplier, q_u, q_e, q_s, user_cap, clipping, epoch_rounds)
     user, both = adjacencies(user_sentences, entity)
     figures: Figures = {"strategy": strategy} | _settings(event) | {"rounds": rounds, "delta": delta}
     figures |= _protected(both)
     figures |= _stated("epsilon_user", event, user, rounds, delta)
     figures |= _stated("epsilon_user_entity", event, both, rounds, delta)
     figures |= _stated("epsilon_user_entity_robust", event.robust(), both, rounds, delta)
-    return figures | _second_opinion(event, user, rounds, delta)
+    return figures | _second_opinion(event, user, rounds, delta) | _delta_times(users, delta)
 
 
 def calibrate(
@@ -105,7 +108,7 @@ def calibrate(
     unit: Unit = "both",
     noise_multiplier: float | None = None,
     rounds: int | None = None,
-    q_u: float = 1.0,
+    q_u: float | None = None,
     q_e: float = 1.0,
     q_s: float = 1.0,
     user_cap: float = 1.0,
@@ -117,14 +120,14 @@ def calibrate(
     """Return the noise multiplier, or another setting, that meets a target ε.
 
     Args:
-        target_epsilon: ε to stay within.
-        strategy: "uedp" or "user_level".
-        delta: δ, in (0, 1).
-        solve_for: the setting to find; its own argument is not read.
-        unit: whose ε the target bounds; "both" means the user's, and that of the user with the entity.
-        noise_multiplier: z; needed unless it is solved for.
-        rounds: T; needed unless it is solved for.
-        q_u: as for :func:`account`, like all arguments that follow.
+        target_epsilon: The ε to stay within.
+        strategy: The mechanism that trains: uedp, or user_level.
+        delta: The δ at which ε is stated, in (0, 1).
+        solve_for: The setting to find; its own argument is left out.
+        unit: Whose ε the target bounds; both means the user's, and that of the user with the entity.
+        noise_multiplier: The noise multiplier z; needed unless it is solved for.
+        rounds: The number of rounds T; needed unless it is solved for.
+        q_u: As for :func:`account`, like all arguments that follow.
 
     Returns:
         The smallest noise multiplier or user cap, or the largest rate or number of rounds; ε ends at most 0.5 % below
@@ -133,12 +136,9 @@ def calibrate(
     Raises:
         PrivacyError: a value is impossible or missing, or no value of the setting meets the target.
     """
-    z = _PLACEHOLDER if solve_for == "noise_multiplier" else _needed("noise_multiplier", noise_multiplier, solve_for)
-    count = 1 if solve_for == "rounds" else int(_needed("rounds", rounds, solve_for))
-    if 0 < z < LEAST_NOISE:
-        raise PrivacyError(f"noise_multiplier is {z:g}; allowed: at least {LEAST_NOISE:g}, as in a run")
-    q_u = _user_rate(q_u, epoch_rounds)
-    event = RoundEvent(strategy, z, q_u, q_e, q_s, user_cap, clipping, epoch_rounds)
+    z = _given("noise_multiplier", noise_multiplier, solve_for, _PLACEHOLDER)
+    count = int(_given("rounds", rounds, solve_for, _PLACEHOLDER))
+    event = _event(strategy, z, q_u, q_e, q_s, user_cap, clipping, epoch_rounds)
     user, both = adjacencies(user_sentences, entity)
     adjacencies_of_unit = {"user": [user], "both": [user, both]}.get(unit, [both])
     judged = event.robust() if unit == "user_entity_robust" else event
@@ -156,15 +156,15 @@ def account_published(
     """Return ε of the UeDP paper's algorithm: what its paper claims (no guarantee), and what is proven.
 
     Args:
-        settings: the training as the paper describes it.
-        rounds: T.
-        delta: δ, in (0, 1).
-        user_sentences: n', the bound on the protected user's sentences.
-        entity: the contribution bound of the protected entity; by default one sentence of every user.
+        settings: The training as the paper describes it.
+        rounds: The number of rounds T.
+        delta: The δ at which ε is stated, in (0, 1).
+        user_sentences: The bound n' on the protected user's sentences.
+        entity: The contribution bound of the protected entity; by default one sentence of every user.
 
     Returns:
         ``epsilon_as_published``, ``epsilon_user`` and ``epsilon_user_entity``, and the settings, as
-        ``fl-sim account --strategy published --json`` prints them; inf where nothing can be proven.
+        ``fl-sim account published --json`` prints them; inf where nothing can be proven.
 
     Raises:
         PrivacyError: a value is impossible.
@@ -179,31 +179,33 @@ def account_published(
     figures |= _protected(both)
     figures["epsilon_as_published"] = paper_model.epsilon_as_published(settings, rounds, delta)
     figures |= _stated("epsilon_user", event, user, rounds, delta)
-    return figures | _stated("epsilon_user_entity", event, both, rounds, delta)
+    return figures | _stated("epsilon_user_entity", event, both, rounds, delta) | _delta_times(settings.users, delta)
 
 
 def account_runs(
     runs: Sequence[Run | str | Path],
     *,
-    delta: float = 1e-5,
+    delta: float | None = None,
     user_sentences: float = math.inf,
     entity: EntityBound = (1, 1),
     joined_at: int | None = None,
+    users: int | None = None,
 ) -> Figures:
     """Return ε of all that runs on one corpus released together, from their ledgers alone.
 
     Args:
-        runs: open, or as the paths of their folders.
-        delta: δ, in (0, 1).
-        user_sentences: n', the bound on the protected user's sentences.
-        entity: the contribution bound of the protected entity.
-        joined_at: the round in which the protected user and entity joined, of a single run only: no sentence of the
+        runs: The runs, open or as the paths of their folders.
+        delta: The δ at which ε is stated; that of the runs by default, or 1e-5 where they have none in common.
+        user_sentences: The bound n' on the protected user's sentences.
+        entity: The contribution bound of the protected entity.
+        joined_at: The round in which the protected user and entity joined, of a single run only: no sentence of the
             user, and none that mentions the entity, detected or not, was in the corpus before. The robust figure does
             not rely on detection, so it counts all releases (``releases_robust``).
+        users: The number of users, for delta_times_users.
 
     Returns:
         ``epsilon_user``, ``epsilon_user_entity`` and ``epsilon_user_entity_robust``, inf where nothing can be proven,
-        with the numbers of releases, as ``fl-sim account --ledger --json`` prints them. Runs of Flower apps have
+        with the numbers of releases, as ``fl-sim account ledger --json`` prints them. Runs of Flower apps have
         ``epsilon_user`` alone.
 
     Raises:
@@ -214,16 +216,32 @@ def account_runs(
 
     user, both = adjacencies(user_sentences, entity)
     folders = [run if isinstance(run, str | Path) else run.path for run in runs]
+    delta = shared_delta(folders) or DELTA if delta is None else delta
     ledgers = read_ledgers(folders)
     figures: Figures = {"ledger": [str(ledger.folder) for ledger in ledgers]}
     if joined_at is not None:
         figures["joined_at"] = joined_at
     if not are_of_apps(folders):
-        return figures | _protected(both) | account_for(ledgers, user, both, delta, joined_at)
+        figures |= _protected(both) | account_for(ledgers, user, both, delta, joined_at)
+        return figures | _delta_times(users, delta)
     if (user_sentences, both.entity_bound) != (math.inf, ContributionBound(1, 1)):
         raise PrivacyError("a contribution bound is given for runs of Flower apps; allowed: none, they protect users")
     of_users = account_for(ledgers, user, user, delta, joined_at)
-    return figures | {name: value for name, value in of_users.items() if name not in _OF_TEXT}
+    figures |= {name: value for name, value in of_users.items() if name not in _OF_TEXT}
+    return figures | _delta_times(users, delta)
+
+
+def shared_delta(folders: Sequence[str | Path]) -> float | None:
+    """Return the δ of the runs' configurations; None if they differ, or a folder has a ledger alone."""
+    from fl_sim.storage.run_folder import RunFolder
+
+    deltas = set()
+    for folder in folders:
+        try:
+            deltas.add(RunFolder.open(folder).setting("delta"))
+        except (ValueError, OSError):  # whatever is wrong with the folder, the ledger decides
+            deltas.add(None)
+    return deltas.pop() if len(deltas) == 1 else None
 
 
 def adjacencies(user_sentences: float, entity: EntityBound) -> tuple[Adjacency, Adjacency]:
@@ -236,15 +254,46 @@ def adjacencies(user_sentences: float, entity: EntityBound) -> tuple[Adjacency, 
     return Adjacency(user_sentences), Adjacency(user_sentences, entity_bound)
 
 
-def _user_rate(q_u: float, epoch_rounds: int | None) -> float:
-    """Return q_u, which random allocation sets to 1/t unless it is given."""
-    return q_u if epoch_rounds is None or q_u != 1 else 1 / max(epoch_rounds, 1)
+def _event(
+    strategy: Strategy,
+    noise_multiplier: float,
+    q_u: float | None,
+    q_e: float,
+    q_s: float,
+    user_cap: float,
+    clipping: Clipping,
+    epoch_rounds: int | None,
+) -> RoundEvent:
+    """Return the event of a round; random allocation sets q_u to 1/t unless it is given.
+
+    Raises:
+        PrivacyError: a value is impossible, or the strategy does not read it.
+    """
+    if 0 < noise_multiplier < LEAST_NOISE:
+        raise PrivacyError(f"noise_multiplier is {noise_multiplier:g}; allowed: at least {LEAST_NOISE:g}, as in a run")
+    check_read(strategy, user_cap, clipping)
+    rate = q_u if q_u is not None else 1.0 if epoch_rounds is None else 1 / max(epoch_rounds, 1)
+    return RoundEvent(strategy, noise_multiplier, rate, q_e, q_s, user_cap, clipping, epoch_rounds)
 
 
-def _needed(name: str, value: float | None, solve_for: str) -> float:
+def check_read(strategy: Strategy, user_cap: float, clipping: Clipping) -> None:
+    """Refuse a cap or a clipping that user_level would ignore, because its caller misunderstands the guarantee."""
+    if strategy == "user_level" and (user_cap, clipping) != (1.0, "sentence"):
+        name, value = ("user_cap", f"{user_cap:g}") if user_cap != 1 else ("clipping", clipping)
+        raise PrivacyError(f"{name} is {value} with user_level; allowed: nothing, because it clips users alone")
+
+
+def _given(name: str, value: float | None, solve_for: str, placeholder: float) -> float:
+    """Return a setting that is needed unless it is solved for; then it must not be given."""
+    if (value is None) == (name == solve_for):
+        return placeholder if value is None else value
     if value is None:
         raise PrivacyError(f"{name} is missing; allowed: a value is needed to solve for {solve_for}")
-    return value
+    raise PrivacyError(f"{name} is {value:g}, but it is solved for; allowed: one of them")
+
+
+def _delta_times(users: int | None, delta: float) -> Figures:
+    return {} if users is None else {"delta_times_users": delta * users}
 
 
 def _stated(name: str, event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) -> Figures:

@@ -13,15 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fl_sim.api.accounts import EntityBound, adjacencies
+from fl_sim.api.accounts import EntityBound, adjacencies, check_read
 from fl_sim.strategies.accounting.accountant import Clipping, RoundEvent, Strategy
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, PrivacyError
 
 if TYPE_CHECKING:
-    from fl_sim.auditing.cases import Case, Finding
+    from fl_sim.auditing.cases import Case, Finding, Table
     from fl_sim.auditing.ledger_audit import LedgerAudit
+    from fl_sim.auditing.one_run_audit import OneRunAudit
     from fl_sim.auditing.real_rounds.canary_audit import CanaryAudit
     from fl_sim.auditing.real_rounds.round_sensitivity import RoundDifference
     from fl_sim.strategies.accounting.paper_model import PublishedSettings
@@ -53,19 +55,28 @@ def audit(
     pin_noise: bool = False,
     progress: Callable[[str], None] = lambda name: None,
 ) -> list[Finding]:
-    """Attack a mechanism on its worst-case corpora, as ``fl-sim audit --strategy`` does.
+    """Attack a mechanism on its worst-case corpora, as ``fl-sim audit mechanism`` does.
 
     Args:
-        strategy: "uedp" or "user_level".
-        noise_multiplier: z; as for :func:`fl_sim.account`, like all settings of the mechanism.
-        companions: how many other entities each sentence of the entity mentions.
-        units: whom to audit for; units that the bounds leave out are skipped.
-        mutation: breaks the mechanism on purpose (docs/audit.md).
-        trials: trainings per corpus.
-        seed: of all draws.
-        confidence: that a bound holds, in (0, 1).
-        pin_noise: also bound the true noise, which takes seconds.
-        progress: called with the name of each case before it starts.
+        strategy: The mechanism that trains: uedp, or user_level.
+        noise_multiplier: The noise multiplier z: the standard deviation of the noise on the sum / the user clip.
+        rounds: The number of rounds T.
+        delta: The δ at which ε is stated, in (0, 1).
+        q_u: The probability that a user is sampled in a round.
+        q_e: The probability that an entity is sampled in a round.
+        q_s: The probability that a sentence is sampled in a round.
+        user_cap: The user clip ŵ, in sentence clips.
+        clipping: What is clipped besides the user's sum: sentence, or user for nothing.
+        user_sentences: The bound n' on the protected user's sentences.
+        entity: The contribution bound of the protected entity.
+        companions: The number of other entities that each sentence of the entity mentions.
+        units: Whom to audit for; units that the bounds leave out are skipped.
+        mutation: Break the mechanism on purpose (docs/audit.md).
+        trials: The number of trainings per corpus.
+        seed: The seed of all random draws.
+        confidence: The probability that a bound holds, in (0, 1).
+        pin_noise: Also bound the true noise, which takes seconds.
+        progress: Called with the name of each case before it starts.
 
     Returns:
         One finding per unit: ``epsilon_lower``, ``epsilon_proven``, ``holds`` and :meth:`record`.
@@ -73,6 +84,7 @@ def audit(
     Raises:
         PrivacyError: a value is impossible.
     """
+    check_read(strategy, user_cap, clipping)
     event = RoundEvent(strategy, noise_multiplier, q_u, q_e, q_s, user_cap, clipping)
     cases = _own_cases(event, rounds, delta, _units(units, user_sentences, entity), mutation, companions)
     return _findings(cases, trials, seed, confidence, pin_noise, progress)
@@ -96,15 +108,19 @@ def audit_published(
     """Attack the UeDP paper's algorithm, with the noise that the paper states or that its code draws.
 
     Args:
-        settings: the training as the paper describes it.
-        rounds: T.
-        delta: δ, in (0, 1).
-        entities: |E|, all entities; needed as coded.
-        entity_users: how many users mention the protected entity; default: all.
-        units: whom to audit for.
-        as_coded: audit the noise of the authors' code, whose standard deviation is σ² in place of σ.
-        trials: as for :func:`audit`, like all arguments that follow; at most 2,000 for an entity of more than 100
-            users, whose rounds are slow.
+        settings: The training as the paper describes it.
+        rounds: The number of rounds T.
+        delta: The δ at which ε is stated, in (0, 1).
+        entities: The number of entities |E|; needed as coded.
+        entity_users: The number of users that mention the protected entity (all by default).
+        units: Whom to audit for.
+        as_coded: Audit the noise of the authors' code, whose standard deviation is σ² in place of σ.
+        trials: The number of trainings per corpus; at most 2,000 for an entity of more than 100 users, whose rounds are
+            slow.
+        seed: The seed of all random draws.
+        confidence: The probability that a bound holds, in (0, 1).
+        pin_noise: Also bound the true noise, which takes seconds.
+        progress: Called with the name of each case before it starts.
 
     Raises:
         PrivacyError: a value is impossible or missing.
@@ -133,6 +149,62 @@ def audit_published(
     return findings
 
 
+def audit_table(
+    *,
+    trials: int = 20_000,
+    seed: int = 0,
+    confidence: float = 0.95,
+    pin_noise: bool = False,
+    progress: Callable[[str], None] = lambda name: None,
+) -> Table:
+    """Attack every mechanism of docs/audit.md, as ``fl-sim audit table`` does.
+
+    Args:
+        trials: The number of trainings per corpus; slow rows have fewer.
+        seed: The seed of all random draws.
+        confidence: The probability that the bounds of a row hold, in (0, 1).
+        pin_noise: Also bound the true noise of our mechanisms, which takes seconds.
+        progress: Called with the name of each case before it starts.
+
+    Raises:
+        PrivacyError: a value is impossible.
+    """
+    from fl_sim.auditing import cases
+
+    return cases.audit_table(trials=trials, seed=seed, confidence=confidence, pin_noise=pin_noise, progress=progress)
+
+
+def audit_one_run(
+    folder: str | Path,
+    *,
+    canaries: int = 256,
+    rounds: int | None = None,
+    delta: float | None = None,
+    noise_multiplier: float | None = None,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> OneRunAudit:
+    """Plant canary users in one real training, as ``fl-sim audit one-run`` does.
+
+    Args:
+        folder: An existing folder for the corpus and the run.
+        canaries: The number of canary users, each included with probability ½.
+        rounds: The number of rounds T; that of the audit's own run by default.
+        delta: The δ at which ε is stated; that of the audit's own run by default.
+        noise_multiplier: The noise multiplier z; that of the audit's own run by default.
+        seed: The seed of the canaries, of the model and of the training.
+        confidence: The probability that the bound holds, in (0, 1).
+
+    Raises:
+        PrivacyError: a value is impossible.
+    """
+    from fl_sim.auditing.one_run_audit import audit_training
+
+    wanted = {"rounds": rounds, "privacy.noise_multiplier": noise_multiplier, "privacy.delta": delta}
+    overrides = {key: value for key, value in wanted.items() if value is not None}
+    return audit_training(Path(folder), canaries=canaries, seed=seed, confidence=confidence, overrides=overrides)
+
+
 def audit_real_rounds(
     cases: Sequence[str] = (),
     *,
@@ -145,18 +217,18 @@ def audit_real_rounds(
     confidence: float = 0.95,
     progress: Callable[[str], None] = lambda name: None,
 ) -> list[CanaryAudit]:
-    """Train a real model once per case with random canaries, as ``fl-sim audit --random-canaries`` does.
+    """Train a real model once per case with random canaries, as ``fl-sim audit rounds`` does.
 
     Args:
-        cases: keys of :data:`fl_sim.auditing.real_rounds.canary_cases.CASES`; default: all.
-        canaries: m, each included with probability ½.
-        rounds: T.
-        delta: δ.
-        noise_multiplier: z; None for that of the case.
-        mutation: breaks the product on purpose (:data:`fl_sim.auditing.real_rounds.round_faults.FAULTS`).
-        seed: of all draws.
-        confidence: with which the bounds of one case hold together.
-        progress: called with each case and each round.
+        cases: Train this case of :data:`fl_sim.auditing.real_rounds.canary_cases.CASES`; all by default.
+        canaries: The number of canaries, each included with probability ½.
+        rounds: The number of rounds T.
+        delta: The δ at which ε is stated, in (0, 1).
+        noise_multiplier: The noise multiplier z; that of the case by default.
+        mutation: Break the product on purpose (docs/audit.md).
+        seed: The seed of all random draws.
+        confidence: The probability that the bounds of one case hold together, in (0, 1).
+        progress: Called with each case and each round.
 
     Raises:
         PrivacyError: a value is impossible.
@@ -184,12 +256,12 @@ def audit_real_rounds(
 def audit_sensitivity(
     *, mutation: str | None = None, seed: int = 0, progress: Callable[[str], None] = lambda name: None
 ) -> list[RoundDifference]:
-    """Compare real rounds on adjacent corpora without noise, as ``fl-sim audit --sensitivity`` does.
+    """Compare real rounds on adjacent corpora without noise, as ``fl-sim audit sensitivity`` does.
 
     Args:
-        mutation: breaks the product on purpose, as for :func:`audit_real_rounds`.
-        seed: of all draws.
-        progress: called with each case.
+        mutation: Break the product on purpose (docs/audit.md).
+        seed: The seed of all random draws.
+        progress: Called with each case.
 
     Raises:
         PrivacyError: there is no such mutation.
@@ -205,14 +277,14 @@ def audit_sensitivity(
 
 
 def audit_ledgers(
-    folders: Sequence[str], *, seed: int = 0, progress: Callable[[str], None] = lambda name: None
+    runs: Sequence[str | Path], *, seed: int = 0, progress: Callable[[str], None] = lambda name: None
 ) -> list[LedgerAudit]:
-    """Check the ledgers of run folders against their records and metrics, as ``fl-sim audit --ledger`` does.
+    """Check the ledgers of run folders against their records and metrics, as ``fl-sim audit ledger`` does.
 
     Args:
-        folders: run folders.
-        seed: of the simulated attack.
-        progress: called with each folder.
+        runs: The folders of the runs.
+        seed: The seed of the simulated attack.
+        progress: Called with each folder.
 
     Raises:
         ResultsError: a folder is no run folder.
@@ -220,9 +292,9 @@ def audit_ledgers(
     from fl_sim.auditing.ledger_audit import audit_ledger
 
     audits = []
-    for folder in folders:
+    for folder in runs:
         progress(str(folder))
-        audits.append(audit_ledger(folder, seed=seed))
+        audits.append(audit_ledger(str(folder), seed=seed))
     return audits
 
 

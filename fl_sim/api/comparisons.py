@@ -51,7 +51,7 @@ class Comparison:
         return self.runs.problems
 
     def record(self) -> dict[str, Any]:
-        """Return what ``fl-sim compare --json`` prints (docs/report.md)."""
+        """Return what ``fl-sim report --json`` prints (docs/report.md)."""
         return self.runs.record()
 
     def table(self) -> pd.DataFrame:
@@ -69,7 +69,7 @@ class Comparison:
         return pd.DataFrame(rows)
 
     def text(self) -> str:
-        """Return what ``fl-sim compare`` prints."""
+        """Return what ``fl-sim report`` prints."""
         return comparison_text(self.runs)
 
     def page(self) -> str:
@@ -94,7 +94,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run | str | Path]) -> Comparison:
-    """Compare runs, as ``fl-sim compare`` does; the first one is the baseline of differences.
+    """Compare runs, as ``fl-sim report`` does; the first one is the baseline of differences.
 
     Args:
         runs: at least one, each open or as the path of its folder.

@@ -19,21 +19,28 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 
 if TYPE_CHECKING:
-    from fl_sim.data_prep.corpus_stats import CorpusStats
+    from fl_sim.data_prep.corpus_stats import CorpusStats, IdentityEffect
+    from fl_sim.data_prep.deidentify import Tally
     from fl_sim.data_prep.prepare import PreparedCorpus
     from fl_sim.data_prep.readers.cleaning import Cleaning, Preprocessing
-    from fl_sim.data_prep.readers.reader_registry import Reader
+    from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+    from fl_sim.data_prep.records import Sentence
+    from fl_sim.data_prep.tagger_evaluation import Evaluation
 
 log = logging.getLogger(__name__)
+
+Mode = Literal["category", "remove", "surrogate"]
+"""What stands in place of a mention in a de-identified corpus."""
 
 __all__ = ["Corpus", "corpus_stats", "open_corpus", "prepare"]
 
@@ -52,7 +59,7 @@ def open_corpus(path: str | Path = BUNDLED, *, verify: bool = False) -> Corpus:
 
 
 def corpus_stats(corpus: Corpus) -> CorpusStats:
-    """Return the statistics of a corpus, as ``fl-sim stats --json`` prints them.
+    """Return the statistics of a corpus, as ``fl-sim corpus stats --json`` prints them.
 
     They count users, sentences and entities, and give the contribution bounds of the entities. The figures are private
     data of the corpus's owner; no ε covers publishing them.
@@ -65,45 +72,187 @@ def corpus_stats(corpus: Corpus) -> CorpusStats:
     return statistics.corpus_stats(corpus)
 
 
+Watch = Callable[[Iterable["Sentence"]], Iterable["Sentence"]]
+Progress = Callable[["RawCorpus"], AbstractContextManager[Watch]]
+
+
+def _unwatched(raw: RawCorpus) -> AbstractContextManager[Watch]:
+    """Return a context in which nobody watches the sentences."""
+    return nullcontext(lambda sentences: sentences)
+
+
+def _log_warnings(prepared: PreparedCorpus) -> None:
+    """Log a warning for whatever looks wrong with the source."""
+    for warning in prepared.warnings:
+        log.warning("%s", warning)
+
+
+def compare_identities(corpus: Corpus, split: str = "train") -> list[IdentityEffect]:
+    """Return the effect of each identity setting on the entities of a split, as ``fl-sim corpus identity`` prints it.
+
+    Args:
+        corpus: The corpus to read.
+        split: The split to count.
+
+    Raises:
+        CorpusError: the corpus has no such split, or no mention in it.
+    """
+    from fl_sim.data_prep.corpus_stats import identity_effect
+
+    return identity_effect(corpus, split)
+
+
+def deidentify(
+    corpus: Corpus | str | Path, *, out: str | Path, mode: Mode = "category", seed: int | None = None
+) -> tuple[Corpus, Tally]:
+    """Make a corpus without the entities of another one, as ``fl-sim corpus deidentify`` does.
+
+    Args:
+        corpus: The corpus to read.
+        out: The folder to make; it must not exist, or be empty.
+        mode: The replacement of a mention: its category as [PERSON], no text (remove), or a made-up entity (surrogate).
+        seed: The seed of the made-up entities (0 by default); only with the mode surrogate.
+
+    Returns:
+        The corpus, and how many mentions and sentences were changed or are suspect.
+
+    Raises:
+        CorpusError: a value is bad, the corpus has no mention, or ``out`` is taken.
+    """
+    from fl_sim.data_prep.deidentify import deidentify
+
+    if seed is not None and mode != "surrogate":
+        raise CorpusError(f"--seed is given with --mode {mode}; allowed: with --mode surrogate, the only random mode")
+    whole = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus, verify=True)
+    return deidentify(whole, Path(out), mode, seed or 0)
+
+
+def write_weights(
+    corpus: Corpus | str | Path, *, split: str = "train", entity_bound: int, sentences: int, out: str | Path
+) -> int:
+    """Write weights of names, by which names that are frequent in public text weigh less in a private corpus.
+
+    Args:
+        corpus: The public corpus, with no sentence of a private user.
+        split: The split to count.
+        entity_bound: The weight that a name is to have in all.
+        sentences: The expected number of sentences of the private corpus.
+        out: The file to make; it must not exist.
+
+    Returns:
+        The number of names whose weight is below 1. The weights are public only if the corpus is.
+
+    Raises:
+        CorpusError: a number is less than 1, or ``out`` exists.
+    """
+    from fl_sim.data_prep.public_names import write_public_weights
+
+    public = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
+    return write_public_weights(public, split, entity_bound, sentences, Path(out))
+
+
+def evaluate_tagger(
+    tagger: str,
+    *,
+    gold: str | Path,
+    split: str | None = None,
+    entities: str = "all",
+    high_recall: bool = False,
+    structured: bool = True,
+    resamples: int = 1000,
+    seed: int = 0,
+    out: str | Path | None = None,
+    attach: str | Path | None = None,
+    watch: Watch = lambda sentences: sentences,
+) -> Evaluation:
+    """Measure a tagger against a gold corpus, as ``fl-sim corpus ner`` does: precision, recall, hidden entities.
+
+    Args:
+        tagger: The tagger, as for :func:`prepare`: rules, spacy:PATH, a+b, or default.
+        gold: A prepared corpus, "bundled", "irc", or tagged files.
+        split: The split to read; by default test, else validation, or all of tagged files that name no split.
+        entities: Which mentions count, as for :func:`prepare`.
+        high_recall: Unite the tagger with rules and patterns.
+        structured: Look for structured personal data, too, as for :func:`prepare`.
+        resamples: The number of resamples of the bootstrap.
+        seed: The seed of the bootstrap.
+        out: Write the figures there as JSON.
+        attach: Add the figures to the corpus in this folder, which the tagger marked.
+        watch: Sees the sentences as they pass.
+
+    Raises:
+        CorpusError: there is no such tagger, corpus or split, or no mention that counts.
+        PluginError: a tagger cannot be imported, or its interface is wrong.
+    """
+    from fl_sim.data_prep.tagger_evaluation import attach as attach_figures
+    from fl_sim.data_prep.tagger_evaluation import check_attachable, check_writable, evaluate, gold_corpus
+    from fl_sim.data_prep.taggers.categories import Selection
+    from fl_sim.data_prep.taggers.tagger_registry import default_tagger, make_tagger, with_high_recall
+
+    if out is not None:
+        check_writable(Path(out))
+    names: str | tuple[str, ...] = default_tagger() if tagger == "default" else tagger
+    selection = Selection.parse(entities)
+    made = make_tagger(with_high_recall(names) if high_recall else names, selection=selection, structured=structured)
+    marked = gold_corpus(gold, split)
+    if attach is not None:
+        check_attachable(made.describe(), Path(attach))
+    evaluation = evaluate(made, marked, selection=selection, resamples=resamples, seed=seed, watch=watch)
+    if out is not None:
+        evaluation.write(Path(out))
+    if attach is not None:
+        attach_figures(evaluation, Path(attach))
+    return evaluation
+
+
 def prepare(
     kind: str,
     source: str | Path | None,
     out: str | Path,
     *,
+    overwrite: bool = False,
+    append: bool = False,
+    joined_at: int | None = None,
+    canaries: int | None = None,
+    canary_seed: int | None = None,
     tagger: str | Sequence[str] | None = None,
     entities: str = "all",
     high_recall: bool = False,
     structured: bool = True,
     processes: int = 1,
+    batch_size: int | None = None,
     identity: Identity = DEFAULT_IDENTITY,
     cleaning: Cleaning | None = None,
     preprocessing: Preprocessing | None = None,
-    joined_at: int | None = None,
-    canaries: int | None = None,
-    canary_seed: int = 0,
-    overwrite: bool = False,
+    progress: Progress = _unwatched,
+    observer: Callable[[PreparedCorpus], None] = _log_warnings,
     **options: Any,
 ) -> Corpus:
-    """Make a corpus from text, as ``fl-sim prepare`` does, unless the same corpus lies there already.
+    """Make a corpus from text, as ``fl-sim prepare`` does, unless the same corpus is there already.
 
     Args:
         kind: "jsonl", "csv", "conll2003" or another reader by its name, or by import path (docs/corpora.md).
-        source: the file or folder to read, the name of a dataset; None for a reader without one.
-        out: the corpus's folder.
-        tagger: who marks the entities (docs/taggers.md); by default gold marks if the source has them, else the best
-            tagger that is installed.
-        entities: which mentions count, such as "person,org".
-        high_recall: unite the tagger with rules and patterns.
-        structured: look for e-mail addresses, phone numbers and other structured personal data, too.
-        processes: how many processes tag side by side.
-        identity: which mentions are one entity (docs/corpora.md).
-        cleaning: how bad text is treated.
-        preprocessing: what is done to the text once its entities are known.
-        joined_at: add to the corpus in ``out``; the round from which the new part takes part.
-        canaries: how many made-up secrets to plant (docs/audit.md); not with ``joined_at``.
-        canary_seed: of their secrets, names and which are included.
-        overwrite: replace another corpus in ``out``, once the new one is finished.
-        options: the reader's own settings: its flags with underscores for dashes, such as ``text_column="body"``.
+        source: The file or folder to read, the name of a dataset; None for a reader without one.
+        out: The corpus's folder.
+        overwrite: Replace another corpus in the folder, once the new one is finished.
+        append: Add to the corpus in the folder; its ids and files stay.
+        joined_at: With append: the first round that may sample the new part (by default that of the part before, 1 for
+            the first). An entity joins then only if no earlier part mentions it, detected or not.
+        canaries: Plant so many made-up secrets, each in the training split with probability ½ (docs/audit.md).
+        canary_seed: The seed of their secrets, of their names and of which are included (0 by default).
+        tagger: Who marks the entities: gold, rules, patterns, structured, spacy:NAME_OR_PATH or stanza[:LANGUAGE],
+            several joined with + (docs/taggers.md); by default gold marks if any, else the best installed one.
+        entities: Which mentions count: org, loc, gpe, pii, person, misc or all, separated by commas.
+        high_recall: Unite the tagger with rules and patterns: fewer misses, more false alarms.
+        structured: Look for e-mail and IP addresses, URLs, phone, card, account and social security numbers, too.
+        processes: The number of processes that tag in parallel.
+        batch_size: The number of texts per batch of a spaCy pipeline.
+        identity: Which mentions are one entity (docs/corpora.md).
+        cleaning: How bad text is treated.
+        preprocessing: What is done to the text once its entities are known.
+        progress: Gives, for the raw corpus, a context with a function that sees the sentences as they pass.
+        observer: Called with what was done; by default warnings about the source are logged.
+        options: The reader's own settings: its flags with underscores for dashes, such as ``text_column="body"``.
 
     Raises:
         CorpusError: a setting or the source is bad, or ``out`` holds something else.
@@ -112,11 +261,19 @@ def prepare(
     from fl_sim.data_prep import prepare
     from fl_sim.data_prep.canaries import CanarySettings
     from fl_sim.data_prep.readers.cleaning import Cleaning, Preprocessing
-    from fl_sim.data_prep.readers.reader_registry import load_reader, read_raw_corpus
+    from fl_sim.data_prep.readers.reader_registry import read_raw_corpus
     from fl_sim.data_prep.taggers.tagger_registry import make_marking
 
-    reader = load_reader(kind)
-    arguments = _arguments(kind, reader, options if source is None else {**options, "source": source})
+    if joined_at is not None and not append:
+        raise CorpusError(f"--joined-at is {joined_at} without --append; allowed: with it")
+    if append and canaries is not None:
+        raise CorpusError("--canaries is given with --append; allowed: when the corpus is made, which fixes N")
+    if append and overwrite:
+        raise CorpusError("--append is given with --overwrite; allowed: one of them")
+    if canary_seed is not None and canaries is None:
+        raise CorpusError("--canary-seed is given without --canaries; allowed: with --canaries")
+    planted = None if canaries is None else CanarySettings(canaries, canary_seed or 0)
+    arguments = reader_arguments(kind, options if source is None else {**options, "source": source})
     raw = read_raw_corpus(kind, arguments, cleaning or Cleaning()).with_preprocessing(preprocessing or Preprocessing())
     marking = make_marking(
         tagger,
@@ -125,33 +282,30 @@ def prepare(
         high_recall=high_recall,
         structured=structured,
         processes=processes,
+        batch_size=batch_size,
     )
-    if joined_at is not None and canaries is not None:
-        raise CorpusError("canaries is given with joined_at; allowed: when the corpus is made, which fixes N")
-    if joined_at is not None:
-        return _told(prepare.append(raw, Path(out), joined_at=joined_at, marking=marking, identity=identity))
-    planted = None if canaries is None else CanarySettings(canaries, canary_seed)
-    prepared = prepare.prepare(
-        raw, Path(out), marking=marking, identity=identity, canaries=planted, overwrite=overwrite
-    )
-    return _told(prepared)
+    with progress(raw) as watch:
+        if append:
+            made = prepare.append(raw, Path(out), joined_at=joined_at, marking=marking, identity=identity, watch=watch)
+        else:
+            made = prepare.prepare(
+                raw, Path(out), marking=marking, identity=identity, watch=watch, canaries=planted, overwrite=overwrite
+            )
+    observer(made)
+    return made.corpus
 
 
-def _told(prepared: PreparedCorpus) -> Corpus:
-    """Return the corpus, after a warning for whatever looks wrong with its source."""
-    for warning in prepared.warnings:
-        log.warning("%s", warning)
-    return prepared.corpus
-
-
-def _arguments(kind: str, reader: Reader, options: Mapping[str, Any]) -> argparse.Namespace:
-    """The values of a reader's flags, from ``options`` and else the flags' defaults.
+def reader_arguments(kind: str, options: Mapping[str, Any]) -> argparse.Namespace:
+    """Return the values of a reader's flags, from ``options`` and else the flags' defaults.
 
     Raises:
         CorpusError: an option is unknown or missing.
+        PluginError: there is no such reader, or its interface is wrong.
     """
+    from fl_sim.data_prep.readers.reader_registry import load_reader
+
     parser = argparse.ArgumentParser(add_help=False)
-    reader.add_arguments(parser)
+    load_reader(kind).add_arguments(parser)
     flags = {action.dest: action for action in parser._actions}
     for name in options:
         if name not in flags:

@@ -18,11 +18,10 @@ True 2 0.014
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fl_sim.config import RunConfig
 from fl_sim.experiments.observers import RunObserver
@@ -49,6 +48,10 @@ PRIVATE_BY_USER = (
     "These figures are computed from held-out users' text, without noise: they are for the corpus's owner, and no ε "
     "covers their publication."
 )
+
+
+X = Literal["round", "epsilon", "users"]
+"""What a picture of runs shows."""
 
 _DOTS_PER_INCH = 200
 _NOTEBOOK_DOTS_PER_INCH = 100
@@ -166,15 +169,39 @@ class Run:
             compare([self]).save(html)
         return report_text(read_facts(self.folder))
 
+    def report_users(self) -> str:
+        """Return what ``fl-sim report --users`` prints: for whom the model works, by user and on entities.
+
+        Raises:
+            ResultsError: the run has recorded nothing by user.
+        """
+        facts = read_facts(self.folder)
+        lines = [line for part in (facts.held_out, facts.personal) if part for line in part.lines()]
+        if not lines:
+            raise ResultsError(f"{self.path}: has recorded nothing by user; allowed: a run that has ended")
+        return "\n".join([*lines, "", PRIVATE_BY_USER, ""])
+
     def compare_personal(
-        self, observer: Callable[[int, int], None] = lambda done, total: None, **options: Any
+        self,
+        *,
+        users: int = 20,
+        steps: int = 20,
+        learning_rate: float | None = None,
+        rank: int = 4,
+        most_sentences: int = 64,
+        seed: int = 0,
+        observer: Callable[[int, int], None] = lambda done, total: None,
     ) -> PersonalFigures:
-        """Train models on single held-out users and measure them beside the run's, as ``fl-sim utility --personal``.
+        """Train models on single held-out users and measure them beside the run's, as ``fl-sim report --personal``.
 
         Args:
-            observer: called with the number of trained models, and that of all.
-            options: the fields of
-                :class:`~fl_sim.experiments.personal_models.PersonalSettings`.
+            users: The most users, a seeded sample of those with at least two sentences.
+            steps: The number of steps of Adam per model, on the user's first half.
+            learning_rate: The learning rate of Adam; 3e-4 by default where all parameters train, else 1e-3.
+            rank: The rank of a user's adapters; not used where the run trains adapters of its own.
+            most_sentences: The most sentences of a user, from the first on.
+            seed: The seed of users, of new adapters and of the intervals.
+            observer: Called with the number of trained models, and that of all.
 
         Returns:
             The figures, which are also written into the run's folder (personal.json).
@@ -186,56 +213,64 @@ class Run:
         """
         from fl_sim.experiments import personal_models
 
-        settings = personal_models.PersonalSettings(**options)
+        settings = personal_models.PersonalSettings(users, steps, learning_rate, rank, most_sentences, seed)
         figures = personal_models.compare_personal(self.folder, settings, observer)
         self.folder.write_personal(figures.record())
         return figures
 
-    def report_users(self) -> str:
-        """Return the run's utility by user in words, for the corpus's owner.
-
-        Raises:
-            ResultsError: the run has recorded nothing by user.
-        """
-        facts = read_facts(self.folder)
-        lines = [line for part in (facts.held_out, facts.personal) if part for line in part.lines()]
-        if not lines:
-            raise ResultsError(f"{self.path}: has recorded nothing by user; allowed: a run that has ended")
-        return "\n".join([*lines, "", PRIVATE_BY_USER])
-
-    def plot_users(self) -> Plot:
-        """Draw the run's utility by user, as ``fl-sim utility --plot`` does."""
-        from fl_sim.reporting.plots import held_out_figure
-
-        return Plot(held_out_figure(read_facts(self.folder)))
-
-    def generate(self, prompts: Sequence[str] = ("",), **options: Any) -> list[Continuation]:
+    def generate(
+        self,
+        prompts: Sequence[str] = ("",),
+        *,
+        samples: int = 1,
+        max_tokens: int = 40,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        batch_size: int = 16,
+        observer: Callable[[int, int], None] = lambda done, total: None,
+    ) -> list[Continuation]:
         """Continue prompts with the run's model, as ``fl-sim generate`` does; the texts are post-processing.
 
         Args:
-            prompts: public texts; an empty one lets the model begin.
-            options: ``max_tokens``, ``temperature``, ``top_k`` and ``top_p`` of
-                :class:`~fl_sim.clients.generation.Sampling`; ``samples``, ``seed``, ``batch_size`` and
-                ``observer`` of :func:`fl_sim.clients.generation.generate`.
+            prompts: A public text to continue; an empty one, the default, lets the model begin.
+            samples: The number of texts per prompt.
+            max_tokens: The most new tokens per text.
+            temperature: What divides the scores; 0 takes the most probable token.
+            top_k: Draw from the k most probable tokens; 0 draws from all.
+            top_p: Draw from the fewest tokens whose probabilities add up to at least this.
+            seed: The seed of all random draws.
+            batch_size: The number of texts that are continued together.
+            observer: Called after every batch with the number of texts that are done, and that of all.
 
         Raises:
             ResultsError: the run has no model, has diverged, or its files were changed.
             ModelError: the model predicts classes, an option is out of range, or a prompt fills the context.
         """
         from fl_sim.clients import generation
+        from fl_sim.clients.errors import ModelError
         from fl_sim.clients.generation import Sampling
         from fl_sim.experiments.released_model import released_model
 
-        drawn = {field.name for field in dataclasses.fields(Sampling)}
-        sampling = Sampling(**{name: value for name, value in options.items() if name in drawn})
-        others = {name: value for name, value in options.items() if name not in drawn}
-        return generation.generate(released_model(self.folder), prompts, sampling, **others)
+        if seed < 0:
+            raise ModelError(f"seed is {seed}; allowed: an integer of at least 0")
+        sampling = Sampling(max_tokens, temperature, top_k, top_p)
+        return generation.generate(
+            released_model(self.folder),
+            prompts,
+            sampling,
+            samples=samples,
+            seed=seed,
+            batch_size=batch_size,
+            observer=observer,
+        )
 
     def note_on_texts(self) -> dict[str, Any]:
         """Return the guarantee of generated texts: ``guarantee``, ``delta``, ``epsilon``, and ``note`` in words."""
         return note_on_texts(read_facts(self.folder)).record()
 
-    def plot(self, x: str | None = None, unit: str | None = None) -> Plot:
+    def plot(self, x: X | None = None, unit: str | None = None) -> Plot:
         """Draw the run, as :func:`plot_runs` does."""
         return plot_runs([self], x, unit)
 
@@ -306,14 +341,15 @@ def open_run(folder: str | Path) -> Run:
     return opened
 
 
-def plot_runs(runs: Sequence[Run | str | Path], x: str | None = None, unit: str | None = None) -> Plot:
-    """Draw one or more runs over each other, as ``fl-sim plot`` does.
+def plot_runs(runs: Sequence[Run | str | Path], x: X | None = None, unit: str | None = None) -> Plot:
+    """Draw one or more runs over each other, as ``fl-sim report --picture FILE`` does.
 
     Args:
-        runs: at least one, each open or as the path of its folder.
-        x: "round" draws ε against training steps, "epsilon" utility against ε; None draws both side by side.
-        unit: whose ε, a key of :data:`fl_sim.reporting.plots.UNITS`; by default that of any user with any entity, or
-            ``user_entity_p95`` if a run sets no bound on entities, but every unit for a single run against its steps.
+        runs: At least one run, each open or as the path of its folder.
+        x: What the picture shows: ε against training steps (round), utility against ε (epsilon), or one run's utility
+            by user (users); by default the first two, side by side.
+        unit: Whose ε, a key of :data:`fl_sim.reporting.plots.UNITS`; by default that of any user with any entity, or
+            user_entity_p95 if a run sets no bound on entities, but every unit for a single run against its steps.
 
     Raises:
         ResultsError: ``x`` or ``unit`` is unknown, or a run has no metrics yet.
@@ -321,6 +357,11 @@ def plot_runs(runs: Sequence[Run | str | Path], x: str | None = None, unit: str 
     from fl_sim.reporting import plots
 
     facts = [read_facts(run.folder if isinstance(run, Run) else RunFolder.open(run)) for run in runs]
+    if x == "users":
+        if len(facts) > 1 or unit is not None:
+            given = "unit is given" if unit is not None else f"{len(facts)} runs are given"
+            raise ResultsError(f"{given} with x users; allowed: one run, whose utility is drawn")
+        return Plot(plots.held_out_figure(facts[0]))
     if x == "round" and len(facts) == 1 and unit is None:
         return Plot(plots.epsilon_figure(facts[0]))
     return Plot(plots.two_panel_figure(facts, unit) if x is None else plots.overlay_figure(facts, x, unit))

@@ -266,16 +266,16 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
 
 
 def pretraining_card(record: Mapping[str, Any], kind: str) -> str:
-    """Return the card of a model that ``fl-sim pretrain`` made of public text.
+    """Return the card of a model that ``fl-sim corpus pretrain`` made of public text.
 
     Args:
         record: the content of its pretraining.json.
         kind: how it loads, a key of :data:`fl_sim.reporting.model_card.CODE`.
     """
     trained = (
-        f"Trained by `fl-sim pretrain` on {format_number(record['sentences'])} sentences of text that counts as public "
-        f"(SHA-256 `{record['text_sha256']}`), without privacy: {NO_GUARANTEE_WORDS}. Held-out perplexity per token: "
-        f"{record['perplexity']:.1f}. `pretraining.json` has all settings."
+        f"Trained by `fl-sim corpus pretrain` on {format_number(record['sentences'])} sentences of text that counts as "
+        f"public (SHA-256 `{record['text_sha256']}`), without privacy: {NO_GUARANTEE_WORDS}. Held-out perplexity per "
+        f"token: {record['perplexity']:.1f}. `pretraining.json` has all settings."
     )
     head = f"{front_matter(Card(kind, guarantee=False))}\n\n# A language model of public text\n\n{trained}"
     return f"{head}\n\n## How to load it\n\nIn this folder:\n\n```python\n{code(kind, (), {})}```\n"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fl_sim.cli.from_signature import FOLDER
+from fl_sim.cli.verbs import VerbGroup, as_json, quiet
 
 if TYPE_CHECKING:
     from fl_sim.research.uedp_paper.figure_records import Record
@@ -18,47 +23,73 @@ TABLES = ("adult", "ag-study", "dpnr-ag", "words")
 """Tables of private representations (docs/representations.md); all other names are figures of language models."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of ``fl-sim reproduce``."""
-    parser.add_argument(
-        "figure",
-        nargs="?",
-        metavar="NAME",
-        help="fig2, table2, adult, … (--list), or a .toml file (conf/figures/README.md)",
-    )
-    parser.add_argument("--list", action="store_true", help="list the figures")
-    parser.add_argument(
-        "--data", type=Path, default=_DATA, metavar="DIR", help=f"the raw corpora, a folder each (default {_DATA})"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=_OUT, metavar="DIR",
-        help=f"corpora, runs and pictures; the same command resumes (default {_OUT})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--full", action="store_true", help="at the paper's size (needs a GPU for the training figures)"
-    )
-    parser.add_argument("--panel", action="append", default=[], metavar="NAME", help="only this panel; may be repeated")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once, a process each (default 1)")
-    parser.add_argument("--seeds", metavar="N,N,…", help=f"of {', '.join(TABLES)}: default 0 to 9")
-    parser.add_argument("--layer", metavar="NAME", help="of adult: l1, the paper's (default), or l2, its code's")
-    parser.add_argument("--record", type=Path, metavar="DIR", help="put the figure's record there (results)")
-    parser.add_argument("--readme", type=Path, metavar="DIR", help="write README.md and pictures of a folder's records")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+@click.group(cls=VerbGroup)
+def reproduce() -> None:
+    """Make a figure or table of the UeDP paper, or one of ours: run, draw and record it."""
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the command; return exit code 0, 1 if a run failed or nothing could be made, 128 + n by signal n."""
+@reproduce.command()
+@click.argument("figure", metavar="NAME")
+@click.option(
+    "--data", type=FOLDER, default=_DATA, show_default=True, metavar="DIR", help="The raw corpora, a folder each."
+)
+@click.option(
+    "--out", type=FOLDER, default=_OUT, show_default=True, metavar="DIR",
+    help="Corpora, runs and pictures; the same command resumes.",
+)  # fmt: skip
+@click.option("--full", is_flag=True, help="At the paper's size (needs a GPU for the training figures).")
+@click.option("--panel", "panels", multiple=True, metavar="NAME", help="Only this panel. May be repeated.")
+@click.option(
+    "--jobs", type=int, default=1, show_default=True, metavar="N", help="The number of runs at once, a process each."
+)
+@click.option("--seeds", metavar="N,N,…", help=f"The seeds of {', '.join(TABLES)}; 0 to 9 by default.")
+@click.option("--layer", metavar="NAME", help="The layer of adult: l1, the paper's (by default), or l2, its code's.")
+@click.option("--record", type=FOLDER, metavar="DIR", help="Put the figure's record there (results).")
+@as_json
+@quiet
+def make(jobs: int, **settings: Any) -> int:
+    """Run, draw and record a figure or table.
+
+    NAME is one of fl-sim reproduce list, or a .toml file (conf/figures/README.md). Exit code 1 means that a run failed
+    or nothing could be made.
+    """
     from fl_sim.config import ConfigError
 
-    actions = [bool(args.list), args.readme is not None, args.figure is not None]
-    if sum(actions) != 1:
-        raise ConfigError("allowed: one of a figure's NAME, --list and --readme DIR")
-    if args.list:
-        return _list(args.json)
-    if args.readme is not None:
-        return _readme(args.readme, args.json)
-    return _make(args)
+    if not 1 <= jobs <= 1024:
+        raise ConfigError(f"--jobs is {jobs}; allowed: an integer from 1 to 1024")
+    return _make(Asked(jobs=jobs, **settings))
+
+
+@reproduce.command("list")
+@as_json
+def list_figures(as_json: bool) -> int:
+    """List the figures and tables."""
+    return _list(as_json)
+
+
+@reproduce.command()
+@click.argument("folder", type=FOLDER, metavar="DIR")
+@as_json
+def readme(folder: Path, as_json: bool) -> int:
+    """Write README.md and the pictures of a folder's records."""
+    return _readme(folder, as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The flags of ``fl-sim reproduce make``."""
+
+    figure: str
+    data: Path
+    out: Path
+    full: bool
+    panels: tuple[str, ...]
+    jobs: int
+    seeds: str | None
+    layer: str | None
+    record: Path | None
+    as_json: bool
+    quiet: bool
 
 
 def _list(as_json: bool) -> int:
@@ -90,29 +121,27 @@ def _readme(folder: Path, as_json: bool) -> int:
     return 0
 
 
-def _make(args: argparse.Namespace) -> int:
+def _make(asked: Asked) -> int:
     from fl_sim.config import ConfigError
     from fl_sim.research.uedp_paper.figures import find_figure
     from fl_sim.stop_signals import raise_missed_stop
 
-    if not 1 <= args.jobs <= 1024:
-        raise ConfigError(f"--jobs is {args.jobs}; allowed: an integer from 1 to 1024")
-    if args.figure in TABLES:
-        return _make_table(args)
-    if args.seeds is not None:
-        raise ConfigError(f"--seeds is {args.seeds!r}; allowed with {', '.join(TABLES)}: a figure's file has its own")
-    if args.layer is not None:
-        raise ConfigError(f"--layer is {args.layer!r}; allowed with {', '.join(TABLES)}")
+    if asked.figure in TABLES:
+        return _make_table(asked)
+    if asked.seeds is not None:
+        raise ConfigError(f"--seeds is {asked.seeds!r}; allowed with {', '.join(TABLES)}: a figure's file has its own")
+    if asked.layer is not None:
+        raise ConfigError(f"--layer is {asked.layer!r}; allowed with {', '.join(TABLES)}")
     codes: list[int] = []
-    for name, path in find_figure(args.figure).items():
+    for name, path in find_figure(asked.figure).items():
         raise_missed_stop()
-        codes.append(_make_one(args, name, path))
+        codes.append(_make_one(asked, name, path))
         if codes[-1] > 1:  # interrupted
             break
     return max(codes)
 
 
-def _make_table(args: argparse.Namespace) -> int:
+def _make_table(asked: Asked) -> int:
     """Make a table of private representations, print it and, with ``--record``, write it with its pictures."""
     import json
 
@@ -122,37 +151,37 @@ def _make_table(args: argparse.Namespace) -> int:
     from fl_sim.research.representations.studies.study_runs import Options
     from fl_sim.storage.run_folder import encode
 
-    if args.panel:
-        raise ConfigError(f"--panel is {args.panel[0]!r}; {args.figure} has no panels: leave it out")
-    table = reproductions.REPRODUCTIONS[args.figure]
-    seeds = [str(seed) for seed in range(table.seeds)] if args.seeds is None else args.seeds.split(",")
+    if asked.panels:
+        raise ConfigError(f"--panel is {asked.panels[0]!r}; {asked.figure} has no panels: leave it out")
+    table = reproductions.REPRODUCTIONS[asked.figure]
+    seeds = [str(seed) for seed in range(table.seeds)] if asked.seeds is None else asked.seeds.split(",")
     if not all(number.isascii() and number.isdigit() for number in seeds):
-        raise ConfigError(f"--seeds is {args.seeds!r}; allowed: integers of at least 0, separated by commas")
+        raise ConfigError(f"--seeds is {asked.seeds!r}; allowed: integers of at least 0, separated by commas")
     options = Options(
-        source=(args.data / table.folder).expanduser().absolute(),
+        source=(asked.data / table.folder).expanduser().absolute(),
         seeds=tuple(map(int, seeds)),
-        full=args.full,
-        layer=args.layer or "l1",
-        jobs=args.jobs,
-        work=(args.out / args.figure).expanduser().absolute(),
+        full=asked.full,
+        layer=asked.layer or "l1",
+        jobs=asked.jobs,
+        work=(asked.out / asked.figure).expanduser().absolute(),
     )
 
     def log(line: str) -> None:
-        if not args.quiet:
+        if not asked.quiet:
             print(line, file=sys.stderr, flush=True)
 
     with owner_only():  # the work folder has features of the texts
-        made = reproductions.run(args.figure, options, log)
-    if args.record is not None:
-        reproductions.write(made, args.record / reproductions.FOLDER / f"{args.figure}.json")
-    print(json.dumps(encode(made), ensure_ascii=False) if args.json else reproductions.show(made), end="")
+        made = reproductions.run(asked.figure, options, log)
+    if asked.record is not None:
+        reproductions.write(made, asked.record / reproductions.FOLDER / f"{asked.figure}.json")
+    print(json.dumps(encode(made), ensure_ascii=False) if asked.as_json else reproductions.show(made), end="")
     return 0
 
 
-def _make_one(args: argparse.Namespace, name: str, path: Path) -> int:
+def _make_one(asked: Asked, name: str, path: Path) -> int:
     from fl_sim.stop_signals import exit_status
 
-    result = _make_with_progress(args, name, path)
+    result = _make_with_progress(asked, name, path)
     for part, reason in result.skipped.items():
         print(f"left out: {part}: {reason}", file=sys.stderr)
     if result.interrupted_by is not None:
@@ -165,13 +194,13 @@ def _make_one(args: argparse.Namespace, name: str, path: Path) -> int:
         print(f"fl-sim reproduce: nothing could be made of {name}", file=sys.stderr)
         return 1
     files = list(result.files)
-    if args.record is not None:
-        files.append(_record(result.record, args.record))
-    _print(args, result.record, files)
+    if asked.record is not None:
+        files.append(_record(result.record, asked.record))
+    _print(asked, result.record, files)
     return 1 if any(ending.reason for ending in result.endings) else 0
 
 
-def _make_with_progress(args: argparse.Namespace, name: str, path: Path) -> FigureResult:
+def _make_with_progress(asked: Asked, name: str, path: Path) -> FigureResult:
     """Make the figure with a progress bar on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -180,7 +209,7 @@ def _make_with_progress(args: argparse.Namespace, name: str, path: Path) -> Figu
     from fl_sim.research.uedp_paper.make_figure import FigureJob, make_figure
     from fl_sim.search.sweep import INTERRUPTED
 
-    console = Console(stderr=True, quiet=args.quiet, soft_wrap=True)
+    console = Console(stderr=True, quiet=asked.quiet, soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=console.quiet) as progress:
         task = progress.add_task("runs", total=None)
@@ -192,11 +221,11 @@ def _make_with_progress(args: argparse.Namespace, name: str, path: Path) -> Figu
             FigureJob(
                 name=name,
                 figure=load_figure(path),
-                full=args.full,
-                panels=tuple(args.panel),
-                data=args.data.expanduser(),
-                out=args.out.expanduser().absolute(),
-                jobs=args.jobs,
+                full=asked.full,
+                panels=asked.panels,
+                data=asked.data.expanduser(),
+                out=asked.out.expanduser().absolute(),
+                jobs=asked.jobs,
                 say=lambda words: console.print(words, markup=False),
                 begin=lambda runs: progress.update(task, total=runs),
                 observe=observe,
@@ -213,7 +242,7 @@ def _record(record: Record, folder: Path) -> Path:
     return path
 
 
-def _print(args: argparse.Namespace, record: Record, files: list[Path]) -> None:
+def _print(asked: Asked, record: Record, files: list[Path]) -> None:
     import json
 
     from rich.console import Console
@@ -222,7 +251,7 @@ def _print(args: argparse.Namespace, record: Record, files: list[Path]) -> None:
     from fl_sim.research.uedp_paper.figure_document import section
     from fl_sim.storage.run_folder import encode
 
-    if args.json:
+    if asked.as_json:
         result = {"files": [str(path) for path in files], "record": encode(record.model_dump(mode="python"))}
         print(json.dumps(result, ensure_ascii=False))
         return

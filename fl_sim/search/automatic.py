@@ -151,9 +151,11 @@ def _stated(config: RunConfig) -> RunConfig:
     """Return the configuration with N and a target, and refuse what would be chosen on the private corpus."""
     privacy = config.privacy
     if privacy.settings_from_corpus:
-        raise ConfigError("privacy.settings_from_corpus is true with --auto; allowed: false")
+        raise ConfigError("privacy.settings_from_corpus is true with fl-sim plan auto; allowed: false")
     if config.task == "classification":
-        raise ConfigError("task is classification with --auto; allowed: next-word, because no text with classes ships")
+        raise ConfigError(
+            "task is classification; allowed: next-word, because no text with classes ships to choose settings on"
+        )
     users = privacy.population
     if users is None:  # a private mention graph has been refused without it
         splits = Corpus.open(config.corpus.path).manifest.splits

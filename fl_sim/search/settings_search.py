@@ -431,7 +431,7 @@ def tuned_settings(
     target = {} if run.target is None else {"privacy.target_epsilon": run.target}
     chosen = nested(_chosen(run, best))
     origin = Origin(
-        made_by=f"fl-sim tune {environment.version('fl-sim')}",
+        made_by=f"fl-sim plan trials {environment.version('fl-sim')}",
         corpus=public.name,
         fingerprint=public.corpus.fingerprint,
         sampled_sentences=sentence_sample(

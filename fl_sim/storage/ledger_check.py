@@ -163,7 +163,7 @@ def _notes(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iterator[s
     if later:
         yield (
             f"{LEDGER_FILE} has {later} more {'release' if later == 1 else 'releases'} than the metrics have rounds "
-            f"(killed, or at work): ε is that of rounds 1 to {last}; of all: fl-sim account --ledger"
+            f"(killed, or at work): ε is that of rounds 1 to {last}; of all: fl-sim account ledger"
         )
     if not _is_whole(run.path / LEDGER_FILE):
         yield f"{LEDGER_FILE}, line {len(ledger.entries) + 2}: cut off (it was never released); left out"

@@ -56,7 +56,7 @@ ANCESTORS = "ancestors"
 """Folder of the same files in the folder of a run that starts from a trained model."""
 
 PRETRAINING = "pretraining.json"
-"""Record that ``fl-sim pretrain`` writes: its text is public, so its models have no lineage."""
+"""Record that ``fl-sim corpus pretrain`` writes: its text is public, so its models have no lineage."""
 
 _INDEX, _OWNER = "lineage.json", "owner.json"
 _MARK = "fl_sim_trained"

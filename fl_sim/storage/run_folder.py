@@ -193,13 +193,13 @@ class RunFolder:
 
     @property
     def personal(self) -> dict[str, Any] | None:
-        """Return what ``fl-sim utility --personal`` measured; None if nothing of the run's present model."""
+        """Return what ``fl-sim report --personal`` measured; None if nothing of the run's present model."""
         measured = _read_json(self.personal_file) if self.personal_file.exists() else {}
         known = (self.result or {}).get("model_files")
         return measured if measured and measured.get("model_files") == known else None
 
     def write_personal(self, measured: Mapping[str, object]) -> None:
-        """Write what ``fl-sim utility --personal`` measured, for the owner alone."""
+        """Write what ``fl-sim report --personal`` measured, for the owner alone."""
         with owner_only():
             _write_json(self.personal_file, measured)
 

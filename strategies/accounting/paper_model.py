@@ -67,13 +67,14 @@ class PublishedSettings:
     """A training as the paper describes it; rates follow from the counts.
 
     Attributes:
-        estimator: ``f_e`` (sensitive sentences only), ``f_e_plus`` (all) or ``user_level`` (the baseline).
-        users: |U|, all users.
-        users_per_round: expected number of users per round, q_u·|U|.
-        q_e: probability that an entity is sampled; not used by ``user_level``.
-        sentences: all sentences.
-        sensitive_sentences: those with at least one entity.
-        noise_multiplier: z.
+        estimator: What is estimated: ``f_e`` (sensitive sentences only), ``f_e_plus`` (all) or ``user_level`` (the
+            baseline).
+        users: The number of users |U|.
+        users_per_round: The expected number of users per round, q_u·|U|.
+        q_e: The probability that an entity is sampled in a round; not used by ``user_level``.
+        sentences: The number of sentences.
+        sensitive_sentences: The number of sentences with at least one entity.
+        noise_multiplier: The noise multiplier z.
 
     Raises:
         PrivacyError: a value is impossible.

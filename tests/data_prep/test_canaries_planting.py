@@ -311,10 +311,10 @@ def test_the_command_plants_and_stats_tells(base: Corpus, tmp_path: Path, capsys
     canaries = read_canaries(Corpus.open(out))
     assert canaries == draw_canaries(CanarySettings(14, 5))
     capsys.readouterr()
-    assert main(["stats", out, "--json"]) == 0
+    assert main(["corpus", "stats", out, "--json"]) == 0
     counts = json.loads(capsys.readouterr().out)["canaries"]
     assert counts["population"] == 6 + len(canaries.users)
-    assert main(["stats", out]) == 0
+    assert main(["corpus", "stats", out]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"--set privacy.population={counts['population']}" in shown
     assert corpus_stats(base)["canaries"] is None

@@ -1,4 +1,4 @@
-"""The figures of a corpus, and fl-sim stats; with the shared task's own counts where its files are at hand."""
+"""The figures of a corpus, and fl-sim corpus stats; with the shared task's own counts where its files are at hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def prepared(tmp_path: Path) -> Path:
 
 
 def test_the_figures(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stats", str(prepared), "--json", "--verify"]) == 0
+    assert main(["corpus", "stats", str(prepared), "--json", "--verify"]) == 0
     output = capsys.readouterr()
     stats = json.loads(output.out)
     assert output.err == ""
@@ -77,18 +77,18 @@ def test_the_published_row_stands_beside_ours(
     kind: str, sentences: int, everything: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(write_corpus(SMALL, tmp_path / "out", name="small", settings={"kind": kind}).path)
-    assert main(["stats", out, "--json"]) == 0
+    assert main(["corpus", "stats", out, "--json"]) == 0
     published = json.loads(capsys.readouterr().out)["table_two"]["published"]
     assert (published["sentences"], published["sensitive"]["All"]) == (sentences, everything)
     assert "Table II" in published["source"]
-    assert main(["stats", out]) == 0
+    assert main(["corpus", "stats", out]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"sentences │ {sentences:,} │ 4 │ 1" in shown
     assert published["difference"][:60] in shown.replace("\n", " ")
 
 
 def test_the_table_for_people_warns_about_the_reach(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stats", str(prepared)]) == 0
+    assert main(["corpus", "stats", str(prepared)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "with PER │ 3 │ 0" in shown
     assert "users per entity │ 1 / 2 / 2" in shown
@@ -98,7 +98,7 @@ def test_the_table_for_people_warns_about_the_reach(prepared: Path, capsys: pyte
 def counted(source: Path, out: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict:
     assert main(["prepare", "conll2003", "--source", str(source), "--out", str(out), *options]) == 0
     capsys.readouterr()
-    assert main(["stats", str(out), "--json"]) == 0
+    assert main(["corpus", "stats", str(out), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 

@@ -115,9 +115,9 @@ def test_stats_refuses_what_is_damaged_or_no_corpus(
     good: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert "no such folder" in complaint(["stats", str(out)], capsys)
-    assert "not a prepared corpus" in complaint(["stats", str(tmp_path)], capsys)
+    assert "no such folder" in complaint(["corpus", "stats", str(out)], capsys)
+    assert "not a prepared corpus" in complaint(["corpus", "stats", str(tmp_path)], capsys)
     assert main([*good, "--out", str(out)]) == 0
     capsys.readouterr()
     (out / "train.users.parquet").unlink()
-    assert "train.users.parquet: missing" in complaint(["stats", str(out), "--json"], capsys)
+    assert "train.users.parquet: missing" in complaint(["corpus", "stats", str(out), "--json"], capsys)

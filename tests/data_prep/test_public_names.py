@@ -117,7 +117,7 @@ def test_bad_weights(two_names: Corpus, tmp_path: Path, content: str | bytes, me
 
 def test_weights_of_a_public_corpus(two_names: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "weights.tsv"
-    words = ["public-weights", str(two_names.path), "--entity-bound", "10", "--sentences", "50", "--out", str(out)]
+    words = ["corpus", "weights", str(two_names.path), "--entity-bound", "10", "--sentences", "50", "--out", str(out)]
     assert main(words) == 0
     assert "1 names have a weight below 1" in capsys.readouterr().out
     assert out.read_text(encoding="utf-8").splitlines()[2:] == ["london\t0.25"]  # 10 · 5 / (50 · 4)

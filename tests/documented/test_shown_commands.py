@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
-from fl_sim.cli.main import build_parser
+from fl_sim.cli.verbs import fl_sim
 from tests.documented.shown_commands import Block, blocks_of, commands_outside_of_blocks, name_of, pages
 
 PAGES = pytest.mark.parametrize("page", pages(), ids=name_of)
@@ -53,7 +53,8 @@ def test_most_commands_are_run() -> None:
 def test_a_page_is_read_as_it_is_shown(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "    fl-sim stats here\n\n<!-- not run: needs two machines -->\n```bash\nfl-sim run \\\n  --rounds 2 2> log\n"
+        "    fl-sim corpus stats here\n\n"
+        "<!-- not run: needs two machines -->\n```bash\nfl-sim run \\\n  --rounds 2 2> log\n"
         "for s in 1 2; do fl-sim run --seed $s; done  # two\n```\n\n```\nfl-sim run: out is full\n```\n",
         encoding="utf-8",
     )
@@ -64,18 +65,18 @@ def test_a_page_is_read_as_it_is_shown(tmp_path: Path) -> None:
         ["s", "in", "1", "2"],
         ["fl-sim", "run", "--seed", "$s"],
     ]
-    assert commands_outside_of_blocks(page) == ["    fl-sim stats here"]
+    assert commands_outside_of_blocks(page) == ["    fl-sim corpus stats here"]
 
 
 @pytest.mark.parametrize("kind", ["needs", "full size", "not run"])
 def test_a_comment_before_a_block_says_when_it_runs(kind: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"<!-- {kind}: module its_module -->\n```bash\nfl-sim stats here\n```\n", encoding="utf-8")
+    page.write_text(f"<!-- {kind}: module its_module -->\n```bash\nfl-sim corpus stats here\n```\n", encoding="utf-8")
     (block,) = blocks_of(page)
-    assert block == Block(3, "fl-sim stats here", **{kind.replace(" ", "_"): "module its_module"})
+    assert block == Block(3, "fl-sim corpus stats here", **{kind.replace(" ", "_"): "module its_module"})
 
 
-@pytest.mark.parametrize("command", ["run --roundz 3", "stats", "plan --rounds 3"])
+@pytest.mark.parametrize("command", ["run --roundz 3", "corpus stats", "plan formula --rounds 3", "corpus"])
 def test_a_wrong_command_is_noticed(command: str) -> None:
     with pytest.raises(AssertionError, match="here: fl-sim"):
         _parse(Block(1, command).body.split(), "here")
@@ -86,9 +87,15 @@ def _asks_a_plug_in(words: list[str]) -> bool:
     return "--help" in words or (words[1] == "prepare" and ":" in words[2])
 
 
-def _parse(words: list[str], where: str) -> argparse.Namespace:
+def _parse(words: list[str], where: str) -> None:
     """Parse the words after ``fl-sim``, of which one with a variable of the shell stands for a number."""
+    rest = ["1" if word.startswith("$") else word for word in words]
+    command: click.Command = fl_sim
+    context, name = None, "fl-sim"
     try:
-        return build_parser().parse_args(["1" if word.startswith("$") else word for word in words])
-    except SystemExit as error:
+        while isinstance(command, click.Group):
+            context = click.Context(command, info_name=name, parent=context)
+            name, command, rest = command.resolve_command(context, rest)
+        command.make_context(name, rest, parent=context)
+    except (click.ClickException, IndexError) as error:
         raise AssertionError(f"{where}: fl-sim {' '.join(words)}: {error}") from None

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 
 
 def deidentified(parent: str, out: Path, mode: str = "category") -> Path:
-    assert main(["deidentify", parent, "--out", str(out), "--mode", mode]) == 0
+    assert main(["corpus", "deidentify", parent, "--out", str(out), "--mode", mode]) == 0
     return out
 
 
@@ -56,15 +56,18 @@ def test_surrogates_are_entities_like_others_but_for_a_warning(tmp_path: Path) -
 def test_both_commands_print_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = small_corpus(tmp_path / "small")
     capsys.readouterr()
-    assert main(["deidentify", str(small), "--out", str(tmp_path / "made"), "--mode", "surrogate", "--json"]) == 0
+    assert (
+        main(["corpus", "deidentify", str(small), "--out", str(tmp_path / "made"), "--mode", "surrogate", "--json"])
+        == 0
+    )
     made = json.loads(capsys.readouterr().out)
     assert made["replaced"] == made["mentions"] > 0
     assert made["fingerprint"] == Corpus.open(tmp_path / "made").fingerprint
     assert len(made["warnings"]) == 1
-    assert main(["identity", str(small), "--json"]) == 0
+    assert main(["corpus", "identity", str(small), "--json"]) == 0
     rows = {row["identity"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert rows["+ suffix"]["entities"] == 4
-    assert main(["identity", str(small)]) == 0
+    assert main(["corpus", "identity", str(small)]) == 0
     assert "linked within a user" in capsys.readouterr().out
 
 

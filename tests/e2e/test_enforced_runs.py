@@ -134,7 +134,7 @@ def test_every_entity_of_a_run_is_at_or_below_its_headline(
     folder = run("run", privacy__q_s=0.5, **BOUNDS[bounds])
     result = folder.result or {}
     capsys.readouterr()
-    assert main(["entities", "--run", str(folder.path), "--json"]) == 0
+    assert main(["entities", "run", str(folder.path), "--json"]) == 0
     entities = json.loads(capsys.readouterr().out)
     assert 0 < entities["epsilon_user_entity"]["max"] <= entities["epsilon_any"]
     assert entities["epsilon_any"] == pytest.approx(result["epsilon_any"], rel=1e-3)

@@ -36,8 +36,8 @@ SOURCES = (
 LINKS = ("clients", "data_prep", "strategies")
 DATA = (
     "fl_sim/py.typed",
-    "fl_sim/cli/project_commands/template/gitignore",
-    "fl_sim/cli/project_commands/template/run.toml",
+    "fl_sim/cli/template/gitignore",
+    "fl_sim/cli/template/run.toml",
     "fl_sim/clients/assets/small-awd-lstm-public/model.safetensors",
     "fl_sim/clients/assets/small-gpt2-public/model.safetensors",
     "fl_sim/clients/assets/tokenizer/tokenizer.json",

@@ -66,7 +66,9 @@ def test_a_prepared_corpus_with_what_is_there_meanwhile_and_cached_features(
     place.mkdir(mode=0o700)
     assert main(["prepare", "jsonl", *words, "--out", str(place / "small")]) == 0
     assert {".small.partial", "train.sentences.spill", "00000000.arrow", "key"} & set(seen) >= {"00000000.arrow", "key"}
-    assert main(["deidentify", str(place / "small"), "--out", str(place / "masked"), "--mode", "category"]) == 0
+    assert (
+        main(["corpus", "deidentify", str(place / "small"), "--out", str(place / "masked"), "--mode", "category"]) == 0
+    )
     assert open_to_others(place / "small", place / "masked", place / ".small.tagged") == []
     cache = tmp_path / "cache"
     changes = {"task": "classification", "model__tune": "head", "corpus__feature_cache": str(cache)}

@@ -124,7 +124,7 @@ def test_a_figure_is_made_once_continued_and_recorded(
     assert isinstance(again, TrainingRecord)
     assert again.panels[0].curves[2].points[0].utility == coded.points[0].utility
 
-    assert main(["reproduce", "--readme", str(results)]) == 0
+    assert main(["reproduce", "readme", str(results)]) == 0
     assert "| as coded |" in (results / "README.md").read_text(encoding="utf-8")
     assert (results / "small.png").exists()
 
@@ -134,7 +134,7 @@ def test_nothing_can_be_made_without_any_corpus(tmp_path: Path, data: Path, caps
     output = capsys.readouterr()
     assert "left out: a: small:" in output.err
     assert "nothing could be made" in output.err
-    assert main(["reproduce", "table2", "--data", str(data), "--out", str(tmp_path / "out"), "--quiet"]) == 1
+    assert main(["reproduce", "make", "table2", "--data", str(data), "--out", str(tmp_path / "out"), "--quiet"]) == 1
     assert "left out: conll2003:" in capsys.readouterr().err
 
 
@@ -158,7 +158,7 @@ def test_bad_requests_are_one_line(
 
 
 def test_the_list_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "--list"]) == 0
+    assert main(["reproduce", "list"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in ("fig2", "fig3a", "fig9", "table2"))
 
@@ -218,7 +218,7 @@ def test_attacks_on_the_runs_of_a_figure_are_recorded(
 ) -> None:
     file = tmp_path / "leak.toml"
     file.write_text(LEAKAGE, encoding="utf-8")
-    words = ["reproduce", str(file), "--data", str(data), "--out", str(tmp_path / "out"), "--quiet"]
+    words = ["reproduce", "make", str(file), "--data", str(data), "--out", str(tmp_path / "out"), "--quiet"]
     assert main(words) == 0
     assert "nothing can be concluded" in capsys.readouterr().out
     record = read_record(tmp_path / "out" / "leak" / "record.json")

@@ -82,5 +82,5 @@ def test_every_part_of_another_package_works_by_its_name(installed: Path, tmp_pa
     assert run.config["strategy_origin"]["path"] == PARTS["example-strategy"]
     assert run.metrics()["noise_norm"].iloc[1] > 0
     bounds = ["--delta", "1e-5", "--user-sentences", str(sentences)]
-    spent = fl_sim(installed, tmp_path, "account", "--ledger", "run", *bounds)
+    spent = fl_sim(installed, tmp_path, "account", "ledger", "run", *bounds)
     assert spent["epsilon_user"] == pytest.approx(result["epsilon_user"], rel=1e-3)

@@ -16,9 +16,9 @@ import pytest
 
 import fl_sim
 from fl_sim import formats
+from fl_sim.cli.commands import audit_command, plan_command
 from fl_sim.cli.console import _describe
 from fl_sim.cli.main import main
-from fl_sim.cli.privacy_commands import audit_command, plan_command
 from fl_sim.engines.server_app import describe_row
 from fl_sim.search.sweep import EPSILONS, as_markdown
 from fl_sim.strategies.accounting import accountant
@@ -88,7 +88,9 @@ def both_ways(capsys: pytest.CaptureFixture[str], line: str) -> tuple[dict[str, 
 @pytest.mark.parametrize("z", [1.2345678, 3.9999999, 7.7])
 @pytest.mark.parametrize("strategy", ["uedp --q-e 0.5123456789 --q-s 0.1234567891 --user-cap 3.3333333", "user_level"])
 def test_account(strategy: str, z: float, capsys: pytest.CaptureFixture[str]) -> None:
-    line = f"account --strategy {strategy} --z {z} --q-u 0.3333333 --rounds 7 --delta 1.2345678e-5 --users 12345"
+    line = (
+        f"account mechanism --strategy {strategy} --z {z} --q-u 0.3333333 --rounds 7 --delta 1.2345678e-5 --users 12345"
+    )
     text, exact = both_ways(capsys, line)
     compared = [name for name in exact if name.startswith((*UP, *DOWN))]
     assert len(compared) > 12
@@ -103,9 +105,7 @@ def test_a_printed_setting_meets_the_target(unknown: str, capsys: pytest.Capture
     given = {"z": "25", "rounds": "20", "q-s": "0.2", "user-cap": "3"}
     given.pop({"noise_multiplier": "z", "q_s": "q-s", "user_cap": "user-cap"}.get(unknown, unknown), None)
     flags = " ".join(f"--{name} {value}" for name, value in given.items())
-    text, _ = both_ways(
-        capsys, f"account --strategy uedp {flags} --delta 1e-5 --target-epsilon 1.7 --solve-for {unknown}"
-    )
+    text, _ = both_ways(capsys, f"account calibrate {flags} --delta 1e-5 --target-epsilon 1.7 --solve-for {unknown}")
     names = ("noise_multiplier", "q_u", "q_e", "q_s", "user_cap")
     event = RoundEvent("uedp", **{name: float(text[name]) for name in names})
     both = Adjacency(math.inf, ContributionBound(1, 1))

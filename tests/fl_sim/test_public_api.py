@@ -163,7 +163,7 @@ def test_a_corpus(tmp_path: Path, capsys: Capture) -> None:
     assert sentences.loc[0, "text"] == "Ada saw 0 boats and 0 birds."
     assert sentences["mentions"].sum() == corpus.mentions("train").num_rows
     np.testing.assert_array_equal(sentences.groupby("user").size(), corpus.users("train")["sentences"])
-    assert fl_sim.corpus_stats(corpus).items() <= printed(capsys, "stats", str(corpus.path)).items()
+    assert fl_sim.corpus_stats(corpus).items() <= printed(capsys, "corpus", "stats", str(corpus.path)).items()
 
 
 @pytest.mark.system
@@ -179,7 +179,9 @@ def test_a_prepared_corpus_is_that_of_the_command(tmp_path: Path, capsys: Captur
     assert set(corpus.sentences("train")["class"]) == {"0", "1"}
     grown = tmp_path / "more.jsonl"
     grown.write_text(json.dumps({"who": "user 9", "said": "Ada was late.", "kind": 1}))
-    corpus = fl_sim.prepare("jsonl", grown, tmp_path / "ours", tagger="rules", test_fraction=0, joined_at=3, **columns)
+    corpus = fl_sim.prepare(
+        "jsonl", grown, tmp_path / "ours", tagger="rules", test_fraction=0, append=True, joined_at=3, **columns
+    )
     assert len(corpus.parts) == 2
 
 
@@ -214,8 +216,8 @@ def test_account_says_what_the_command_says(capsys: Capture) -> None:
         user_sentences=40,
         entity=(6, 3, 7),
     )
-    bound = "--reach-users 6 --reach-sentences 3 --reach-total 7"
-    assert figures == printed(capsys, "account", *words.split(), *bound.split())
+    bound = "--entity-users 6 --entity-sentences 3 --entity-total 7"
+    assert figures == printed(capsys, "account", "mechanism", *words.split(), *bound.split())
     same = fl_sim.account(
         "uedp", noise_multiplier=3.0, q_e=0.5, q_s=0.05, user_cap=2.0, rounds=20, delta=1e-5, user_sentences=40,
         entity=ContributionBound(6, 3, 7),
@@ -227,11 +229,11 @@ def test_account_says_what_the_command_says(capsys: Capture) -> None:
 def test_calibrate_finds_what_the_command_finds(capsys: Capture) -> None:
     words = "--strategy user_level --target-epsilon 2 --q-u 0.05 --delta 1e-5"
     z = fl_sim.calibrate(2.0, "user_level", q_u=0.05, rounds=30, delta=1e-5)
-    found = printed(capsys, "account", *words.split(), "--rounds", "30")
+    found = printed(capsys, "account", "calibrate", *words.split(), "--rounds", "30")
     assert found["noise_multiplier"] == z
     assert found["epsilon_user_entity"] <= 2
     rounds = fl_sim.calibrate(2.0, "user_level", q_u=0.05, noise_multiplier=2.0, delta=1e-5, solve_for="rounds")
-    found = printed(capsys, "account", *words.split(), "--z", "2", "--solve-for", "rounds")
+    found = printed(capsys, "account", "calibrate", *words.split(), "--z", "2", "--solve-for", "rounds")
     assert (found["rounds"], type(found["rounds"])) == (rounds, int)
 
 
@@ -260,12 +262,12 @@ def test_an_impossible_value_is_named(call: Any, message: str) -> None:
 def test_the_published_algorithm(capsys: Capture) -> None:
     settings = fl_sim.PublishedSettings("f_e_plus", 946, 50, 2.0, q_e=0.5, sentences=14040, sensitive_sentences=11176)
     words = (
-        "--strategy published --estimator f_e_plus --users 946 --users-per-round 50 --z 2 --q-e 0.5 --sentences 14040 "
-        "--sensitive-sentences 11176 --rounds 5 --delta 1e-5 --reach-users 2"
+        "--estimator f_e_plus --users 946 --users-per-round 50 --z 2 --q-e 0.5 --sentences 14040 "
+        "--sensitive-sentences 11176 --rounds 5 --delta 1e-5 --entity-users 2"
     )
     figures = fl_sim.account_published(settings, rounds=5, delta=1e-5, entity=(2, 1))
-    at_risk = {"delta_times_users": 1e-5 * 946}  # the command alone prints δ·N
-    assert figures | at_risk == printed(capsys, "account", *words.split())
+    assert figures["delta_times_users"] == 1e-5 * 946
+    assert figures == printed(capsys, "account", "published", *words.split())
 
 
 @pytest.mark.system
@@ -274,4 +276,5 @@ def test_audit_says_what_the_command_says(capsys: Capture) -> None:
     names: list[str] = []
     findings = fl_sim.audit(noise_multiplier=2.0, q_s=0.5, user_sentences=3, trials=500, seed=3, progress=names.append)
     assert names == ["user", "entity", "user_entity"]
-    assert [decode(finding.record()) for finding in findings] == printed(capsys, "audit", *words.split())["audits"]
+    told = printed(capsys, "audit", "mechanism", *words.split())["audits"]
+    assert [decode(finding.record()) for finding in findings] == told

@@ -96,7 +96,7 @@ def test_the_page(capsys: Capture) -> None:
 def test_the_ledger_alone_gives_the_same_epsilon(capsys: Capture) -> None:
     assert train() == 0
     result = json.loads(capsys.readouterr().out)
-    words = f"account --json --ledger run --delta 1e-5 --user-sentences {result['user_sentences']}"
+    words = f"account ledger --json run --delta 1e-5 --user-sentences {result['user_sentences']}"
     assert main(words.split()) == 0
     assert json.loads(capsys.readouterr().out)["epsilon_user"] == pytest.approx(result["epsilon_user"], rel=1e-6)
 
@@ -168,11 +168,11 @@ def test_without_an_event_a_ledger_composes_to_infinity(folder: Path, capsys: Ca
     assert train("--strategy", without_event(folder), out="nothing") == 0
     assert train("--set", "seed=1", out="guaranteed") == 0
     capsys.readouterr()
-    assert main(["account", "--json", "--ledger", "nothing", "guaranteed", "--delta", "1e-5"]) == 0
+    assert main(["account", "ledger", "--json", "nothing", "guaranteed", "--delta", "1e-5"]) == 0
     captured = capsys.readouterr()
     assert {value for key, value in json.loads(captured.out).items() if key.startswith("epsilon")} == {"inf"}
     assert "3 releases have no guarantee" in captured.err
-    assert main(["entities", "--run", "nothing"]) == 2
+    assert main(["entities", "run", "nothing"]) == 2
     assert "no_event:CoordinateWise guarantees nothing" in capsys.readouterr().err
 
 
@@ -290,7 +290,7 @@ def test_a_run_whose_strategy_is_gone_is_still_reported(folder: Path, capsys: Ca
     text = capsys.readouterr().out
     assert "Protects    unknown" in text
     assert "the ledger cannot be read here" in text
-    assert main(["account", "--ledger", "run", "--delta", "1e-5"]) == 2
+    assert main(["account", "ledger", "run", "--delta", "1e-5"]) == 2
     assert "cannot be imported (No module named 'my_strategy')" in capsys.readouterr().err
     ledger = Path("run/ledger.jsonl")
     ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))

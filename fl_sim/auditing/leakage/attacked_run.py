@@ -216,7 +216,7 @@ def _raw_corpus(own: Corpus, raw: Path | str, splits: tuple[str, ...]) -> Corpus
     return corpus
 
 
-_RAW = "the corpus from which fl-sim deidentify made that of the run"
+_RAW = "the corpus from which fl-sim corpus deidentify made that of the run"
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,21 +14,23 @@ True
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
+from fl_sim.api.corpora import prepare, reader_arguments
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.deidentify import deidentify
 from fl_sim.data_prep.identity import Identity
+from fl_sim.data_prep.readers.cleaning import Preprocessing
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA, Corpus
@@ -99,24 +101,19 @@ class CorpusStore:
 
     def _prepare(self, key: str, source: CorpusSource) -> Path:
         """Return the folder of the prepared corpus; prepare it if it is missing."""
-        from fl_sim.cli.corpus_commands.prepare_command import canaries_of, raw_corpus
-        from fl_sim.cli.corpus_flags import identity_of, marking_of
-        from fl_sim.data_prep.prepare import prepare
-
-        raw_folder = self.data / str(source.source)
+        raw_folder: Path | str = self.data / str(source.source)
         if source.kind == "prepared" and source.source in SHIPPED_CORPORA:
-            raw_folder = Path(source.source)
-        elif not raw_folder.exists():
+            raw_folder = source.source
+        elif not Path(raw_folder).exists():
             raise CorpusError(f"{raw_folder} is not there (--data names the folder with the raw corpora)")
         out = self.folder / key
-        arguments = _arguments(source, raw_folder, out)
-        raw = raw_corpus(arguments)
+        settings, preprocessing = _settings(source)
         if not out.exists():
             self.say(f"preparing {out.name}")
             out.parent.mkdir(parents=True, exist_ok=True)
-        marking = marking_of(arguments, raw.has_gold)
-        identity, canaries = identity_of(arguments), canaries_of(arguments)
-        return prepare(raw, out, marking=marking, identity=identity, canaries=canaries).corpus.path
+        structured = False  # as the paper marked them
+        prepare(source.kind, raw_folder, out, structured=structured, preprocessing=preprocessing, **settings)
+        return out
 
     def _redrawn(self, path: str, key: str, source: CorpusSource, seed: int | None) -> Path:
         """Return the folder of the corpus with the held-out users that a seed draws."""
@@ -177,27 +174,22 @@ def _digest_of(model: StrictModel | None, exclude: set[str] | None = None) -> st
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
 
-class _Flags(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"corpora: {message}")
+def _settings(source: CorpusSource) -> tuple[dict[str, Any], Preprocessing]:
+    """Return the arguments of :func:`fl_sim.prepare` that a source's flags stand for.
 
-
-def _arguments(source: CorpusSource, raw_folder: Path, out: Path) -> argparse.Namespace:
-    """Return the arguments of ``fl-sim prepare``."""
-    from fl_sim.cli.corpus_commands import prepare_command
-
-    parser = _Flags(add_help=False, allow_abbrev=False)
-    prepare_command.add_arguments(parser)
-    words = [source.kind, "--source", str(raw_folder), "--out", str(out), "--no-structured"]  # as the paper marked them
-    for name, value in source.flags.items():
-        words += _flag(name, value)
-    return parser.parse_args(words)
-
-
-def _flag(name: str, value: Any) -> list[str]:
-    if value is True:
-        return [f"--{name}"]
-    return [] if value is False else [f"--{name}", str(value)]
+    Raises:
+        ConfigError: the reader has no such flag.
+    """
+    settings = {name.replace("-", "_"): value for name, value in source.flags.items()}
+    preprocess = settings.pop("preprocess", None)
+    if preprocess not in (None, "paper"):
+        raise ConfigError(f"corpora: preprocess is {preprocess!r}; allowed: paper")
+    own = {name: value for name, value in settings.items() if name not in signature(prepare).parameters}
+    try:
+        reader_arguments(source.kind, {**own, "source": source.source})
+    except CorpusError as error:
+        raise ConfigError(f"corpora: {error}") from error
+    return settings, Preprocessing.of_paper() if preprocess else Preprocessing()
 
 
 def draw_users(users: Iterable[str], held_out: int, seed: int) -> frozenset[str]:

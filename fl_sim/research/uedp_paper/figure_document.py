@@ -63,7 +63,7 @@ _ORDER = ("table2", "fig2", "fig3a", "fig3b", "fig4", "fig5", "fig6", "fig7", "f
 _HEAD = """\
 # Results
 
-Made by `fl-sim reproduce --readme results` from the JSON files here; do not edit. Each file is the record of one
+Made by `fl-sim reproduce readme results` from the JSON files here; do not edit. Each file is the record of one
 figure: settings, commit, versions, seeds, and what was measured. docs/reproduction.md has the commands. Tables of
 private text representations have a page of their own, in `representations/`.
 
@@ -85,7 +85,7 @@ rely on the entity having been detected. Utility is the mean over the seeds ± i
 _LEAK_HEAD = """\
 # What models give away
 
-Made by `fl-sim reproduce --readme results` from the JSON files here; do not edit. docs/audit.md says what the attacks
+Made by `fl-sim reproduce readme results` from the JSON files here; do not edit. docs/audit.md says what the attacks
 and bounds are.
 
 Each method trained on the same text with three seeds, and every model is attacked with the units that its seed draws.

@@ -366,7 +366,7 @@ def read_records(folder: Path) -> list[Record]:
     """Return all records of a folder, by name; :class:`ResultsError` if there is none."""
     records = [read_record(path) for path in sorted(folder.glob("*.json"))]
     if not records:
-        raise ResultsError(f"{folder}: has no record; fl-sim reproduce NAME --record {folder} makes one")
+        raise ResultsError(f"{folder}: has no record; fl-sim reproduce make NAME --record {folder} makes one")
     return records
 
 

@@ -87,7 +87,7 @@ class CurveSettings(StrictModel):
         label: for people.
         set: settings of ``fl-sim run`` on top of the figure's and the panel's.
         full_only: only with ``--full``.
-        deidentified: the mode of ``fl-sim deidentify`` for the training split; held-out text stays unchanged.
+        deidentified: the mode of ``fl-sim corpus deidentify`` for the training split; held-out text stays unchanged.
         entities: the sensitive kinds of entities (``fl-sim prepare --entities``).
         points: a run per point and seed, of which the figure shows the ends; without points, a run per seed, which the
             figure shows round by round.

@@ -43,7 +43,7 @@ def test_the_command_makes_a_model_that_a_run_can_load(tmp_path: Path, capsys: p
     text = tmp_path / "public.txt"
     text.write_text("\n".join(TEXT * 3), encoding="utf-8")
     sizes = ["--hidden", "16", "--layers", "1", "--heads", "2", "--max-tokens", "24", "--epochs", "1"]
-    assert main(["pretrain", str(text), "--out", str(tmp_path / "model"), "--json", *sizes]) == 0
+    assert main(["corpus", "pretrain", str(text), "--out", str(tmp_path / "model"), "--json", *sizes]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["sentences"] + record["held_out_sentences"] == 27
     loaded = load_model(ModelSpec(name=str(tmp_path / "model"), max_tokens=24), 0)
@@ -54,7 +54,12 @@ def test_the_command_makes_an_awd_lstm(tmp_path: Path, capsys: pytest.CaptureFix
     text = tmp_path / "public.txt"
     text.write_text("\n".join(TEXT * 3), encoding="utf-8")
     sizes = ["--hidden", "12", "--layers", "2", "--embedding", "8", "--epochs", "1"]
-    assert main(["pretrain", str(text), "--out", str(tmp_path / "model"), "--model", "awd-lstm", "--json", *sizes]) == 0
+    assert (
+        main(
+            ["corpus", "pretrain", str(text), "--out", str(tmp_path / "model"), "--model", "awd-lstm", "--json", *sizes]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["model"]["name"] == "awd-lstm"
     loaded = load_model(ModelSpec(name=str(tmp_path / "model")), 0)
     built = load_model(ModelSpec(name="awd-lstm", hidden=12, layers=2, embedding=8), 0)
@@ -82,7 +87,7 @@ def test_bad_input_is_one_line(
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("\n".join(TEXT), encoding="utf-8")
     Path("one.txt").write_text("alone\n", encoding="utf-8")
-    assert main(["pretrain", *arguments]) == 2
+    assert main(["corpus", "pretrain", *arguments]) == 2
     error = capsys.readouterr().err.strip().splitlines()
     assert expected in error[-1]
     assert not Path("new").exists()

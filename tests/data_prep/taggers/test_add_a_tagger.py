@@ -51,7 +51,7 @@ def test_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "structured": "1",
         "entities": "all",
     }
-    assert main(["stats", "corpus"]) == 0
+    assert main(["corpus", "stats", "corpus"]) == 0
     assert "with GPE" in capsys.readouterr().out
     assert prepare("--tagger", NAME) == 0
     assert "nothing to do" in capsys.readouterr().out
@@ -76,7 +76,7 @@ def test_united_with_others_and_selected(names: list[str]) -> None:
 
 
 def test_evaluated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ner", "evaluate", NAME, "--gold", "bundled", "--resamples", "2", "--json"]) == 0
+    assert main(["corpus", "ner", NAME, "--gold", "bundled", "--resamples", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tagger"]["path"] == NAME
 
 

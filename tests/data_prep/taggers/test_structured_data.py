@@ -195,5 +195,5 @@ def test_prepare_without_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert list(corpus.entities("train")["entity"]) == ["mail"]
     assert corpus.manifest.tagger["structured"] == "off"
     assert "e-mail addresses" in json.loads(capsys.readouterr().out)["not_looked_for"]
-    assert main(["stats", str(tmp_path / "out")]) == 0
+    assert main(["corpus", "stats", str(tmp_path / "out")]) == 0
     assert "nobody looked for: persons, organisations, places, e-mail" in " ".join(capsys.readouterr().out.split())

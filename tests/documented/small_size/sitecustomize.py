@@ -149,7 +149,7 @@ CAPS: dict[str, Callable[[Any], None]] = {
     "fl_sim.data_prep.prepare": cap_sources,
     "fl_sim.diagnosis.checkup": cap_doctor,
     "fl_sim.api.corpora": open_whole,
-    "fl_sim.cli.project_commands.sample_text": sample_whole,
+    "fl_sim.cli.sample_text": sample_whole,
     "fl_sim.api.audits": capped("audit_real_rounds", rounds=2),
     "fl_sim.auditing.attack": constants(_LEARNING_COPIES=1000),
     "fl_sim.auditing.cases": capped("examine", trials=1000),

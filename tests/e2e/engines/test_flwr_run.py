@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fl_sim.cli.project_commands.new_command import make_project
+from fl_sim.cli.commands.new_command import make_project
 from fl_sim.engines import simulation
 from fl_sim.storage.run_folder import RunFolder
 from tests.e2e.engines.flwr_command import Flower

@@ -107,7 +107,7 @@ def test_account_unites_copies(corpus: Path, tmp_path: Path, capsys: pytest.Capt
     other = copied(one, tmp_path / "copy")
     runs = [simulation.resume(folder) for folder in (one, other)]
     capsys.readouterr()
-    assert main(f"account --ledger {one} {other} --delta 1e-5 --user-sentences 12 --json".split()) == 0
+    assert main(f"account ledger {one} {other} --delta 1e-5 --user-sentences 12 --json".split()) == 0
     output = capsys.readouterr()
     report = json.loads(output.out)
     assert (report["releases"], report["forks"]) == (7, 2)

@@ -167,6 +167,6 @@ def test_pretraining_that_diverges_leaves_no_model(tmp_path: Path, capsys: Captu
     text, out = tmp_path / "text.txt", tmp_path / "model"
     text.write_text("boats sail on the sea\n" * 100)
     tiny = ["--hidden", "8", "--layers", "1", "--heads", "1", "--epochs", "1"]
-    assert main(["pretrain", str(text), "--out", str(out), *tiny, "--learning-rate", "1e35"]) == 2
-    assert "fl-sim pretrain: --learning-rate is 1e+35, at which the model diverged" in capsys.readouterr().err
+    assert main(["corpus", "pretrain", str(text), "--out", str(out), *tiny, "--learning-rate", "1e35"]) == 2
+    assert "fl-sim corpus pretrain: --learning-rate is 1e+35, at which the model diverged" in capsys.readouterr().err
     assert not out.exists()

@@ -12,9 +12,10 @@ from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.losses import composition
 
-UEDP = "account --strategy uedp --q-u 1 --q-e 0.5 --q-s 0.05 --rounds 50 --delta 1e-5 --user-cap 15 --json"
+UEDP = "account mechanism --q-u 1 --q-e 0.5 --q-s 0.05 --rounds 50 --delta 1e-5 --user-cap 15 --json"
+CALIBRATE = UEDP.replace("mechanism", "calibrate")
 PUBLISHED = (
-    "account --strategy published --estimator f_e_plus --users 946 --users-per-round 50 --q-e 0.5 "
+    "account published --estimator f_e_plus --users 946 --users-per-round 50 --q-e 0.5 "
     "--sentences 14040 --sensitive-sentences 11176 --z 2 --rounds 50 --delta 1e-5 --json"
 )
 
@@ -25,7 +26,7 @@ def account(capsys: pytest.CaptureFixture[str], line: str) -> dict:
 
 
 def test_uedp(capsys: pytest.CaptureFixture[str]) -> None:
-    report = account(capsys, UEDP + " --z 1 --user-sentences 15 --reach-users 15 --reach-sentences 1")
+    report = account(capsys, UEDP + " --z 1 --user-sentences 15 --entity-users 15 --entity-sentences 1")
     event = RoundEvent("uedp", 1.0, q_e=0.5, q_s=0.05, user_cap=15)
     both = Adjacency(15, ContributionBound(15, 1))
     assert report["epsilon_user"] == epsilon(event, Adjacency(15), 50, 1e-5)
@@ -37,7 +38,7 @@ def test_uedp(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.system
 def test_uedp_defaults_are_the_careful_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    report = account(capsys, "account --strategy uedp --q-u 0.05 --q-e 0.5 --z 1 --rounds 5 --delta 1e-5 --json")
+    report = account(capsys, "account mechanism --q-u 0.05 --q-e 0.5 --z 1 --rounds 5 --delta 1e-5 --json")
     defaults = {"q_s": 1.0, "user_sentences": "inf", "reach_users": 1, "reach_sentences": 1, "user_cap": 1.0}
     assert {name: report[name] for name in defaults} == defaults
 
@@ -49,7 +50,7 @@ def test_published_never_stands_alone(capsys: pytest.CaptureFixture[str]) -> Non
     assert report["reach_users"] == 946
     assert report["epsilon_user_entity"] > 50
     assert report["epsilon_user"] < report["epsilon_user_entity"]
-    near = account(capsys, PUBLISHED + " --reach-users 1 --reach-sentences 3")
+    near = account(capsys, PUBLISHED + " --entity-users 1 --entity-sentences 3")
     assert near["epsilon_user_entity"] < report["epsilon_user_entity"]
 
 
@@ -63,21 +64,21 @@ def test_published_text_says_what_the_claim_is(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.system
 def test_user_level(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "account --strategy user_level --q-u 0.05 --z 1 --rounds 50 --delta 1e-5 --json"
+    line = "account mechanism --strategy user_level --q-u 0.05 --z 1 --rounds 50 --delta 1e-5 --json"
     assert account(capsys, line)["epsilon_user"] == pytest.approx(2.67, rel=1e-2)
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("unit", ["user", "user_entity", "user_entity_robust", "both"])
 def test_a_target_on_any_unit(capsys: pytest.CaptureFixture[str], unit: str) -> None:
-    report = account(capsys, f"{UEDP} --target-epsilon 2 --target-unit {unit} --user-sentences 15 --reach-users 15")
+    report = account(capsys, f"{CALIBRATE} --target-epsilon 2 --unit {unit} --user-sentences 15 --entity-users 15")
     name = "epsilon_user_entity" if unit == "both" else f"epsilon_{unit}"
     assert 1.99 <= report[name] <= 2.0
 
 
 @pytest.mark.system
 def test_solving_for_rounds(capsys: pytest.CaptureFixture[str]) -> None:
-    line = UEDP.replace("--rounds 50 ", "") + " --z 1 --target-epsilon 1 --solve-for rounds --user-sentences 15"
+    line = CALIBRATE.replace("--rounds 50 ", "") + " --z 1 --target-epsilon 1 --solve-for rounds --user-sentences 15"
     report = account(capsys, line)
     assert report["rounds"] > 1
     assert report["epsilon_user_entity"] <= 1.0
@@ -85,7 +86,7 @@ def test_solving_for_rounds(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.system
 def test_a_careless_delta_is_remarked_on(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "account --strategy user_level --q-u 0.05 --z 1 --rounds 5 --delta 1e-2 --users 100 --json"
+    line = "account mechanism --strategy user_level --q-u 0.05 --z 1 --rounds 5 --delta 1e-2 --users 100 --json"
     assert main(line.split()) == 0
     output = capsys.readouterr()
     assert "1/users" in output.err
@@ -94,7 +95,7 @@ def test_a_careless_delta_is_remarked_on(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_what_cannot_be_proven_is_inf(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(composition, "_TAIL_SHARE", 1e8)  # truncations use up more than δ
-    line = "account --strategy user_level --q-u 0.5 --z 1 --rounds 50 --delta 1.25e-14 --json"
+    line = "account mechanism --strategy user_level --q-u 0.5 --z 1 --rounds 50 --delta 1.25e-14 --json"
     assert main(line.split()) == 0
     output = capsys.readouterr()
     assert json.loads(output.out)["epsilon_user"] == "inf"
@@ -106,21 +107,27 @@ def test_what_cannot_be_proven_is_inf(capsys: pytest.CaptureFixture[str], monkey
     [
         (UEDP, "--z is missing"),
         (UEDP + " --z 0", "noise_multiplier is 0"),
-        (UEDP + " --z 1e-243", "--z is 1e-243; allowed: at least 0.001"),
+        (UEDP + " --z 1e-243", "noise_multiplier is 1e-243; allowed: at least 0.001"),
         (UEDP + " --z 1 --q-u 0", "q_u is 0"),
         (UEDP + " --z 1 --q-e 1.2", "q_e is 1.2"),
         (UEDP + " --z 1 --user-sentences 1.5", "user_sentences is 1.5"),
-        (UEDP + " --z 1 --reach-users -1", "reach users is -1"),
+        (UEDP + " --z 1 --entity-users -1", "reach users is -1"),
         (UEDP.replace("1e-5", "2") + " --z 1", "delta is 2"),
         (UEDP.replace("--rounds 50", "--rounds 0") + " --z 1", "rounds is 0"),
-        (UEDP + " --z 1 --users-per-round 3", "--users-per-round is given"),
-        (UEDP + " --z 1 --solve-for rounds", "--solve-for is given without --target-epsilon"),
-        (UEDP + " --target-epsilon 0", "target_epsilon is 0"),
-        (UEDP + " --z 1 --target-epsilon 1e-4 --solve-for rounds", "out of reach"),
-        (PUBLISHED + " --q-u 0.1", "--q-u is given with --strategy published"),
+        (UEDP + " --z 1 --users-per-round 3", "No such option '--users-per-round'"),
+        (CALIBRATE + " --z 1 --solve-for rounds", "--target-epsilon is missing"),
+        (CALIBRATE + " --target-epsilon 0", "target_epsilon is 0"),
+        (CALIBRATE + " --target-epsilon 1 --z 1", "noise_multiplier is 1, but it is solved for"),
+        (CALIBRATE + " --target-epsilon 1 --epoch-rounds 4", "allowed: with 'user_level'"),
+        (CALIBRATE.replace("--rounds 50 ", "") + " --z 1 --target-epsilon 1e-4 --solve-for rounds", "out of reach"),
+        (PUBLISHED + " --q-u 0.1", "No such option '--q-u'"),
         (PUBLISHED.replace("--users 946", "--users 10"), "users_per_round is 50"),
         (PUBLISHED.replace("--estimator f_e_plus ", ""), "--estimator is missing"),
-        ("account --strategy user_level --q-u 0.5 --q-e 0.5 --z 1 --rounds 1 --delta 1e-5", "--q-e is given"),
+        ("account mechanism --strategy user_level --q-u 0.5 --q-e 0.5 --z 1 --rounds 1", "user_level with q_e 0.5"),
+        ("account mechanism --strategy user_level --user-cap 2 --z 1 --rounds 1", "user_cap is 2 with user_level"),
+        (PUBLISHED.replace("--sentences 14040 ", ""), "--sentences is missing; allowed: a value with --estimator f_e"),
+        (PUBLISHED.replace("f_e_plus", "user_level"), "--q-e is given; allowed: nothing with --estimator user_level"),
+        ("account", "Missing command"),
     ],
 )
 def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], line: str, said: str) -> None:

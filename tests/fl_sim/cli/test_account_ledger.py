@@ -1,4 +1,4 @@
-"""``fl-sim account --ledger``, and the ledgers of real runs: crashed and gone on, with seeded and secure noise."""
+"""``fl-sim account ledger``, and the ledgers of real runs: crashed and gone on, with seeded and secure noise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 
 PLAN = plan(q_e=0.5, q_s=0.05, user_cap=15.0, noise_multiplier=1.0, population=500).mechanism
 LOUDER = plan(q_u=0.2, q_e=0.5, q_s=0.5, user_cap=15.0, noise_multiplier=2.0).mechanism
-ASKED = "--delta 1e-5 --user-sentences 15 --reach-users 15 --reach-sentences 2 --reach-total 20 --json"
+ASKED = "--delta 1e-5 --user-sentences 15 --entity-users 15 --entity-sentences 2 --entity-total 20 --json"
 USER, BOTH = Adjacency(15), Adjacency(15, ContributionBound(15, 2, 20))
 
 
@@ -57,7 +57,7 @@ def account(capsys: pytest.CaptureFixture[str], line: str) -> dict:
 
 
 def test_one_run(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
-    report = account(capsys, f"--ledger {ledger_of('a', ReleaseRecord.of(PLAN, 0), 50)} {ASKED}")
+    report = account(capsys, f"ledger {ledger_of('a', ReleaseRecord.of(PLAN, 0), 50)} {ASKED}")
     event = PLAN.event()
     assert report["releases"] == 50
     assert report["epsilon_user"] == epsilon(event, USER, 50, 1e-5)
@@ -69,7 +69,7 @@ def test_one_run(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
 @pytest.mark.nightly
 def test_several_runs(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
     folders = [ledger_of("a", ReleaseRecord.of(PLAN, 0), 20), ledger_of("b", ReleaseRecord.of(LOUDER, 1), 10)]
-    report = account(capsys, f"--ledger {folders[0]} {folders[1]} {ASKED}")
+    report = account(capsys, f"ledger {folders[0]} {folders[1]} {ASKED}")
     events = {PLAN.event(): 20, LOUDER.event(): 10}
     assert report["ledger"] == [str(folder) for folder in folders]
     assert report["releases"] == 30
@@ -82,7 +82,7 @@ def test_several_runs(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> Non
 
 def test_joined_at(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
     folder = ledger_of("a", ReleaseRecord.of(PLAN, 0), 50)
-    report = account(capsys, f"--ledger {folder} --joined-at 41 {ASKED}")
+    report = account(capsys, f"ledger {folder} --joined-at 41 {ASKED}")
     assert (report["joined_at"], report["releases"], report["releases_robust"]) == (41, 10, 50)
     assert report["epsilon_user"] == epsilon(PLAN.event(), USER, 10, 1e-5)
     assert report["epsilon_user_entity"] == epsilon(PLAN.event(), BOTH, 10, 1e-5)
@@ -104,17 +104,17 @@ def test_the_headline_counts_all_releases_and_the_wider_mention_graph(
         for seed, (name, guarantee) in enumerate(graphs.items())
     }
     for name, folder in folders.items():
-        report = account(capsys, f"--ledger {folder} --joined-at 3 {ASKED}")
+        report = account(capsys, f"ledger {folder} --joined-at 3 {ASKED}")
         assert report["epsilon_any"] == epsilon_of_any(Ledger.read(folder).entries, 1e-5) < math.inf
         assert report["mention_graph"] == name
-    report = account(capsys, f"--ledger {folders['private']} {folders['public']} {ASKED}")
+    report = account(capsys, f"ledger {folders['private']} {folders['public']} {ASKED}")
     assert report["mention_graph"] == "public"
 
 
 def test_noiseless_releases_are_infinite_and_said_so(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
     bare = ReleaseRecord.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0).mechanism, 1)
     folders = f"{ledger_of('a', ReleaseRecord.of(PLAN, 0), 3)} {ledger_of('b', bare, 2)}"
-    assert main(["account", "--ledger", *folders.split(), *ASKED.split()]) == 0
+    assert main(["account", "ledger", *folders.split(), *ASKED.split()]) == 0
     output = capsys.readouterr()
     report = json.loads(output.out)
     assert report["noiseless_releases"] == 2
@@ -129,10 +129,10 @@ def test_delta_is_that_of_the_run_or_1e_5(capsys: pytest.CaptureFixture[str], tm
         simulation.run(configuration(corpus, tmp_path / name, privacy__delta=delta, rounds=1, seed=seed))
     ledger = ledger_of("a", ReleaseRecord.of(PLAN, 0), 3)
     lines = {
-        f"--ledger {tmp_path / 'run'}": (1e-4, "that of the run"),
-        f"--ledger {tmp_path / 'run'} {tmp_path / 'other'}": (1e-5, "the default"),
-        f"--ledger {ledger}": (1e-5, "the default"),
-        "--strategy uedp --z 1 --rounds 3": (1e-5, "the default"),
+        f"ledger {tmp_path / 'run'}": (1e-4, "that of the run"),
+        f"ledger {tmp_path / 'run'} {tmp_path / 'other'}": (1e-5, "the default"),
+        f"ledger {ledger}": (1e-5, "the default"),
+        "mechanism --z 1 --rounds 3": (1e-5, "the default"),
     }
     for line, (delta, source) in lines.items():
         capsys.readouterr()
@@ -149,7 +149,7 @@ def test_delta_is_that_of_the_run_or_1e_5(capsys: pytest.CaptureFixture[str], tm
 
 def test_text(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
     folder = ledger_of("a", ReleaseRecord.of(PLAN, 0), 3)
-    assert main(f"account --ledger {folder} --delta 1e-5".split()) == 0
+    assert main(f"account ledger {folder} --delta 1e-5".split()) == 0
     text = capsys.readouterr().out
     assert str(folder) in text
     assert "epsilon_user_entity_robust" in text
@@ -158,16 +158,15 @@ def test_text(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--ledger {a} --delta 1e-5 --joined-at 4", "round 4 is not in the ledger; allowed: a released round, 1 to 3"),
-        ("--ledger {a} {b} --delta 1e-5 --joined-at 2", "joined-at is 2, of 2 runs"),
-        ("--ledger {a} {same_seed} --delta 1e-5", "from the same seed"),
-        ("--ledger {a} --delta 1e-5 --z 1", "--z is given with --ledger"),
-        ("--ledger {a} --delta 1e-5 --strategy uedp", "--strategy is given with --ledger"),
-        ("--strategy uedp --z 1 --rounds 1 --delta 1e-5 --joined-at 2", "--joined-at is given with --strategy uedp"),
-        ("--delta 1e-5", "--strategy is missing"),
-        ("--ledger nowhere --delta 1e-5", "nowhere: there is no such folder"),
-        ("--ledger {empty} --delta 1e-5", "ledger.head.json: is missing"),
-        ("--ledger {cut} --delta 1e-5", "ledger.jsonl, line 3: is cut off"),
+        ("ledger {a} --delta 1e-5 --joined-at 4", "round 4 is not in the ledger; allowed: a released round, 1 to 3"),
+        ("ledger {a} {b} --delta 1e-5 --joined-at 2", "joined-at is 2, of 2 runs"),
+        ("ledger {a} {same_seed} --delta 1e-5", "from the same seed"),
+        ("ledger {a} --delta 1e-5 --z 1", "No such option '--z'"),
+        ("mechanism --z 1 --rounds 1 --delta 1e-5 --joined-at 2", "No such option '--joined-at'"),
+        ("ledger --delta 1e-5", "RUN is missing"),
+        ("ledger nowhere --delta 1e-5", "nowhere: there is no such folder"),
+        ("ledger {empty} --delta 1e-5", "ledger.head.json: is missing"),
+        ("ledger {cut} --delta 1e-5", "ledger.jsonl, line 3: is cut off"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -306,7 +305,7 @@ def test_the_flag_of_fl_sim_run(small: Path, tmp_path: Path, capsys: pytest.Capt
     assert main([*words, *sizes]) == 0
     assert [entry.terms.noise for entry in Ledger.read(out).entries] == ["secure"]
     capsys.readouterr()
-    assert main(["account", "--ledger", str(out), *ASKED.split()]) == 0
+    assert main(["account", "ledger", str(out), *ASKED.split()]) == 0
 
 
 @pytest.mark.system
@@ -343,7 +342,7 @@ def test_a_consistent_forgery_does_not_meet_the_seal_in_the_result(
     run.result_file.write_text(json.dumps(result))
     with pytest.raises(LedgerError, match="head hash was kept after 2 entries"):
         simulation.resume(run.path)
-    assert main(f"account --ledger {run.path} --delta 1e-5".split()) == 2
+    assert main(f"account ledger {run.path} --delta 1e-5".split()) == 2
     assert "is not the ledger whose head hash was kept after 2 entries" in capsys.readouterr().err
 
 

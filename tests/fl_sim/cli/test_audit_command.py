@@ -17,7 +17,7 @@ from fl_sim.cli.main import main
 from fl_sim.strategies.accounting import accountant
 
 QUICK = ["--trials", "2000"]
-LONE_USER = ["audit", "--strategy", "uedp", "--z", "1", "--reach-users", "0", *QUICK]
+LONE_USER = ["audit", "mechanism", "--z", "1", "--entity-users", "0", *QUICK]
 PUBLISHED = [
     *("--estimator", "f_e_plus", "--users", "100", "--users-per-round", "10", "--sentences", "1400"),
     *("--sensitive-sentences", "1100", "--q-e", "0.5", "--z", "2", *QUICK),
@@ -44,7 +44,7 @@ def test_a_mutation_is_refuted_with_exit_code_1(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.system
 def test_text_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
-    user_level = ["audit", "--strategy", "user_level", "--z", "2", "--user-sentences", "0"]
+    user_level = ["audit", "mechanism", "--strategy", "user_level", "--z", "2", "--user-sentences", "0"]
     assert main([*user_level, "--pin-noise", *QUICK]) == 0
     text = capsys.readouterr().out
     for word in ("entity", "epsilon_proven", "epsilon_lower", "noise_multiplier_at_most", "trials"):
@@ -53,12 +53,12 @@ def test_text_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.nightly
 def test_published_is_audited_as_stated_and_as_coded(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", "--strategy", "published", *PUBLISHED, "--rounds", "10", "--trials", "1000", "--json"]) == 0
+    assert main(["audit", "published", *PUBLISHED, "--rounds", "10", "--trials", "1000", "--json"]) == 0
     stated = {found["case"]: found for found in json.loads(capsys.readouterr().out)["audits"]}
     assert stated["user"]["as_published_holds"] is True
     assert stated["user_entity"]["as_published_holds"] is False
     coded_flags = ["--entities", "700", "--json"]
-    assert main(["audit", "--strategy", "published-as-coded", *PUBLISHED, *coded_flags]) == 0
+    assert main(["audit", "published", "--as-coded", *PUBLISHED, *coded_flags]) == 0
     coded = {found["case"]: found for found in json.loads(capsys.readouterr().out)["audits"]}
     assert coded["user"]["epsilon_proven"] == "inf"
     assert coded["entity"]["as_published_holds"] is False
@@ -67,24 +67,30 @@ def test_published_is_audited_as_stated_and_as_coded(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["audit"], "exactly one of --strategy, --table, --canaries, --random-canaries, --sensitivity and --ledger"),
-        (["audit", "--table", "--canaries", "5"], "exactly one of"),
-        (["audit", "--strategy", "uedp"], "--z is missing"),
-        (["audit", "--strategy", "uedp", "--z", "1", "--users", "5"], "--users is given with uedp"),
-        (["audit", "--strategy", "user_level", "--z", "1", "--q-s", "0.5"], "--q-s is given with user_level"),
-        (["audit", "--table", "--z", "3"], "--z is given with table"),
-        (["audit", "--random-canaries", "1"], "canaries is 1; allowed: an integer of 2 to 4096"),
-        (["audit", "--random-canaries", "8", "--case", "gpt"], "case is 'gpt'; allowed: uedp"),
-        (["audit", "--random-canaries", "8", "--mutation", "none"], "mutation is 'none'; allowed: accounted"),
-        (["audit", "--random-canaries", "8", "--trials", "9"], "--trials is given with random_canaries"),
-        (["audit", "--sensitivity", "--case", "uedp"], "--case is given with sensitivity"),
-        (["audit", "--ledger", "no/such/run"], "no/such/run: there is no such folder"),
-        (["audit", "--ledger", "a", "--mutation", "noise_off"], "--mutation is given with ledger"),
-        (["audit", "--strategy", "published", "--z", "1"], "--estimator is missing"),
-        (["audit", "--strategy", "published-as-coded", *PUBLISHED], "--entities is missing"),
+        (["audit"], "Missing command"),
+        (["audit", "tabel"], "No such command 'tabel'. Did you mean 'table'?"),
+        (["audit", "mechanism"], "--z is missing"),
+        (["audit", "mechanism", "--z", "1", "--users", "5"], "No such option '--users'"),
+        (
+            ["audit", "mechanism", "--strategy", "user_level", "--z", "1", "--q-s", "0.5"],
+            "user_level with q_e 1.0 and q",
+        ),
+        (
+            ["audit", "mechanism", "--strategy", "user_level", "--z", "1", "--user-cap", "3"],
+            "user_cap is 3 with user_l",
+        ),
+        (["audit", "table", "--z", "3"], "No such option '--z'"),
+        (["audit", "rounds", "--canaries", "1"], "canaries is 1; allowed: an integer of 2 to 4096"),
+        (["audit", "rounds", "--canaries", "8", "--case", "gpt"], "case is 'gpt'; allowed: uedp"),
+        (["audit", "rounds", "--canaries", "8", "--mutation", "none"], "mutation is 'none'; allowed: accounted"),
+        (["audit", "sensitivity", "--case", "uedp"], "No such option '--case'"),
+        (["audit", "ledger", "no/such/run"], "no/such/run: there is no such folder"),
+        (["audit", "published", "--z", "1"], "--estimator is missing"),
+        (["audit", "published", "--as-coded", *PUBLISHED], "entities is missing"),
+        (["audit", "published", "--unit", "none", *PUBLISHED], "--unit is 'none'; allowed: user, entity, user_entity"),
         ([*LONE_USER, "--mutation", "nothing"], "mutation is 'nothing'; allowed: any_entity_active"),
         ([*LONE_USER, "--confidence", "1"], "confidence is 1.0; allowed: between 0 and 1"),
-        (["audit", "--strategy", "uedp", "--z", "0"], "noise_multiplier is 0.0"),
+        (["audit", "mechanism", "--z", "0"], "noise_multiplier is 0.0"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(
@@ -94,7 +100,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
     captured = capsys.readouterr()
     assert captured.out == ""
     last = captured.err.strip().splitlines()[-1]
-    assert last.startswith("fl-sim audit: ")
+    assert last.startswith("fl-sim audit")
     assert message in last
 
 
@@ -134,14 +140,14 @@ def test_the_table_is_printed_as_json_and_markdown(
     some = [case for case in cases.cases() if case[0].startswith("published f_E+, as stated")]
     monkeypatch.setattr(cases, "cases", lambda: iter(some))
     monkeypatch.setattr(cases, "examine", examined_once(cases.examine))
-    assert main(["audit", "--table", "--json", *QUICK]) == 0
+    assert main(["audit", "table", "--json", *QUICK]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["entity_users"] for row in rows] == [0, 1, 15, cases.USERS]
-    assert main(["audit", "--table", "--markdown", *QUICK]) == 0
+    assert main(["audit", "table", "--markdown", *QUICK]) == 0
     text = capsys.readouterr().out.splitlines()
     assert len(text) == 2 + 4
     assert "(claim refuted)" in text[-1]
-    assert main(["audit", "--table", *QUICK]) == 0
+    assert main(["audit", "table", *QUICK]) == 0
     text = capsys.readouterr().out.splitlines()
     assert max(map(len, text)) <= 80
     assert "(claim refuted)" in "".join(text)
@@ -149,7 +155,7 @@ def test_the_table_is_printed_as_json_and_markdown(
 
 @pytest.mark.system
 def test_random_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["audit", "--random-canaries", "64", "--case", "nothing-sampled", "--rounds", "3", "--z", "0.5"]
+    command = ["audit", "rounds", "--canaries", "64", "--case", "nothing-sampled", "--rounds", "3", "--z", "0.5"]
     assert main([*command, "--json"]) == 0
     captured = capsys.readouterr()
     (found,) = json.loads(captured.out)["audits"]
@@ -165,27 +171,27 @@ def test_random_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str]) 
 def test_sensitivity_in_text_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = {"gpt2": round_sensitivity.SENSITIVITY_CASES["gpt2"]}
     monkeypatch.setattr(round_sensitivity, "SENSITIVITY_CASES", chosen)
-    assert main(["audit", "--sensitivity", "--json"]) == 0
+    assert main(["audit", "sensitivity", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["rounds"]
     assert [difference["case"] for difference in found] == ["gpt2"] * 4  # the last without e'
-    assert main(["audit", "--sensitivity", "--mutation", "ghost_norms_low"]) == 1
+    assert main(["audit", "sensitivity", "--mutation", "ghost_norms_low"]) == 1
     assert "REFUTED" in capsys.readouterr().out
 
 
 def test_a_ledger_in_text_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     checks = (Check("chain", True, "30 entries"), Check("noise", False, "0.95 of σ"))
     monkeypatch.setattr(ledger_audit, "audit_ledger", lambda folder, seed: LedgerAudit(folder, checks))
-    assert main(["audit", "--ledger", "a", "b", "--json"]) == 1
+    assert main(["audit", "ledger", "a", "b", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["ledgers"]
     assert [(audit["folder"], audit["refuted"]) for audit in found] == [("a", ["noise"]), ("b", ["noise"])]
-    assert main(["audit", "--ledger", "a"]) == 1
+    assert main(["audit", "ledger", "a"]) == 1
     assert "REFUTED  0.95 of σ" in capsys.readouterr().out
 
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("no_plots")
 def test_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["audit", "--canaries", "40", "--rounds", "6", "--z", "0.3", "--json"]) == 0
+    assert main(["audit", "one-run", "--canaries", "40", "--rounds", "6", "--z", "0.3", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["canaries"] == 40
     assert report["attack_auc"] > 0.75

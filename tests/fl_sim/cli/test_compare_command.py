@@ -57,7 +57,7 @@ def two(make_run: MakeRun) -> list[RunFolder]:
 
 
 def test_the_text_has_every_run_and_fits_a_terminal(two: list[RunFolder], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", *(str(run.path) for run in two)]) == 0
+    assert main(["report", *(str(run.path) for run in two)]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     rows = [line.split() for line in text.splitlines() if line.startswith(("  A  ", "  B  "))]
@@ -123,7 +123,7 @@ def test_json_csv_and_dataframe_say_the_same(
     two: list[RunFolder], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "runs.csv"
-    assert main(["compare", *(str(run.path) for run in two), "--json", "--csv", str(file)]) == 0
+    assert main(["report", *(str(run.path) for run in two), "--json", "--csv", str(file)]) == 0
     record = json.loads(capsys.readouterr().out)
     table = pd.read_csv(file)
     assert (
@@ -144,7 +144,7 @@ def test_a_run_whose_ledger_was_cut_has_no_epsilon_anywhere(
     ledger = two[1].path / LEDGER_FILE
     ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
     page, table = tmp_path / "page.html", tmp_path / "table.csv"
-    assert main(["compare", *(str(run.path) for run in two), "--html", str(page), "--csv", str(table)]) == 2
+    assert main(["report", *(str(run.path) for run in two), "--html", str(page), "--csv", str(table)]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
     assert " 7.51" not in captured.out + page.read_text()
@@ -159,7 +159,7 @@ def test_runs_without_a_guarantee_and_unfinished_ones_are_shown(
     make_run: MakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = [make_run("noiseless", rounds=3), make_run("uedp", rounds=3, finish=False)]
-    assert main(["compare", *(str(run.path) for run in runs)]) == 0
+    assert main(["report", *(str(run.path) for run in runs)]) == 0
     text = capsys.readouterr().out
     assert "∞: no guarantee" in text
     assert "3 of 3 rounds, not finished" in text
@@ -169,10 +169,10 @@ def test_runs_without_a_guarantee_and_unfinished_ones_are_shown(
 def test_bad_input_is_one_line(two: list[RunFolder], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = (str(run.path) for run in two)
     for words, said in (
-        (["compare", first, first], "is given twice"),
-        (["compare", first, str(tmp_path / "none")], "there is no such folder"),
-        (["compare", first, "--html", str(tmp_path / "none" / "page.html")], "allowed: a file in a folder that exists"),
-        (["report", first, second], "2 runs are given; allowed: one, or several with --html"),
+        (["report", first, first], "is given twice"),
+        (["report", first, str(tmp_path / "none")], "there is no such folder"),
+        (["report", first, "--html", str(tmp_path / "none" / "page.html")], "allowed: a file in a folder that exists"),
+        (["report", first, second, "--users"], "--users is given with 2 runs; allowed: with one"),
     ):
         assert main(words) == 2
         captured = capsys.readouterr()

@@ -146,7 +146,7 @@ def test_a_corpus_without_entities_is_refused() -> None:
 
 
 def test_the_command_line_prints_one_object_without_names(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["entities", "--corpus", str(corpus), *FLAGS, "--json"]) == 0
+    assert main(["entities", "corpus", str(corpus), *FLAGS, "--json"]) == 0
     printed = capsys.readouterr().out
     report = json.loads(printed)
     assert report["user_sentences"] == 4
@@ -156,7 +156,7 @@ def test_the_command_line_prints_one_object_without_names(corpus: Path, capsys: 
 
 
 def test_names_need_their_flag(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["entities", "--corpus", str(corpus), *FLAGS]
+    asked = ["entities", "corpus", str(corpus), *FLAGS]
     assert main(asked) == 0
     without = capsys.readouterr().out
     assert main([*asked, "--show-names"]) == 0
@@ -188,11 +188,11 @@ def test_a_run_is_accounted_for_the_rounds_it_released(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = run_folder(tmp_path / "run", corpus, rounds_done=6)
-    assert main(["entities", "--run", str(folder.path), "--json"]) == 0
+    assert main(["entities", "run", str(folder.path), "--json"]) == 0
     of_run = json.loads(capsys.readouterr().out)
     flags = ["--z", "3", "--rounds", "6", "--q-e", "0.5", "--q-s", "0.1", "--user-cap", "2", "--user-sentences", "20"]
     flags += ["--entity-bound", "10"]
-    assert main(["entities", "--corpus", str(corpus), *flags, "--json"]) == 0
+    assert main(["entities", "corpus", str(corpus), *flags, "--json"]) == 0
     assert of_run == json.loads(capsys.readouterr().out)
     assert of_run["rounds"] == 6
 
@@ -209,7 +209,7 @@ def test_the_noise_of_a_run_is_that_of_its_ledger(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = run_folder(tmp_path / "run", corpus, rounds_done=6)
-    asked = ["entities", "--run", str(folder.path), "--json"]
+    asked = ["entities", "run", str(folder.path), "--json"]
     assert main(asked) == 0
     before = json.loads(capsys.readouterr().out)
     edited(folder, "plan", noise_multiplier=30.0, q_s=0.01, q_e=0.1, user_cap=9.0, population=10_000, adaptive=3)
@@ -240,7 +240,7 @@ def test_bounds_that_the_ledger_does_not_state_are_refused(
         changes["public_names"] = str(tmp_path / "names.txt")
         (tmp_path / "names.txt").write_text("\n".join(NAMES))
     edited(folder, section, **changes)
-    assert main(["entities", "--run", str(folder.path), "--json"]) == 2
+    assert main(["entities", "run", str(folder.path), "--json"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert message in printed.err
@@ -261,7 +261,7 @@ def test_under_a_bound_every_entity_is_at_or_below_the_headline(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], bounds: dict[str, Any]
 ) -> None:
     folder = run_folder(tmp_path / "run", corpus, rounds_done=10, **bounds)
-    assert main(["entities", "--run", str(folder.path), "--json"]) == 0
+    assert main(["entities", "run", str(folder.path), "--json"]) == 0
     of_run = json.loads(capsys.readouterr().out)
     config = RunConfig.from_mapping(folder.config["run"])
     headline = plan_run(config, Corpus.open(corpus).ownership("train")).guarantees.after(10)["epsilon_any"]
@@ -269,7 +269,7 @@ def test_under_a_bound_every_entity_is_at_or_below_the_headline(
     assert 0 < of_run["epsilon_user_entity"]["max"] <= of_run["epsilon_any"]
     # Without the bound some entity is above what all of them are below now.
     n = str(int(of_run["user_sentences"]))
-    assert main(["entities", "--corpus", str(corpus), *FLAGS, "--user-sentences", n, "--json"]) == 0
+    assert main(["entities", "corpus", str(corpus), *FLAGS, "--user-sentences", n, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["epsilon_user_entity"]["max"] > of_run["epsilon_user_entity"]["max"]
 
 
@@ -337,7 +337,7 @@ def test_a_round_that_was_released_again_is_paid_for_again(
     once = run_folder(tmp_path / "once", corpus, rounds_done=8)
     again = run_folder(tmp_path / "again", corpus, rounds_done=6, done_again=2)
     for folder in (once, again):
-        assert main(["entities", "--run", str(folder.path), "--json"]) == 0
+        assert main(["entities", "run", str(folder.path), "--json"]) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first == second
 
@@ -388,7 +388,7 @@ def test_a_user_with_an_entity_counts_what_takes_part_and_stays_below_any() -> N
 
 @pytest.mark.system
 def test_a_name_is_a_user_and_an_entity(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--corpus", "irc", *FLAGS, "--entity-bound", "10", "--user-sentences", "32", "--json"]
+    flags = ["corpus", "irc", *FLAGS, "--entity-bound", "10", "--user-sentences", "32", "--json"]
     reports = []
     for asked in (["--user", "bathjith"], ["--entity", "Bathjith,"], ["--user", "bathjith", "--entity", "bathjith"]):
         assert main(["entities", *flags, *asked]) == 0
@@ -399,37 +399,37 @@ def test_a_name_is_a_user_and_an_entity(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_user_whom_nobody_mentions_has_an_epsilon_alone(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["entities", "--corpus", str(corpus), *FLAGS, "--user", "user 0"]) == 0
+    assert main(["entities", "corpus", str(corpus), *FLAGS, "--user", "user 0"]) == 0
     assert "No sentence mentions an entity of that name." in capsys.readouterr().out
-    assert main(["entities", "--corpus", str(corpus), *FLAGS, "--user", "user 0", "--entity", "ADA"]) == 0
+    assert main(["entities", "corpus", str(corpus), *FLAGS, "--user", "user 0", "--entity", "ADA"]) == 0
     assert "user user 0, 4 sentences that take part: " in (printed := capsys.readouterr().out)
     assert "together with entity ada, in " in printed
 
 
 def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run_folder(tmp_path / "run", corpus, rounds_done=0)
-    assert main(["entities", "--run", str(folder.path)]) == 2
+    assert main(["entities", "run", str(folder.path)]) == 2
     assert "no round has been released" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (["--z", "1", "--rounds", "3"], "--corpus is missing"),
-        (["--corpus", "bundled", "--rounds", "3"], "--z is missing"),
-        (["--run", "absent", "--q-u", "0.5"], "--q-u is given with --run"),
-        (["--run", "absent"], "absent"),
-        (["--corpus", "bundled", "--z", "0", "--rounds", "3"], "noise_multiplier is 0"),
-        (["--corpus", "bundled", *FLAGS, "--evaluations", "1"], "evaluations is 1"),
-        (["--corpus", "bundled", *FLAGS, "--user-sentences", "1.5"], "user_sentences is 1.5"),
+        (["corpus", "--z", "1", "--rounds", "3"], "CORPUS is missing"),
+        (["corpus", "bundled", "--rounds", "3"], "--z is missing"),
+        (["run", "absent", "--q-u", "0.5"], "No such option '--q-u'"),
+        (["run", "absent"], "absent"),
+        (["corpus", "bundled", "--z", "0", "--rounds", "3"], "noise_multiplier is 0"),
+        (["corpus", "bundled", *FLAGS, "--evaluations", "1"], "evaluations is 1"),
+        (["corpus", "bundled", *FLAGS, "--user-sentences", "1.5"], "user_sentences is 1.5"),
         (
-            ["--corpus", "bundled", *FLAGS, "--entity-bound", "0"],
+            ["corpus", "bundled", *FLAGS, "--entity-bound", "0"],
             "privacy.entity_bound is 0; allowed: an integer in [1",
         ),
-        (["--corpus", "bundled", *FLAGS, "--entity-bound-by", "most"], "privacy.entity_bound_by is 'most'; allowed: "),
-        (["--corpus", "bundled", *FLAGS, "--user", "Ada"], "--user is 'Ada'; allowed: the name of a user of split"),
-        (["--corpus", "bundled", *FLAGS, "--entity", "-"], "--entity is '-'; allowed: the name of an entity of split"),
-        (["--run", "absent", "--entity-bound", "3"], "--entity-bound is given with --run"),
+        (["corpus", "bundled", *FLAGS, "--entity-bound-by", "most"], "privacy.entity_bound_by is 'most'; allowed: "),
+        (["corpus", "bundled", *FLAGS, "--user", "Ada"], "--user is 'Ada'; allowed: the name of a user of split"),
+        (["corpus", "bundled", *FLAGS, "--entity", "-"], "--entity is '-'; allowed: the name of an entity of split"),
+        (["run", "absent", "--entity-bound", "3"], "No such option '--entity-bound'"),
     ],
 )
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], asked: list[str], words: str) -> None:

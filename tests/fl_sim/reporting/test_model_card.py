@@ -257,7 +257,7 @@ def test_an_owner_may_edit_the_card(run: RunFolder) -> None:
 def test_a_pretrained_model_has_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     (tmp_path / "text.txt").write_text("It rained all day.\nAda left.\n" * 20)
     words = ["--hidden", "16", "--layers", "1", "--heads", "2", "--max-tokens", "32", "--epochs", "1"]
-    assert main(["pretrain", str(tmp_path / "text.txt"), "--out", str(tmp_path / "model"), *words]) == 0
+    assert main(["corpus", "pretrain", str(tmp_path / "text.txt"), "--out", str(tmp_path / "model"), *words]) == 0
     assert ModelCard.load(tmp_path / "model" / "README.md").data.library_name == "transformers"
     load_as_said(tmp_path / "model", monkeypatch)
     assert "without privacy: no guarantee (ε = ∞)" in (tmp_path / "model" / "README.md").read_text()

@@ -267,42 +267,28 @@ def test_a_missing_metric_is_named(make_run: MakeRun) -> None:
 
 class TestCommand:
     @pytest.mark.system
-    def test_both_overlays_go_into_the_current_folder(
-        self,
-        make_run: MakeRun,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        runs = [make_run("uedp"), make_run("noiseless")]
-        (tmp_path / "here").mkdir()
-        monkeypatch.chdir(tmp_path / "here")
-        assert main(["plot", *(str(run.path) for run in runs)]) == 0
-        assert sorted(path.name for path in Path().iterdir()) == [plots.EPSILON_FILE, plots.UTILITY_FILE]
-        assert capsys.readouterr().out.split() == [plots.EPSILON_FILE, plots.UTILITY_FILE]
-
-    @pytest.mark.system
     def test_out_and_x_choose_file_and_plot(
         self, make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         run = str(make_run("uedp").path)
         out = tmp_path / "new" / "figure.png"
-        assert main(["plot", run, "--out", str(out), "--json"]) == 0
-        assert json.loads(capsys.readouterr().out) == {"files": [str(out)]}
+        assert main(["report", run, "--picture", str(out), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["run"] == Path(run).name
         assert out.read_bytes().startswith(PNG)
         both = out.read_bytes()
-        assert main(["plot", run, "--out", str(out), "--x", "epsilon", "--unit", "user"]) == 0
+        assert main(["report", run, "--picture", str(out), "--x", "epsilon", "--unit", "user"]) == 0
         assert out.read_bytes() != both
-        assert main(["plot", run, "--out", str(out.with_suffix(".pdf"))]) == 0
+        assert main(["report", run, "--picture", str(out.with_suffix(".pdf"))]) == 0
         assert out.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["{run}", "--unit", "cat"], "unit is 'cat'"),
-            (["{run}", "--out", "figure.docx"], "--out is figure.docx; allowed"),
-            (["{run}", "{tmp}/none"], "there is no such folder"),
-            (["{tmp}"], "is not a run folder"),
+            (["{run}", "--picture", "a.png", "--unit", "cat"], "unit is 'cat'"),
+            (["{run}", "--unit", "user"], "--unit is given without --picture"),
+            (["{run}", "{tmp}", "--picture", "a.png", "--x", "users"], "is not a run folder"),
+            (["{run}", "--picture", "figure.docx"], "--picture is figure.docx; allowed"),
+            (["{run}", "{tmp}/none", "--picture", "a.png"], "there is no such folder"),
         ],
     )
     def test_bad_input_is_one_line_and_writes_nothing(
@@ -312,7 +298,7 @@ class TestCommand:
         run = make_run("uedp").path
         (tmp_path / "here").mkdir()
         monkeypatch.chdir(tmp_path / "here")
-        assert main(["plot", *(text.format(run=run, tmp=tmp_path) for text in arguments)]) == 2
+        assert main(["report", *(text.format(run=run, tmp=tmp_path) for text in arguments)]) == 2
         captured = capsys.readouterr()
         assert captured.out == ""
         assert message in captured.err
@@ -325,5 +311,5 @@ class TestCommand:
     ) -> None:
         run = make_run("uedp", finish=False)
         os.truncate(run.metrics_file, run.metrics_file.stat().st_size - 4)
-        assert main(["plot", str(run.path), "--out", str(tmp_path / "out")]) == 0
+        assert main(["report", str(run.path), "--picture", str(tmp_path / "out.png")]) == 0
         assert "metrics.jsonl, line 31: cut off" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Settings without looking: what ``--auto`` chooses depends on public text, stated numbers and N alone."""
+"""Settings without looking: what ``fl-sim plan auto`` chooses depends on public text, stated numbers and N alone."""
 
 from __future__ import annotations
 
@@ -133,23 +133,40 @@ def test_settings_never_come_from_the_runs_own_corpus() -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--auto", "--q-s", "0.1"], "privacy.q_s is given with --auto, which chooses it"),
-        (["--auto", "--rounds", "3"], "rounds is given with --auto"),
-        (["--auto", "conf/irc.toml"], "with --auto; allowed: flags and --set"),
-        (["--minutes", "3"], "--minutes is 3; allowed: with --auto only"),
-        (["--auto", "--minutes", "-1"], "--minutes is -1; allowed"),
-        (["--auto", "--set", "privacy.mention_graph=private"], "privacy.population is not given"),
-        (["--auto", "--set", "privacy.settings_from_corpus=true"], "privacy.settings_from_corpus is true with --auto"),
-        (["--auto", "--set", "task=classification"], "because no text with classes ships"),
-        (["--auto", "--corpus", "no/corpus"], "no/corpus"),
+        (["--q-s", "0.1"], "privacy.q_s is given with fl-sim plan auto, which chooses it"),
+        (["--rounds", "3"], "rounds is given with fl-sim plan auto"),
+        (["--minutes", "-1"], "--minutes is -1; allowed"),
+        (["--set", "privacy.mention_graph=private"], "privacy.population is not given"),
+        (["--set", "privacy.settings_from_corpus=true"], "privacy.settings_from_corpus is true with fl-sim plan auto"),
+        (["--set", "task=classification"], "because no text with classes ships to choose"),
+        (["--corpus", "no/corpus"], "no/corpus"),
     ],
 )
-def test_bad_input_is_one_line(flags: list[str], words: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parents[3])
-    assert main(["run", *flags]) == 2
+def test_bad_input_is_one_line(flags: list[str], words: str, tmp_path: Path, capsys: Capture) -> None:
+    assert main(["plan", "auto", "--out", str(tmp_path / "out"), *flags]) == 2
     line = capsys.readouterr().err
     assert words in line
     assert line.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.system
+def test_the_file_of_the_verb_has_all_settings_and_is_written_once(
+    goals: Goals, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, out = tiny.tiny_corpus(tmp_path / "corpus", users=20), tmp_path / "out"
+    sizes = tiny.command_line(dict(tiny.MODEL))
+    words = ["plan", "auto", "--corpus", str(corpus), "--engine", "inline", "--minutes", "1", "--out", str(out), *sizes]
+    assert main(words) == 0
+    assert f"Run it: fl-sim run {out / 'tuned.toml'}\n" in capsys.readouterr().out
+    searched = RunConfig.load(out / "tuned.toml")
+    assert searched == chosen(corpus, tmp_path / "again")
+    monkeypatch.setattr(automatic, "tuned_file", lambda config, public: searched)
+    shipped = tmp_path / "shipped"
+    assert main([*words[: -len(sizes) - 1], str(shipped), *sizes]) == 0
+    assert RunConfig.load(shipped / "tuned.toml").privacy.clip_norm == searched.privacy.clip_norm
+    assert main([*words[: -len(sizes) - 1], str(shipped), *sizes, "--seed", "7"]) == 2
+    assert "holds other settings than those that were chosen now" in capsys.readouterr().err
 
 
 @pytest.mark.system

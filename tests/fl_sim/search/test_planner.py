@@ -205,7 +205,7 @@ def test_a_target_out_of_reach_is_said() -> None:
 @pytest.mark.usefixtures("narrow")
 def test_the_command_line_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = tiny_corpus(tmp_path / "a corpus")
-    words = ["plan", "--corpus", str(corpus), *ASKED]
+    words = ["plan", "formula", str(corpus), *ASKED]
     assert main([*words, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["user_sentences"] == 9
@@ -224,7 +224,7 @@ def test_the_command_line_prints_one_object(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.usefixtures("narrow")
 def test_a_proposal_of_public_text_needs_no_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = tiny_corpus(tmp_path / "corpus")
-    assert main(["plan", "--corpus", str(corpus), *ASKED, "--public", "--json"]) == 0
+    assert main(["plan", "formula", str(corpus), *ASKED, "--public", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert "settings_from_corpus" not in report["command"]
     assert report["note"] == "The corpus is public, as stated, so its sizes may set what is released."
@@ -236,7 +236,7 @@ def test_the_command_that_is_printed_carries_the_flag_into_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = tiny_corpus(tmp_path / "corpus")
-    assert main(["plan", "--corpus", str(corpus), *ASKED, "--entity-bound", "3", "--json"]) == 0
+    assert main(["plan", "formula", str(corpus), *ASKED, "--entity-bound", "3", "--json"]) == 0
     command = shlex.split(json.loads(capsys.readouterr().out)["command"])
     sizes = [word for name in ("hidden=8", "layers=1", "heads=1") for word in ("--set", f"model.{name}")]
     command[command.index("--rounds") + 1] = "1"
@@ -265,8 +265,8 @@ def test_a_mistake_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
 ) -> None:
     corpus = tiny_corpus(tmp_path / "corpus")
-    asked = ["--corpus", str(corpus), "--target-epsilon", "8", "--sentences-per-round", "6", "--rounds", "4"]
-    assert main(["plan", *asked, *flags]) == 2
+    asked = [str(corpus), "--target-epsilon", "8", "--sentences-per-round", "6", "--rounds", "4"]
+    assert main(["plan", "formula", *asked, *flags]) == 2
     assert words in capsys.readouterr().err
 
 
@@ -274,7 +274,7 @@ def test_a_mistake_is_one_line(
 @pytest.mark.usefixtures("narrow")
 def test_the_proposed_run_finds_the_same_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = tiny_corpus(tmp_path / "corpus")
-    assert main(["plan", "--corpus", str(corpus), *ASKED, "--json"]) == 0
+    assert main(["plan", "formula", str(corpus), *ASKED, "--json"]) == 0
     proposal = json.loads(capsys.readouterr().out)["proposal"]
     settings = {f"privacy.{name}": proposal[name] for name in ("q_u", "q_e", "q_s", "user_cap")}
     settings |= {"privacy.user_sentences": 9, "privacy.settings_from_corpus": True}

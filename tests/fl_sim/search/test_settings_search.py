@@ -231,7 +231,7 @@ def test_the_rungs() -> None:
 )  # fmt: skip
 def test_bad_input_is_one_line(public: Path, tmp_path: Path, flags: list[str], words: str, capsys: Capture) -> None:
     public = [] if "--public" in flags else ["--public", str(public)]
-    assert main(["tune", *public, "--out", str(tmp_path / "out"), *flags]) == 2
+    assert main(["plan", "trials", *public, "--out", str(tmp_path / "out"), *flags]) == 2
     line = capsys.readouterr().err
     assert words in line
     assert line.count("\n") == 1
@@ -240,14 +240,14 @@ def test_bad_input_is_one_line(public: Path, tmp_path: Path, flags: list[str], w
 
 def test_the_private_corpus_itself_is_refused(public: Path, tmp_path: Path, capsys: Capture) -> None:
     out = ["--out", str(tmp_path / "out"), "--users", "60", "--corpus", str(public)]
-    assert main(["tune", "--public", str(public), *out]) == 2
+    assert main(["plan", "trials", "--public", str(public), *out]) == 2
     assert "the corpus of the run itself" in capsys.readouterr().err
 
 
 def tuned_on(corpus: Corpus, path: Path, **privacy: Any) -> RunConfig:
     sample = settings_search.sentence_sample(map(str, corpus.texts("train")))
     origin = {
-        "made_by": "fl-sim tune", "corpus": "public", "fingerprint": corpus.fingerprint, "seed": 0, "users": 60,
+        "made_by": "fl-sim plan trials", "corpus": "public", "fingerprint": corpus.fingerprint, "seed": 0, "users": 60,
         "sampled_sentences": list(sample), "sentences": 5.0, "delta": 1e-5, "metric": "perplexity", "trials": [],
         "settings": {"rounds": 2},
     }  # fmt: skip
@@ -302,10 +302,10 @@ def test_from_public_text_to_a_run_with_its_origin(public: Path, tmp_path: Path,
     flags = ["--public", str(public), "--users", "600", "--trials", "1", "--trial-sentences", "20", "--out", str(out)]
     given = [word for key, value in tiny.MODEL.items() for word in ("--set", f"{key}={value}")]
     given += ["--rounds", "1", "--set", "privacy.q_s=0.5", "--corpus", str(mine), "--set", "privacy.entity_bound=3"]
-    assert main(["tune", *flags, *given]) == 0
+    assert main(["plan", "trials", *flags, *given]) == 0
     assert f"Run it: fl-sim run {out / 'tuned.toml'}" in capsys.readouterr().out
     began = (out / "runs" / "rung1-trial00" / "result.json").stat().st_mtime_ns
-    assert main(["tune", *flags, *given, "--json"]) == 0, "a finished search is not repeated"
+    assert main(["plan", "trials", *flags, *given, "--json"]) == 0, "a finished search is not repeated"
     assert (out / "runs" / "rung1-trial00" / "result.json").stat().st_mtime_ns == began
     printed = json.loads(capsys.readouterr().out)
     run = ["run", str(out / "tuned.toml"), "--engine", "inline", "--quiet", "--out", str(tmp_path / "run")]

@@ -51,7 +51,7 @@ def test_the_study_s_figures_have_every_release(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ag_study, "GRID", TINY_STUDY)
-    command = ["reproduce", "ag-study", "--data", str(corpora), "--out", str(tmp_path / "work")]
+    command = ["reproduce", "make", "ag-study", "--data", str(corpora), "--out", str(tmp_path / "work")]
     assert main.main([*command, "--seeds", "0,1", "--record", str(tmp_path)]) == 0
     said = capsys.readouterr()
     assert said.err.count("to go") == 2 * 2 * 5  # seeds, corpora, systems
@@ -193,7 +193,7 @@ def test_the_published_figures_are_the_paper_s() -> None:
 @pytest.mark.nightly
 def test_reproduce_knows_and_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce_command.TABLES == reproductions.NAMES
-    assert main.main(["reproduce", "--list"]) == 0
+    assert main.main(["reproduce", "list"]) == 0
     said = capsys.readouterr().out
     assert all(found.title in said for found in reproductions.REPRODUCTIONS.values())
 
@@ -208,7 +208,7 @@ def test_reproduce_knows_and_lists_them(capsys: pytest.CaptureFixture[str]) -> N
     ],
 )
 def test_bad_options_are_named(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["reproduce", "dpnr-ag", *more]) == 2
+    assert main.main(["reproduce", "make", "dpnr-ag", *more]) == 2
     assert said in capsys.readouterr().err
 
 

@@ -95,7 +95,7 @@ _DPI = 110
 _HEAD = """\
 # Private text representations
 
-Made by `fl-sim reproduce --readme results` from the JSON files here; do not edit. Measured means ± standard deviations
+Made by `fl-sim reproduce readme results` from the JSON files here; do not edit. Measured means ± standard deviations
 over the seeds [± half width of the 95 % interval of the mean], published figures in brackets, ✓ where they are
 reproduced. *Proven* ε is what holds, *claimed* what the method's authors state. docs/representations.md says what each
 system is, when a figure counts as reproduced, and why one is not the published one.

@@ -24,7 +24,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fl_sim.cli.corpus_flags import cleaning_of
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.readers.cleaning import MEANING, Cleaning, Note, Reading
 from fl_sim.data_prep.readers.tables import require_columns
@@ -176,7 +175,7 @@ def attack_files(args: argparse.Namespace) -> Record:
     epsilons = () if args.epsilons is None else numbers("--epsilons", args.epsilons, float)
     widths, seeds = numbers("--widths", args.widths, int), numbers("--seeds", args.seeds, int)
     attack = WordAttack(widths, cast(LayerName, args.layer), epsilons, args.least, args.epochs)
-    cleaning = cleaning_of(args)
+    cleaning = args.cleaning
     attacker: Record = {"parts": args.parts}
     own, own_counts = _texts(args.user, args.text, cleaning)
     others = None

@@ -168,7 +168,7 @@ def test_a_split_that_is_not_by_chance_is_not_tested(runs: Path, monkeypatch: py
 def test_a_run_without_a_proof_has_no_bound(runs: Path, tmp_path: Path, capsys: Capture) -> None:
     settings = LEARNS | {"corpus.path": str(runs / "corpus"), "privacy.strategy": "noiseless", "rounds": 1}
     fl_sim.run({k: v for k, v in settings.items() if k != "privacy.clip_norm"}, out=tmp_path / "run")
-    assert main(["leak", str(tmp_path / "run"), "--quiet", "--attacks", "users"]) == 0
+    assert main(["leak", str(tmp_path / "run"), "--quiet", "--attack", "users"]) == 0
     text = capsys.readouterr().out
     assert "no bound" in text
     assert "not tested: no bound: noiseless guarantees nothing" in text
@@ -187,7 +187,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, users_alone: None) -> Path:
 def test_users_of_both_splits_are_not_attacked(shared: Path, capsys: Capture) -> None:
     (run,) = fl_sim.leak([shared / "run"]).runs
     assert "also train" in run.left_out["users"]
-    assert main(["leak", str(shared / "run"), "--quiet", "--attacks", "users"]) == 2
+    assert main(["leak", str(shared / "run"), "--quiet", "--attack", "users"]) == 2
     assert "most users of split validation also train" in capsys.readouterr().err
 
 
@@ -216,7 +216,7 @@ def refused(shared: Path, runs: Path, tmp_path: Path) -> dict[str, tuple[list[st
     return {
         "no run": ([str(tmp_path / "none")], "there is no such folder"),
         "no model": ([str(copy)], "has no model yet"),
-        "attack": ([str(runs / "honest"), "--attacks", "all"], "attack is 'all'; allowed: users"),
+        "attack": ([str(runs / "honest"), "--attack", "all"], "attack is 'all'; allowed: users"),
         "max users": ([str(runs / "honest"), "--max-users", "0"], "max_users is 0; allowed"),
         "raw": ([str(runs / "honest"), "--raw", str(shared / "corpus")], "has other users"),
         "reference": ([str(runs / "honest"), "--reference", str(runs / "noise_off")], "was trained on the text of 30"),
@@ -251,7 +251,7 @@ def test_a_changed_corpus_and_a_broken_ledger(shared: Path, tmp_path: Path, caps
 
 @pytest.mark.system
 def test_a_de_identified_run_is_attacked_with_its_raw_text(shared: Path, tmp_path: Path) -> None:
-    assert main(["deidentify", str(shared / "corpus"), "--out", str(tmp_path / "made")]) == 0
+    assert main(["corpus", "deidentify", str(shared / "corpus"), "--out", str(tmp_path / "made")]) == 0
     settings = small_runs.configuration(
         tmp_path / "made", tmp_path / "run", rounds=1, privacy__strategy="user_level", **small_runs.QUICK_TO_LOAD
     )

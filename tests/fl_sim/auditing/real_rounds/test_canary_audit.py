@@ -38,7 +38,7 @@ def test_the_intact_product_passes(name: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [name for name in CASES if name not in SMALL])
 def test_the_other_cases_pass_at_full_size(name: str) -> None:
-    """``fl-sim audit --canaries`` runs every case at this size."""
+    """``fl-sim audit one-run --canaries`` runs every case at this size."""
     assert audit_case(name).holds
 
 

@@ -75,7 +75,7 @@ def test_report_and_account_read_the_run(nodes: Nodes, capsys: pytest.CaptureFix
     assert read_facts(run).record()["epsilon"]["epsilon_any"] == run.metrics()["epsilon_any"].iloc[-1]
     capsys.readouterr()
     assert main(["report", str(run.path)]) == 0
-    assert main(["account", "--ledger", str(run.path)]) == 0
+    assert main(["account", "ledger", str(run.path)]) == 0
     printed = capsys.readouterr().out
     assert "2 of 2 rounds, finished" in printed
     assert "epsilon_user_entity " in printed

@@ -1,16 +1,17 @@
-"""Make a small project that runs: messages, a configuration, a strategy, a reader, a notebook and a test of its own.
-
-DIR/README.md has the commands in their order. What is made is yours: nothing in fl_sim refers to it.
-"""
+"""``fl-sim new``: make a small project that runs, with a strategy, a reader, a notebook and a test of its own."""
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 from pathlib import Path
 
-TEMPLATE = Path(__file__).with_name("template")
+import click
+
+from fl_sim.cli.from_signature import FOLDER
+from fl_sim.cli.verbs import Verb
+
+TEMPLATE = Path(__file__).parents[1] / "template"
 """The files of a project as they are written, but for its name."""
 
 _NAME_IN_TEMPLATE = "new-project"
@@ -23,24 +24,21 @@ class ProjectError(ValueError):
     """The project cannot be made; the message says what to change."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of ``fl-sim new``."""
-    parser.add_argument(
-        "folder", metavar="DIR", type=Path,
-        help="the folder to make: absent or empty. Its name, of letters, digits, '-', '_' and '.', names the project",
-    )  # fmt: skip
+@click.command(cls=Verb)
+@click.argument("folder", type=FOLDER, metavar="DIR")
+def new(folder: Path) -> None:
+    """Make a small project that runs: messages, a configuration, a strategy, a reader, a notebook and a test.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Make the project, print what to do next, return 0."""
-    make_project(args.folder)
-    print(f"made {args.folder}: messages by people who do not exist, and everything to train on them privately\n")
-    print(f"    cd {shlex.quote(str(args.folder))}")
+    DIR is absent or empty; its name, of letters, digits, '-', '_' and '.', names the project. DIR/README.md has the
+    commands in their order. What is made is yours: nothing in fl_sim refers to it.
+    """
+    make_project(folder)
+    print(f"made {folder}: messages by people who do not exist, and everything to train on them privately\n")
+    print(f"    cd {shlex.quote(str(folder))}")
     print("    fl-sim prepare jsonl --source messages.jsonl --text-column text --user-column author \\")
     print("        --id-column id --out corpora/messages")
     print("    fl-sim run run.toml\n")
     print("README.md goes on from there.")
-    return 0
 
 
 def make_project(folder: Path) -> None:
@@ -51,7 +49,7 @@ def make_project(folder: Path) -> None:
         CorpusError: there is something in ``folder``.
         OSError: it cannot be written.
     """
-    from fl_sim.cli.project_commands import sample_text
+    from fl_sim.cli import sample_text
     from fl_sim.data_prep.store.atomic import folder_appearing_at
 
     whole = folder.absolute()

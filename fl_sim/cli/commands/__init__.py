@@ -1,0 +1,1 @@
+"""The verbs: each offers functions of the API, and prints what they return."""

@@ -1,0 +1,147 @@
+"""``fl-sim audit``: attack a mechanism and print a lower bound on ε, beside the claimed and the proven ε.
+
+Exit code 1 means that the attack refuted an ε that our accountant proves (docs/audit.md).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fl_sim.api import audits
+from fl_sim.cli.flags import entity_bound
+from fl_sim.cli.from_signature import options_of
+from fl_sim.cli.verbs import VerbGroup, as_json
+from fl_sim.formats import format_figure
+from fl_sim.strategies.accounting.paper_model import PublishedSettings
+
+if TYPE_CHECKING:
+    from fl_sim.auditing.cases import Finding
+
+EXIT_REFUTED = 1
+
+
+@click.group(cls=VerbGroup)
+def audit() -> None:
+    """Attack a mechanism: a lower bound on ε, beside the claimed and the proven ε.
+
+    Exit code 1 means that an attack refuted a proven ε (docs/audit.md).
+    """
+
+
+@audit.command()
+@options_of(audits.audit, but=("entity", "progress"))
+@entity_bound()
+@as_json
+def mechanism(as_json: bool, **settings: Any) -> int:
+    """Attack user-entity or user-level privacy on its worst-case corpora."""
+    findings = audits.audit(progress=_progress, **settings)
+    told = {name: settings[name] for name in ("strategy", "mutation", "seed")}
+    return _show_findings(told, findings, as_json)
+
+
+@audit.command()
+@options_of(PublishedSettings)
+@options_of(audits.audit_published, but=("settings", "progress"))
+@as_json
+def published(as_json: bool, **settings: Any) -> int:
+    """Attack the UeDP paper's algorithm, as stated or as its code ran."""
+    of_paper = {name: settings.pop(name) for name in PublishedSettings.__dataclass_fields__}
+    findings = audits.audit_published(PublishedSettings(**of_paper), progress=_progress, **settings)
+    strategy = "published-as-coded" if settings["as_coded"] else "published"
+    return _show_findings({"strategy": strategy, "mutation": None, "seed": settings["seed"]}, findings, as_json)
+
+
+@audit.command()
+@options_of(audits.audit_table, but=("progress",))
+@click.option("--markdown", is_flag=True, help="Print the table in Markdown, for a document.")
+@as_json
+def table(markdown: bool, as_json: bool, **settings: Any) -> int:
+    """Attack every mechanism with an entity that 1, 15 or all users mention."""
+    from fl_sim.auditing import cases
+
+    made = audits.audit_table(progress=lambda name: print(name, file=sys.stderr), **settings)
+    text = cases.markdown if markdown else cases.text
+    sys.stdout.write(_line(made.record()) if as_json else text(made))
+    return 0 if made.holds else EXIT_REFUTED
+
+
+@audit.command("one-run")
+@options_of(audits.audit_one_run, but=("folder",))
+@as_json
+def one_run(as_json: bool, **settings: Any) -> int:
+    """Plant canary users in one real training."""
+    with TemporaryDirectory() as folder:
+        record = audits.audit_one_run(folder, **settings).record()
+    sys.stdout.write(_line(record) if as_json else _lines(record))
+    return 0 if record["holds"] else EXIT_REFUTED
+
+
+@audit.command()
+@options_of(audits.audit_real_rounds, but=("progress",))
+@as_json
+def rounds(as_json: bool, **settings: Any) -> int:
+    """Train real models with units of random gradients."""
+    from fl_sim.auditing.real_rounds.canary_cases import markdown
+
+    found = audits.audit_real_rounds(progress=_progress, **settings)
+    report = {name: settings[name] for name in ("mutation", "seed")} | {"audits": [audit.record() for audit in found]}
+    sys.stdout.write(_line(report) if as_json else markdown(found))
+    return 0 if all(audit.holds for audit in found) else EXIT_REFUTED
+
+
+@audit.command()
+@options_of(audits.audit_sensitivity, but=("progress",))
+@as_json
+def sensitivity(as_json: bool, **settings: Any) -> int:
+    """Compare real rounds on adjacent corpora with their bound."""
+    differences = audits.audit_sensitivity(progress=_progress, **settings)
+    if as_json:
+        print(_line(settings | {"rounds": [difference.record() for difference in differences]}), end="")
+    else:
+        for found in differences:
+            verdict = "holds" if found.holds else "REFUTED"
+            print(f"{found.name:<34}{found.length:<12.6g}of {found.bound:<12.6g}{verdict}")
+    return 0 if all(difference.holds for difference in differences) else EXIT_REFUTED
+
+
+@audit.command()
+@options_of(audits.audit_ledgers, but=("progress",))
+@as_json
+def ledger(runs: tuple[Path, ...], seed: int, as_json: bool) -> int:
+    """Check the ledgers of runs against their records and metrics."""
+    found = audits.audit_ledgers(runs, seed=seed, progress=_progress)
+    if as_json:
+        print(_line({"seed": seed, "ledgers": [audit.record() for audit in found]}), end="")
+    else:
+        for audit in found:
+            print(audit.folder)
+            for check in audit.checks:
+                print(f"  {check.name:<34}{'holds' if check.holds else 'REFUTED':<9}{check.detail}")
+    return 0 if all(audit.holds for audit in found) else EXIT_REFUTED
+
+
+def _show_findings(told: dict[str, Any], findings: list[Finding], as_json: bool) -> int:
+    """Print the findings with what the attack was told; return the exit code."""
+    records = [finding.record() for finding in findings]
+    print(
+        _line(told | {"audits": records}) if as_json else "\n".join(map(_lines, records)), end="" if as_json else "\n"
+    )
+    return 0 if all(finding.holds for finding in findings) else EXIT_REFUTED
+
+
+def _progress(name: str) -> None:
+    print(f"auditing {name}", file=sys.stderr)
+
+
+def _line(record: Any) -> str:
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
+def _lines(record: dict[str, Any]) -> str:
+    return "".join(f"{name:<24}{format_figure(name, value)}\n" for name, value in record.items() if value is not None)

@@ -1,0 +1,232 @@
+"""``fl-sim plan``: choose the settings of a private run by formula, by trials on public text, or both automatically."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from fl_sim.api import planning
+from fl_sim.api.accounts import Figures
+from fl_sim.api.planning import CONTRIBUTION_QUANTILES
+from fl_sim.cli.flags import configuration_flags, print_json
+from fl_sim.cli.from_signature import FILE, options_of
+from fl_sim.cli.progress_bar import counting, say
+from fl_sim.cli.verbs import VerbGroup, as_json, quiet
+from fl_sim.formats import aligned, format_delta, format_epsilon, nonzero, round_down, round_up
+from fl_sim.stop_signals import exit_status
+
+if TYPE_CHECKING:
+    from fl_sim.search.settings_search import Tried
+    from fl_sim.settings_origin import Origin, Trial
+
+_WHOLE_FROM = 10_000.0  # signal-to-noise ratios are shown without decimals
+_BOUNDS = ("entity_bound", "entity_bound_by", "user_sentences")
+_NOT_TUNED = (
+    *("privacy.epsilon_budget", "privacy.estimator", "privacy.noise", "privacy.secure_noise"),
+    *("engine.name", "engine.nodes", "seed", "out", "anchor"),
+)
+"""Keys that are no settings of the private run whose settings trials search."""
+
+
+@click.group(cls=VerbGroup)
+def plan() -> None:
+    """Choose the settings of a private run: by formula, by trials on public text, or both automatically."""
+
+
+@plan.command()
+@options_of(planning.plan_by_formula, but=("public", "say", "observer"))
+@click.option("--public", is_flag=True, help="The corpus is public text, so that its sizes may set what is released.")
+@as_json
+@quiet
+def formula(corpus: str, public: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
+    """Propose sampling rates, cap and noise for a corpus, a target ε and a compute budget."""
+    start = time.monotonic()
+    with counting("settings tried", quiet) as show:
+        report = planning.plan_by_formula(
+            corpus, public=public, say=lambda words: say(words, quiet), observer=show, **settings
+        )
+    report |= {"command": _command(corpus, public, settings, report), "seconds": round(time.monotonic() - start, 1)}
+    print_json(report) if as_json else print(_text(report))
+
+
+@plan.command()
+@click.option("-c", "--config", type=FILE, metavar="FILE", help="The private run's configuration.")
+@options_of(planning.plan_by_trials, but=("config", "say", "observer"))
+@click.option("--users", metavar="N", help="Its number of users, as privacy.population.")
+@configuration_flags(but=_NOT_TUNED)
+@as_json
+@quiet
+def trials(
+    config: Path | None,
+    users: str | None,
+    overrides: dict[str, Any],
+    out: str,
+    as_json: bool,
+    quiet: bool,
+    **search: Any,
+) -> int:
+    """Tune settings on public text for a private run of stated size and noise; repeat the command to continue.
+
+    The private corpus is never read. The file tuned.toml in the search's folder has the settings and their origin;
+    fl-sim run takes it.
+    """
+    from fl_sim.config import RunConfig, add_setting
+    from fl_sim.search.settings_search import Tried
+
+    if users is not None:
+        add_setting(overrides, "privacy.population", users)
+    private = RunConfig.load(None if config is None else str(config), overrides)
+    ended = planning.plan_by_trials(
+        private, out=out, say=lambda words: say(words, quiet), observer=_shown(quiet), **search
+    )
+    if isinstance(ended, Tried):
+        return _interrupted(ended)
+    tuned = RunConfig.load(ended)
+    if as_json:
+        print_json({"file": ended, **tuned.origin})
+    elif tuned.tuned_on is not None:
+        print(_tuned_text(ended, tuned.tuned_on))
+    return 0
+
+
+@plan.command()
+@options_of(planning.plan_automatically, but=("config", "observer"))
+@configuration_flags(but=("out", "anchor"))
+@as_json
+@quiet
+def auto(out: str, minutes: float, overrides: dict[str, Any], as_json: bool, quiet: bool) -> int:
+    """Choose rates, noise, clip norm, rounds and server optimizer from what ships, for ε 8 or --target-epsilon.
+
+    The file tuned.toml in the folder has the settings; fl-sim run takes it. Repeat the command to continue.
+    """
+    from fl_sim.api.early_checks import check_early
+    from fl_sim.config import ConfigError, RunConfig
+    from fl_sim.search.automatic import CHOSEN
+    from fl_sim.search.settings_search import TUNED_FILE, Tried
+
+    for key in overrides:
+        if key in CHOSEN:
+            raise ConfigError(f"{key} is given with fl-sim plan auto, which chooses it; allowed: one of them")
+    config = RunConfig.load(None, overrides)
+    check_early(config)
+    ended = planning.plan_automatically(config, out=out, minutes=minutes, observer=_shown(quiet))
+    if isinstance(ended, Tried):
+        return _interrupted(ended)
+    file = Path(out) / TUNED_FILE
+    if as_json:
+        print_json({"file": file, "notes": ended.notes})
+    else:
+        print("\n".join([*ended.notes, f"Run it: fl-sim run {shlex.quote(str(file))}"]))
+    return 0
+
+
+def _shown(quiet: bool) -> Any:
+    """Return a function that shows a trial that ended."""
+    console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
+
+    def show(tried: Tried) -> None:
+        reason = f" ({tried.reason})" if tried.reason else ""
+        console.print(f"{tried.name}: {_in_words(tried.trial)}{reason}", markup=False)
+
+    return show
+
+
+def _interrupted(tried: Tried) -> int:
+    print("interrupted; continue with the same command", file=sys.stderr)
+    return exit_status(tried.reason)
+
+
+def _command(corpus: str, public: bool, settings: dict[str, Any], report: Figures) -> str:
+    """Return the ``fl-sim run`` command of the proposal; the run computes the noise for the target again."""
+    best = report["proposal"]
+    words = ["fl-sim", "run", "--corpus", corpus, "--strategy", "uedp", "--rounds", str(best["rounds"])]
+    for name in ("q_u", "q_e", "q_s", "user_cap"):
+        words += [f"--{name.replace('_', '-')}", f"{best[name]!r}"]
+    words += ["--delta", f"{report['delta']!r}", "--target-epsilon", f"{report['target_epsilon']!r}"]
+    words += ["--set", f"privacy.target_unit={report['target_unit']}"]
+    for name in _BOUNDS:
+        if settings[name] is not None:
+            words += ["--set", f"privacy.{name}={settings[name]}"]
+    if not public:
+        words += ["--set", "privacy.settings_from_corpus=true"]
+    if report["split"] != "train":
+        words += ["--set", f"corpus.train_split={report['split']}"]
+    return shlex.join(words)
+
+
+def _in_words(trial: Trial) -> str:
+    """Return a trial in one line: "291.5 with rounds 2, clip_norm 1.0"."""
+    settings = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in trial.settings.items())
+    return f"{'no score' if trial.score is None else f'{trial.score:g}'} with {settings}"
+
+
+def _tuned_text(file: Path, origin: Origin) -> str:
+    target = f"ε ≤ {format_epsilon(origin.epsilon)} ({origin.unit}) at δ {origin.delta:g}"
+    if origin.epsilon is None:
+        target = "no noise"
+    last = max(trial.rung for trial in origin.trials)
+    final = [trial for trial in origin.trials if trial.rung == last and trial.score is not None]
+    return "\n".join(
+        [
+            f"Tuned on {origin.corpus} for {origin.users:,} users, about {origin.sentences:,.0f} sentences a round, "
+            f"{target}; {origin.metric} on held-out public users:",
+            *(f"  {_in_words(trial)}" for trial in sorted(final, key=lambda trial: trial.score or 0.0)),
+            f"Run it: fl-sim run {file}",
+        ]
+    )
+
+
+def _text(report: dict[str, Any]) -> str:
+    worse = report["user_sampling_worse_by"]
+    lines = [
+        f"{report['corpus']}: ε ≤ {report['target_epsilon']:g} for {report['target_unit']} at δ = "
+        f"{format_delta(report['delta'])}, about {report['sentences_per_round']:,g} sentences a round, "
+        f"at most {report['rounds']} rounds",
+        "",
+        *_tables(report),
+    ]
+    if report["user_sampling"]:
+        less = nonzero(worse, ".2f")
+        lines += ["", f"Sampling users instead of sentences learns {less} times less at the same ε and compute."]
+    else:
+        lines += ["", "Sampling users instead of sentences cannot meet the target."]
+    lines += [f"Run it: {report['command']}", "", report["note"]]
+    return "\n".join(lines)
+
+
+def _tables(report: dict[str, Any]) -> list[str]:
+    """Return the settings of each proposal, and under them their ε, as two tables of at most 80 columns."""
+    named = [
+        ("proposed", report["proposal"]),
+        *((f"alternative {number}", row) for number, row in enumerate(report["alternatives"], start=1)),
+        *(("other rounds", row) for row in report["fewer_rounds"]),
+        *([("user sampling", report["user_sampling"])] if report["user_sampling"] else []),
+    ]
+    settings = [["settings", "SNR", "q_u", "q_s", "q_e", "ŵ", "z", "T", "sentences"]]
+    epsilons = [["their ε", "ε", "ε user", "ε p95", "robust", "ε max", "robust"]]
+    for label, row in named:
+        settings.append([label, *_settings_row(row)])
+        epsilons.append([label, *_epsilon_row(row)])
+    return [*aligned(settings), "", *aligned(epsilons)]
+
+
+def _settings_row(row: dict[str, Any]) -> list[str]:
+    return [
+        nonzero(row["signal_to_noise"], ".1f" if row["signal_to_noise"] < _WHOLE_FROM else ".0f"),
+        *(round_down(row[name], 3) for name in ("q_u", "q_s", "q_e")),
+        f"{row['user_cap']:g}",
+        round_up(row["noise_multiplier"], 4),
+        str(row["rounds"]),
+        nonzero(row["expected_sentences"], ",.0f"),
+    ]
+
+
+def _epsilon_row(row: dict[str, Any]) -> list[str]:
+    of_entities = [f"epsilon_user_entity_{kind}{name}" for name in CONTRIBUTION_QUANTILES for kind in ("", "robust_")]
+    return [format_epsilon(row[name]) for name in ("epsilon_target", "epsilon_user", *of_entities)]

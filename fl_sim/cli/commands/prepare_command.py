@@ -1,0 +1,231 @@
+"""``fl-sim prepare KIND``: turn raw text into a prepared corpus, a folder of Parquet files with a manifest.
+
+There is one verb per reader that ships, and one per plug-in when it is named: a broken plug-in does not affect others.
+
+>>> flags = [flag for parameter in prepare.get_command(None, "csv").params for flag in parameter.opts]
+>>> flags[:3]
+['--source', '--text-column', '--user-column']
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pkgutil
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+from click.shell_completion import CompletionItem
+
+from fl_sim.api import corpora
+from fl_sim.cli.from_signature import FILE, FOLDER, Words, parameters_by, parameters_of
+from fl_sim.cli.progress_bar import counting
+from fl_sim.cli.verbs import Verb, VerbGroup, as_json, quiet
+from fl_sim.data_prep.identity import Identity
+from fl_sim.data_prep.readers.cleaning import Cleaning, Preprocessing
+from fl_sim.data_prep.readers.reader_registry import READERS, Reader, load_reader
+from fl_sim.data_prep.store.textfiles import SourceLimits
+from fl_sim.plugins import PluginError
+
+if TYPE_CHECKING:
+    from fl_sim.data_prep.prepare import PreparedCorpus
+    from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+    from fl_sim.data_prep.records import Sentence
+
+_OBJECTS = ("kind", "source", "out", "identity", "cleaning", "preprocessing", "progress", "observer")
+_SECONDS_PER_TICK = 0.2
+_TICKS_OF_RATE = 50
+
+
+class _Kinds(VerbGroup):
+    """The kinds of raw corpora."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the readers."""
+        return READERS.names()
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a reader; None if there is none of that name."""
+        return _command(cmd_name, load_reader(cmd_name)) if READERS.knows(cmd_name) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the readers; a plug-in is not imported for its help."""
+        with formatter.section("Kinds"):
+            formatter.write_dl(list(_helps().items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the readers that begin so; a plug-in is not imported for it."""
+        kinds = [CompletionItem(name, help=help) for name, help in _helps().items() if name.startswith(incomplete)]
+        return [*kinds, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def _helps() -> dict[str, str]:
+    """Return what every reader reads, by name."""
+    built_in = READERS.built_in
+    return {
+        name: pkgutil.resolve_name(built_in[name]).help if name in built_in else "a plug-in" for name in READERS.names()
+    }
+
+
+@click.group(cls=_Kinds)
+def prepare() -> None:
+    """Turn raw text into a prepared corpus: a folder of Parquet files with a manifest (docs/corpora.md)."""
+
+
+def _command(kind: str, reader: Reader) -> click.Command:
+    """Return the command of a reader: its own flags, and those of every corpus."""
+    own = _own_parameters(reader)
+    taken = {flag for parameter in _COMMON for flag in parameter.opts}
+    for flag in (flag for parameter in own for flag in parameter.opts if flag in taken):
+        raise PluginError(f"reader '{kind}' has the flag {flag}, as fl-sim prepare itself; allowed: another flag")
+    names = [str(parameter.name) for parameter in own]
+
+    def run(**values: Any) -> None:
+        _prepare(kind, {name: values.pop(name) for name in names}, **values)
+
+    return Verb(kind, params=[*own, *_COMMON], callback=run, help=f"{reader.help[0].upper()}{reader.help[1:]}.")
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser to which a reader adds its flags; what an action of the reader's own refuses is told as by click."""
+
+    def error(self, message: str) -> NoReturn:
+        """Tell a mistake."""
+        raise click.UsageError(message)
+
+
+def _own_parameters(reader: Reader) -> list[click.Parameter]:
+    """Return the flags that a reader adds to a parser of argparse, as click knows them."""
+    parser = _Parser(add_help=False)
+    reader.add_arguments(parser)
+    return [_translated(parser, action) for action in parser._actions]
+
+
+def _translated(parser: argparse.ArgumentParser, action: argparse.Action) -> click.Parameter:
+    kind: Any = Words(list(map(str, action.choices))) if action.choices else _TYPES.get(action.type, action.type)
+    if not action.option_strings:
+        return click.Argument([action.dest], type=kind, required=action.required)
+    shared: dict[str, Any] = {"help": parser._get_formatter()._expand_help(action) if action.help else None}
+    names = [*action.option_strings, action.dest]
+    if isinstance(action, argparse.BooleanOptionalAction):
+        return click.Option(["/".join(action.option_strings), action.dest], default=action.default, **shared)
+    if action.nargs == 0:
+        return click.Option(names, is_flag=True, flag_value=action.const, default=action.default, **shared)
+    if not action.required and action.default is not None:
+        shared["default"] = action.default
+    metavar = action.metavar if isinstance(action.metavar, str) else None
+    if type(action).__module__ != argparse.__name__:
+        return click.Option(
+            names, type=kind, metavar=metavar, required=action.required, multiple=True,
+            callback=lambda ctx, parameter, values: _replayed(parser, action, values), **shared,
+        )  # fmt: skip
+    several = isinstance(action, argparse._AppendAction)
+    return click.Option(names, type=kind, metavar=metavar, required=action.required, multiple=several, **shared)
+
+
+def _replayed(parser: argparse.ArgumentParser, action: argparse.Action, values: Sequence[Any]) -> Any:
+    """Return what an action of the reader's own makes of the values of its flag, in their order."""
+    namespace = argparse.Namespace(**{action.dest: action.default})
+    for value in values:
+        action(parser, namespace, value, action.option_strings[-1])
+    return getattr(namespace, action.dest)
+
+
+_TYPES: dict[Any, click.ParamType] = {Path: FILE}
+
+
+_COMMON: list[click.Parameter] = [
+    click.Option(["--out"], type=FOLDER, required=True, metavar="DIR", help="The corpus's folder."),
+    *parameters_of(corpora.prepare, but=_OBJECTS),
+    *parameters_of(Identity, steps="--identity"),
+    *parameters_of(Preprocessing),
+    *parameters_of(Cleaning, but=("limits",)),
+    *parameters_of(SourceLimits, record_mb="--max-record-mb", unpacking="--max-unpacking", kinds="--max-kinds"),
+    *parameters_by(as_json, quiet),
+]
+"""The flags of every kind."""
+
+
+def _prepare(kind: str, own: dict[str, Any], as_json: bool, quiet: bool, **values: Any) -> None:
+    """Prepare the corpus and print its counts."""
+    limits = SourceLimits(*(values.pop(name) for name in SourceLimits.__dataclass_fields__))
+    done: list[PreparedCorpus] = []
+    corpora.prepare(
+        kind,
+        own.pop("source", None),
+        progress=lambda raw: _progress(raw, quiet),
+        observer=done.append,
+        identity=Identity(*(values.pop(name) for name in Identity.__dataclass_fields__)),
+        cleaning=Cleaning(values.pop("max_characters"), values.pop("bad_bytes"), limits),
+        preprocessing=Preprocessing(*(values.pop(name) for name in Preprocessing.__dataclass_fields__)),
+        **values,
+        **own,
+    )
+    if values["append"] and values["joined_at"] is None:
+        joins = done[0].corpus.parts[-1].manifest.joined_at
+        print(
+            f"note: the new part takes part from round {joins}, so ε counts every round from there on; "
+            "--joined-at states a later one",
+            file=sys.stderr,
+        )
+    _report(done[0], as_json=as_json)
+
+
+@contextmanager
+def _progress(raw: RawCorpus, quiet: bool) -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
+    """Yield a function that passes sentences on and shows count, rate and time left.
+
+    The time left is estimated from the share of the sources that has been read.
+    """
+    from fl_sim.data_prep.store.textfiles import bytes_read
+
+    sources = list(raw.sources.values())
+    total = sum(path.stat().st_size for path in sources) or None
+    with counting("reading and tagging", quiet) as show:
+
+        def watch(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+            lately = deque([(time.monotonic(), 0)], maxlen=_TICKS_OF_RATE)
+            count = 0
+            for count, sentence in enumerate(sentences, start=1):
+                now = time.monotonic()
+                if now - lately[-1][0] > _SECONDS_PER_TICK:
+                    rate = (count - lately[0][1]) / (now - lately[0][0])
+                    lately.append((now, count))
+                    show(sum(map(bytes_read, sources)), total, f"{count:,} sentences, {rate:,.0f} a second")
+                yield sentence
+            show(total or count, total, f"{count:,} sentences are read, writing them and the index of their entities")
+
+        yield watch
+
+
+def _report(prepared: PreparedCorpus, as_json: bool) -> None:
+    from fl_sim.data_prep.readers.cleaning import MEANING, Note
+    from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
+
+    corpus, notes = prepared.corpus, prepared.corpus.parts[-1].manifest.notes
+    counts = {split: record.model_dump() for split, record in corpus.manifest.splits.items()}
+    missing = unsought_kinds(corpus)
+    if as_json:
+        report = {"corpus": str(corpus.path), "fingerprint": corpus.fingerprint, "splits": counts, "notes": notes}
+        report |= {"not_looked_for": missing, "warnings": [*corpus.warnings, *prepared.warnings]}
+        print(json.dumps(report | {"parts": len(corpus.parts), "cached": prepared.cached, "reused": prepared.reused}))
+        return
+    for split, count in counts.items():
+        figures = ", ".join(f"{number:,} {what}" for what, number in count.items())
+        print(f"{split}: {figures}")
+    for name, times in notes.items():
+        print(f"survived: {times:,} {MEANING[Note(name)]}")
+    if missing:
+        print(f"nobody looked for: {', '.join(missing)}")
+    for warning in (*corpus.warnings, *prepared.warnings):
+        print(f"warning: {warning}")
+    if prepared.reused:
+        print(f"continued after {prepared.reused:,} sentences that were tagged before")
+    done = "nothing to do: the same corpus is there already," if prepared.cached else "prepared"
+    print(f"{done} {corpus.path}; next: fl-sim corpus stats {corpus.path}")

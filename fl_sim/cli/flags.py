@@ -1,0 +1,191 @@
+"""The flags that several commands share: the contribution bound of an entity, keys of a configuration.
+
+>>> @entity_bound()
+... def show(entity):
+...     print(entity)
+>>> click.command(show).main(["--entity-users", "15"], standalone_mode=False)
+(15, 1, None)
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from fl_sim.cli.from_signature import CORPUS, FILE, FOLDER, Function
+
+_LISTED = re.compile(r"([\w-]+(?:, [\w-]+)+)(?:, or an import path.*)?")
+_PATHS = {"corpus.path": CORPUS, "out": FOLDER, "anchor": FILE}
+
+
+def entity_bound(users: int | None = 1) -> Callable[[Function], Any]:
+    """Return a decorator that adds the flags of an entity's contribution bound, given together as ``entity``.
+
+    Args:
+        users: The default number of users that mention it; None for all.
+    """
+    flags = (
+        click.option(
+            "--entity-users", type=int, default=users, show_default=users is not None, metavar="F",
+            help=f"The most users that mention the protected entity{'' if users else ' (all by default)'}.",
+        ),
+        click.option(
+            "--entity-sentences", type=int, default=1, show_default=True, metavar="N",
+            help="The most sentences of one user that mention it.",
+        ),
+        click.option(
+            "--entity-total", type=int, metavar="N",
+            help="The most sentences of all users together that mention it.",
+        ),
+    )  # fmt: skip
+
+    def decorate(function: Function) -> Any:
+        @functools.wraps(function)
+        def folded(
+            *args: Any, entity_users: int | None, entity_sentences: int, entity_total: int | None, **settings: Any
+        ) -> Any:
+            return function(*args, entity=(entity_users, entity_sentences, entity_total), **settings)
+
+        for flag in reversed(flags):
+            folded = flag(folded)
+        return folded
+
+    return decorate
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one JSON object; inf and nan are texts, which JSON does not have."""
+    from fl_sim.storage.run_folder import encode
+
+    print(json.dumps(encode(value), ensure_ascii=False, allow_nan=False))
+
+
+def note_on_delta(delta: float, source: str) -> None:
+    """Say on standard error which δ was taken, because none was given."""
+    print(f"note: δ is {delta:g}, {source}; --delta states ε at another", file=sys.stderr)
+
+
+def is_default(name: str) -> bool:
+    """Return whether an option of the command at work was left out."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source in (None, click.core.ParameterSource.DEFAULT)
+
+
+class KeyType(click.ParamType):
+    """The value of a configuration key, as a text that the configuration parses."""
+
+    name = "text"
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the words that the key allows, or leave files and folders to the shell."""
+        if self.key in _PATHS:
+            return _PATHS[self.key].shell_complete(ctx, param, incomplete)
+        return [CompletionItem(word) for word in _words_of(self.key) if word.startswith(incomplete)]
+
+
+class AssignmentType(click.ParamType):
+    """``KEY=VALUE`` for any key of a configuration."""
+
+    name = "assignment"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the keys that begin so."""
+        from fl_sim.config import run_keys
+
+        return [CompletionItem(f"{key}=") for key in run_keys() if key.startswith(incomplete)]
+
+
+def _words_of(key: str) -> tuple[str, ...]:
+    """Return the values of a configuration key; none for one of many values."""
+    from fl_sim.clients.models.architectures.model_source import MODELS
+    from fl_sim.config import run_keys
+
+    if key == "model.name":
+        return tuple(MODELS.built_in)
+    listed = _LISTED.fullmatch(run_keys()[key].allowed)
+    return tuple(listed[1].split(", ")) if listed else ()
+
+
+assignments: Callable[[Any], Any] = click.option(
+    "--set", "assignments", multiple=True, type=AssignmentType(), metavar="KEY=VALUE",
+    help="Any other key of the configuration, such as model.hidden=256. May be repeated.",
+)  # fmt: skip
+
+KEYS: Mapping[str, tuple[str, str]] = {
+    "corpus.path": ("--corpus", "CORPUS"),
+    "privacy.strategy": ("--strategy", "NAME"),
+    "rounds": ("--rounds", "T"),
+    "privacy.q_u": ("--q-u", "RATE"),
+    "privacy.q_e": ("--q-e", "RATE"),
+    "privacy.q_s": ("--q-s", "RATE"),
+    "privacy.noise_multiplier": ("--z", "Z"),
+    "privacy.clip_norm": ("--clip-norm", "C"),
+    "privacy.user_cap": ("--user-cap", "W"),
+    "privacy.clipping": ("--clipping", "WHAT"),
+    "privacy.estimator": ("--estimator", "NAME"),
+    "privacy.noise": ("--noise", "SCALE"),
+    "privacy.delta": ("--delta", "D"),
+    "privacy.target_epsilon": ("--target-epsilon", "E"),
+    "privacy.epsilon_budget": ("--epsilon-budget", "E"),
+    "privacy.secure_noise": ("--secure-noise", ""),
+    "model.name": ("--model", "NAME"),
+    "engine.name": ("--engine", "NAME"),
+    "engine.nodes": ("--nodes", "K"),
+    "seed": ("--seed", "S"),
+    "out": ("--out", "DIR"),
+    "anchor": ("--anchor", "FILE"),
+}
+"""The flags of configuration keys, with the placeholders of their values; one without a placeholder is a switch."""
+
+
+def configuration_flags(but: Sequence[str] = ()) -> Callable[[Function], Any]:
+    """Return a decorator that adds the flags of configuration keys and ``--set``, given together as ``overrides``.
+
+    A flag has the help of its key.
+
+    Args:
+        but: Keys without a flag.
+    """
+    keys = {key: look for key, look in KEYS.items() if key not in but}
+
+    def decorate(function: Function) -> Any:
+        @functools.wraps(function)
+        def collected(*args: Any, assignments: Sequence[str], **values: Any) -> Any:
+            from fl_sim.config import add_setting, parse_assignments
+
+            overrides = parse_assignments(assignments)
+            for key in keys:
+                text = values.pop(key.replace(".", "__"))
+                if text is not None:
+                    add_setting(overrides, key, text)
+            return function(*args, overrides=overrides, **values)
+
+        collected = assignments(collected)
+        for key in reversed(keys):
+            collected = _key_flag(key)(collected)
+        return collected
+
+    return decorate
+
+
+def _key_flag(key: str) -> Callable[[Any], Any]:
+    from fl_sim.config import run_keys
+
+    flag, metavar = KEYS[key]
+    about = run_keys()[key]
+    default = f", default {about.default}" if about.default else ""
+    words = f"{about.meaning} ({about.allowed}{default})"
+    name = key.replace(".", "__")
+    if not metavar:
+        return click.option(flag, name, flag_value="true", default=None, help=words)
+    return click.option(flag, name, type=KeyType(key), metavar=metavar, help=words)

@@ -1,1 +1,0 @@
-"""Commands that compute, plan or attack an ε."""

@@ -1,1 +1,0 @@
-"""The command that makes a project to start from."""

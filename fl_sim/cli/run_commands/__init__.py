@@ -1,1 +1,0 @@
-"""Commands that start, continue or show runs."""
