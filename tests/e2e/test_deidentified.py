@@ -74,8 +74,8 @@ def test_both_commands_print_one_json_object(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["deidentify", "bundled", "--out", "OUT", "--seed", "1"], "--seed is given with --mode category"),
-        (["identity", "bundled", "--split", "dev"], "no split 'dev'"),
+        (["corpus", "deidentify", "bundled", "--out", "OUT", "--seed", "1"], "--seed is given with --mode category"),
+        (["corpus", "identity", "bundled", "--split", "dev"], "no split 'dev'"),
         (
             ["prepare", "prepared", "--source", "bundled", "--out", "OUT", "--identity", "stem"],
             "identity step 'stem' is unknown",

@@ -84,7 +84,7 @@ def command(tmp_path: Path, data: Path, *more: str) -> list[str]:
     file = tmp_path / "small.toml"
     if not file.exists():
         file.write_text(FIGURE, encoding="utf-8")
-    return ["reproduce", str(file), "--data", str(data), "--out", str(tmp_path / "out"), "--quiet", *more]
+    return ["reproduce", "make", str(file), "--data", str(data), "--out", str(tmp_path / "out"), "--quiet", *more]
 
 
 @pytest.mark.nightly
@@ -141,17 +141,16 @@ def test_nothing_can_be_made_without_any_corpus(tmp_path: Path, data: Path, caps
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["reproduce"], "one of a figure's NAME, --list and --readme"),
-        (["reproduce", "fig4", "--list"], "one of a figure's NAME, --list and --readme"),
-        (["reproduce", "fig4", "--panel", "a"], "--panel is 'a'"),
-        (["reproduce", "fig2", "--panel", "z"], "--panel is 'z'; allowed: conll2003"),
-        (["reproduce", "fig4", "--jobs", "0"], "--jobs is 0"),
+        ([], "NAME is missing"),
+        (["fig4", "--panel", "a"], "--panel is 'a'"),
+        (["fig2", "--panel", "z"], "--panel is 'z'; allowed: conll2003"),
+        (["fig4", "--jobs", "0"], "--jobs is 0"),
     ],
 )
 def test_bad_requests_are_one_line(
     tmp_path: Path, words: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*words, "--out", str(tmp_path / "out"), "--quiet"]) == 2
+    assert main(["reproduce", "make", *words, "--out", str(tmp_path / "out"), "--quiet"]) == 2
     error = capsys.readouterr().err
     assert named in error
     assert error.count("\n") == 1

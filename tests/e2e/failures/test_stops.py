@@ -124,7 +124,7 @@ def test_a_preparation_that_is_stopped_leaves_nothing(
     columns = ["--source", str(source), "--text-column", "text", "--user-column", "user", "--tagger", "rules"]
     assert main(["prepare", "jsonl", *columns, "--out", str(tmp_path / "corpus")]) == STATUS[name]
     said = capsys.readouterr().err.splitlines()  # a slow machine has said how far it is
-    assert said[-1].startswith("fl-sim prepare: interrupted")
+    assert said[-1].startswith("fl-sim prepare jsonl: interrupted")
     assert "Traceback" not in said[0]
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
@@ -267,7 +267,7 @@ def test_processes_that_tag_end_with_the_command(place: Path, command: Any) -> N
     process.send_signal(signal.SIGHUP)
     assert process.wait(30) == 129
     assert wait_until_none_in(place, 5) == {}
-    assert (place / "stderr").read_text() == "fl-sim prepare: interrupted by SIGHUP\n"
+    assert (place / "stderr").read_text() == "fl-sim prepare jsonl: interrupted by SIGHUP\n"
     assert not list(place.glob("*corpus*"))
 
 
