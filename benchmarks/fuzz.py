@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import io
 import json
 import logging
@@ -40,7 +39,6 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from fl_sim.cli import main as cli
 from fl_sim.cli.main import _is_foreseen
 from fl_sim.cli.main import main as fl_sim
 from fl_sim.clients.client_app import app as client_app
@@ -78,9 +76,7 @@ class WrongError(AssertionError):
     """fl_sim did something that it must not do."""
 
 
-# Caches: building the command-line parser and computing ε after every round took most of the time of an input. Plots
-# took most of the rest and are left out.
-_parser = functools.cache(cli.build_parser)
+# A cache: computing ε after every round took most of the time of an input. Plots took most of the rest, and go.
 _guarantees: dict[str, EpsilonCurves] = {}
 
 
@@ -127,7 +123,6 @@ def fuzz(kind: str, examples: int, folder: Path, first: int = 0) -> Counter[str]
     inputs, prepare = KINDS[kind]
     check, outcomes = prepare(folder), Counter[str]()
 
-    @mock.patch.object(cli, "build_parser", _parser)
     @mock.patch.object(EpsilonCurves, "of", _cached_guarantees)
     @mock.patch.object(plots, "write_run_plots", new=mock.Mock(return_value=None))
     def outcome_of(value: Any) -> str:

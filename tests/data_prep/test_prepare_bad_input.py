@@ -55,10 +55,7 @@ CASES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
 
 def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Run, check the manners of the refusal, and return its line."""
-    try:
-        code = main(arguments)
-    except SystemExit as exit_:
-        code = exit_.code if isinstance(exit_.code, int) else 1
+    code = main(arguments)
     shown = capsys.readouterr()
     assert code == 2
     assert shown.out == ""

@@ -67,10 +67,7 @@ def unfinished(finished: Path, tmp_path: Path) -> Path:
 def refused(arguments: list[str], capsys: Capture) -> str:
     """Return the one line with which ``fl-sim`` refuses ``arguments`` (exit code 2)."""
     capsys.readouterr()
-    try:
-        code = main(arguments)
-    except SystemExit as stop:  # raised by argparse
-        code = int(str(stop.code))
+    code = main(arguments)
     output = capsys.readouterr()
     assert code == 2, output
     assert output.out == ""

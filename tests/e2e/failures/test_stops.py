@@ -183,10 +183,10 @@ def test_a_batch_tells_which_signal_interrupted_it(
 
 
 def test_ctrl_c_before_anything_is_parsed_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    def interrupted() -> None:
+    def interrupted(*words: object, **settings: object) -> None:
         raise Stopped("SIGHUP")
 
-    monkeypatch.setattr("fl_sim.cli.main.build_parser", interrupted)
+    monkeypatch.setattr("fl_sim.cli.main.fl_sim.make_context", interrupted)
     assert main(["run"]) == 129
     assert capsys.readouterr().err == "fl-sim: interrupted by SIGHUP\n"
 
