@@ -36,7 +36,10 @@ CASES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
         table("jsonl", row("a") + row("b"), *TABLE, "--test-fraction", "0.999999"),
         "'train' split",
     ),
-    "fraction of letters": (table("jsonl", row("a"), *TABLE, "--test-fraction", "few"), "--test-fraction: 'few' is not a valid float"),
+    "fraction of letters": (
+        table("jsonl", row("a"), *TABLE, "--test-fraction", "few"),
+        "--test-fraction: 'few' is not a valid float",
+    ),
     "no text column named": (table("jsonl", row("a"), "--user-column", "user"), "--text-column is missing"),
     "no SEC stand-in": (lambda folder: ["sec-standin", "--source", str(folder)], "no sentences.jsonl"),
     "ragged tsv": (table("tsv", "text\tuser\nhello\ta\nhello\n"), "data.tsv, line 3: 1 columns, the header has 2"),
