@@ -16,15 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.files import read_bytes
+
+if TYPE_CHECKING:
+    from fl_sim.data_prep.store.corpus import Corpus
 
 SHIPPED = "shipped"
 """The name of the list that ships: places and software (data_prep/names/README.md)."""

@@ -81,7 +81,7 @@ def _run(words: list[str], running: dict[str, str]) -> int:
     except BrokenPipeError:
         _drop_output()
         return EXIT_NO_READER
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         if not _is_foreseen(error):
             raise
         try:
@@ -126,11 +126,29 @@ def _is_foreseen(error: Exception) -> bool:
     """
     if isinstance(error, OSError):
         return error.filename is not None or error.errno in _RESOURCES
+    if isinstance(error, ModuleNotFoundError):
+        return _package(error) in _text_packages()
     return type(error).__module__.partition(".")[0] in _OURS
+
+
+def _package(error: ModuleNotFoundError) -> str:
+    return (error.name or "").partition(".")[0]
+
+
+def _text_packages() -> set[str]:
+    """Return the packages of the extra ``text``, which the plain installation lacks."""
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+
+    needs = [Requirement(text) for text in metadata.requires("fl-sim") or ()]
+    return {"ray"} | {need.name.lower() for need in needs if need.marker and need.marker.evaluate({"extra": "text"})}
 
 
 def _one_line(error: Exception) -> str:
     words = str(error)
+    if isinstance(error, ModuleNotFoundError):
+        words = f"{_package(error)} is not installed: pip install 'fl-sim[text]'"
     if isinstance(error, OSError) and error.strerror:
         words = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return "; ".join(" ".join(part.split()) for part in (words, *_notes(error)))

@@ -27,7 +27,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": (f"{_COMMANDS}.doctor_command", "check this installation, its devices and engines"),
     },
     "corpora": {
-        "prepare": (f"{_COMMANDS}.prepare_command", "make a corpus from text, a table, a dataset or a generator"),
+        "prepare": (f"{_COMMANDS}.prepare_command", "make a corpus from text, a table or a dataset"),
         "corpus": (f"{_COMMANDS}.corpus_command", "count, compare, de-identify a corpus; train or evaluate on it"),
     },
     "runs": {

@@ -60,6 +60,6 @@ sys.exit(main(["account", "ledger", str(folder / "run"), "--json"]))
 
 
 def test_what_needs_the_text_packages_says_so_in_one_line(tmp_path: Path) -> None:
-    done = plain("from fl_sim.cli.main import main\nsys.exit(main(["run", "--corpus", "bundled"]))", tmp_path)
+    done = plain("from fl_sim.cli.main import main\nsys.exit(main(['run', '--corpus', 'bundled']))", tmp_path)
     assert done.returncode == 2
     assert re.fullmatch(r"fl-sim run: \w+ is not installed: pip install 'fl-sim\[text\]'\n", done.stderr), done.stderr

@@ -33,7 +33,7 @@ rounds = 2
 [corpora.small]
 kind = "jsonl"
 source = "small.jsonl"
-flags = { text-column = "text", user-column = "user", tagger = "rules", test-fraction = "0.3", split-sentences = false }
+flags = { text-column = "text", user-column = "user", tagger = "rules", test-fraction = 0.3, split-sentences = false }
 [corpora.absent]
 kind = "conll2003"
 source = "nowhere"
@@ -191,7 +191,7 @@ source = "small.jsonl"
 text-column = "text"
 user-column = "user"
 tagger = "rules"
-test-fraction = "0.3"
+test-fraction = 0.3
 split-sentences = false
 canaries = 2
 [[panels]]

@@ -54,7 +54,7 @@ class CorpusSource(StrictModel):
 
     kind: Words
     source: str | None = None
-    flags: dict[str, str | int | bool] = Field(default_factory=dict)
+    flags: dict[str, str | int | float | bool] = Field(default_factory=dict)
     held_out: HeldOutDraw | None = None
 
     @model_validator(mode="after")
