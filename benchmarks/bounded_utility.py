@@ -26,7 +26,7 @@ import fl_sim
 from fl_sim.config import RunConfig, parse_assignments
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.entity_report import Training, entity_epsilons, epsilon_of_any
+from fl_sim.experiments.plan.entity_report import Training, entity_epsilons, epsilon_of_any
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.formats import format_epsilon
 from fl_sim.reporting.plots import save

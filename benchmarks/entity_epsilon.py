@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.entity_report import Training, entity_epsilons, summarise
+from fl_sim.experiments.plan.entity_report import Training, entity_epsilons, summarise
 from fl_sim.strategies.accounting.accountant import RoundEvent
 
 EVENTS = {

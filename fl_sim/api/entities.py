@@ -17,8 +17,8 @@ from fl_sim.api.runs import Run
 from fl_sim.config import ConfigError, RunConfig, parse_value
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.user_entities import NOBODY, entities_of_users, entity_of_name
-from fl_sim.experiments import entity_report
-from fl_sim.experiments.entity_report import EVALUATIONS, THRESHOLDS, Training
+from fl_sim.experiments.plan import entity_report
+from fl_sim.experiments.plan.entity_report import EVALUATIONS, THRESHOLDS, Training
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.privacy_spent import read_ledgers
 from fl_sim.experiments.run_record import Record, recorded_bounds

@@ -14,7 +14,7 @@ from fl_sim.cli.flags import print_json
 from fl_sim.cli.from_signature import FOLDER, options_of
 from fl_sim.cli.progress_bar import counting, say
 from fl_sim.cli.verbs import VerbGroup, as_json, quiet
-from fl_sim.experiments.entity_report import QUANTILES
+from fl_sim.experiments.plan.entity_report import QUANTILES
 from fl_sim.formats import format_delta, format_epsilon, percent_down, percent_up, printable
 
 _PRIVATE = (

@@ -14,7 +14,7 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.entity_report import (
+from fl_sim.experiments.plan.entity_report import (
     EntityEpsilons,
     Training,
     bounded_entity_epsilons,
