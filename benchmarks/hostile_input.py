@@ -296,9 +296,7 @@ ATTACKS = (
         ),
         "of user",
     ),
-    Attack(
-        "escape sequences in the name of a flag", lambda folder, size: ["run", f"--{_OBEYED}"], r"\u001b]0;owned\u0007"
-    ),
+    Attack("escape sequences in the name of a flag", lambda folder, size: ["run", f"--{_OBEYED}"], r"\x1b]0;owned\x07"),
 )
 
 

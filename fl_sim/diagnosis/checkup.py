@@ -80,9 +80,10 @@ _OPTIONAL = {
 def installed() -> list[Finding]:
     """Return a finding per required library, and the optional parts that are absent."""
     python = platform.python_version()
-    required = [Requirement(text) for text in metadata.requires("fl-sim") or ()]
+    needs = [Requirement(text) for text in metadata.requires("fl-sim") or ()]
+    required = [need for need in needs if need.marker is None or need.marker.evaluate({"extra": "text"})]
     findings = [Finding("python", python, "ok"), _version(Requirement("ray"))]  # Flower chooses Ray's version
-    findings += [_version(need) for need in required if need.marker is None]
+    findings += [_version(need) for need in required if not need.extras]
     return [*findings, *_optional()]
 
 

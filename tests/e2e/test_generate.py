@@ -55,7 +55,7 @@ def test_texts_have_the_epsilon_of_the_run(runs: dict[str, Path], capsys: Captur
     privacy = facts["privacy"]
     assert privacy["guarantee"] is True
     assert privacy["epsilon"] == {name: epsilon[name] for name in ("epsilon_any", "epsilon_user")}
-    assert f"ε {format_epsilon(epsilon['epsilon_any'])} for any user with any entity" in privacy["note"]
+    assert f"ε {format_epsilon(epsilon['epsilon_any'])} for any user together with any entity" in privacy["note"]
     assert "post-processing" in privacy["note"]
 
 

@@ -54,7 +54,7 @@ def test_what_is_left_out_takes_the_strategys_default(strategy: str) -> None:
 def test_bounds_that_are_left_out_are_enforced_where_the_strategy_can_keep_them() -> None:
     for settings in ({}, {"strategy": "user_level"}, {"strategy": "noiseless"}, PUBLIC_SUMS):
         bounds = planned(**settings).bounds
-        of_strategy = load_strategy(settings.get("strategy", "uedp")).default_bounds
+        of_strategy = load_strategy(settings.get("strategy", "uedp")).Config.default_bounds
         assert (bounds.guarantee.entity_bound, bounds.guarantee.user_sentences) == (
             of_strategy.get("entity_bound"),
             of_strategy.get("user_sentences"),
@@ -75,7 +75,7 @@ def test_what_is_given_is_taken() -> None:
         assert getattr(result.plan.mechanism, name) == value
     assert result.plan.delta == 1e-6
     config = RunConfig.from_mapping({f"privacy.{name}": value for name, value in given.items()})
-    assert load_strategy("uedp").numbers(dict(config.privacy)) == given
+    assert load_strategy("uedp").numbers(config.privacy) == given
 
 
 def test_population_scales_the_denominator_and_not_epsilon() -> None:
