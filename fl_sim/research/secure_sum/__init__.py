@@ -1,1 +1,0 @@
-"""Secure sums with distributed noise on an integer lattice; no run of the product uses them."""
