@@ -357,14 +357,7 @@ def plot_runs(runs: Sequence[Run | str | Path], x: X | None = None, unit: str | 
     from fl_sim.reporting import plots
 
     facts = [read_facts(run.folder if isinstance(run, Run) else RunFolder.open(run)) for run in runs]
-    if x == "users":
-        if len(facts) > 1 or unit is not None:
-            given = "unit is given" if unit is not None else f"{len(facts)} runs are given"
-            raise ResultsError(f"{given} with x users; allowed: one run, whose utility is drawn")
-        return Plot(plots.held_out_figure(facts[0]))
-    if x == "round" and len(facts) == 1 and unit is None:
-        return Plot(plots.epsilon_figure(facts[0]))
-    return Plot(plots.two_panel_figure(facts, unit) if x is None else plots.overlay_figure(facts, x, unit))
+    return Plot(plots.run_picture(facts, x, unit))
 
 
 def configuration(config: RunConfig | str | Path | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> RunConfig:

@@ -170,22 +170,24 @@ class PersonalFigures:
         """Return the figures as JSON values, for personal.json."""
         return asdict(self)
 
+    def by_model(self) -> dict[str, Figure]:
+        """Return the figures by model, in words."""
+        return {self._words(name): figure for name, figure in self.figures.items()}
+
+    def _words(self, model: str) -> str:
+        start = "the start" if model in ("start", "alone") else "this run"
+        trained = {"start": "", "run": "", "alone": " trained on the user alone"}.get(model, " trained on the user")
+        return f"{start}{trained} ({self.trained[model]})" if trained else start
+
     def lines(self) -> list[str]:
         """Return the figures in words, one line per subject."""
-        words = {
-            "start": "the start",
-            "run": "this run",
-            "alone": f"the start trained on the user alone ({self.trained['alone']})",
-            "continued": f"this run trained on the user ({self.trained['continued']})",
-            "personal": f"this run trained on the user ({self.trained.get('personal')})",
-        }
-        shown = ", ".join(f"{words[name]} {interval(figure, self.metric)}" for name, figure in self.figures.items())
+        shown = ", ".join(f"{words} {interval(figure, self.metric)}" for words, figure in self.by_model().items())
         rates = " and ".join(f"{rate:g}" for rate in dict.fromkeys(self.learning_rate.values()))
         return [
             f"on the second half of the sentences of {self.users:,} held-out users, {metric_words(self.metric)}: "
             f"{shown}",
             *(
-                f"{words[name]}: {interval(difference, self.metric)} from this run; better than this run for "
+                f"{self._words(name)}: {interval(difference, self.metric)} from this run; better than this run for "
                 f"{nonzero(100 * self.better[name], '.0f')} % of these users"
                 for name, difference in self.differences.items()
                 if name in self.better

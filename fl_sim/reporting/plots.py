@@ -1,19 +1,19 @@
-"""Plots of runs: ε against training steps, and utility against ε, of one run or of several overlaid.
+"""Charts of runs: as a picture in a file, or as SVG with a table of the figures on a page.
 
-Utility is the metric of the task (`fl_sim.storage.run_folder`): held-out perplexity or held-out error. Every figure is
-that of the run's facts (:mod:`fl_sim.reporting.run_facts`); a run without a proven ε is never drawn at one, and the
-plot says why instead.
-
-Every function draws a new figure (Agg, no pyplot state), so that runs, tests and notebooks are independent. First a
-run's utility by user; at the end all files of a finished run for human readers: the report as text, the model's card,
-and the plots.
+A :class:`Chart` is data, which :func:`draw` draws the same way everywhere. Every figure is that of the run's facts
+(:mod:`fl_sim.reporting.run_facts`): a run without a proven ε is never drawn at one, and the legend says why instead.
+Figures are drawn anew (Agg, no pyplot state), so that runs, tests and notebooks are independent.
 
 >>> UNITS[HEADLINE]
 'any user + any entity'
 >>> from itertools import islice
 >>> list(islice(styles(), 2))
 [('#0072B2', '-'), ('#D55E00', '-')]
->>> overlay_figure([], "epsilon")
+>>> line = Line("A", 0, (Point(0.0, 1.0, "1.00"), Point(1.0, 3.0, "3.00")))
+>>> chart = Chart("ε over rounds", ROUND, Axis("ε"), "Rounded up.", lines=(line,))
+>>> chart.svg.startswith("<svg"), chart.table.rows
+(True, [['0', '1.00'], ['1', '3.00']])
+>>> run_picture([], "epsilon")
 Traceback (most recent call last):
 fl_sim.storage.run_folder.ResultsError: no run folder is given; allowed: at least one
 """
@@ -22,104 +22,32 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from markupsafe import Markup
+from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis as DrawnAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from fl_sim.formats import format_delta, format_epsilon, printable
 from fl_sim.reporting import model_card
 from fl_sim.reporting.bootstrap import Figure as Measured
-from fl_sim.reporting.held_out import PersonalFigures, metric_words
+from fl_sim.reporting.held_out import HeldOutFigures, interval, metric_words
 from fl_sim.reporting.report import report_text
-from fl_sim.reporting.run_facts import NO_GUARANTEE, NO_GUARANTEE_WORDS, UNITS, RunFacts, read_facts
-from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder, Utility, replace_file
+from fl_sim.reporting.run_facts import NO_GUARANTEE, NO_GUARANTEE_WORDS, UNITS, UNTRUSTED, RunFacts, read_facts
+from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder, replace_file
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
-
-FloatArray = npt.NDArray[np.float64]
-
-_COLOURS = {"start": "#666666", "run": "#0072B2", "alone": "#E69F00", "continued": "#CC79A7", "personal": "#009E73"}
-_WORDS = {"start": "start", "run": "this run", "alone": "user alone", "continued": "run + user"}
-_POINT = "#0072B2"
-
-
-def held_out_figure(facts: RunFacts) -> Figure:
-    """Draw a run's utility by user, for the corpus's owner; lower is better in every panel.
-
-    Raises:
-        ResultsError: the run has recorded nothing by user.
-    """
-    held_out, personal = facts.held_out, facts.personal
-    if held_out is None:
-        raise ResultsError(f"{facts.run}: has recorded nothing by user; allowed: a run that has ended")
-    figure = Figure(figsize=(12.0 if personal else 9.6, 4.2), layout="constrained")
-    axes = figure.subplots(1, 4 if personal else 3, sharey=True, width_ratios=[4, 4, 2, *([3] if personal else [])])
-    _draw_deciles(axes[0], held_out.deciles, held_out.figures[held_out.metric])
-    _draw_points(axes[1], held_out.by_size(), "sentences of a user")
-    parts = {words.replace(" ", "\n", 1): part for words, part in held_out.by_part().items()}
-    _draw_points(axes[2], parts, "entities" if parts else "no places of tokens")
-    if personal:
-        _draw_personal(axes[3], personal)
-    for panel in axes:
-        panel.grid(axis="y", color="#E3E3E3", linewidth=0.7)
-        panel.set_axisbelow(True)
-        panel.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel(f"held-out {metric_words(held_out.metric)}")
-    figure.suptitle(
-        f"Utility by user: {held_out.sentences:,} held-out sentences of {held_out.users:,} users, 95 % intervals",
-        x=0.01, ha="left", fontsize="medium",
-    )  # fmt: skip
-    return figure
-
-
-def _draw_deciles(axes: Axes, values: Sequence[float], overall: Measured) -> None:
-    axes.axhspan(*overall.ends(), color=_POINT, alpha=0.15, linewidth=0)
-    axes.axhline(overall.value, color=_POINT, linewidth=1, linestyle="--")
-    axes.plot(10 * np.arange(1, len(values) + 1), values, color=_POINT, marker="o", markersize=4)
-    axes.set_xlabel("users, % (dashed: over all text)")
-    axes.set_xlim(0, 100)
-
-
-def _draw_points(axes: Axes, figures: Mapping[str, Measured], label: str) -> None:
-    """Draw figures side by side, with their intervals where they have one."""
-    places = np.arange(len(figures))
-    values = np.array([figure.value for figure in figures.values()])
-    ends = np.array([figure.ends() for figure in figures.values()]).reshape(-1, 2)
-    errors = np.abs(ends.T - values)
-    axes.errorbar(places, values, yerr=errors, color=_POINT, fmt="o", markersize=4, capsize=3, linewidth=1.4)
-    axes.set_xticks(places, list(figures), fontsize="small")
-    axes.set_xlim(-0.6, max(len(figures), 1) - 0.4)
-    axes.set_xlabel(label)
-
-
-def _draw_personal(axes: Axes, personal: PersonalFigures) -> None:
-    """Draw one line per user over the four models, and the figures over all users."""
-    names = list(personal.figures)
-    places = np.arange(len(names))
-    words = _WORDS | {"personal": personal.trained.get("personal", "").replace("of rank ", "")}
-    for values in zip(*(personal.by_user[name] for name in names), strict=True):
-        axes.plot(places, values, color="#BBBBBB", linewidth=0.6, zorder=1)
-    for place, name in zip(places, names, strict=True):
-        figure = personal.figures[name]
-        errors = [[abs(end - figure.value)] for end in figure.ends()]
-        axes.errorbar(
-            place, figure.value, yerr=errors, color=_COLOURS[name], fmt="o", markersize=5, capsize=3, zorder=3
-        )
-    axes.set_xticks(places, [words[name].replace(" ", "\n", 1) for name in names], fontsize="small")
-    axes.set_xlim(-0.5, len(names) - 0.5)
-    axes.set_xlabel(f"{personal.users:,} users, second halves")
-
 
 EPSILON_FILE = "epsilon_against_steps.png"
 UTILITY_FILE = "utility_against_epsilon.png"
@@ -130,29 +58,24 @@ HEADLINE, SECOND = "any", "user_entity_p95"
 _BLACK, _ORANGE, _SKY, _GREEN, _BLUE, _VERMILION, _PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
+_BOUND = "#B3261E"
 GREY = "#666666"
 RUN_COLOURS = (_BLUE, _VERMILION, _GREEN, _PURPLE, _BLACK, _SKY, _ORANGE)  # the alike ones far from each other
 MARKERS = "os^vDPX*"
 """A mark per curve besides its colour, for readers and printers without colours."""
 
-_LEADING, _WIDEST, _THINNEST = 3.6, 2.6, 1.2
-_MARKS = 8  # on a curve, at most, so that its dashes stay visible
-_UNIT_STYLES = {
-    "any": (_PURPLE, "-", "o"),
-    "any_robust": (_PURPLE, "--", "o"),
-    "stated": (_PURPLE, "-", "D"),
-    "stated_robust": (_PURPLE, "--", "D"),
-    "user": (_BLACK, "-", "s"),
-    "user_unbounded": (_BLACK, ":", "s"),
-    "user_entity_median": (_GREEN, "-", "^"),
-    "user_entity_p95": (_BLUE, "-", "v"),
-    "user_entity_max": (_VERMILION, "-", "P"),
-    "user_entity_robust_median": (_GREEN, "--", "^"),
-    "user_entity_robust_p95": (_BLUE, "--", "v"),
-    "user_entity_robust_max": (_VERMILION, "--", "P"),
+THEME = {
+    _BLACK: "currentColor",
+    _BOUND: "var(--bound)",
+    **{colour: f"var(--c{number})" for number, colour in enumerate(RUN_COLOURS) if colour != _BLACK},
 }
-_LOG_FROM = {"ε": 10.0, "held-out perplexity": 2.5, "held-out error": math.inf}
-"""Curves whose ends span more than this ratio get a log axis: a linear axis would flatten the small ones."""
+"""Colours of matplotlib and those of a page, which has a light and a dark style."""
+
+MOST_POINTS = 200
+"""Points of a line that are drawn; of more, evenly spaced ones and the last."""
+
+_WIDEST, _THINNEST = 2.6, 1.2
+_MARKS = 8  # on a curve, at most, so that its dashes stay visible
 
 
 @dataclass(frozen=True)
@@ -174,113 +97,240 @@ class Look:
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A run with the label and look of its curve."""
+def styles() -> Iterator[tuple[str, str]]:
+    """Yield pairs of colour and dash without end: all colours, then the same colours with other dashes."""
+    return cycle([(colour, dash) for dash in ("-", "--", "-.", ":") for colour in RUN_COLOURS])
+
+
+def looks(curves: int) -> list[Look]:
+    """Return a look per curve, the widest first, with another mark and, while they last, another colour for each."""
+    widths = [1.8] if curves == 1 else [float(width) for width in np.linspace(_WIDEST, _THINNEST, curves)]
+    shown = zip(styles(), cycle(MARKERS), widths, range(curves), strict=False)
+    return [Look(colour, dash, marker, width, number) for (colour, dash), marker, width, number in shown]
+
+
+class Point(NamedTuple):
+    """A point of a line: its figure, the figure in words, and its interval, if it has one."""
+
+    x: float
+    y: float
+    words: str
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line; ``number`` chooses its look. Its points are finite and in the order of x; without any, a legend alone."""
 
     label: str
-    look: Look
-    facts: RunFacts
-
-    @property
-    def private(self) -> bool:
-        """Return whether an ε of the run is proven."""
-        return self.facts.guarantee
-
-    @property
-    def why_not(self) -> str:
-        """Return why the run has no curve of ε."""
-        return NO_GUARANTEE_WORDS if self.facts.headline.state == NO_GUARANTEE else "no ε can be trusted"
-
-    @property
-    def rounds(self) -> FloatArray:
-        """Return the rounds, float64 (rounds,)."""
-        return self.column("round")
-
-    def column(self, name: str) -> FloatArray:
-        """Return a column of the metrics, NaN where it was not measured; raise ResultsError if there is none."""
-        if name not in self.facts.by_round:
-            raise ResultsError(f"{self.label}: the metrics have no {name}")
-        return np.array(self.facts.by_round[name], dtype=float)
-
-    def epsilon(self, unit: str) -> FloatArray:
-        """Return ε of ``unit`` after every round."""
-        return self.column(f"epsilon_{unit}")
-
-    def has(self, unit: str) -> bool:
-        """Return whether ε of ``unit`` is finite after the last round."""
-        return f"epsilon_{unit}" in self.facts.by_round and math.isfinite(self.epsilon(unit)[-1])
+    number: int
+    points: tuple[Point, ...]
+    dashed: bool = False
 
 
-def epsilon_figure(facts: RunFacts) -> Figure:
-    """Draw ε against training steps for every unit of one run, robust bounds dashed.
+class Level(NamedTuple):
+    """A level line; ``number`` chooses its colour, None is grey."""
 
-    Raises:
-        ResultsError: the run has no metrics yet.
+    label: str
+    y: float
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A figure with its interval.
+
+    Attributes:
+        label: of the row.
+        value, low, high: the figure and its interval.
+        words: the figure in words.
+        number: chooses its colour.
+        bound: the largest figure that is proven possible; None if there is none.
     """
-    curve = _curves([facts])[0]
-    figure, axes = _figure()
-    units = _distinct_units(curve) if curve.private else {}
-    lines = []
-    order = sorted(units, key=lambda unit: -curve.epsilon(unit)[-1])  # the legend follows the lines
-    for number, (unit, width) in enumerate(zip(order, _widths(len(order)), strict=True)):
-        width = _LEADING if unit == HEADLINE else width
-        line = _draw_epsilon(axes, curve, unit, Look(*_UNIT_STYLES[unit], width, number))
-        line.set_label(f"{units[unit]}: {format_epsilon(curve.epsilon(unit)[-1])}")
-        line.set_zorder(2 - line.get_linewidth() / 10)  # the wide ones below
-        lines.append(line)
-    if AS_PUBLISHED in curve.facts.by_round:
-        lines.append(_draw_claim(axes, curve))
-    finish_axes(axes, "training steps (rounds)", "ε")
-    _title(axes, f"Privacy loss of {curve.label}", _delta_words([curve]))
-    _legend(figure, lines, title="ε after the last round")
-    _show_rounds(axes, [curve])
-    if not curve.private:
-        _say_no_guarantee(axes, axes.yaxis, [curve])
-    return figure
+
+    label: str
+    value: float
+    low: float
+    high: float
+    words: str
+    number: int = 0
+    bound: float | None = None
 
 
-def overlay_figure(runs: Sequence[RunFacts], x: str, unit: str | None = None) -> Figure:
-    """Draw several runs in one plot.
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What an axis shows.
 
-    Args:
-        runs: at least one.
-        x: "round" draws ε against training steps; "epsilon" draws utility against ε, a point per measured round.
-        unit: unit of privacy of ε, a key of :data:`UNITS`; None for the one of the headline, where all runs have it.
-
-    Raises:
-        ResultsError: ``x`` or ``unit`` is unknown, or a run lacks metrics.
+    Attributes:
+        words: its name.
+        percent, whole: whether values are shares, or whole numbers.
+        log_from: the ratio between the ends of curves above which equal ratios have equal lengths: a linear axis would
+            flatten the small ones.
+        zero: whether the axis begins at zero.
+        guess: the value of guessing, drawn as a dotted line.
     """
-    curves = _curves(runs)
-    unit = unit or _default_unit(curves)
-    _require_known(x, unit)
-    figure, axes = _figure()
-    _legend(figure, _draw_overlay(axes, curves, x, unit).values())
+
+    words: str
+    percent: bool = False
+    whole: bool = False
+    log_from: float = math.inf
+    zero: bool = False
+    guess: float | None = None
+
+    def show(self, value: float) -> str:
+        """Return a value in words."""
+        return f"{100 * value:.4g}%" if self.percent else f"{value:,.5g}"
+
+
+ROUND = Axis("training steps (rounds)", whole=True, zero=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of texts."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Lines over x, or a row per figure along x, with what a page says about them."""
+
+    title: str
+    x: Axis
+    y: Axis
+    caption: str
+    lines: tuple[Line, ...] = ()
+    rows: tuple[Row, ...] = ()
+    levels: tuple[Level, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Return whether there is nothing to see but a legend."""
+        return not self.rows and not any(line.points for line in self.lines)
+
+    @property
+    def table(self) -> Table:
+        """Return the figures, a row per value of x or per row."""
+        if self.rows:
+            return Table(["", self.x.words], [[row.label, row.words] for row in self.rows])
+        words = [{point.x: point.words for point in _thinned(line.points)} for line in self.lines]
+        values = sorted({at for column in words for at in column})
+        rows = [[self.x.show(at), *(column.get(at, "–") for column in words)] for at in values]
+        return Table([self.x.words, *(line.label for line in self.lines)], rows)
+
+    @property
+    def svg(self) -> Markup:
+        """Return the chart as inline SVG in the colours of a page; its texts stay texts, escaped by matplotlib."""
+        entries = len(self.lines) + len(self.levels)
+        height = 0.8 + 0.3 * len(self.rows) if self.rows else 3.0 + 0.2 * ((entries + 1) // 2)
+        figure = Figure(figsize=(5.2, height), layout="constrained", facecolor="none")
+        axes = figure.subplots()
+        _legend(figure, draw(axes, self))
+        axes.set_facecolor("none")
+        axes.grid(color="#888888", alpha=0.25, linewidth=0.7, axis="x" if self.rows else "both")
+        buffer = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "fl_sim"}), np.errstate(all="ignore"):
+            figure.savefig(buffer, format="svg", metadata=nothing)
+        svg = buffer.getvalue()[buffer.getvalue().index("<svg") :]
+        svg = re.sub(r' id="[a-zA-Z0-9.]+_\d+"', "", svg)  # a page has several figures
+        for colour, own in THEME.items():
+            svg = svg.replace(colour.lower(), own)
+        return Markup(svg)
+
+
+def picture(charts: Sequence[Chart]) -> Figure:
+    """Draw charts side by side, with one legend."""
+    figure = Figure(figsize=(7.2 if len(charts) == 1 else 4.8 * len(charts), 4.6), layout="constrained")
+    handles: dict[str, Line2D] = {}
+    for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
+        handles |= draw(axes, chart)
+        axes.set_title(plain_label(chart.title), loc="left", fontsize="medium")
+    _legend(figure, handles)
     return figure
 
 
-def two_panel_figure(runs: Sequence[RunFacts], unit: str | None = None) -> Figure:
-    """Draw both overlays side by side, with one legend."""
-    curves = _curves(runs)
-    unit = unit or _default_unit(curves)
-    _require_known("round", unit)
-    figure = Figure(figsize=(9.6, 4.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    handles = _draw_overlay(left, curves, "round", unit) | _draw_overlay(right, curves, "epsilon", unit)
-    _legend(figure, handles.values())
-    return figure
+def draw(axes: Axes, chart: Chart) -> dict[str, Line2D]:
+    """Draw a chart into ``axes``; return the entries of the legend by label."""
+    handles: dict[str, Line2D] = {}
+    chosen = looks(1 + max((line.number for line in chart.lines), default=0))
+    for line in chart.lines:
+        points, look = _thinned(line.points), chosen[line.number]
+        style = look.line(len(points)) | ({"linestyle": "--"} if line.dashed else {})
+        if not points:
+            style = {"linestyle": "none"}
+        (handle,) = axes.plot([at.x for at in points], [at.y for at in points], label=plain_label(line.label), **style)
+        handles[line.label] = handle
+        for at, _, _, low, high in points:
+            if low is not None and high is not None:
+                axes.plot([at, at], [low, high], color=look.colour, linewidth=1.2, label="_")
+    for label, value, number in chart.levels:
+        colour, dash = (GREY, ":") if number is None else (RUN_COLOURS[number % len(RUN_COLOURS)], "--")
+        handles[label] = axes.axhline(value, color=colour, linestyle=dash, label=plain_label(label))
+    for place, row in enumerate(reversed(chart.rows)):
+        colour = RUN_COLOURS[row.number % len(RUN_COLOURS)]
+        axes.plot([row.low, row.high], [place, place], color=colour, linewidth=2)
+        axes.plot([row.value], [place], color=colour, marker="o", markersize=6)
+        if row.bound is not None:
+            axes.plot([row.bound, row.bound], [place - 0.3, place + 0.3], color=_BOUND, linewidth=2.5)
+    axes.margins(x=0.02)
+    axes.grid(color="#E3E3E3", linewidth=0.7, axis="x" if chart.rows else "both")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    ends = [line.points[end] for line in chart.lines if line.points for end in (0, -1)]
+    _finish(axes.xaxis, chart.x, [row.value for row in chart.rows] or [end.x for end in ends])
+    if chart.rows:
+        labels = [plain_label(row.label if len(row.label) <= 34 else f"{row.label[:33]}…") for row in chart.rows]
+        axes.set_yticks(range(len(chart.rows)), labels[::-1])
+        axes.set_ylim(-0.6, len(chart.rows) - 0.4)
+    else:
+        _finish(axes.yaxis, chart.y, [*(end.y for end in ends), *(level.y for level in chart.levels)])
+    if chart.empty:
+        (axes.xaxis if chart.levels else axes.yaxis).set_ticks([])
+    return handles
 
 
-def write_run_plots(run: RunFolder) -> list[Path]:
-    """Write the two plots of a run into its folder and return their paths; none for a run without metrics."""
-    if run.last_round is None:
-        return []
-    facts = read_facts(run)
-    run.plots_dir.mkdir(exist_ok=True)
-    written = [save(epsilon_figure(facts), run.plots_dir / EPSILON_FILE)]
-    if facts.utility.metric in facts.by_round:
-        written.append(save(overlay_figure([facts], "epsilon"), run.plots_dir / UTILITY_FILE))
-    return written
+def _finish(axis: DrawnAxis, wanted: Axis, ends: Sequence[float]) -> None:
+    """Set name, scale, ticks and the least value of an axis, and draw the line of guessing."""
+    axis.set_label_text(wanted.words)
+    horizontal = axis is axis.axes.xaxis
+    positive = [end for end in ends if 0 < end < math.inf]  # ε is 0 before the first round
+    span = max(positive) / min(positive) if positive else 1.0
+    if span > wanted.log_from:
+        scale = axis.axes.set_xscale if horizontal else axis.axes.set_yscale
+        scale("log", nonpositive="mask")  # a zero is left out, not drawn at the floor
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if span > 20 else (1, 2, 3, 5, 7)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+        axis.set_minor_formatter(NullFormatter())
+    elif wanted.zero and ends:
+        axis.set_view_interval(0, axis.get_view_interval()[1], ignore=True)
+    if wanted.whole:
+        axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    if wanted.percent:
+        axis.set_major_formatter(PercentFormatter(1.0))
+    if wanted.guess is not None:
+        line = axis.axes.axvline if horizontal else axis.axes.axhline
+        line(wanted.guess, color=GREY, linestyle=":", linewidth=1, label="_")
+
+
+def _thinned(points: Sequence[Point]) -> tuple[Point, ...]:
+    every = math.ceil(len(points) / MOST_POINTS)
+    return tuple(p for number, p in enumerate(points) if number % every == 0 or number == len(points) - 1)
+
+
+def _legend(figure: Figure, handles: Mapping[str, Line2D]) -> None:
+    """Add a legend below the axes, where it hides no curve."""
+    if handles:
+        entries = list(handles.values())
+        figure.legend(handles=entries, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+
+
+def plain_label(label: str) -> str:
+    """Return a text that matplotlib draws as it is: a dollar would begin a formula."""
+    return printable(label).replace("$", r"\$")
 
 
 def save(figure: Figure, path: Path, dpi: int = 200) -> Path:
@@ -298,47 +348,68 @@ def render(figure: Figure, kind: str = "png", dpi: int = 200) -> bytes:
     return buffer.getvalue()
 
 
-def _default_unit(curves: Sequence[Curve]) -> str:
-    """Return the headline unit if it has a finite ε in every run with a guarantee, else the second."""
-    private = [curve for curve in curves if curve.private]
-    known = [curve for curve in private if f"epsilon_{HEADLINE}" in curve.facts.by_round]
-    return HEADLINE if private and len(known) == len(private) and all(c.has(HEADLINE) for c in known) else SECOND
+# Charts of runs
+
+Runs = Mapping[str, RunFacts]
+"""The facts of runs by the labels of their curves."""
 
 
-def _require_known(x: str, unit: str) -> None:
-    if x not in ("round", "epsilon"):
-        raise ResultsError(f"x is {x!r}; allowed: round, epsilon")
-    if unit not in UNITS:
-        raise ResultsError(f"unit is {unit!r}; allowed: {', '.join(UNITS)}")
+def run_picture(runs: Sequence[RunFacts], x: str | None = None, unit: str | None = None) -> Figure:
+    """Draw one or more runs over each other.
 
-
-def _curves(runs: Sequence[RunFacts]) -> list[Curve]:
-    """Return one curve per run, with distinct labels and styles.
+    Args:
+        runs: at least one.
+        x: "round" draws ε against training steps, "epsilon" utility against ε, "users" one run's utility by user, None
+            the first two side by side.
+        unit: whose ε, a key of :data:`UNITS`; None for the one that leads, and every unit of one run over its steps.
 
     Raises:
-        ResultsError: there is no run, or one has no metrics yet.
+        ResultsError: ``x`` or ``unit`` is unknown, a run has no metrics, or several runs' utility by user is wanted.
     """
     if not runs:
         raise ResultsError("no run folder is given; allowed: at least one")
+    if x == "users" and (len(runs) > 1 or unit is not None):
+        given = "unit is given" if unit is not None else f"{len(runs)} runs are given"
+        raise ResultsError(f"{given} with x users; allowed: one run, whose utility is drawn")
     for facts in runs:
         if facts.rounds_done is None:
             raise ResultsError(f"{facts.run}: has no rounds yet; there is nothing to plot")
-    return [Curve(*parts) for parts in zip(_labels(runs), looks(len(runs)), runs, strict=True)]
+    if x not in (None, "round", "epsilon", "users"):
+        raise ResultsError(f"x is {x!r}; allowed: round, epsilon, users")
+    if unit is not None and unit not in UNITS:
+        raise ResultsError(f"unit is {unit!r}; allowed: {', '.join(UNITS)}")
+    if x == "users":
+        if runs[0].held_out is None:
+            raise ResultsError(f"{runs[0].run}: has recorded nothing by user; allowed: a run that has ended")
+        return picture(held_out_charts({runs[0].run: runs[0]}))
+    labelled = dict(zip(_labels(runs), runs, strict=True))
+    if x == "round" and len(runs) == 1 and unit is None:
+        return picture([_units_chart(labelled)])
+    unit = unit or _common_unit(runs)
+    charts = {"round": epsilon_chart, "epsilon": utility_chart}
+    return picture([chart(labelled, unit) for kind, chart in charts.items() if x in (None, kind)])
 
 
-def styles() -> Iterator[tuple[str, str]]:
-    """Yield pairs of colour and dash without end: all colours, then the same colours with other dashes."""
-    return cycle([(colour, dash) for dash in ("-", "--", "-.", ":") for colour in RUN_COLOURS])
+def write_run_plots(run: RunFolder) -> list[Path]:
+    """Write the two plots of a run into its folder and return their paths; none for a run without metrics."""
+    if run.last_round is None:
+        return []
+    facts = read_facts(run)
+    run.plots_dir.mkdir(exist_ok=True)
+    written = [save(run_picture([facts], "round"), run.plots_dir / EPSILON_FILE)]
+    if facts.utility.metric in facts.by_round:
+        written.append(save(run_picture([facts], "epsilon"), run.plots_dir / UTILITY_FILE))
+    return written
 
 
-def looks(curves: int) -> list[Look]:
-    """Return a look per curve, the widest first, with another mark and, while they last, another colour for each."""
-    shown = zip(styles(), cycle(MARKERS), _widths(curves), range(curves), strict=False)
-    return [Look(colour, dash, marker, width, number) for (colour, dash), marker, width, number in shown]
-
-
-def _widths(curves: int) -> list[float]:
-    return [1.8] if curves == 1 else [float(width) for width in np.linspace(_WIDEST, _THINNEST, curves)]
+def present(run: RunFolder) -> None:
+    """Write summary.txt, the model's card and the plots of ``run`` anew; no plots of an interrupted run."""
+    facts = read_facts(run)
+    replace_file(run.summary_file, report_text(facts).encode())
+    if run.model_dir.is_dir():
+        model_card.write_card(run, facts)
+    if run.finished:
+        write_run_plots(run)
 
 
 def _labels(runs: Sequence[RunFacts]) -> list[str]:
@@ -350,189 +421,180 @@ def _labels(runs: Sequence[RunFacts]) -> list[str]:
         seeded = [] if seed is None else [f"seed {seed}"]
         names.append(", ".join([facts.strategy, *noise, *seeded, *(["diverged"] if facts.stopped == DIVERGED else [])]))
     counts = Counter(names)
-    labels = [f"{name} ({facts.run})" if counts[name] > 1 else name for name, facts in zip(names, runs, strict=True)]
-    return [plain_label(label) for label in labels]
+    return [f"{name} ({facts.run})" if counts[name] > 1 else name for name, facts in zip(names, runs, strict=True)]
 
 
-def plain_label(label: str) -> str:
-    """Return a text that matplotlib draws as it is: a dollar would begin a formula."""
-    return printable(label).replace("$", r"\$")
+def _common_unit(runs: Sequence[RunFacts]) -> str:
+    """Return the headline unit if it has a finite ε in every run with a guarantee, else the second."""
+    private = [facts for facts in runs if facts.guarantee]
+    return HEADLINE if private and all(any(epsilon_points(facts, HEADLINE)) for facts in private) else SECOND
 
 
-def _figure() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
-    return figure, figure.subplots()
+def points(columns: Mapping[str, Sequence[Any]], name: str, form: str | Callable[[float], str]) -> Iterator[Point]:
+    """Yield a column of the metrics over rounds, where it was measured and is finite.
+
+    >>> list(points({"round": [0, 1], "train_loss": [None, 4.5]}, "train_loss", "{:.2f}"))
+    [Point(x=1.0, y=4.5, words='4.50', low=None, high=None)]
+    """
+    for at, value in zip(columns.get("round", ()), columns.get(name, ()), strict=False):
+        if value is not None and math.isfinite(value):
+            yield Point(float(at), float(value), form.format(value) if isinstance(form, str) else form(value))
 
 
-def _draw_overlay(axes: Axes, curves: Sequence[Curve], x: str, unit: str) -> dict[str, Line2D]:
-    """Draw every run into ``axes``; return the entries of the legend by label."""
-    if x == "round":
-        handles = {curve.label: _draw_run_epsilon(axes, curve, unit) for curve in curves}
-        finish_axes(axes, "training steps (rounds)", f"ε, {UNITS[unit]}")
-        _show_rounds(axes, curves)
-        _title(axes, "Privacy loss", _delta_words(curves))
-    else:
-        utility = _common_utility(curves)
-        handles = {curve.label: _draw_run_utility(axes, curve, unit) for curve in curves}
-        references = [curve.facts.utility.reference for curve in curves]
-        for value in sorted({value for value in references if value is not None}):
-            label = f"{utility.reference_words.removeprefix('a ')}: {_short(utility, value)}"
-            line = axes.axhline(value, color=GREY, linestyle=":", label=label)
-            handles[label] = line
-        finish_axes(axes, f"ε, {UNITS[unit]}", utility.words)
-        set_scale(axes.xaxis, _LOG_FROM["ε"], [curve.epsilon(unit)[-1] for curve in curves if curve.private])
-        _title(axes, "Utility against privacy loss", _delta_words(curves))
-    if not any(curve.private for curve in curves):
-        _say_no_guarantee(axes, axes.yaxis if x == "round" else axes.xaxis, curves)
-    return handles
+def epsilon_points(facts: RunFacts, unit: str | None = None) -> Iterator[Point]:
+    """Yield ε of a unit (None: the one that leads) after every round, of a run in which it is finite at the end."""
+    name = f"epsilon_{unit or facts.headline.unit}"
+    if math.isfinite(facts.epsilon.get(name, math.inf)):
+        yield from points(facts.by_round, name, lambda value: f"ε {format_epsilon(value)}")
 
 
-def _draw_run_epsilon(axes: Axes, curve: Curve, unit: str) -> Line2D:
-    if not curve.private:
-        return Line2D([], [], linestyle="none", label=f"{curve.label}: {curve.why_not}")
-    line = _draw_epsilon(axes, curve, unit, curve.look)
-    line.set_label(curve.label)
-    return line
+def lines_of(
+    runs: Runs, points_of: Callable[[RunFacts], Iterable[Point]], why: Callable[[RunFacts], str] = lambda facts: "none"
+) -> tuple[Line, ...]:
+    """Return a line per run; the label of one without points says ``why``."""
+    lines = []
+    for number, (label, facts) in enumerate(runs.items()):
+        found = tuple(sorted(points_of(facts), key=lambda point: point.x))
+        lines.append(Line(label if found else f"{label}: {why(facts)}", number, found))
+    return tuple(lines)
 
 
-def _distinct_units(curve: Curve) -> dict[str, str]:
-    """Return the units of a run in words; a unit with the ε of a weaker one, or of the headline, is merged into it."""
-    units: dict[str, str] = {}
-    for unit, words in UNITS.items():
-        weaker = unit.replace("_unbounded", "").replace("_robust", "")
-        if not curve.has(unit):
-            continue
-        measured = unit.startswith("user_entity_")
-        if (
-            measured
-            and HEADLINE in units
-            and np.array_equal(curve.epsilon(unit), curve.epsilon(HEADLINE), equal_nan=True)
-        ):
-            continue
-        if weaker in units and np.array_equal(curve.epsilon(unit), curve.epsilon(weaker), equal_nan=True):
-            units[weaker] = words if unit == "user_unbounded" else f"{units[weaker]} (also robust)"
+def _why_no_epsilon(facts: RunFacts) -> str:
+    return {NO_GUARANTEE: NO_GUARANTEE_WORDS, UNTRUSTED: "no ε can be trusted"}.get(facts.headline.state, "no such ε")
+
+
+_EPSILON = Axis("ε", log_from=10.0, zero=True)
+_ROUNDED = "Upper bounds; figures are rounded up."
+
+
+def epsilon_chart(runs: Runs, unit: str | None = None) -> Chart:
+    """Return ε of a unit (None: the one that leads in each run) over the rounds."""
+    leading = {facts.headline.unit for facts in runs.values()} if unit is None else {unit}
+    words = f"ε of {UNITS[leading.pop()]}" if len(leading) == 1 else "ε of the unit that each run states"
+    lines = lines_of(runs, lambda facts: epsilon_points(facts, unit), _why_no_epsilon)
+    return Chart(f"{words}{_at_delta(runs)}", ROUND, _EPSILON, _ROUNDED, lines)
+
+
+def _units_chart(runs: Runs) -> Chart:
+    """Return every ε of one run over the rounds, robust bounds dashed, and its paper's claim, if it has one."""
+    ((label, facts),) = runs.items()
+    curves = {unit: tuple(epsilon_points(facts, unit)) for unit in UNITS}
+    plain = [unit for unit in UNITS if "robust" not in unit]
+    lines = [
+        Line(f"{UNITS[unit]}: {format_epsilon(found[-1].y)}", plain.index(unit.replace("_robust", "")), found,
+             dashed="robust" in unit)
+        for unit, found in curves.items() if found
+    ]  # fmt: skip
+    lines.sort(key=lambda line: -line.points[-1].y)  # the legend follows the lines
+    if not lines:
+        lines = [Line(f"{label}: {_why_no_epsilon(facts)}", 0, ())]
+    claimed = tuple(points(facts.by_round, AS_PUBLISHED, format_epsilon))
+    if claimed:
+        words = f"as published, a claim and no guarantee: {format_epsilon(claimed[-1].y)}"
+        lines.append(Line(words, len(plain), claimed, dashed=True))
+    return Chart(f"Privacy loss of {label}{_at_delta(runs)}", ROUND, _EPSILON, _ROUNDED, tuple(lines))
+
+
+def utility_chart(runs: Runs, unit: str | None = None) -> Chart:
+    """Return utility against ε, a point per measured round; without a guarantee, a level line at the last.
+
+    Raises:
+        ResultsError: the runs are of different tasks.
+    """
+    metrics = list(dict.fromkeys(facts.utility.metric for facts in runs.values()))
+    if len(metrics) > 1:
+        raise ResultsError(f"the runs measure {' and '.join(metrics)}; allowed in one plot: runs of one task")
+    kind, lines, levels = next(iter(runs.values())).utility.kind, [], []
+    for number, (label, facts) in enumerate(runs.items()):
+        spent = {point.x: point.y for point in epsilon_points(facts, unit)}
+        measured = list(points(facts.by_round, kind.column, kind.show))
+        found = [
+            Point(spent[p.x], p.y, f"{kind.column} {p.words} at ε {format_epsilon(spent[p.x])}, round {p.x:.0f}")
+            for p in measured if p.x in spent
+        ]  # fmt: skip
+        if measured and not found and facts.stopped != DIVERGED:
+            end = measured[-1]
+            levels.append(Level(f"{label}: {_why_no_epsilon(facts)}, final {end.words}", end.y, number))
         else:
-            units[unit] = words
-    return units
+            lines.append(Line(label if found else f"{label}: {_why_no_epsilon(facts)}", number, tuple(found)))
+    references = {facts.utility.reference for facts in runs.values() if facts.utility.reference is not None}
+    words = kind.reference_words.removeprefix("a ")
+    levels += [Level(f"{words}: {kind.show(value)}", value) for value in sorted(references)]
+    x = Axis(f"ε, {UNITS[unit]}" if unit else "ε", log_from=10.0)
+    caption = "One point a measured round; lower and further left is better."
+    title = f"{kind.words.capitalize()} against ε{_at_delta(runs)}"
+    return Chart(title, x, utility_axis(runs), caption, tuple(lines), levels=tuple(levels))
 
 
-def _draw_epsilon(axes: Axes, curve: Curve, unit: str, look: Look) -> Line2D:
-    epsilon = curve.epsilon(unit)
-    drawn = np.isfinite(epsilon)
-    (line,) = axes.plot(curve.rounds[drawn], epsilon[drawn], **look.line(int(drawn.sum())))
-    return line
+def utility_axis(runs: Runs) -> Axis:
+    """Return the axis of held-out utility of runs of one task."""
+    kind = next(iter(runs.values())).utility.kind
+    percent = kind.column == "error"
+    return Axis(kind.words, percent=percent, log_from=math.inf if percent else 2.5)
 
 
-def _draw_claim(axes: Axes, curve: Curve) -> Line2D:
-    """Draw the ε that the paper of the published algorithm states, dotted and labelled as a claim."""
-    claimed = curve.column(AS_PUBLISHED)
-    label = f"as published, a claim and no guarantee: {format_epsilon(claimed[-1])}"
-    (line,) = axes.plot(curve.rounds, claimed, color=GREY, linestyle=":", linewidth=1.4, label=label)
-    return line
+def _at_delta(runs: Runs) -> str:
+    """Return δ in words; runs with different δ are not comparable."""
+    deltas = sorted({facts.delta for facts in runs.values() if facts.guarantee and facts.delta is not None})
+    words = f", δ = {' and '.join(map(format_delta, deltas))}" if deltas else ""
+    return f"{words} (not comparable)" if len(deltas) > 1 else words
 
 
-def _draw_run_utility(axes: Axes, curve: Curve, unit: str) -> Line2D:
-    """Draw utility over ε, one point per measured round; without a guarantee, a level line at the last."""
-    utility, kind = curve.column(curve.facts.utility.metric), curve.facts.utility.kind
-    measured = np.isfinite(utility)  # not between two evaluations, nor once the model has diverged
-    utility = utility[measured]
-    if not curve.private:
-        label = f"{curve.label}: {curve.why_not}"
-        if curve.facts.stopped == DIVERGED or not len(utility):
-            return Line2D([], [], linestyle="none", label=label)
-        label += f", final {_short(kind, utility[-1])}"
-        return axes.axhline(utility[-1], color=curve.look.colour, linestyle="--", label=label)
-    epsilon = curve.epsilon(unit)[measured]
-    drawn = np.isfinite(epsilon)
-    measured_rounds = curve.look.line(int(drawn.sum())) | {"markevery": 1}
-    (line,) = axes.plot(epsilon[drawn], utility[drawn], label=curve.label, **measured_rounds)
-    return line
+def held_out_charts(runs: Runs) -> list[Chart]:
+    """Return runs' utility by user, and beside models of single users where they were measured; lower is better."""
+    charts = [decile_chart(runs), interval_chart(runs, "By a user's number of sentences", HeldOutFigures.by_size)]
+    charts.append(interval_chart(runs, "Where entities are named, and elsewhere", HeldOutFigures.by_part))
+    for facts in runs.values():
+        if personal := facts.personal:
+            rows = tuple(
+                Row(words, figure.value, *figure.ends(), interval(figure, personal.metric), number)
+                for number, (words, figure) in enumerate(personal.by_model().items())
+            )
+            title = f"Models of {personal.users:,} single users, on their second halves"
+            charts.append(Chart(title, Axis(metric_words(personal.metric)), Axis(""), "", (), rows))
+    return [chart for chart in charts if chart is not None]
 
 
-def _common_utility(curves: Sequence[Curve]) -> Utility:
-    """Return the utility that all curves share; raise ResultsError if they are of different tasks."""
-    columns = list(dict.fromkeys(curve.facts.utility.metric for curve in curves))
-    if len(columns) > 1:
-        raise ResultsError(f"the runs measure {' and '.join(columns)}; allowed in one plot: runs of one task")
-    return curves[0].facts.utility.kind
+def decile_chart(runs: Runs) -> Chart | None:
+    """Return the deciles of users' own figures; None if the runs do not share a metric."""
+    metric = _held_out_metric(runs)
+    if metric is None:
+        return None
+
+    def deciles(facts: RunFacts) -> Iterator[Point]:
+        for number, value in enumerate(facts.held_out.deciles if facts.held_out else (), start=1):
+            if math.isfinite(value):
+                yield Point(number / 10, value, f"{value:.2f}")
+
+    caption = "Users from the best to the worst predicted, without names: a share of them has at most this figure."
+    title, y = "Deciles over users", Axis(f"held-out {metric_words(metric)}", percent=metric == "error")
+    return Chart(title, Axis("share of users", percent=True), y, caption, lines_of(runs, deciles))
 
 
-def _short(utility: Utility, value: float) -> str:
-    return f"{value:,.0f}" if utility.column == "perplexity" else utility.show(value)
+def interval_chart(
+    runs: Runs, title: str, figures_of: Callable[[HeldOutFigures], Mapping[str, Measured]]
+) -> Chart | None:
+    """Return held-out figures of runs by subject, with 95 % intervals; None if the runs do not share a metric."""
+    metric = _held_out_metric(runs)
+    by_subject: dict[str, list[Row]] = {}
+    for number, (label, facts) in enumerate(runs.items()):
+        for subject, figure in (figures_of(facts.held_out) if metric and facts.held_out else {}).items():
+            of_run = [subject, *([label.partition(" · ")[0]] if len(runs) > 1 else [])]
+            row = Row(
+                " · ".join(of_run) if subject else label,
+                figure.value,
+                *figure.ends(),
+                interval(figure, metric or ""),
+                number,
+            )
+            by_subject.setdefault(subject, []).append(row)
+    rows = tuple(row for subject in by_subject.values() for row in subject if math.isfinite(row.value))
+    if not metric or not rows:
+        return None
+    x = Axis(metric_words(metric), percent=metric == "error")
+    return Chart(title, x, Axis(""), "Held-out text, 95 % intervals by bootstrap over users; less is better.", (), rows)
 
 
-def finish_axes(axes: Axes, x_words: str, y_words: str) -> None:
-    """Set labels, a grid, and a scale on which every curve can be read."""
-    axes.set_xlabel(x_words)
-    axes.set_ylabel(y_words)
-    axes.margins(x=0.02)
-    axes.grid(color="#E3E3E3", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    drawn = [np.asarray(line.get_ydata(), dtype=float) for line in axes.lines]
-    ends = [values[end] for values in drawn if len(values) for end in (0, -1)]
-    set_scale(axes.yaxis, _LOG_FROM.get(y_words.partition(",")[0], math.inf), ends)
-    if y_words.startswith("ε") and axes.get_yscale() == "linear" and ends:
-        axes.set_ylim(bottom=0)
-
-
-def set_scale(axis: Axis, log_from: float, ends: Sequence[float]) -> None:
-    """Set a log scale with plain numbers if the ``ends`` of the curves differ by more than the ratio ``log_from``."""
-    positive = [end for end in ends if 0 < end < math.inf]  # ε is 0 before the first round
-    span = max(positive) / min(positive) if positive else 1.0
-    if span <= log_from:
-        return
-    scale = axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale
-    scale("log", nonpositive="mask")  # a zero is left out, not drawn at the floor
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if span > 20 else (1, 2, 3, 5, 7)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _show_rounds(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Set the ticks to whole rounds, from 0 to the last round of the longest run."""
-    last = max(int(curve.rounds[-1]) for curve in curves)
-    axes.set_xlim(0, 1.02 * max(last, 1))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-
-
-def _title(axes: Axes, words: str, delta: str) -> None:
-    axes.set_title(f"{words}{delta}", loc="left", fontsize="medium")
-
-
-def _delta_words(curves: Sequence[Curve]) -> str:
-    """Return δ of the plot in words; runs with different δ are not comparable."""
-    deltas = sorted({c.facts.delta for c in curves if c.private and c.facts.delta is not None})
-    if not deltas:
-        return ""
-    words = " and ".join(format_delta(delta) for delta in deltas)
-    return f", δ = {words}" + (" (not comparable)" if len(deltas) > 1 else "")
-
-
-def _legend(figure: Figure, handles: Iterable[Line2D], title: str | None = None) -> None:
-    """Add a legend below the axes, where it hides no curve."""
-    entries = list(handles)
-    if entries:
-        legend = figure.legend(
-            handles=entries, title=title, loc="outside lower center", ncols=2, frameon=False, fontsize="small"
-        )
-        legend.get_title().set_fontsize("small")
-
-
-def _say_no_guarantee(axes: Axes, epsilon_axis: Axis, curves: Sequence[Curve]) -> None:
-    """Write why there is no curve in place of the curves, and remove the ticks of the axis of ε."""
-    epsilon_axis.set_ticks([])
-    axes.text(
-        0.5, 0.5, " or ".join(dict.fromkeys(curve.why_not for curve in curves)), transform=axes.transAxes, ha="center",
-        va="center", fontsize="x-large", backgroundcolor="white",
-    )  # fmt: skip
-
-
-def present(run: RunFolder) -> None:
-    """Write summary.txt, the model's card and the plots of ``run`` anew; no plots of an interrupted run."""
-    facts = read_facts(run)
-    replace_file(run.summary_file, report_text(facts).encode())
-    if run.model_dir.is_dir():
-        model_card.write_card(run, facts)
-    if run.finished:
-        write_run_plots(run)
+def _held_out_metric(runs: Runs) -> str | None:
+    metrics = {facts.held_out.metric for facts in runs.values() if facts.held_out}
+    return metrics.pop() if len(metrics) == 1 else None

@@ -21,8 +21,8 @@ from typing import Any
 
 from fl_sim.formats import format_delta, format_epsilon, round_up
 from fl_sim.reporting.leak_words import is_remembered
-from fl_sim.reporting.pages.charts import Axis, Chart, Line, Point, Row, interval_chart, line_chart
-from fl_sim.reporting.pages.templates import Table, render
+from fl_sim.reporting.pages.templates import render
+from fl_sim.reporting.plots import Axis, Chart, Line, Point, Row, Table
 
 Record = Mapping[str, Any]
 Found = Sequence[tuple[Record, Record]]
@@ -96,11 +96,9 @@ def _users(found: Found) -> Section:
         if attack["tpr_at_fpr"]["0.01"] is not None
     ]
     rate, caption = Axis("share of members", percent=True, zero=True), "Guessing finds 1 %."
-    charts = [interval_chart("Area under the curve", areas, Axis("area", guess=0.5), "0.5 is guessing.")]
+    charts = [_intervals("Area under the curve", areas, Axis("area", guess=0.5), "0.5 is guessing.")]
     if rates:
-        charts.append(
-            interval_chart("Members found, where 1 % of the others are taken for members", rates, rate, caption)
-        )
+        charts.append(_intervals("Members found, where 1 % of the others are taken for members", rates, rate, caption))
     named = (f"found at {float(at):.1%}" for at in found[0][1]["tpr_at_fpr"])
     return Section(
         "Was this person in the training text?",
@@ -136,9 +134,9 @@ def _canaries(found: Found) -> Section:
         lines = [line for line in lines if line.points]
         if lines:
             most = max(attack["largest_exposure"] for _, attack in found)
-            x, y = Axis("how often the secret was said", log=True), Axis("exposure, bits", zero=True, guess=1.44)
+            x, y = Axis("how often the secret was said", log_from=4.0), Axis("exposure, bits", zero=True, guess=1.44)
             caption = f"Mean exposure; dotted: secrets that were left out. No more than {most:.1f} bits can be seen."
-            charts.append(line_chart(title, lines, x, y, caption))
+            charts.append(Chart(title, x, y, caption, tuple(lines)))
     header = ("run", "owner", "said", "canaries", "exposure", "left out", "any attack at 1 %", "verdict")
     return Section(
         "Does the model know planted secrets?",
@@ -183,7 +181,7 @@ def _entities(found: Found) -> Section:
         rows.append(_row(label_of(run), group["ahead"], "{:.1%}", number))
         rows.append(_row("… at the start", group["initial_ahead"], "{:.1%}", number))
     axis = Axis("share of the other names", percent=True, guess=0.5)
-    chart = interval_chart("Names that the true one is ranked before", rows, axis, "50 % is guessing.")
+    chart = _intervals("Names that the true one is ranked before", rows, axis, "50 % is guessing.")
     header = (
         "run",
         "kind",
@@ -240,6 +238,10 @@ def _is_bounded(name: str, attack: Record) -> bool:
     if name == "canaries":
         return any(bound["proven"] for bound in attack["bounds"])
     return bool(attack["bound"]["proven"])
+
+
+def _intervals(title: str, rows: Sequence[Row], x: Axis, caption: str) -> Chart:
+    return Chart(title, x, Axis(""), caption, rows=tuple(rows))
 
 
 def _row(label: str, figure: Record, form: str, number: int, bound: Record | None = None) -> Row:

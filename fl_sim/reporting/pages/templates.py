@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fl_sim.formats import printable
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of texts."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 def _shown(value: object) -> object:

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 import fl_sim
-from fl_sim.reporting.pages import charts
-from fl_sim.reporting.pages.charts import Axis, Line, Point, Row, coinciding, interval_chart, line_chart
+from fl_sim.reporting import plots
+from fl_sim.reporting.pages import run_page
 from fl_sim.storage.run_folder import RunFolder
 from tests.browser import NAMES, Tab, browser, chromium
 from tests.fl_sim.conftest import GUARANTEE, MakeRun, finished, metrics_row, write_ledger
@@ -86,10 +86,10 @@ def test_the_page_needs_no_network_and_runs_no_script(page: Path) -> None:
     assert [tag for tag in tags if re.search(r"""\s(src|href|action|on\w+)=(?!"(data:,|#))""", tag)] == []
     assert re.findall(r"<script|@import|url\((?!#)|https?://(?!www\.w3\.org/(2000/svg|1999/xlink)\")", text) == []
     assert "default-src 'none'" in text
-    assert len(pictures(text)) == text.count("<figure") == text.count("<details>") >= 12
+    assert len(pictures(text)) == text.count("<figure") == text.count("<details>") >= 10
     for words in ("For the owner of the corpus", "15.02", "any user + any entity, δ = 1e-5", "2.40 (2.30 to 2.50)"):
         assert words in text
-    assert "No line: C" in text
+    assert "C · no_noise: no guarantee (ε = ∞)" in text
 
 
 def test_names_and_warnings_are_text(page: Path) -> None:
@@ -129,7 +129,7 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_and_lines_can_be_read_on_their_paper(scheme: str) -> None:
-    style = Path(charts.__file__).with_name("page.css").read_text()
+    style = Path(run_page.__file__).with_name("page.css").read_text()
     rules = style[style.index(f"color-scheme: {scheme}") :].partition("}")[0]
     colours = dict(re.findall(r"--(\w+): (#\w{6})", rules))
 
@@ -137,7 +137,7 @@ def test_text_and_lines_can_be_read_on_their_paper(scheme: str) -> None:
         high, low = sorted((luminance(colours[first]), luminance(colours[second])), reverse=True)
         return (high + 0.05) / (low + 0.05)
 
-    used = re.findall(r"var\(--(c\d)\)", " ".join(charts.THEME.values()))
+    used = re.findall(r"var\(--(c\d)\)", " ".join(plots.THEME.values()))
     assert len(used) == 6
     for paper in ("paper", "card"):
         assert contrast("ink", paper) >= 7
@@ -145,40 +145,11 @@ def test_text_and_lines_can_be_read_on_their_paper(scheme: str) -> None:
         assert all(contrast(name, paper) >= 3 for name in used)
 
 
-def a_line(label: str, *values: float) -> Line:
-    return Line(
-        label, ord(label) - ord("A"), tuple(Point(float(n), value, f"{value:g}") for n, value in enumerate(values))
-    )
-
-
-def test_lines_that_coincide_are_named() -> None:
-    lines = [a_line("A", 1.0, 2.0), a_line("B", 1.0, 2.0), a_line("C", 1.0, 1.5)]
-    assert coinciding(lines) == ["A and B coincide"]
-    assert line_chart("x", lines, Axis("round"), Axis("ε"), "").caption.endswith("A and B coincide.")
-    assert coinciding([a_line("A", 0, 1, 2, 3), a_line("B", 0, 1)]) == ["A and B coincide"]
-    assert coinciding([a_line("A", 0, 1, 2, 3), a_line("B", 0)]) == []
-
-
-def test_long_runs_are_thinned_and_keep_their_last_round() -> None:
-    chart = line_chart("x", [a_line("A", *range(5001))], Axis("round"), Axis("ε"), "")
-    assert len(chart.table.rows) < 210
-    assert chart.table.rows[-1] == ["5,000", "5000"]
-
-
-def test_a_mark_lies_where_its_figure_is() -> None:
-    rows = [Row("a", 0.25, 0.0, 0.5, ""), Row("b", 0.5, 0.0, 0.5, "", bound=1.0)]
-    text = interval_chart("x", rows, Axis("share"), "").svg
-    dots = re.findall(r'<use xlink:href="#\w+" x="([\d.]+)" y="[\d.]+" style="fill: var', text)
-    second, first = map(float, dots)  # from the bottom to the top
-    (bound,) = re.findall(r'<path d="M ([\d.]+) [\d.]+\s+L [\d.]+ [\d.]+\s+" [^>]*var\(--bound\)', text)
-    assert float(bound) - second == pytest.approx(2 * (second - first), abs=0.1)
-
-
 @pytest.mark.parametrize("delta", [1e-5, 1e-6])
 def test_utility_is_drawn_against_epsilons_of_one_statement_alone(make_run: MakeRun, delta: float) -> None:
     runs = [make_run("uedp", rounds=3, name="a"), make_run("uedp", rounds=3, name="b", delta=delta)]
     page = fl_sim.compare([run.path for run in runs]).page()
-    assert ("<h3>Held-out perplexity against ε</h3>" in page) == (delta == 1e-5)
+    assert ("<h3>Held-out perplexity against ε, δ = 1e-5</h3>" in page) == (delta == 1e-5)
     assert ("ε are not comparable" in page) == (delta != 1e-5)
 
 
