@@ -1,25 +1,12 @@
 """The model card of a run, ``model/README.md``: what the model is, what its ε promises, and how to load it.
 
-The card travels with the model, so it has only what may be released (docs/privacy.md): settings that are public by
-assumption, ε at public bounds, numbers of rounds. Losses, held-out metrics, counts of users and sentences, percentiles,
-paths and the fingerprint of private text stay out. Hugging Face reads the lines at its top.
-
-First the code that loads a run's model, by the kind of its folder, which tests run in such a folder; then what the
-guarantee says about text that the model generates.
-
-Generating reads the released model and the prompts alone. By the post-processing property of differential privacy such
-text has the ε and δ of the model, however much of it is made, if the prompts do not depend on private text
-(docs/privacy.md).
+The card (pages/model_card.md) travels with the model, so it has only what may be released (docs/privacy.md): settings
+that are public by assumption, ε at public bounds, numbers of rounds. Losses, held-out metrics, counts of users and
+sentences, percentiles, paths and the fingerprint of private text stay out. Hugging Face reads the lines at its top.
 
 >>> "AutoModelForCausalLM.from_pretrained" in code("causal", (), {})
 True
->>> sorted(CODE)
-['adapters', 'causal', 'classifier', 'merged', 'own']
-
->>> NO_GUARANTEE_OF_TEXT
-'no guarantee (ε = ∞): the model may repeat private sentences. Do not release these texts.'
-
->>> print(front_matter(Card(kind="causal", guarantee=True, base="org/model")))
+>>> print(front_matter("causal", guarantee=True, base="org/model"))
 ---
 base_model: org/model
 library_name: transformers
@@ -44,13 +31,13 @@ from fl_sim.clients.models.architectures.model_source import is_registered
 from fl_sim.clients.models.model_names import AWD_LSTM, MINILM, SMOLLM2
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.formats import format_delta, format_epsilon, format_number, printable
+from fl_sim.reporting.pages.templates import render_markdown
 from fl_sim.reporting.run_facts import (
     CLASSES_ARE_PUBLIC,
     DETECTED,
     NO_GUARANTEE_WORDS,
     PUBLIC_INPUTS,
     SEQUENCE_OF_MODELS,
-    SETTINGS_FROM_CORPUS,
     RunFacts,
 )
 from fl_sim.storage.model_files import CARD
@@ -102,11 +89,6 @@ print(dict(zip(classes, probabilities.tolist())))
 CODE = {"causal": _CAUSAL, "adapters": _ADAPTERS, "merged": _OWN, "own": _OWN, "classifier": _CLASSIFIER}
 """Code by kind: a causal model of transformers, adapters on a model in a folder or on the hub, adapters on a model
 that fl_sim knows by name, an architecture of fl_sim's own, and a classifier."""
-
-NOT_BY_TRANSFORMERS = (
-    "The pipeline `text-classification` of transformers would put a new, random head on this body, because it has no "
-    "head of this form. `head.safetensors` has the head's `weight` and `bias`, in the order of the classes."
-)
 
 
 def code(kind: str, classes: Sequence[str], spec: Mapping[str, Any]) -> str:
@@ -177,57 +159,34 @@ def note_on_texts(facts: RunFacts) -> TextNote:
     return TextNote(True, facts.delta, {f"epsilon_{unit}": value for unit, value in epsilon.items()}, note)
 
 
+_LIBRARIES = ("torch", "transformers", "flwr")
 _ON_THE_HUB = {
     SMOLLM2: "HuggingFaceTB/SmolLM2-135M-Instruct",
     MINILM: "sentence-transformers/all-MiniLM-L6-v2",
 }
-_LIBRARIES = {"causal": "transformers", "adapters": "peft"}
-_SEEDED = (
-    "Noise and samples come from a seed, which `spec.json` has: **whoever has this folder can compute the noise.** ε "
-    "holds against readers who do not have it. Train with `privacy.secure_noise` before a model leaves the house."
-)
-_SECURE = "Noise and samples come from the operating system's generator and were not kept."
-_OWNER = "`lineage/owner.json` is private: remove it before the model is given away."
-_FORECAST = (
-    "The noise is that of a larger population (`privacy.noise_cohort`): this model is a forecast, not for release."
-)
-_LEFT_OUT = (
-    "Losses, held-out metrics, counts of users and sentences, and ε at percentiles of the corpus are read off private "
-    "text, and no ε covers them. They are not in this card."
-)
 
 
-@dataclass(frozen=True)
-class Card:
-    """What the lines at the top of a card depend on.
+def front_matter(
+    kind: str, *, guarantee: bool = False, classes: bool = False, base: str | None = None, english: bool = False
+) -> str:
+    """Return the lines at the top, between two lines of dashes.
 
-    Attributes:
-        kind: how the model loads, a key of :data:`fl_sim.reporting.model_card.CODE`.
+    Args:
+        kind: how the model loads, a key of :data:`CODE`.
         guarantee: whether some ε is finite.
-        classifies: whether it predicts classes.
+        classes: whether it predicts classes.
         base: the Hugging Face name of the model that training began with, if it has one.
         english: whether it was trained on a corpus that ships, which is in English.
     """
-
-    kind: str
-    guarantee: bool
-    classifies: bool = False
-    base: str | None = None
-    english: bool = False
-
-
-def front_matter(card: Card) -> str:
-    """Return the lines at the top, between two lines of dashes."""
     from huggingface_hub import ModelCardData
 
-    tags = ["federated-learning", "fl_sim", *(["differential-privacy"] if card.guarantee else [])]
     data = ModelCardData(
-        base_model=card.base,
-        language="en" if card.english else None,
-        library_name=_LIBRARIES.get(card.kind, "fl_sim"),
+        base_model=base,
+        language="en" if english else None,
+        library_name={"causal": "transformers", "adapters": "peft"}.get(kind, "fl_sim"),
         license="unknown",
-        pipeline_tag="text-classification" if card.classifies else "text-generation",
-        tags=tags,
+        pipeline_tag="text-classification" if classes else "text-generation",
+        tags=["federated-learning", "fl_sim", *(["differential-privacy"] if guarantee else [])],
     )
     return f"---\n{data.to_yaml(line_break=chr(10))}\n---"
 
@@ -247,22 +206,46 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
     Raises:
         LedgerError: the run's ledger does not support its ε.
     """
-    guarantee = note_on_texts(facts).guarantee
-    settings, spec = run.config.get("run") or {}, _object(run, "spec.json")
-    kind = _kind(run, spec)
-    classes = tuple(spec.get("classes") or ())
-    corpus, base = str((settings.get("corpus") or {}).get("path")), _base(settings)
-    card = Card(kind, guarantee, bool(classes), base, corpus in SHIPPED_CORPORA)
-    parts = [
-        front_matter(card),
-        _head(facts, card),
-        "\n\n".join(["## Privacy", *_privacy(facts, card, settings.get("privacy") or {})]),
-        _training(run, facts, settings, corpus),
-        f"## How to load it\n\nIn this folder:\n\n```python\n{code(kind, classes, spec)}```",
-        *([NOT_BY_TRANSFORMERS] if classes else []),
-        _versions(run),
-    ]
-    return "\n\n".join(parts) + "\n"
+    guarantee, public = note_on_texts(facts).guarantee, facts.at_public_bounds
+    configured, spec = run.config.get("run") or {}, _object(run, "spec.json")
+    kind, classes = _kind(run, spec), tuple(spec.get("classes") or ())
+    corpus, base = str((configured.get("corpus") or {}).get("path")), _base(configured)
+    model = str((configured.get("model") or {}).get("name"))
+    shipped = corpus in SHIPPED_CORPORA
+    # Settings that were chosen on the corpus may tell of its text: they, and bounds among them, stay out.
+    from_corpus = bool(facts.settings_from_corpus)
+    graph, entities = facts.basis() or ("", DETECTED)
+    basis = [graph, "" if from_corpus else facts.bounds_in_words(), entities]
+    libraries = run.environment.get("libraries") or {}
+    versions = {"fl_sim": run.environment.get("fl_sim")} | {name: libraries.get(name) for name in _LIBRARIES}
+    named = [f"{name} {version}" for name, version in versions.items() if version]
+    return render_markdown(
+        "model_card.md",
+        facts=facts,
+        DIVERGED=DIVERGED,
+        INTERRUPTED=INTERRUPTED,
+        front_matter=front_matter(kind, guarantee=guarantee, classes=bool(classes), base=base, english=shipped),
+        what="text classifier" if classes else "language model",
+        how="with differential privacy for users and entities" if guarantee else "**without any guarantee of privacy**",
+        strategy=printable(facts.strategy),
+        epsilon=[(_UNITS[unit], format_epsilon(value)) for unit, value in public.items()],
+        delta=format_delta(facts.delta),
+        claimed=None if facts.epsilon_as_published is None else format_epsilon(facts.epsilon_as_published),
+        basis=[text for text in basis if text],
+        mechanism=None if from_corpus else ", ".join(facts.mechanism_settings or ()),
+        settings=configured.get("privacy") or {},
+        sequence_of_models=SEQUENCE_OF_MODELS,
+        public_inputs=PUBLIC_INPUTS.format(weights="" if facts.composed else "initial weights, "),
+        classes_are_public=CLASSES_ARE_PUBLIC,
+        classes=classes,
+        rounds=f"{format_number(facts.rounds_done)} of {format_number(facts.rounds)}",
+        began_with=f"`{model}` of fl_sim" if is_registered(model) else f"`{model}`" if base else "a model of its owner",
+        corpus=corpus,
+        fingerprint=(run.config.get("corpus") or {}).get("fingerprint") if shipped else None,
+        ledger=(run.result or {}).get("ledger"),
+        code=code(kind, classes, spec),
+        software=", ".join([*named, f"Python {run.environment.get('python')}"]),
+    )
 
 
 def pretraining_card(record: Mapping[str, Any], kind: str) -> str:
@@ -277,101 +260,8 @@ def pretraining_card(record: Mapping[str, Any], kind: str) -> str:
         f"public (SHA-256 `{record['text_sha256']}`), without privacy: {NO_GUARANTEE_WORDS}. Held-out perplexity per "
         f"token: {record['perplexity']:.1f}. `pretraining.json` has all settings."
     )
-    head = f"{front_matter(Card(kind, guarantee=False))}\n\n# A language model of public text\n\n{trained}"
+    head = f"{front_matter(kind)}\n\n# A language model of public text\n\n{trained}"
     return f"{head}\n\n## How to load it\n\nIn this folder:\n\n```python\n{code(kind, (), {})}```\n"
-
-
-def _head(facts: RunFacts, card: Card) -> str:
-    what = "text classifier" if card.classifies else "language model"
-    how = (
-        "with differential privacy for users and entities" if card.guarantee else "**without any guarantee of privacy**"
-    )
-    lines = [
-        f"# A {what} by {printable(facts.strategy)}",
-        f"A {what}, trained by simulated federated learning {how}.",
-    ]
-    if facts.stopped == DIVERGED:
-        lines.append("**The training diverged: the model is not finite and of no use.**")
-    lines.append("Its licence is for its owner to state: fl_sim does not know the terms of the text.")
-    return "\n\n".join(lines)
-
-
-def _privacy(facts: RunFacts, card: Card, settings: Mapping[str, Any]) -> list[str]:
-    """Return the paragraphs on the guarantee.
-
-    Args:
-        facts: of the run.
-        card: whether there is a guarantee, and whether the model predicts classes.
-        settings: ``[privacy]`` of the configuration.
-    """
-    claimed = facts.epsilon_as_published
-    words = f"The UeDP paper claims ε {format_epsilon(claimed)} for this algorithm: a claim, and no guarantee."
-    claim = [] if claimed is None else [words]
-    if not card.guarantee:
-        said = f"**{_capital(NO_GUARANTEE_WORDS)}.** The model may repeat private sentences. Do not release it."
-        return [said, *claim]
-    rows = [f"| {_UNITS[unit]} | {format_epsilon(value)} |" for unit, value in facts.at_public_bounds.items()]
-    table = [f"| protected | ε at δ = {format_delta(facts.delta)} |", "|---|---|", *rows]
-    points = "\n".join(f"* {point}" for point in _points(facts, card, settings) if point)
-    return ["\n".join(table), *claim, points]
-
-
-def _points(facts: RunFacts, card: Card, settings: Mapping[str, Any]) -> list[str | None]:
-    """Return what the ε rests on and what it leaves out, a sentence or two each; None where nothing is to be said.
-
-    Settings that were chosen on the corpus may tell of its text: they, and bounds among them, stay out.
-    """
-    from_corpus, trained = bool(facts.settings_from_corpus), facts.composed
-    graph, entities = facts.basis() or ("", DETECTED)
-    described = None if from_corpus else facts.mechanism_settings
-    return [
-        graph,
-        None if from_corpus else facts.bounds_in_words(),
-        entities,
-        f"{facts.unsought}." if facts.unsought else None,
-        "Entities on a list of public names are not protected." if settings.get("public_names") else None,
-        f"Mechanism: {', '.join(described)}." if described else None,
-        SEQUENCE_OF_MODELS,
-        f"ε includes the earlier trainings of the initial model: {trained}." if trained else None,
-        _SECURE if settings.get("secure_noise") else _SEEDED,
-        _FORECAST if settings.get("noise_cohort") else None,
-        PUBLIC_INPUTS.format(weights="" if trained else "initial weights, "),
-        CLASSES_ARE_PUBLIC if card.classifies else None,
-        f"{SETTINGS_FROM_CORPUS} by ε." if from_corpus else None,
-        _LEFT_OUT,
-        _OWNER,
-    ]
-
-
-def _training(run: RunFolder, facts: RunFacts, settings: Mapping[str, Any], corpus: str) -> str:
-    """Return the training in words: rounds, strategy, the model it began with, and the data without their path."""
-    head = (run.result or {}).get("ledger") or {}
-    rounds = f"{format_number(facts.rounds_done)} of {format_number(facts.rounds)}"
-    stopped = "; no ε covers the decision to stop" if facts.stopped == INTERRUPTED else ""
-    protects = f", which protects {facts.protects}" if facts.protects else ""
-    if corpus in SHIPPED_CORPORA:
-        fingerprint = (run.config.get("corpus") or {}).get("fingerprint")
-        data = f"The corpus `{corpus}` that fl_sim ships, fingerprint `{fingerprint}`."
-    else:
-        data = (
-            "Private text. Its fingerprint is not stated, for it would tell the text from the one without a user; the "
-            "ledger in `lineage/` is bound to it by a salted digest."
-        )
-    lines = [
-        f"* Rounds: {rounds}{stopped}. Strategy: {printable(facts.strategy)}{protects}.",
-        f"* Began with: {_began_with(settings)}.",
-        f"* Data: {data}",
-        *([f"* Ledger: run `{head['run']}`, {head['entries']} releases, hash `{head['last']}`."] if head else []),
-    ]
-    return "## Training\n\n" + "\n".join(lines)
-
-
-def _began_with(settings: Mapping[str, Any]) -> str:
-    """Return the initial model in words, a folder without its path."""
-    name = str((settings.get("model") or {}).get("name"))
-    if is_registered(name):
-        return f"`{name}` of fl_sim"
-    return f"`{name}`" if _base(settings) else "a model of its owner"
 
 
 def _base(settings: Mapping[str, Any]) -> str | None:
@@ -397,15 +287,3 @@ def _kind(run: RunFolder, spec: Mapping[str, Any]) -> str:
 def _object(run: RunFolder, name: str) -> dict[str, Any]:
     file = run.model_dir / name
     return dict(json.loads(file.read_bytes())) if file.is_file() else {}
-
-
-def _versions(run: RunFolder) -> str:
-    known = run.environment.get("libraries") or {}
-    libraries = {name: known.get(name) for name in ("torch", "transformers", "flwr")}
-    named = {"fl_sim": run.environment.get("fl_sim"), **libraries}
-    words = ", ".join(f"{name} {version}" for name, version in named.items() if version)
-    return f"## Software\n\n{words}, Python {run.environment.get('python')}."
-
-
-def _capital(words: str) -> str:
-    return f"{words[0].upper()}{words[1:]}"

@@ -38,3 +38,9 @@ def render(template: str, **values: Any) -> str:
         values: by the names in the template; only what is :class:`~markupsafe.Markup` is not escaped.
     """
     return _ENVIRONMENT.get_template(template).render(**values)
+
+
+def render_markdown(template: str, **values: Any) -> str:
+    """Return a Markdown document from a template beside this module; nothing is escaped."""
+    environment = _ENVIRONMENT.overlay(autoescape=False, finalize=str, keep_trailing_newline=True)
+    return environment.get_template(template).render(**values)
