@@ -83,8 +83,8 @@ def account(
     Returns:
         ``epsilon_user``, ``epsilon_user_entity`` and ``epsilon_user_entity_robust`` (which also holds for an entity
         that the tagger missed), inf where nothing can be proven, each with the δ that is proven at it;
-        ``epsilon_user_rdp``, a second opinion (not under random allocation); and the settings. With ``users``,
-        ``delta_times_users``: how many users' data a mechanism of the same δ might publish outright, on average.
+        and the settings. With ``users``, ``delta_times_users``: how many users' data a mechanism of the same δ might
+        publish outright, on average.
 
     Raises:
         PrivacyError: a value is impossible, or the strategy does not read it.
@@ -96,7 +96,7 @@ def account(
     figures |= _stated("epsilon_user", event, user, rounds, delta)
     figures |= _stated("epsilon_user_entity", event, both, rounds, delta)
     figures |= _stated("epsilon_user_entity_robust", event.robust(), both, rounds, delta)
-    return figures | _second_opinion(event, user, rounds, delta) | _delta_times(users, delta)
+    return figures | _delta_times(users, delta)
 
 
 def calibrate(
@@ -301,14 +301,6 @@ def _stated(name: str, event: RoundEvent, adjacency: Adjacency, rounds: int, del
     epsilon = accountant.epsilon(event, adjacency, rounds, delta)
     at = accountant.delta(event, adjacency, rounds, epsilon) if math.isfinite(epsilon) else 1.0
     return {name: epsilon, name.replace("epsilon", "delta", 1): at}
-
-
-def _second_opinion(event: RoundEvent, user: Adjacency, rounds: int, delta: float) -> Figures:
-    from fl_sim.strategies.accounting import rdp
-
-    if event.epoch_rounds is not None:
-        return {}
-    return {"epsilon_user_rdp": float(rdp.epsilon_curve(event, user, [rounds], delta)[0])}
 
 
 def _settings(event: RoundEvent) -> Figures:

@@ -1,7 +1,7 @@
 """Compute ε of every entity of a corpus from its profile: the number of sentences of each user that mention it.
 
 >>> entities = entities_of_corpus("bundled", split="validation", noise_multiplier=4.0, rounds=3, q_s=0.01)
->>> figures = entities.report(evaluations=10)
+>>> figures = entities.report()
 >>> figures["entities"] > 0 and figures["epsilon_user_entity"]["max"] <= figures["epsilon_any"]
 True
 """
@@ -18,7 +18,7 @@ from fl_sim.config import ConfigError, RunConfig, parse_value
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.user_entities import NOBODY, entities_of_users, entity_of_name
 from fl_sim.experiments.plan import entity_report
-from fl_sim.experiments.plan.entity_report import EVALUATIONS, THRESHOLDS, Training
+from fl_sim.experiments.plan.entity_report import THRESHOLDS, Training
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.privacy_spent import read_ledgers
 from fl_sim.experiments.run_record import Record, recorded_bounds
@@ -50,7 +50,6 @@ class Entities:
         self,
         *,
         within: Sequence[float] = THRESHOLDS,
-        evaluations: int = EVALUATIONS,
         show_names: bool = False,
         observer: Callable[[int, int], None] = lambda done, total: None,
     ) -> Figures:
@@ -58,12 +57,11 @@ class Entities:
 
         Args:
             within: Give the share of entities within this ε.
-            evaluations: The number of ε to compute, approximately; the others are bounded.
             show_names: Name the worst entities; the list is private.
             observer: Called with the number of ε that are computed, and that of all.
         """
         bounds, training = self.bounds, self.training
-        epsilons = entity_report.bounded_entity_epsilons(bounds, training, self.population, evaluations, observer)
+        epsilons = entity_report.bounded_entity_epsilons(bounds, training, self.population, observer)
         names = self.corpus.entities(self.split)["entity"].tolist() if show_names else None
         figures = self._settings() | bounds.record()
         figures["epsilon_any"] = entity_report.epsilon_of_any(bounds.guarantee, training, self.population)

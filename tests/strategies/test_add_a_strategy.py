@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fl_sim import plugins
@@ -17,7 +16,6 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.reporting.report import report_text
 from fl_sim.reporting.run_facts import read_facts
-from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies import registry
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
@@ -92,15 +90,6 @@ def test_the_page(capsys: Capture) -> None:
     assert f"{NAME}: q_u 0.5, user clip β 0.5, noise multiplier z 1 (noise 0.5 on the sum)" in " ".join(text.split())
 
 
-@pytest.mark.nightly
-def test_the_ledger_alone_gives_the_same_epsilon(capsys: Capture) -> None:
-    assert train() == 0
-    result = json.loads(capsys.readouterr().out)
-    words = f"account ledger --json run --delta 1e-5 --user-sentences {result['user_sentences']}"
-    assert main(words.split()) == 0
-    assert json.loads(capsys.readouterr().out)["epsilon_user"] == pytest.approx(result["epsilon_user"], rel=1e-6)
-
-
 @pytest.mark.system
 def test_the_bound_holds_and_the_option_is_read(folder: Path) -> None:
     """A user moves the average by at most β/U, and by at most ``spread``·β/U at a small spread."""
@@ -112,20 +101,6 @@ def test_the_bound_holds_and_the_option_is_read(folder: Path) -> None:
         norms[spread] = float(RunFolder.open(spread).metrics()["update_norm"].iloc[-1])
     assert 0 < norms["0.01"] <= 0.01 * 0.5 * 1.001
     assert norms["0.01"] < norms["100"] <= 0.5 * 1.001
-
-
-@pytest.mark.system
-def test_a_resumed_run_ends_as_if_it_had_not_been_stopped(folder: Path, capsys: Capture) -> None:
-    stop = "import signal\nfrom fl_sim import Observer\nclass Stop(Observer):\n"
-    stop += "    def on_round(self, row):\n        if row['round'] == 1: signal.raise_signal(signal.SIGINT)\n"
-    (folder / "stop_observer.py").write_text(stop, encoding="utf-8")
-    assert train(out="whole") == 0
-    assert train("--set", "observers=stop_observer:Stop", out="stopped") == 130
-    assert main(["resume", "stopped", "--quiet"]) == 0
-    models = [Checkpoint.read(Path(name) / "checkpoint") for name in ("whole", "stopped")]
-    assert models[0] is not None
-    assert models[1] is not None
-    np.testing.assert_array_equal(models[0].vector, models[1].vector)
 
 
 @pytest.mark.system
@@ -242,19 +217,6 @@ def test_bad_strategies_are_refused(folder: Path, capsys: Capture, name: str, wo
     (folder / "run.toml").write_text("rounds = 1\n", encoding="utf-8")
     assert re.search(words, refusal(capsys, "--strategy", name))
     assert not (folder / "run").exists()
-
-
-def test_a_file_with_a_mistake_in_it_is_refused(folder: Path, capsys: Capture) -> None:
-    (folder / "bad.py").write_text("import fl_sim\n\n1 / 0\n", encoding="utf-8")
-    assert "'bad:Strategy' cannot be imported (division by zero)" in refusal(capsys, "--strategy", "bad:Strategy")
-
-
-def test_a_name_that_is_taken_twice_is_refused(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(folder)
-    install(folder, "coordinates", "fl_sim.strategies", "uedp", NAME)
-    (folder / "run.toml").write_text("rounds = 1\n", encoding="utf-8")
-    claims = "fl_sim.strategies.uedp:UserEntityDP and my_strategy:CoordinateWise"
-    assert f"privacy.strategy 'uedp' is claimed by {claims}; allowed: one of them" in refusal(capsys)
 
 
 @pytest.mark.parametrize(

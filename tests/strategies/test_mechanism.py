@@ -11,7 +11,7 @@ import pytest
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
-from fl_sim.strategies.accounting.paper_model import curve_as_published, epsilon_as_published, proven_event
+from fl_sim.strategies.accounting.paper_model import epsilon_as_published, proven_event
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.published import Published, PublishedTerms
@@ -62,22 +62,6 @@ def test_what_is_proven_for_published_is_what_the_accountant_was_given_before() 
     assert stated.event().noise_multiplier == pytest.approx(proven_event(claim).noise_multiplier)
     assert stated.event() == replace(proven_event(claim), noise_multiplier=stated.event().noise_multiplier)
     assert epsilon_as_published(claim, 50, 1e-5) == pytest.approx(0.52, abs=0.01)
-
-
-def test_the_claim_does_not_see_what_the_code_draws_and_the_proof_does() -> None:
-    stated, coded = published(), published(noise="as-coded")
-    assert stated.claim() == coded.claim()
-    adjacency = Adjacency(math.inf)
-    proven = [published_plan(noise=noise).epsilon_curve(adjacency, [50])[0] for noise in ("as-stated", "as-coded")]
-    assert proven[0] < 0.01
-    assert proven[1] > 1e5
-
-
-def test_the_curve_is_the_claim_after_every_round() -> None:
-    claim = published().claim()
-    curve = curve_as_published(claim, range(51), 1e-5)
-    assert curve[0] == 0.0
-    assert curve[[1, 20, 50]] == pytest.approx([epsilon_as_published(claim, t, 1e-5) for t in (1, 20, 50)])
 
 
 def test_weights_from_data_are_accounted_for_at_full_reach() -> None:
@@ -134,19 +118,6 @@ def test_sum_and_count_together_cost_what_z_costs(quantile: float) -> None:
     assert sigma_count == pytest.approx(3.0 * share * 1.5)
     if quantile == 0.5:
         assert z_sum == pytest.approx((1.5**-2 - (2 * sigma_count / 4.0) ** -2) ** -0.5)
-
-
-def test_an_adaptive_clip_costs_noise_and_no_epsilon() -> None:
-    fixed = plan(q_u=0.3, noise_multiplier=2.0, rounds=10).mechanism
-    adapts = replace(fixed, adaptive=ADAPTIVE)
-    assert adapts.event() == fixed.event()
-    assert adapts.noise_std(1.0) == pytest.approx(fixed.noise_std(1.0) / math.sqrt(1 - 1 / 25))
-
-
-def test_the_limits_of_a_user_clip_are_counted_in_users() -> None:
-    by_sentence = plan(user_cap=4.0, adaptive=ADAPTIVE).mechanism
-    by_user = plan(user_cap=4.0, adaptive=ADAPTIVE, clipping="user").mechanism
-    assert (by_sentence.items_per_user, by_user.items_per_user) == (4.0, 1.0)
 
 
 # --- what is accounted for, and what is refused -----------------------------------------------------------------------

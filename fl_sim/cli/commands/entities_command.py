@@ -15,7 +15,7 @@ from fl_sim.cli.from_signature import FOLDER, options_of
 from fl_sim.cli.progress_bar import counting, say
 from fl_sim.cli.verbs import VerbGroup, as_json, quiet
 from fl_sim.experiments.plan.entity_report import QUANTILES
-from fl_sim.formats import format_delta, format_epsilon, percent_down, percent_up, printable
+from fl_sim.formats import format_delta, format_epsilon, percent_down, printable
 
 _PRIVATE = (
     "These figures are computed from the private corpus: they are for its owner, and no ε covers their publication."
@@ -48,14 +48,13 @@ def corpus(
     user: str | None,
     entity: str | None,
     within: tuple[float, ...],
-    evaluations: int,
     show_names: bool,
     as_json: bool,
     quiet: bool,
     **settings: Any,
 ) -> None:
     """Compute ε from a corpus and a mechanism."""
-    _show(api.entities_of_corpus(**settings), user, entity, within, evaluations, show_names, as_json, quiet)
+    _show(api.entities_of_corpus(**settings), user, entity, within, show_names, as_json, quiet)
 
 
 def _show(
@@ -63,7 +62,6 @@ def _show(
     user: str | None,
     entity: str | None,
     within: tuple[float, ...],
-    evaluations: int,
     show_names: bool,
     as_json: bool,
     quiet: bool,
@@ -74,7 +72,7 @@ def _show(
     else:
         say("computing ε of every entity from its mentions", quiet)
         with counting("ε computed", quiet) as show:
-            figures = found.report(within=within, evaluations=evaluations, show_names=show_names, observer=show)
+            figures = found.report(within=within, show_names=show_names, observer=show)
         text = _text
     print_json(figures | {"note": _PRIVATE}) if as_json else print(text(figures))
 
@@ -95,7 +93,7 @@ def _text(report: dict[str, Any]) -> str:
     for bound, share in detected["share_within"].items():
         within = [f"{percent_down(one)} %" for one in (share, robust["share_within"][bound])]
         lines.append(f"{'ε ≤ ' + bound:<12}" + "".join(f"{one:>10}" for one in within))
-    lines += ["", *_exactness(detected, robust), "", *_worst_lines(report["worst"]), "", _PRIVATE]
+    lines += ["", *_worst_lines(report["worst"]), "", _PRIVATE]
     return "\n".join(lines)
 
 
@@ -116,17 +114,6 @@ def _pair_text(report: dict[str, Any]) -> str:
             f"{format_epsilon(detected)}, robust {format_epsilon(robust)}"
         )
     return "\n".join([*lines, "", _PRIVATE])
-
-
-def _exactness(detected: dict[str, Any], robust: dict[str, Any]) -> list[str]:
-    exact = min(detected["share_computed_exactly"], robust["share_computed_exactly"])
-    if exact == 1:
-        return ["Every figure is computed from the entity's own profile."]
-    over = max(detected["overstated_by"]["max"], robust["overstated_by"]["max"])
-    return [
-        f"{percent_down(exact)} % of the entities have the ε of their own profile. The others have the ε of a profile "
-        f"that dominates theirs and overstates ε by at most {percent_up(over)} %."
-    ]
 
 
 def _worst_lines(worst: list[dict[str, Any]]) -> list[str]:

@@ -3,8 +3,8 @@
 A contribution bound gives one guarantee for all entities up to some size. This report has ε of each entity, and the
 distribution of ε over them. It is computed from the private corpus without noise, so it is for the simulation's owner.
 
->>> bounds = Bounds(np.array([1.0, 3.0]), np.array([1.0, 3.0]), evaluations=2)
->>> entities = EntityEpsilons([np.array([1]), np.array([2, 1])], np.array([0, 0, 1]), bounds, bounds, user=0.5)
+>>> epsilons = np.array([1.0, 3.0])
+>>> entities = EntityEpsilons([np.array([1]), np.array([2, 1])], np.array([0, 0, 1]), epsilons, epsilons, user=0.5)
 >>> spread = summarise(entities)["epsilon_user_entity"]
 >>> spread["median"], spread["max"], spread["share_within"]["2"]
 (1.0, 3.0, 0.6666666666666666)
@@ -28,12 +28,11 @@ from fl_sim.strategies.accounting import accountant as accounting
 from fl_sim.strategies.accounting import entity_profiles as profiles
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.accounting.entity_profiles import Bounds, ProfileAccountant, bound_all
+from fl_sim.strategies.accounting.entity_profiles import ProfileAccountant
 from fl_sim.strategies.accounting.guarantee import Guarantee
 
 QUANTILES = {"median": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 THRESHOLDS = (1.0, 2.0, 5.0, 10.0, 20.0)
-EVALUATIONS = 10_000
 WORST = 10
 
 Floats = npt.NDArray[np.float64]
@@ -64,15 +63,15 @@ class EntityEpsilons:
     Attributes:
         profiles: the distinct profiles: sentences of each user that mention the entity, largest first.
         profile_of: int64 (E,), the index of each entity's profile.
-        detected: ε per profile, for an entity whose every mention the tagger detects.
-        robust: ε per profile, also for an entity that the tagger misses.
+        detected: ε per profile, float64 (P,), for an entity whose every mention the tagger detects.
+        robust: ε per profile, float64 (P,), also for an entity that the tagger misses.
         user: ε of the user alone.
     """
 
     profiles: Sequence[profiles.Profile]
     profile_of: Ints
-    detected: Bounds
-    robust: Bounds
+    detected: Floats
+    robust: Floats
     user: float
 
 
@@ -84,30 +83,26 @@ def _unseen(done: int, total: int) -> None:
     """Observe nothing."""
 
 
-def entity_epsilons(
-    ownership: Ownership, training: Training, evaluations: int = EVALUATIONS, observe: Observe = _unseen
-) -> EntityEpsilons:
+def entity_epsilons(ownership: Ownership, training: Training, observe: Observe = _unseen) -> EntityEpsilons:
     """Return ε of every entity of a corpus.
 
     Args:
         ownership: users, their sentences, and the entities that each mentions.
         training: mechanism, rounds, δ and n'.
-        evaluations: number of ε to compute, at most about, each for detected and missed entities. If there are
-            more distinct profiles, the rarest are bounded by profiles that dominate them.
         observe: called after each ε.
 
     Raises:
         ConfigError: the corpus has no entity.
-        PrivacyError: the mechanism or ``evaluations`` is not allowed.
+        PrivacyError: the mechanism is not allowed.
     """
     if ownership.num_entities == 0:
         raise ConfigError("the split has no entity; allowed: a corpus that was prepared with a tagger")
     event = training.event
     distinct, profile_of = _distinct(ownership.entity_profiles())
-    one = _counted(observe, min(len(distinct), evaluations) * (1 if event.q_e == 1 else 2))
+    one = _counted(observe, len(distinct) * (1 if event.q_e == 1 else 2))
     accountant = ProfileAccountant(event, training.user_sentences, training.rounds, training.delta, one)
-    detected = _bounds(accountant, distinct, profile_of, evaluations)
-    robust = detected if event.q_e == 1 else _bounds(accountant.robust(), distinct, profile_of, evaluations)
+    detected = _of_distinct(accountant, distinct)
+    robust = detected if event.q_e == 1 else _of_distinct(accountant.robust(), distinct)
     user = accounting.epsilon(event, Adjacency(training.user_sentences), training.rounds, training.delta)
     return EntityEpsilons(distinct, profile_of, detected, robust, user)
 
@@ -116,7 +111,6 @@ def bounded_entity_epsilons(
     bounds: EnforcedBounds,
     training: Training,
     population: int,
-    evaluations: int = EVALUATIONS,
     observe: Observe = _unseen,
 ) -> EntityEpsilons:
     """Return ε of every entity of a corpus under the bounds of a run, at most that of any entity.
@@ -129,16 +123,16 @@ def bounded_entity_epsilons(
         bounds: the corpus and the weights of its sentences.
         training: mechanism, rounds, δ and n'.
         population: N.
-        evaluations: as for :func:`entity_epsilons`.
         observe: called after each ε.
     """
     guarantee = bounds.guarantee
     if guarantee.weighted or guarantee.displaces:
         entities = _within_contributions(bounds, training, observe)
     else:
-        entities = entity_epsilons(bounds.kept, training, evaluations, observe)
+        entities = entity_epsilons(bounds.kept, training, observe)
     most = epsilon_of_any(guarantee, training, population)
-    return replace(entities, detected=_at_most(entities.detected, most))
+    # That bounds the same ε, perhaps on a finer grid.
+    return replace(entities, detected=np.minimum(entities.detected, most))
 
 
 def _counted(observe: Observe, total: int) -> Callable[[], None]:
@@ -150,11 +144,6 @@ def _counted(observe: Observe, total: int) -> Callable[[], None]:
         observe(done, max(done, total))
 
     return one
-
-
-def _at_most(bounds: Bounds, most: float) -> Bounds:
-    """Return bounds no larger than ``most``, which bounds the same ε, perhaps on a finer grid."""
-    return Bounds(np.minimum(bounds.upper, most), np.minimum(bounds.lower, most), bounds.evaluations)
 
 
 def _within_contributions(bounds: EnforcedBounds, training: Training, observe: Observe) -> EntityEpsilons:
@@ -174,9 +163,8 @@ def _within_contributions(bounds: EnforcedBounds, training: Training, observe: O
         one()
         return value
 
-    def epsilons(event: RoundEvent) -> Bounds:
-        figures = np.array([epsilon_of(event, limit) for limit in limits.tolist()])
-        return Bounds(figures[limit_of.ravel()], figures[limit_of.ravel()], len(limits))
+    def epsilons(event: RoundEvent) -> Floats:
+        return np.array([epsilon_of(event, limit) for limit in limits.tolist()])[limit_of.ravel()]
 
     detected = epsilons(event)
     robust = detected if event.q_e == 1 else epsilons(event.robust())
@@ -271,10 +259,9 @@ def summarise(
     return {
         "entities": len(entities.profile_of),
         "distinct_profiles": len(entities.profiles),
-        "evaluations": entities.detected.evaluations,
         "epsilon_user": entities.user,
-        "epsilon_user_entity": _spread(entities.detected, entities.profile_of, thresholds),
-        "epsilon_user_entity_robust": _spread(entities.robust, entities.profile_of, thresholds),
+        "epsilon_user_entity": _spread(entities.detected[entities.profile_of], thresholds),
+        "epsilon_user_entity_robust": _spread(entities.robust[entities.profile_of], thresholds),
         "worst": _worst(entities, names),
     }
 
@@ -289,28 +276,18 @@ def _distinct(entity_profiles: EntityProfiles) -> tuple[list[profiles.Profile], 
     return [np.frombuffer(key, dtype=np.int32).astype(np.int64) for key in numbers], profile_of
 
 
-def _bounds(
-    accountant: ProfileAccountant, distinct: Sequence[profiles.Profile], profile_of: Ints, evaluations: int
-) -> Bounds:
-    """Return ε per distinct profile; profiles that the mechanism cannot tell apart are computed once."""
+def _of_distinct(accountant: ProfileAccountant, distinct: Sequence[profiles.Profile]) -> Floats:
+    """Return ε per distinct profile, float64 (P,); profiles that the mechanism cannot tell apart are computed once."""
     numbers: dict[bytes, int] = {}
     reduced = (profiles.reduced_profile(accountant.event, profile) for profile in distinct)
     kinds = np.array([numbers.setdefault(profile.tobytes(), len(numbers)) for profile in reduced])
-    different = [np.frombuffer(key, dtype=np.int64) for key in numbers]
-    multiplicities = np.bincount(kinds[profile_of], minlength=len(different))
-    bounds = bound_all(different, multiplicities.tolist(), accountant.epsilons, evaluations)
-    return Bounds(bounds.upper[kinds], bounds.lower[kinds], bounds.evaluations)
+    return accountant.epsilons([np.frombuffer(key, dtype=np.int64) for key in numbers])[kinds]
 
 
-def _spread(bounds: Bounds, profile_of: Ints, thresholds: Sequence[float]) -> dict[str, Any]:
-    upper, lower = bounds.upper[profile_of], bounds.lower[profile_of]
-    with np.errstate(invalid="ignore"):
-        excess = np.where(upper > lower, upper / lower - 1, 0.0)
+def _spread(epsilons: Floats, thresholds: Sequence[float]) -> dict[str, Any]:
     return {
-        **{name: _quantile(upper, share) for name, share in QUANTILES.items()},
-        "share_within": {f"{bound:g}": float(np.mean(upper <= bound)) for bound in thresholds},
-        "share_computed_exactly": float(np.mean(upper == lower)),
-        "overstated_by": {name: _quantile(excess, QUANTILES[name]) for name in ("p99", "max")},
+        **{name: _quantile(epsilons, share) for name, share in QUANTILES.items()},
+        "share_within": {f"{bound:g}": float(np.mean(epsilons <= bound)) for bound in thresholds},
     }
 
 
@@ -322,7 +299,7 @@ def _quantile(values: Floats, share: float) -> float:
 def _worst(entities: EntityEpsilons, names: Sequence[str] | None) -> list[dict[str, Any]]:
     """Return the profiles with the largest ε, each with its entities."""
     sentences = np.array([profile.sum() for profile in entities.profiles])
-    order = np.lexsort((-sentences, -entities.robust.upper, -entities.detected.upper))
+    order = np.lexsort((-sentences, -entities.robust, -entities.detected))
     return [_profile_row(entities, int(index), names) for index in order[:WORST]]
 
 
@@ -336,7 +313,7 @@ def _profile_row(entities: EntityEpsilons, index: int, names: Sequence[str] | No
         "max_per_user": int(profile.max(initial=0)),
         "users_by_sentences": {str(n): int(m) for n, m in zip(counts, users, strict=True)},
         "entities": len(ids),
-        "epsilon_user_entity": float(entities.detected.upper[index]),
-        "epsilon_user_entity_robust": float(entities.robust.upper[index]),
+        "epsilon_user_entity": float(entities.detected[index]),
+        "epsilon_user_entity_robust": float(entities.robust[index]),
     }
     return row if names is None else row | {"names": [names[int(entity)] for entity in ids]}

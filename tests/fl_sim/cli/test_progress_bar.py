@@ -20,8 +20,6 @@ ENTITIES = [
     "2",
     "--q-s",
     "0.05",
-    "--evaluations",
-    "4",
     "--json",
 ]
 

@@ -37,12 +37,6 @@ def test_other_settings_meet_the_target(unknown: str) -> None:
     assert 0.995 <= worst(replace(SENTENCES, **{unknown: value}), 50) <= 1.0
 
 
-@pytest.mark.nightly
-def test_the_user_rate_meets_the_target() -> None:
-    value = solve("q_u", USERS, PAIR, 50, 1e-5, 1.5)
-    assert 1.4925 <= worst(replace(USERS, q_u=value), 50) <= 1.5
-
-
 def test_rounds_are_the_most_that_fit() -> None:
     rounds = solve("rounds", SENTENCES, PAIR, 1, 1e-5, 1.0)
     assert worst(SENTENCES, rounds) <= 1.0 < worst(SENTENCES, rounds + 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -20,13 +19,9 @@ from fl_sim.strategies.accounting.entity_profiles import (
     ProfileAccountant,
     _CaseLoss,
     _Round,
-    _weighted,
-    bound_all,
-    join,
-    meet,
 )
 from fl_sim.strategies.accounting.losses import composition, dominating_pairs
-from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GaussianMixturePair, GridLoss
+from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GaussianMixturePair
 from tests.strategies.accounting.oracles import ScalarPair
 
 DELTA = 1e-5
@@ -170,10 +165,9 @@ def test_a_profile_never_has_a_larger_epsilon_than_its_bound(
 def test_more_users_or_sentences_never_cost_less(
     one: entity_profiles.Profile, two: entity_profiles.Profile, name: str
 ) -> None:
-    event = EVENTS[name]
-    above, below = join([one, two]), meet([one, two])
-    assert own_epsilon(event, below) <= own_epsilon(event, one) * (1 + GRIDS)
-    assert own_epsilon(event, one) <= own_epsilon(event, above) * (1 + GRIDS)
+    padded = [np.pad(each, (0, 5 - len(each))) for each in (one, two)]
+    above = np.trim_zeros(np.maximum(*padded))
+    assert own_epsilon(EVENTS[name], one) <= own_epsilon(EVENTS[name], above) * (1 + GRIDS)
 
 
 @every_event
@@ -182,13 +176,6 @@ def test_equal_reduced_profiles_have_equal_epsilon(event: RoundEvent) -> None:
     assert own_epsilon(event, entity_profiles.reduced_profile(event, unreduced)) == pytest.approx(
         own_epsilon(event, unreduced), rel=GRIDS
     )
-
-
-def test_reduction_joins_what_does_not_matter() -> None:
-    assert entity_profiles.reduced_profile(EVENTS["user clip"], profile(7, 3)).tolist() == [1, 1]
-    assert entity_profiles.reduced_profile(OURS, profile(7, 3, 2)).tolist() == [7] + [1] * 5
-    assert entity_profiles.reduced_profile(EVENTS["user sampling"], profile(20, 3)).tolist() == [10, 3]
-    assert entity_profiles.reduced_profile(EVENTS["both"], profile(7, 3)).tolist() == [7, 3]
 
 
 def test_a_user_counts_for_twice_its_cap_at_most() -> None:
@@ -209,13 +196,6 @@ def test_a_fractional_cap_is_rounded_up() -> None:
     always = RoundEvent("uedp", 9.0, user_cap=1.25)
     two, three, many = (own_epsilon(always, profile(count)) for count in (2, 3, 400))
     assert two < three == many
-
-
-@pytest.mark.nightly
-def test_a_large_profile_has_an_epsilon_too() -> None:
-    many = np.sort(np.random.default_rng(1).zipf(2.0, 300).clip(max=200))[::-1]
-    for name in ("sentence sampling", "user sampling"):
-        assert own_epsilon(EVENTS[name], profile(50, 3)) < own_epsilon(EVENTS[name], many) < math.inf
 
 
 @pytest.mark.sample(2)
@@ -244,16 +224,6 @@ def test_the_shared_cases_agree_with_a_grid_of_their_own(name: str, rounds: int,
         assert shared == pytest.approx(own_grid, rel=GRIDS)
 
 
-def test_the_distribution_of_the_sampled_sentences_is_exact() -> None:
-    event, counted = EVENTS["user sampling"], profile(5, 3, 3, 1)
-    exposure = entity_profiles.profile_exposure(event, counted, 1e-12)
-    distribution = {0: 1.0}
-    for count in counted.tolist():
-        distribution = {k: distribution.get(k, 0.0) * 0.9 + distribution.get(k - count, 0.0) * 0.1 for k in range(13)}
-    expected = {k: mass for k, mass in distribution.items() if mass > 1e-9}
-    assert dict(zip(exposure.sentences.tolist(), exposure.probabilities, strict=True)) == pytest.approx(expected)
-
-
 def test_rare_cases_are_joined_to_one_of_as_many_users() -> None:
     """Cases of few sentences may be those of many users, whose cap is higher."""
     cases = entity_profiles._Cases(np.array([1e-14, 1e-14, 0.5, 0.5]), np.array([3, 5, 1, 1]), np.array([5, 6, 7, 8]))
@@ -278,14 +248,6 @@ def test_too_many_cases_are_joined_to_larger_ones_that_all_profiles_share() -> N
     assert joined.users.tolist() == joined.sentences.tolist()
     assert joined.probabilities == pytest.approx(np.full(25, 0.04))
     assert cases.joined(100) is cases
-
-
-def test_what_cases_leave_out_counts_as_a_certain_loss() -> None:
-    losses = [GridLoss(1.0, 0, np.ones(1), 0.1, 1e-16), GridLoss(1.0, 2, np.ones(2) / 2, 0.2, 1e-15)]
-    together = _weighted(losses, np.array([0.6, 0.3]))
-    assert together.infinite == pytest.approx(0.1 + 0.6 * 0.1 + 0.3 * 0.2)
-    assert together.masses == pytest.approx(np.array([0.6, 0.0, 0.15, 0.15]))
-    assert (together.first, together.round_off) == (0, 1e-15)
 
 
 def test_unlisted_cases_are_added_to_delta() -> None:
@@ -337,42 +299,3 @@ def random_profiles(number: int) -> list[entity_profiles.Profile]:
     draw = np.random.default_rng(0)
     distinct = {tuple(sorted(draw.zipf(1.8, draw.integers(1, 8)).clip(max=30), reverse=True)) for _ in range(number)}
     return [profile(*counts) for counts in sorted(distinct)]
-
-
-def sizes(entity_profile: Sequence[entity_profiles.Profile]) -> Floats:
-    """A cheap stand-in for ε: it never falls when a profile grows."""
-    return np.array([np.log1p(one).sum() for one in entity_profile], dtype=np.float64)
-
-
-def test_few_profiles_are_computed_one_by_one() -> None:
-    profiles = random_profiles(30)
-    bounds = bound_all(profiles, [1] * len(profiles), sizes, most=len(profiles))
-    assert bounds.upper.tolist() == bounds.lower.tolist() == sizes(profiles).tolist()
-    assert bounds.evaluations == len(profiles)
-
-
-@pytest.mark.parametrize("most", [4, 10, 50, 100])
-def test_many_profiles_are_bounded_from_both_sides(most: int) -> None:
-    profiles = random_profiles(400)
-    common = 7
-    multiplicities = [1000 if index == common else 1 for index in range(len(profiles))]
-    bounds = bound_all(profiles, multiplicities, sizes, most)
-    exact = sizes(profiles)
-    assert (bounds.lower <= exact).all()
-    assert (exact <= bounds.upper).all()
-    assert bounds.upper[common] == bounds.lower[common] == exact[common]
-    assert bounds.evaluations <= most
-
-
-def test_more_evaluations_bound_more_closely() -> None:
-    profiles = random_profiles(400)
-    worst = []
-    for most in (10, 40, 160):
-        bounds = bound_all(profiles, [1] * len(profiles), sizes, most)
-        worst.append((bounds.upper / bounds.lower).max())
-    assert worst[0] > worst[1] > worst[2]
-
-
-def test_too_few_evaluations_are_refused() -> None:
-    with pytest.raises(PrivacyError, match="evaluations is 3"):
-        bound_all([profile(1)], [1], sizes, 3)

@@ -41,31 +41,6 @@ def voting(votes_of: Callable[[np.ndarray], float]) -> Callable[[TrainRequest, n
     return lambda request, users: replace(zeros(request, users), votes=votes_of(users))
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("kind", "secure"), [("user_level", False), ("sentences", False), ("users", False), ("sentences", True)]
-)
-def test_a_round_of_zero_updates_has_the_noise_of_sum_and_count(kind: str, secure: bool) -> None:
-    """The sum's is z·β/(1 − 1/r²)^½ of the clip of the round; the count's r·h·ŵ·z, read off the clip's own path."""
-    privacy = adapting(kind, population=10, adaptive=replace(ADAPTIVE, learning_rate=1e-3), rounds=200)
-    size, rounds = 50, 200
-    models, strategy = run_rounds(
-        privacy, size=size, rounds=rounds, nodes=1, answer=zeros, secure_noise=secure, observe=lambda s: s.clip_norm
-    )
-    clips = np.array([privacy.mechanism.clip_norm, *strategy.observed])
-    sums = np.diff(np.vstack([np.zeros(size), models]), axis=0) * 10
-    betas = clips[:-1] * privacy.mechanism.user_cap
-    scaled = (sums / betas[:, None]).ravel()
-    counts = -np.diff(np.log(clips)) / 1e-3 * privacy.mechanism.items_per_user * 10
-    expected_sum = 1.0 / np.sqrt(1 - 1 / 4)
-    expected_count = 2.0 * 0.5 * privacy.mechanism.items_per_user * 1.0
-    for found, std in ((scaled, expected_sum), (counts, expected_count)):
-        assert is_gaussian_of(std, found)
-        for wrong in (0.7, 1.45):
-            assert not is_gaussian_of(std * wrong, found)
-    assert abs(np.corrcoef(counts, sums[:, 0] / betas)[0, 1]) < 0.25
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_of_sum_and_count_are_those_of_the_rounds_clip_to_the_last_digit(kind: str) -> None:
     """No weight, rate or cohort is 1 here, and each round's clip is another one."""
@@ -89,15 +64,6 @@ def test_noise_of_sum_and_count_are_those_of_the_rounds_clip_to_the_last_digit(k
         assert strategy.observed[number - 1] == pytest.approx(clip, rel=1e-12)
         model = found
     assert len({2.0, *strategy.observed}) == 4
-
-
-def test_the_clip_moves_towards_the_quantile() -> None:
-    quiet = {"noise_multiplier": 1e-9}
-    loose = adapting(**quiet)
-    for votes, direction in ((0.5, -1), (-0.5, 1), (0.0, 0)):
-        _, strategy = run_rounds(loose, rounds=1, answer=voting(lambda users, v=votes: v * len(users)))
-        moved = np.log(strategy.clip_norm / 2.0)
-        assert moved == pytest.approx(direction * 0.2 * 0.5, abs=1e-6)
 
 
 def test_the_clip_reaches_the_median_norm() -> None:

@@ -41,10 +41,6 @@ def test_a_user_is_sampled_independently_of_the_others_and_of_other_rounds() -> 
     assert abs(following) < 5 / np.sqrt(masks[1:].size)
 
 
-def test_rate_one_includes_every_user() -> None:
-    np.testing.assert_array_equal(sampling.sample_users(0, 1, 7, 1.0), np.arange(7))
-
-
 def test_users_known_by_numbers_are_sampled_as_all_users_are() -> None:
     numbers = np.array([3, 60, 7, 1999])
     for t in (1, 2, 3):
@@ -87,11 +83,6 @@ def test_every_round_samples_entities_and_sentences_afresh() -> None:
     for sample in (sampling.sampled_entities, sampling.sampled_sentences):
         masks = np.array([sample(sampling.round_seed(0, t), items, 0.5) for t in range(1, 9)])
         assert np.abs(np.corrcoef(masks)[np.triu_indices(8, 1)]).max() < 5 / np.sqrt(len(items))
-
-
-def test_a_rate_is_never_exceeded_by_rounding() -> None:
-    # 0.1 is not a multiple of 2^-64; the threshold lies at or below it.
-    assert int(0.1 * 2.0**64) / 2**64 <= 0.1
 
 
 # Random allocation
@@ -137,10 +128,3 @@ def test_users_and_epochs_are_allocated_independently() -> None:
     assert 0.7 < sizes.var() / (users * 0.25 * 0.75) < 1.3
     following = (places[1:] == places[:-1]).mean()
     assert abs(following - 1 / t) < 6 * np.sqrt(0.25 * 0.75 / places[1:].size)
-
-
-def test_the_allocation_is_that_of_the_seed_whatever_is_asked_first() -> None:
-    later = sampling.allocated_users(5, 17, 100, 6)
-    assert np.array_equal(later, sampling.allocated_users(5, 17, 100, 6))
-    assert not np.array_equal(later, sampling.allocated_users(6, 17, 100, 6))
-    assert not np.array_equal(later, sampling.allocated_users(5, 11, 100, 6))  # the same place of the epoch before

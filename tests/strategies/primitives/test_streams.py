@@ -59,10 +59,6 @@ def test_uniforms_of_neighbours_and_of_many_blocks_are_those_of_the_stream() -> 
     np.testing.assert_array_equal(streams.uniforms_of(3, "entity", few), stream[few])
 
 
-def test_uniforms_of_an_empty_range() -> None:
-    assert len(streams.uniforms(7, "sentence", 5, 5)) == 0
-
-
 def test_uniforms_are_uniform_and_uncorrelated() -> None:
     uniform = streams.uniforms(0, "sentence", 0, 200_000) / 2.0**64
     # Means of independent uniforms: 5 standard errors.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,6 @@ from fl_sim.strategies.accounting.losses.privacy_loss import (
     GridLoss,
     LossAtoms,
     both_directions,
-    discretize,
 )
 from tests.strategies.accounting.oracles import ScalarPair
 
@@ -86,19 +83,6 @@ def test_no_mass_is_lost(active: GaussianMixturePair) -> None:
             assert loss.on_grid(0.1).masses.sum() + loss.infinite == pytest.approx(1, abs=1e-12)
 
 
-@every_active
-@pytest.mark.parametrize("z", [0.5, 1.0, 4.0])
-def test_atoms_agree_with_a_grid_of_the_case_alone(active: GaussianMixturePair, z: float) -> None:
-    ((forward, reverse),) = both_directions(active, STILL, (1.0,), z, 0.2, TAIL)
-    width = 2.0**-8 * max(1.0, active.shifts.max() / z)
-    counts = np.array([5])
-    for atoms, grid in zip((forward, reverse), discretize((active,), z, width, TAIL), strict=True):
-        window = composition.chernoff_window(grid, 5, 1e-9)
-        size = 1 << math.ceil(math.log2((window.high - window.low) / width + 2))
-        from_atoms = composition.epsilons(atoms.on_grid(width), counts, 1e-5, window, size)[0]
-        assert from_atoms == pytest.approx(composition.epsilons(grid, counts, 1e-5, window, size)[0], rel=2e-3)
-
-
 @pytest.mark.parametrize("name", ["lattice", "coarse lattice", "two lattices"])
 def test_convolutions_agree_with_the_sum_of_terms(name: str) -> None:
     active = ACTIVE[name]
@@ -125,13 +109,6 @@ def test_what_the_shifts_leave_out_counts_as_a_certain_loss() -> None:
     ((forward, reverse),) = both_directions(short, STILL, (0.5,), 1.0, 1.0, TAIL)
     assert forward.infinite == pytest.approx(0.05, abs=1e-9)
     assert reverse.infinite < 1e-9
-
-
-def test_a_case_in_which_nothing_moves_loses_nothing() -> None:
-    ((forward, reverse),) = both_directions(STILL, STILL, (0.5,), 1.0, 1.0, TAIL)
-    for loss in (forward, reverse):
-        assert loss.losses == pytest.approx(0, abs=1e-15)
-        assert loss.infinite <= 2 * TAIL
 
 
 def test_moments_are_bounds_from_above() -> None:
