@@ -27,7 +27,6 @@ from fl_sim.config import RunConfig
 from fl_sim.experiments.observers import RunObserver
 from fl_sim.experiments.run_record import Record
 from fl_sim.files import owner_only
-from fl_sim.reporting.held_out import PersonalFigures
 from fl_sim.reporting.model_card import note_on_texts
 from fl_sim.reporting.report import report_text
 from fl_sim.reporting.run_facts import read_facts, strategy_of
@@ -175,48 +174,10 @@ class Run:
         Raises:
             ResultsError: the run has recorded nothing by user.
         """
-        facts = read_facts(self.folder)
-        lines = [line for part in (facts.held_out, facts.personal) if part for line in part.lines()]
-        if not lines:
+        held_out = read_facts(self.folder).held_out
+        if held_out is None:
             raise ResultsError(f"{self.path}: has recorded nothing by user; allowed: a run that has ended")
-        return "\n".join([*lines, "", PRIVATE_BY_USER, ""])
-
-    def compare_personal(
-        self,
-        *,
-        users: int = 20,
-        steps: int = 20,
-        learning_rate: float | None = None,
-        rank: int = 4,
-        most_sentences: int = 64,
-        seed: int = 0,
-        observer: Callable[[int, int], None] = lambda done, total: None,
-    ) -> PersonalFigures:
-        """Train models on single held-out users and measure them beside the run's, as ``fl-sim report --personal``.
-
-        Args:
-            users: The most users, a seeded sample of those with at least two sentences.
-            steps: The number of steps of Adam per model, on the user's first half.
-            learning_rate: The learning rate of Adam; 3e-4 by default where all parameters train, else 1e-3.
-            rank: The rank of a user's adapters; not used where the run trains adapters of its own.
-            most_sentences: The most sentences of a user, from the first on.
-            seed: The seed of users, of new adapters and of the intervals.
-            observer: Called with the number of trained models, and that of all.
-
-        Returns:
-            The figures, which are also written into the run's folder (personal.json).
-
-        Raises:
-            ResultsError: the run has no model, its files or its corpus have changed, or no user has two sentences.
-            ConfigError: an option is out of range.
-            ModelError: a model cannot be loaded.
-        """
-        from fl_sim.experiments import personal_models
-
-        settings = personal_models.PersonalSettings(users, steps, learning_rate, rank, most_sentences, seed)
-        figures = personal_models.compare_personal(self.folder, settings, observer)
-        self.folder.write_personal(figures.record())
-        return figures
+        return "\n".join([*held_out.lines(), "", PRIVATE_BY_USER, ""])
 
     def generate(
         self,

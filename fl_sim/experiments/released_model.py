@@ -8,9 +8,7 @@ fl_sim.storage.run_folder.ResultsError: runs/first: has no model yet; allowed: a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.language_model import LanguageModel
@@ -24,12 +22,8 @@ from fl_sim.storage.open_run import Computation, digest_of
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
 
-def released_model(run: RunFolder, changes: Mapping[str, Any] | None = None) -> LanguageModel:
-    """Return the model in a run's folder, as the run evaluated it last.
-
-    Args:
-        run: a run that ended, or was interrupted between two rounds.
-        changes: other values for ``[model]``, such as new adapters on a run's model without any.
+def released_model(run: RunFolder) -> LanguageModel:
+    """Return the model of a run that ended, or was interrupted between two rounds, as it was evaluated last.
 
     Raises:
         ResultsError: the run has no model yet, has diverged, or its files are not the ones that it wrote.
@@ -46,9 +40,8 @@ def released_model(run: RunFolder, changes: Mapping[str, Any] | None = None) -> 
         model = initial_model(run, config)
         _read_adapter(model, run.model_dir)
         return model
-    saved = {"name": str(run.model_dir.absolute()), "tokenizer": None, **(changes or {})}
-    with_saved = config.model_copy(update={"model": config.model.model_copy(update=saved)})
-    return build_model(with_saved, make_task(config.task, _classes(run.model_dir)))
+    saved = config.changed({"model.name": str(run.model_dir.absolute()), "model.tokenizer": None})
+    return build_model(saved, make_task(config.task, _classes(run.model_dir)))
 
 
 def initial_model(run: RunFolder, config: RunConfig) -> LanguageModel:

@@ -1,8 +1,7 @@
 """Held-out figures by user, as a run records them and as a report writes them.
 
-:class:`HeldOutFigures` is what a run's last evaluation says by user (``held_out`` in result.json);
-:class:`PersonalFigures` sets the run's model beside models trained on one user's own text (personal.json). Both are
-computed from private text without noise, so they are for the corpus's owner, and no ε covers them.
+:class:`HeldOutFigures` is what a run's last evaluation says by user (``held_out`` in result.json). It is computed from
+private text without noise, so it is for the corpus's owner, and no ε covers it.
 
 >>> interval(Figure(2.3926, 2.3645, 2.4265), "bits_per_byte")
 '2.39 (2.36 to 2.43)'
@@ -129,71 +128,6 @@ class HeldOutFigures:
             *([f"deciles over users, {name}: {deciles}"] if deciles else []),
             f"users by their number of sentences, {name}: {', '.join(sizes)}",
             *([f"{name}: {', '.join(parts)}"] if parts else []),
-        ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersonalFigures:
-    """The models of one user each beside the run's, on the second half of that user's sentences.
-
-    Attributes:
-        metric: the name of all figures.
-        users: how many were measured.
-        steps: of Adam on a user's first half.
-        learning_rate, trained: by trained model, the rate and what trains.
-        figures: by model, over all users.
-        differences: of trained models from the run's, below 0 where they are better.
-        better: the share of users for whom a trained model is better than the run's.
-        by_user: by model, each user's figure.
-        model_files: checksums of the run's model, so that figures of an earlier model are told apart.
-    """
-
-    metric: str
-    users: int
-    steps: int
-    learning_rate: Mapping[str, float]
-    trained: Mapping[str, str]
-    figures: Mapping[str, Figure]
-    differences: Mapping[str, Figure]
-    better: Mapping[str, float]
-    by_user: Mapping[str, list[float]]
-    rank: int = 0
-    most_sentences: int = 0
-    seed: int = 0
-    trained_on: int = 0
-    measured_on: int = 0
-    interval: str = ""
-    resamples: int = 0
-    model_files: Mapping[str, str] | None = None
-
-    def record(self) -> dict[str, Any]:
-        """Return the figures as JSON values, for personal.json."""
-        return asdict(self)
-
-    def by_model(self) -> dict[str, Figure]:
-        """Return the figures by model, in words."""
-        return {self._words(name): figure for name, figure in self.figures.items()}
-
-    def _words(self, model: str) -> str:
-        start = "the start" if model in ("start", "alone") else "this run"
-        trained = {"start": "", "run": "", "alone": " trained on the user alone"}.get(model, " trained on the user")
-        return f"{start}{trained} ({self.trained[model]})" if trained else start
-
-    def lines(self) -> list[str]:
-        """Return the figures in words, one line per subject."""
-        shown = ", ".join(f"{words} {interval(figure, self.metric)}" for words, figure in self.by_model().items())
-        rates = " and ".join(f"{rate:g}" for rate in dict.fromkeys(self.learning_rate.values()))
-        return [
-            f"on the second half of the sentences of {self.users:,} held-out users, {metric_words(self.metric)}: "
-            f"{shown}",
-            *(
-                f"{self._words(name)}: {interval(difference, self.metric)} from this run; better than this run for "
-                f"{nonzero(100 * self.better[name], '.0f')} % of these users"
-                for name, difference in self.differences.items()
-                if name in self.better
-            ),
-            f"personal models: {self.steps:,} steps of Adam at {rates} on the first half, without noise; no ε covers "
-            "them",
         ]
 
 

@@ -541,17 +541,9 @@ def _at_delta(runs: Runs) -> str:
 
 
 def held_out_charts(runs: Runs) -> list[Chart]:
-    """Return runs' utility by user, and beside models of single users where they were measured; lower is better."""
+    """Return runs' utility by user; lower is better."""
     charts = [decile_chart(runs), interval_chart(runs, "By a user's number of sentences", HeldOutFigures.by_size)]
     charts.append(interval_chart(runs, "Where entities are named, and elsewhere", HeldOutFigures.by_part))
-    for facts in runs.values():
-        if personal := facts.personal:
-            rows = tuple(
-                Row(words, figure.value, *figure.ends(), interval(figure, personal.metric), number)
-                for number, (words, figure) in enumerate(personal.by_model().items())
-            )
-            title = f"Models of {personal.users:,} single users, on their second halves"
-            charts.append(Chart(title, Axis(metric_words(personal.metric)), Axis(""), "", (), rows))
     return [chart for chart in charts if chart is not None]
 
 

@@ -127,8 +127,7 @@ def _utility(facts: RunFacts) -> list[str]:
         words = f"Measured by the app: {measured_in_words(facts.measured) or 'nothing'}"
         return textwrap.wrap(words, _WIDTH, subsequent_indent="  ")
     by_user = facts.held_out.lines() if facts.held_out else []
-    personal = facts.personal.lines()[:1] if facts.personal else []
-    return [*textwrap.wrap(_ends(facts), _WIDTH, subsequent_indent="  "), *_notes([*by_user, *personal])]
+    return [*textwrap.wrap(_ends(facts), _WIDTH, subsequent_indent="  "), *_notes(by_user)]
 
 
 def _ends(facts: RunFacts) -> str:

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fl_sim.formats import format_number, printable
 from fl_sim.plugins import PluginError
-from fl_sim.reporting.held_out import HeldOutFigures, PersonalFigures
+from fl_sim.reporting.held_out import HeldOutFigures
 from fl_sim.reporting.recorded import (
     Attacker,
     Contribution,
@@ -268,7 +268,6 @@ class RunFacts(BaseModel):
     corpus: CorpusSize | None
     gradients: Gradients | None
     held_out: HeldOutFigures | None
-    personal: PersonalFigures | None
     failed_nodes: dict[str, int] | None
     measured: dict[str, list[float]] | None
     ledger: LedgerState
@@ -422,7 +421,6 @@ def read_facts(run: RunFolder) -> RunFacts:
         "settings": {name: run.setting(name) for name in _SETTINGS},
         "task": "classification" if classifies else "next-word",
         "utility": _utility(run, utility),
-        "personal": run.personal and parsed(PersonalFigures, run.personal, run.personal_file),
         "not_covered": list(_OF_APPS),
         "warnings": result.get("warnings", []),
         "mechanism_settings": None if mechanism is None else tuple(mechanism.describe().settings),

@@ -9,7 +9,6 @@
     result.json        final figures, reason of the stop, assumptions of ε, warnings
     summary.txt        the same as text (fl_sim.reporting.report)
     held_out_users.json  losses and errors by held-out user, without names (fl_sim.experiments.user_utility)
-    personal.json      figures of models trained on one user's text (fl_sim.experiments.personal_models)
     plots/*.png        ε against training steps, utility against ε (fl_sim.reporting.plots)
     model/             the trained model, with the ledgers behind it (fl_sim.storage.model_files) and its card
                        README.md (fl_sim.reporting.model_card)
@@ -186,22 +185,6 @@ class RunFolder:
     @property
     def summary_file(self) -> Path:
         return self.path / "summary.txt"
-
-    @property
-    def personal_file(self) -> Path:
-        return self.path / "personal.json"
-
-    @property
-    def personal(self) -> dict[str, Any] | None:
-        """Return what ``fl-sim report --personal`` measured; None if nothing of the run's present model."""
-        measured = _read_json(self.personal_file) if self.personal_file.exists() else {}
-        known = (self.result or {}).get("model_files")
-        return measured if measured and measured.get("model_files") == known else None
-
-    def write_personal(self, measured: Mapping[str, object]) -> None:
-        """Write what ``fl-sim report --personal`` measured, for the owner alone."""
-        with owner_only():
-            _write_json(self.personal_file, measured)
 
     @property
     def held_out_users(self) -> dict[str, list[float]] | None:

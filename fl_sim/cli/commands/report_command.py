@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -13,18 +12,12 @@ from fl_sim.api.comparisons import compare
 from fl_sim.api.runs import PICTURES, Run, X, open_run, plot_runs
 from fl_sim.cli.flags import is_default, print_json
 from fl_sim.cli.from_signature import FILE, FOLDER, options_of
-from fl_sim.cli.progress_bar import counting, say
+from fl_sim.cli.progress_bar import say
 from fl_sim.cli.verbs import Verb, as_json, quiet
 from fl_sim.cli.written_files import check_no_other, check_writable, csv_text
 from fl_sim.config import ConfigError
 from fl_sim.files import owner_only
 from fl_sim.storage.run_folder import replace_file
-
-_PERSONAL = {
-    name: f"--personal-{name.replace('_', '-')}"
-    for name in ("users", "steps", "learning_rate", "rank", "most_sentences", "seed")
-}
-"""The flags of personal models by their settings."""
 
 
 @click.command(cls=Verb)
@@ -34,11 +27,6 @@ _PERSONAL = {
 @click.option("--picture", type=FILE, metavar="FILE", help="Also draw the runs (.png, .pdf or .svg).")
 @options_of(plot_runs, but=("runs",))
 @click.option("--users", "for_whom", is_flag=True, help="Print for whom the model of a run works, instead.")
-@click.option(
-    "--personal", is_flag=True,
-    help="First train models on single held-out users, to compare with; their figures stay in RUN/personal.json.",
-)  # fmt: skip
-@options_of(Run.compare_personal, but=("self", "observer"), **_PERSONAL)
 @as_json
 @quiet
 def report(
@@ -49,24 +37,19 @@ def report(
     x: X | None,
     unit: str | None,
     for_whom: bool,
-    personal: bool,
     as_json: bool,
     quiet: bool,
-    **training: Any,
 ) -> int:
     """Print what a run guarantees, what it is worth, and what the guarantee leaves out; or compare several runs.
 
     Differences are to the first run. Exit code 2 means that the ledger of a run does not support its ε, which is left
     out (docs/report.md).
     """
-    _check(runs, picture, personal, for_whom)
+    _check(runs, picture, for_whom)
     check_writable("--html", html)
     check_writable("--csv", csv)
     check_no_other("--picture", picture)
     opened = [open_run(path) for path in runs]
-    if personal:
-        with counting("personal models", quiet) as show:
-            opened[0].compare_personal(observer=show, **training)
     found = compare(opened) if len(opened) > 1 or html or csv else None
     if picture is not None:
         for run in opened:
@@ -78,7 +61,7 @@ def report(
     if found is not None and html is not None:
         found.save(html)
     if found is None or len(opened) == 1:
-        _print_one(opened[0], as_json, for_whom or personal)
+        _print_one(opened[0], as_json, for_whom)
     else:
         print_json(found.record()) if as_json else print(found.text(), end="")
     problems = opened[0].problems if found is None else found.problems
@@ -94,16 +77,12 @@ def _print_one(run: Run, as_json: bool, for_whom: bool) -> None:
         print(run.report_users() if for_whom else run.report(), end="")
 
 
-def _check(runs: Sequence[Path], picture: Path | None, personal: bool, for_whom: bool) -> None:
+def _check(runs: Sequence[Path], picture: Path | None, for_whom: bool) -> None:
     """Refuse flags that would be ignored, and a picture of another kind."""
-    for name, flag in _PERSONAL.items():
-        if not personal and not is_default(name):
-            raise ConfigError(f"{flag} is given without --personal; allowed: with it")
     for name in ("x", "unit"):
         if picture is None and not is_default(name):
             raise ConfigError(f"--{name} is given without --picture; allowed: with it")
-    if len(runs) > 1 and (personal or for_whom):
-        flag = "--personal" if personal else "--users"
-        raise ConfigError(f"{flag} is given with {len(runs)} runs; allowed: with one")
+    if len(runs) > 1 and for_whom:
+        raise ConfigError(f"--users is given with {len(runs)} runs; allowed: with one")
     if picture is not None and picture.suffix not in PICTURES:
         raise ConfigError(f"--picture is {picture}; allowed: a file that ends in {', '.join(PICTURES)}")

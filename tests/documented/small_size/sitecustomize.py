@@ -159,7 +159,6 @@ CAPS: dict[str, Callable[[Any], None]] = {
         "Options.__init__", max_users=15, sentences_per_user=4, secrets=20, entities=5, candidates=5
     ),
     "fl_sim.clients.generation": capped("generate", samples=100),
-    "fl_sim.experiments.personal_models": capped("PersonalSettings.__init__", users=2, steps=2, most_sentences=6),
     "fl_sim.research.representations.evaluation.attacks": constants(_MOST_ITERATIONS=20, FRACTIONS=(0.25, 0.5, 1.0)),
     "fl_sim.search.planner": cap_planner,
     "fl_sim.search.settings_search": capped("Search.__init__", trials=2, sentences=50),

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from matplotlib.figure import Figure
 
 from fl_sim.cli.main import main
 from fl_sim.reporting import plots
-from fl_sim.reporting.held_out import HeldOutFigures, PersonalFigures
+from fl_sim.reporting.held_out import HeldOutFigures
 from fl_sim.reporting.plots import Axis, Chart, Line, Point, Row
 from fl_sim.reporting.recorded import parsed
 from fl_sim.reporting.run_facts import read_facts
@@ -257,13 +256,6 @@ HELD_OUT = {
     "by_mention": {"entity_tokens": {"share": 0.25, "figures": {"bits_per_byte": figure(3.0)}},
                    "other_tokens": {"share": 0.75, "figures": {"bits_per_byte": figure(1.5)}}},
 }  # fmt: skip
-PERSONAL: dict[str, Any] = {
-    "metric": "bits_per_byte", "users": 2, "steps": 20, "learning_rate": {"alone": 3e-4, "continued": 3e-4},
-    "trained": {"alone": "all parameters", "continued": "all parameters"},
-    "figures": {name: figure(2 + n / 10) for n, name in enumerate(("start", "run", "alone", "continued"))},
-    "differences": {"alone": figure(0.1), "continued": figure(-0.1)}, "better": {"alone": 0.0, "continued": 0.5},
-    "by_user": {name: [2.0, 2.2] for name in ("start", "run", "alone", "continued")},
-}  # fmt: skip
 
 
 def test_the_picture_by_user_draws_deciles_classes_and_parts(make_run: MakeRun) -> None:
@@ -273,8 +265,6 @@ def test_the_picture_by_user_draws_deciles_classes_and_parts(make_run: MakeRun) 
     assert [label.get_text() for label in sizes.get_yticklabels()] == ["64 or more", "1"]
     assert [label.get_text() for label in parts.get_yticklabels()] == ["other tokens", "entity tokens"]
     assert deciles.get_ylabel() == "held-out bits per byte"
-    run.write_personal(PERSONAL | {"model_files": {"a": "b"}})
-    assert len(drawn(run, "users").axes) == 4
     no_places = make_run("uedp", rounds=1, name="no places", result={"held_out": HELD_OUT | {"by_mention": {}}})
     assert len(drawn(no_places, "users").axes) == 2
 
@@ -287,10 +277,6 @@ def test_the_words_by_user() -> None:
     assert deciles.endswith("1.60 1.70 1.80 1.90 2.00 2.10 2.20 2.30 2.40")
     assert sizes.endswith("1: 2.50, 64 or more: 1.90 (1.80 to 2.00)")
     assert "entity tokens 3.00 (2.90 to 3.10) (25 % of all), other tokens 1.50 (1.40 to 1.60) (75 % of all)" in parts
-    lines = parsed(PersonalFigures, PERSONAL, Path("personal.json")).lines()
-    assert "this run 2.10 (2.00 to 2.20)" in lines[0]
-    assert "-0.10 (-0.20 to 0.00) from this run; better than this run for 50 % of these users" in lines[2]
-    assert lines[-1].endswith("no ε covers them")
 
 
 class TestCommand:
