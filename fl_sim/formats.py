@@ -244,12 +244,3 @@ def table_cell(text: object) -> str:
     """
     name = re.sub(r"(\\*)(\[[a-z#/@])", r"\1\1\\\2", printable(text), flags=re.IGNORECASE)
     return name + "\\" if name.endswith("\\") else name
-
-
-def markdown_cell(text: object) -> str:
-    """Return a name for a cell of a Markdown table, in which bars, tags, links and code would be obeyed.
-
-    >>> markdown_cell("a|b <img src=x> `c`")
-    'a\\\\|b \\\\<img src=x\\\\> \\\\`c\\\\`'
-    """
-    return re.sub(r"([\\|<>`\[\]])", r"\\\1", printable(text))

@@ -190,12 +190,12 @@ def plan_by_trials(
         ConfigError: a value is impossible, or all trials failed.
         CorpusError: the public text is no prepared corpus.
     """
-    from fl_sim.search.settings_search import PrivateRun, PublicText, Search, rungs, tune
+    from fl_sim.search.settings_search import PrivateRun, PublicText, Search, tune
 
     search = Search(trials, trial_sentences, seed, jobs)
     private = PrivateRun.of(config, sentences)
     text = PublicText.open(str(public), private)
-    numbers = " then ".join(str(rung.trials) for rung in rungs(trials, trial_sentences))
+    numbers = " then ".join(str(number) for number, _ in search.rungs)
     say(f"training {numbers} settings on {public}, {jobs} at a time")
     return tune(private, text, search, Path(out).expanduser().absolute(), observer)
 
@@ -208,11 +208,11 @@ def plan_automatically(
     minutes: float = MINUTES,
     observer: Callable[[Tried], None] = lambda tried: None,
 ) -> Automatic | Tried:
-    """Choose rates, noise, clip norm, rounds and server optimizer from what ships, as ``fl-sim plan auto`` does.
+    """Choose rates, noise, clip norm and server optimizer by trials on public text, as ``fl-sim plan auto`` does.
 
     Args:
         config: What is stated: corpus, number of users, target ε, δ, bounds, model.
-        out: The folder of the settings (tuned.toml) and of the search, if there is one; a stopped search goes on.
+        out: The folder of the search and its settings (tuned.toml); a stopped search in it goes on.
         minutes: The minutes for search and training together.
         observer: Called with every trial that ended.
 
@@ -221,21 +221,8 @@ def plan_automatically(
 
     Raises:
         ConfigError: a setting that is chosen is given, no settings meet the target, or the number of users is missing.
-        ResultsError: the folder holds other settings.
+        ResultsError: the folder holds another search.
     """
     from fl_sim.search.automatic import choose_settings
-    from fl_sim.search.settings_search import TUNED_FILE, Tried, as_toml
-    from fl_sim.storage.run_folder import ResultsError, replace_file
 
-    folder = Path(out).expanduser().absolute()
-    chosen = choose_settings(config, minutes, folder, observer)
-    if isinstance(chosen, Tried):
-        return chosen
-    file = folder / TUNED_FILE
-    if not file.exists():  # a search has written it
-        folder.mkdir(parents=True, exist_ok=True)
-        tree = chosen.config.model_dump(mode="json", exclude_unset=True, exclude={"out"}, exclude_none=True)
-        replace_file(file, as_toml(tree).encode())
-    if RunConfig.load(file).model_dump(exclude={"out"}) != chosen.config.model_dump(exclude={"out"}):
-        raise ResultsError(f"{file}: holds other settings than those that were chosen now; allowed: another folder")
-    return chosen
+    return choose_settings(config, minutes, Path(out).expanduser().absolute(), observer)

@@ -36,7 +36,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fl_sim.config import RunConfig
 from fl_sim.experiments.plan.guarantees import EpsilonCurves
@@ -97,9 +97,31 @@ def are_of_apps(folders: Sequence[str | Path]) -> bool:
     return all(file.is_file() and "app" in RunFolder.open(file.parent).config for file in settings)
 
 
+class Account(TypedDict, total=False):
+    """ε of all releases of some ledgers, as :func:`account_for` computes it.
+
+    Attributes:
+        releases, noiseless_releases: their numbers; ``releases_robust`` is that of all, where the others count since a
+            round.
+        forks: copies of a run that went on separately; absent without any.
+        mention_graph: for which ``epsilon_any`` holds: public if it is for any release.
+    """
+
+    releases: int
+    forks: int
+    noiseless_releases: int
+    releases_robust: int
+    delta: float
+    epsilon_any: float
+    mention_graph: str
+    epsilon_user: float
+    epsilon_user_entity: float
+    epsilon_user_entity_robust: float
+
+
 def account_for(
     ledgers: Sequence[Ledger], user: Adjacency, both: Adjacency, delta: float, joined_at: int | None
-) -> dict[str, Any]:
+) -> Account:
     """Return ε of all releases that ``ledgers`` record.
 
     Args:

@@ -1,10 +1,9 @@
-"""Choose all settings of a run from what ships: rates by the planner, the rest by a tuned file or a search.
+"""Choose all settings of a run in a given time, by trials on public text: rates by the planner, the rest by a search.
 
 Of the private corpus nothing is read but N, the number of users, and that under a public mention graph alone; under a
 private one N must be stated. Rates, cap and q_e are planned on public text for that many users, the number of sentences
 follows from the time that is allowed, measured on public text, and z from the target and the bounds. Clip norm, cap,
-optimizer and learning rate come from a file that ships, if one was tuned for such a run, or from a search on public
-text.
+optimizer and learning rate come from a search, which has a third of the time.
 
 >>> public_text("irc"), public_text("my/corpus")
 ('bundled', 'bundled')
@@ -20,7 +19,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fl_sim.clients.batches import Examples
 from fl_sim.config import ConfigError, RunConfig
@@ -31,11 +29,9 @@ from fl_sim.experiments.cost import CLIPPING, seconds_per_sentence, threads_of, 
 from fl_sim.experiments.plan.guarantees import EnforcedBounds, target_of
 from fl_sim.experiments.run_inputs import build_model, held_out_split, task_of
 from fl_sim.search.planner import Goal, propose
-from fl_sim.search.settings_search import DESCRIPTION, PrivateRun, PublicText, Search, Tried, tune
-from fl_sim.storage import environment
+from fl_sim.search.settings_search import DESCRIPTION, Chosen, PrivateRun, PublicText, Search, Tried, tune
 
 TARGET = 8.0
-MINUTES = 5.0
 ROUNDS = 20
 
 CHOSEN = (
@@ -45,13 +41,11 @@ CHOSEN = (
 )
 """Keys that are chosen, and so cannot be given."""
 
-_PLANNED = ("q_u", "q_e", "q_s", "user_cap")
+_PLANNED = ("q_u", "q_e", "q_s", "user_cap", "strategy")
 
-_TUNED = Path(__file__).parent / "tuned"
 _SAMPLE = 64  # sentences of public text on which time is measured
-_SHARE_OF_SEARCH = 1 / 3  # of the time, if no file was tuned for such a run
+_SHARE_OF_SEARCH = 1 / 3  # of the time
 _TRIALS = 4
-_NEAR = 2.0  # a tuned file serves runs of half to twice its users and target
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,7 @@ def choose_settings(
     Args:
         config: with what is stated: corpus, N, target, δ, bounds, model.
         minutes: for search and training together.
-        trials: a folder for the search, if there is one; a stopped search in it goes on.
+        trials: a folder for the search; a stopped search in it goes on.
         observe: called with every trial that ended.
 
     Raises:
@@ -83,62 +77,28 @@ def choose_settings(
     """
     if not 0 < minutes < math.inf:
         raise ConfigError(f"--minutes is {minutes:g}; allowed: a finite number above 0")
-    stated = _stated(config)
-    corpus = Corpus.open(public := public_text(config.corpus.path), verify=True)
-    tuned = tuned_file(stated, public)
-    if tuned is not None:
-        rates = _rates(stated, corpus, _affordable(stated, corpus, minutes))
-        searched = {} if tuned.tuned_on is None else tuned.tuned_on.settings
-        chosen = stated.changed({**rates, **searched, "rounds": ROUNDS, "origin": tuned.origin})
-        text = PublicText.open(public, PrivateRun.of(chosen))
-        chosen = _with_equal_steps(chosen, text)
-        return Automatic(chosen, _notes(chosen, text, "a file that ships"))
-    run, search = _kept(stated, trials) or _begun(stated, corpus, minutes)
+    stated, public = _stated(config), public_text(config.corpus.path)
+    run, search = _kept(stated, trials) or _begun(stated, Corpus.open(public, verify=True), minutes)
     ended = tune(run, text := PublicText.open(public, run), search, trials, observe)
     if isinstance(ended, Tried):
         return ended
     chosen = RunConfig.load(ended).changed({"out": config.out})
-    return Automatic(chosen, _notes(chosen, text, str(ended)))
-
-
-def _with_equal_steps(config: RunConfig, public: PublicText) -> RunConfig:
-    """Return the configuration with SGD's learning rate for as many sentences a user and round as it was tuned for.
-
-    An average over the expected users is longer if more of their sentences take part; Adam divides by its length.
-    """
-    origin = config.tuned_on
-    if origin is None or config.server.optimizer != "sgd":
-        return config
-    sentences = public.expected_sentences(PrivateRun.of(config)) / (config.privacy.population or 1)
-    rate = config.server.learning_rate * origin.sentences / origin.users / sentences
-    return config.changed({"server.learning_rate": float(f"{rate:.4g}")})
+    privacy, server = chosen.privacy, chosen.server
+    origin = "" if chosen.tuned_on is None else chosen.tuned_on.in_words(chosen.model_dump())
+    notes = (
+        f"ε ≤ {privacy.target_epsilon:g} ({privacy.target_unit}) at δ {privacy.delta:g}, {privacy.population:,} users; "
+        f"{chosen.rounds} rounds of about {text.expected_sentences(PrivateRun.of(chosen)):,.0f} sentences, if users "
+        f"write as on {text.name}",
+        f"q_u {privacy.q_u:g}, q_s {privacy.q_s:g}, q_e {privacy.q_e:g}: planned on {text.name}",
+        f"clip norm {privacy.clip_norm:g}, user cap {privacy.user_cap:g}, {server.optimizer} with learning rate "
+        f"{server.learning_rate:g}: {origin} ({ended})",
+    )
+    return Automatic(chosen, notes)
 
 
 def public_text(corpus: str) -> str:
     """Return the name of the shipped corpus on which settings for ``corpus`` are chosen: never the same."""
     return next(name for name in (BUNDLED, *SHIPPED_CORPORA) if name != corpus)
-
-
-def tuned_file(config: RunConfig, public: str) -> RunConfig | None:
-    """Return the shipped file that was tuned for a run like ``config`` by this version on ``public``; None for none.
-
-    A run is like another if it has the same model, task and δ, and half to twice the users and the target.
-    """
-    version = environment.version("fl-sim") or ""
-    for file in sorted(_TUNED.glob("*.toml")):
-        tuned = RunConfig.load(file)
-        origin = tuned.tuned_on
-        if origin is None or origin.corpus != public or not origin.made_by.endswith(version):
-            continue
-        same = (tuned.model, tuned.task, origin.delta, origin.unit) == (
-            *(config.model, config.task),
-            *(config.privacy.delta, config.privacy.target_unit),
-        )
-        pairs = ((origin.users, config.privacy.population), (origin.epsilon, config.privacy.target_epsilon))
-        near = all(a is not None and b is not None and 1 / _NEAR <= a / b <= _NEAR for a, b in pairs)
-        if same and near:
-            return tuned
-    return None
 
 
 def round_down_to_grid(value: float) -> float:
@@ -169,7 +129,7 @@ def _stated(config: RunConfig) -> RunConfig:
 
 def _begun(stated: RunConfig, corpus: Corpus, minutes: float) -> tuple[PrivateRun, Search]:
     """Return a new search, which has a third of the time, and the run that it is for."""
-    affordable = _affordable(stated, corpus, minutes)
+    affordable = 60 * minutes * workers_of(stated.placed_engine) / _seconds_of_sentence(stated, corpus)
     run = PrivateRun.of(stated.changed(_rates(stated, corpus, (1 - _SHARE_OF_SEARCH) * affordable)))
     passes = _TRIALS / 3 + math.ceil(_TRIALS / 3)  # the first trials have a third of the sentences
     sentences = round_down_to_grid(_SHARE_OF_SEARCH * affordable / passes / ROUNDS)
@@ -184,17 +144,17 @@ def _kept(stated: RunConfig, trials: Path) -> tuple[PrivateRun, Search] | None:
     try:
         kept = json.loads((trials / DESCRIPTION).read_bytes())
         config = RunConfig.from_mapping(kept["run"])
-        rates = {f"privacy.{name}": getattr(config.privacy, name) for name in (*_PLANNED, "strategy")}
-        if stated.changed(rates).model_dump() != config.model_dump():
+        same = stated.changed({f"privacy.{name}": getattr(config.privacy, name) for name in _PLANNED})
+        if same.model_dump() != config.model_dump():
             return None
         factors = tuple(kept["round_factors"])
         search = Search(kept["trials"], kept["trial_sentences"], kept["seed"], round_factors=factors)
-        return PrivateRun.of(stated.changed(rates)), search
+        return PrivateRun.of(same), search
     except (OSError, ValueError, KeyError, TypeError):
         return None  # what is in the folder is refused by the search
 
 
-def _rates(stated: RunConfig, corpus: Corpus, affordable: float) -> dict[str, Any]:
+def _rates(stated: RunConfig, corpus: Corpus, affordable: float) -> Chosen:
     """Return strategy, rates and cap of the best signal-to-noise ratio, planned on public text.
 
     Args:
@@ -212,42 +172,17 @@ def _rates(stated: RunConfig, corpus: Corpus, affordable: float) -> dict[str, An
             "privacy.entity_bound, or privacy.target_unit = user"
         )
     sentences = round_down_to_grid(affordable) / ROUNDS * bounds.ownership.num_users / users
-    event = propose(
-        bounds, tuple(units.values()), Goal(target, privacy.target_unit, privacy.delta, sentences, ROUNDS)
-    ).best.event
-    return {f"privacy.{name}": getattr(event, name) for name in (*_PLANNED, "strategy")}
-
-
-def _affordable(stated: RunConfig, corpus: Corpus, minutes: float) -> float:
-    """Return for how many sentences the time is enough, measured on public text."""
-    return 60 * minutes * workers_of(stated.placed_engine) / _seconds_of_sentence(stated, corpus)
+    goal = Goal(target, privacy.target_unit, privacy.delta, sentences, ROUNDS)
+    event = propose(bounds, tuple(units.values()), goal).best.event
+    return {f"privacy.{name}": getattr(event, name) for name in _PLANNED}
 
 
 def _seconds_of_sentence(config: RunConfig, corpus: Corpus) -> float:
     """Return the seconds that the clipped gradient of a sentence takes, measured on public text."""
     model = build_model(config, task_of(config, corpus))
     texts = corpus.texts(held_out_split(RunConfig(), corpus)).slice(0, _SAMPLE)
+    ends = {"bos_id": model.bos_id, "eos_id": model.eos_id}
     with tempfile.TemporaryDirectory() as folder:
-        encoded = encode_split(
-            texts,
-            model.tokenizer,
-            model.max_tokens,
-            Path(folder) / "sample",
-            bos_id=model.bos_id,
-            eos_id=model.eos_id,
-        )
+        encoded = encode_split(texts, model.tokenizer, model.max_tokens, Path(folder) / "sample", **ends)
         sample, threads = Examples(encoded).read(range(len(texts))), threads_of(config.engine)
         return max(1e-6, CLIPPING * seconds_per_sentence(model, sample, threads))
-
-
-def _notes(config: RunConfig, public: PublicText, file: str) -> tuple[str, ...]:
-    privacy, server = config.privacy, config.server
-    sentences = public.expected_sentences(PrivateRun.of(config))
-    origin = "" if config.tuned_on is None else config.tuned_on.in_words(config.model_dump())
-    return (
-        f"ε ≤ {privacy.target_epsilon:g} ({privacy.target_unit}) at δ {privacy.delta:g}, {privacy.population:,} users; "
-        f"{config.rounds} rounds of about {sentences:,.0f} sentences, if users write as on {public.name}",
-        f"q_u {privacy.q_u:g}, q_s {privacy.q_s:g}, q_e {privacy.q_e:g}: planned on {public.name}",
-        f"clip norm {privacy.clip_norm:g}, user cap {privacy.user_cap:g}, {server.optimizer} with learning rate "
-        f"{server.learning_rate:g}: {origin} ({file})",
-    )

@@ -281,7 +281,7 @@ class _Search:
     def _settings(self, point: _Point) -> Settings | None:
         share, cap, q_e = SHARES[point[0]], float(CAPS[point[1]]), ENTITY_RATES[point[2]]
         active = self.crowd.sampled_sentences(q_e)
-        rate = min(1.0, _rounded_down(share * self.goal.sentences_per_round / active))
+        rate = min(1.0, rounded_down(share * self.goal.sentences_per_round / active, 3))
         q_u, q_s = (rate, 1.0) if self.samples_users else (1.0, rate)
         event = RoundEvent("uedp", 1.0, q_u=q_u, q_e=q_e, q_s=q_s, user_cap=cap)
         noise = self._meet(event, self.goal.rounds)
@@ -315,9 +315,9 @@ def epsilon_of_units(event: RoundEvent, units: Sequence[ProtectedUnit], rounds: 
     )
 
 
-def _rounded_down(rate: float) -> float:
-    """Return ``rate`` rounded down to three significant digits."""
-    digits = 2 - math.floor(math.log10(rate))
+def rounded_down(rate: float, digits: int) -> float:
+    """Return ``rate`` rounded down to so many significant digits."""
+    digits += -1 - math.floor(math.log10(rate))
     return float(f"{math.floor(rate * 10**digits)}e{-digits}")
 
 

@@ -1,31 +1,11 @@
-"""Run a sweep: many runs in one folder, in sequence or in parallel; a stopped sweep resumes.
+"""Sweeps: a grid or random draws of settings, run one after the other or in parallel; a stopped sweep resumes.
 
     OUT/sweep.json             the sweep, so that another one cannot use the same folder
     OUT/runs/point0003-seed1/  one run folder per run
-    OUT/table.json, table.md   the figures of every setting over its seeds, best first
+    OUT/table.json, table.txt  the figures of every setting over its seeds, best first
 
 Trying settings on private data is itself a release: the choice of the best setting depends on all runs. The table has
-the ε of all runs together, from their ledgers, beside the ε of each.
-
-First its points: a grid, or random draws, on top of a base configuration; then a batch of runs.
-
-The file of a sweep:
-
-base = "conll2003_uedp.toml"      # relative to this file; without it, the defaults
-seeds = [0, 1, 2]                 # every point runs once per seed
-
-[set]                             # settings of all points
-rounds = 10
-
-[grid]                            # every combination
-"privacy.user_cap" = [1, 2, 5]
-
-[random]                          # alone, or draws at each point of the grid
-samples = 8
-seed = 0
-[random.keys]
-"server.learning_rate" = { low = 0.1, high = 3.0, log = true }
-"server.momentum" = { choices = [0.0, 0.9] }
+the ε of all runs together, from their ledgers, beside the ε of each. docs/settings.md shows a sweep's file.
 
 >>> sweep = Sweep(seeds=(0, 1), grid={"privacy.user_cap": (1, 2)})
 >>> [point.name for point in sweep.points()]
@@ -33,13 +13,6 @@ seed = 0
 
 >>> list(run_batch({"bad": RunConfig(out="/dev/null/run")}))  # doctest: +ELLIPSIS
 [Ending(name='bad', status='failed', reason='/dev/null/run: is a file, or lies below one; a run needs a folder')]
-
->>> row = dict.fromkeys(("noise_multiplier", "mean", "deviation", *EPSILONS), 2.0)
->>> row |= {"settings": {"privacy.q_s": 0.1}, "runs": 1, "failed": {}}
->>> print(as_markdown({"metric": "perplexity", "rows": [row], "all_runs": {"note": ""}}).strip())
-| privacy.q_s | z | perplexity | ± (sd) | runs | ε any | ε user | ε + entity p95 | robust |
-|---|---|---|---|---|---|---|---|---|
-| 0.1 | 2 | 2 | 2 | 1 | 2.00 | 2.00 | 2.00 | 2.00 |
 """
 
 from __future__ import annotations
@@ -52,23 +25,24 @@ import os
 import signal
 import statistics
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from fl_sim.config import ConfigError, RunConfig, read_toml
+from fl_sim.experiments.privacy_spent import Account, account_for, read_ledgers
 from fl_sim.files import owner_only, read_bytes, remove_temporaries
-from fl_sim.formats import format_epsilon, markdown_cell, numbered, printable, round_up
+from fl_sim.formats import format_epsilon, numbered, printable, round_up
 from fl_sim.stop_signals import Stopped, follow_parent, raising_stops, stops_deferred, stops_handled_by, stops_seen
 from fl_sim.storage.run_claim import tidy
-from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, decode, encode, replace_file
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, encode, replace_file
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, covering
 from fl_sim.strategies.primitives import streams
 
 MOST_RUNS = 10_000
@@ -86,7 +60,7 @@ class Range(_Strict):
     low: float | None = None
     high: float | None = None
     log: bool = False
-    choices: tuple[Any, ...] | None = Field(default=None, min_length=1)
+    choices: tuple[JsonValue, ...] | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
     def _one_kind(self) -> Range:
@@ -100,7 +74,7 @@ class Range(_Strict):
                 raise ValueError(f"low is {self.low:g}; allowed with log: above 0")
         return self
 
-    def draw(self, rng: np.random.Generator) -> Any:
+    def draw(self, rng: np.random.Generator) -> JsonValue:
         """Return one value."""
         if self.choices is not None:
             return self.choices[int(rng.integers(len(self.choices)))]
@@ -138,8 +112,8 @@ class Sweep(_Strict):
     base: str | None = None
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     metric: str = "perplexity"
-    set: dict[str, Any] = {}
-    grid: dict[str, tuple[Any, ...]] = {}
+    set: dict[str, JsonValue] = {}
+    grid: dict[str, tuple[JsonValue, ...]] = {}
     random: RandomSearch | None = None
 
     @model_validator(mode="after")
@@ -191,7 +165,9 @@ class Sweep(_Strict):
         for number, settings in enumerate(self._settings()):
             if (number + 1) * len(self.seeds) > MOST_RUNS:
                 raise ConfigError(f"the sweep has more than {MOST_RUNS} runs; allowed: at most so many")
-            runs += [Point(number, dict(settings), seed, _seed_of_run(seed, number)) for seed in self.seeds]
+            for seed in self.seeds:
+                run_seed = streams.derived_seed(seed, "sweep run", number) % 2**63
+                runs.append(Point(number, dict(settings), seed, run_seed))
         return runs
 
     def config(self, point: Point, out: Path | None = None) -> RunConfig:
@@ -201,7 +177,7 @@ class Sweep(_Strict):
             over["out"] = str(out)
         return RunConfig.load(self.base, over)
 
-    def _settings(self) -> Iterator[Mapping[str, Any]]:
+    def _settings(self) -> Iterator[Mapping[str, JsonValue]]:
         corners = itertools.product(*([(key, value) for value in values] for key, values in self.grid.items()))
         search = self.random
         for corner in corners:
@@ -225,7 +201,7 @@ class Point:
     """
 
     number: int
-    settings: Mapping[str, Any]
+    settings: Mapping[str, JsonValue]
     seed: int
     run_seed: int
 
@@ -233,10 +209,6 @@ class Point:
     def name(self) -> str:
         """Return the name of the run's folder."""
         return f"point{self.number:04d}-seed{self.seed}"
-
-
-def _seed_of_run(seed: int, number: int) -> int:
-    return streams.derived_seed(seed, "sweep run", number) % 2**63
 
 
 DONE, FAILED = "done", "failed"
@@ -257,7 +229,7 @@ class Ending:
     reason: str = ""
 
 
-def claim_folder(out: Path, name: str, described: Mapping[str, Any], noun: str) -> None:
+def claim_folder(out: Path, name: str, described: Mapping[str, object], noun: str) -> None:
     """Create the folder of many runs, or check that it is the folder of the same.
 
     Args:
@@ -390,29 +362,78 @@ def _run_in_worker(name: str, config: RunConfig) -> Ending:
     return ending
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The figures of one setting over its seeds.
+
+    Attributes:
+        settings: varied values by key.
+        runs: how many ended, diverged ones included.
+        values: the metric of each.
+        mean, deviation: of the metric; None if a seed diverged, which a mean without it would hide.
+        noise_multiplier: z; None without a finished run.
+        epsilon_any, epsilon_user, epsilon_user_entity_p95, epsilon_user_entity_robust_p95: the largest of any seed.
+        failed, diverged: reasons by run.
+    """
+
+    settings: Mapping[str, JsonValue]
+    runs: int = 0
+    values: list[float]
+    mean: float | None = None
+    deviation: float | None = None
+    noise_multiplier: float | None = None
+    epsilon_any: float | None = None
+    epsilon_user: float | None = None
+    epsilon_user_entity_p95: float | None = None
+    epsilon_user_entity_robust_p95: float | None = None
+    failed: Mapping[str, str]
+    diverged: Mapping[str, str]
+
+
 EPSILONS = ("epsilon_any", "epsilon_user", "epsilon_user_entity_p95", "epsilon_user_entity_robust_p95")
 
 
+class AllRuns(Account, total=False):
+    """ε of all runs together, and what it says in words."""
+
+    runs: int
+    note: str
+
+
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How one run of a sweep ended.
+class Table:
+    """The table of a sweep: its metric, a row per setting with the best first, and ε of all runs together."""
 
-    Attributes:
-        point: the run.
-        status: ``done``, ``interrupted``, ``failed`` or ``diverged``.
-        reason: of a failure or divergence, in one line; the name of the signal that interrupted.
-    """
+    metric: str
+    rows: list[Row]
+    all_runs: AllRuns
 
-    point: Point
-    status: str
-    reason: str = ""
+    def record(self) -> dict[str, object]:
+        """Return the content of table.json."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """Return the table for a terminal of 80 columns: the settings, numbered, and under them their figures."""
+        settings, figures, endings = [], [], []
+        for row in self.rows:
+            values = [f"{key} {printable(_short(value))}" for key, value in sorted(row.settings.items())]
+            settings.append(", ".join(values) or "the base")
+            noise = "–" if row.noise_multiplier is None else round_up(row.noise_multiplier, 4)
+            epsilons = [format_epsilon(getattr(row, name)) for name in EPSILONS]
+            figures.append([noise, *map(_short, (row.mean, row.deviation, row.runs)), *epsilons])
+        for status in (FAILED, DIVERGED):
+            named = [reasons for row in self.rows for reasons in getattr(row, status).items()]
+            endings += [printable(f"{status.capitalize()}: {name}: {reason}") for name, reason in named]
+        heads = ["z", self.metric, "± (sd)", "runs", "ε any", "ε user", "ε + entity p95", "robust"]
+        notes = [line for note in (self.all_runs["note"], *endings) for line in textwrap.wrap(note, 80)]
+        return "\n".join([*numbered(settings, heads, figures), "", *notes]) + "\n"
 
 
 @owner_only()
 def run_sweep(
-    sweep: Sweep, out: Path, jobs: int = 1, observe: Callable[[Outcome], None] = lambda _: None
-) -> list[Outcome]:
-    """Run the unfinished runs of ``sweep``, write its table and return the outcomes.
+    sweep: Sweep, out: Path, jobs: int = 1, observe: Callable[[Ending], None] = lambda _: None
+) -> tuple[list[Ending], Table]:
+    """Run the unfinished runs of ``sweep``, write its table, and return how the runs ended and the table.
 
     A stopped run resumes after its last checkpoint, a finished one is skipped, and a failed one does not stop the
     others. Ctrl-C ends each run after its current round, and then the sweep.
@@ -421,145 +442,65 @@ def run_sweep(
         sweep: the runs.
         out: the sweep's folder.
         jobs: runs at once; above 1, each in its own process.
-        observe: called with the outcome of every run, finished ones included.
+        observe: called with the ending of every run, finished ones included.
 
     Raises:
         ResultsError: ``out`` is not a folder of this sweep.
     """
     claim_folder(out, "sweep.json", sweep.model_dump(mode="json"), "sweep")
-    outcomes: list[Outcome] = []
-    for outcome in _outcomes(sweep, out, jobs):
-        outcomes.append(outcome)
-        observe(outcome)
-    outcomes.sort(key=lambda outcome: (outcome.point.number, sweep.seeds.index(outcome.point.seed)))
-    write_table(sweep, out, outcomes)
-    return outcomes
-
-
-def _outcomes(sweep: Sweep, out: Path, jobs: int) -> Iterable[Outcome]:
     points = {point.name: point for point in sweep.points()}
-    configs = {name: sweep.config(point, out / "runs" / name) for name, point in points.items()}
-    for ending in run_batch(configs, jobs):
-        yield Outcome(points[ending.name], ending.status, ending.reason)
+    ended: dict[str, Ending] = {}
+    for ending in run_batch({name: sweep.config(point, out / "runs" / name) for name, point in points.items()}, jobs):
+        ended[ending.name] = ending
+        observe(ending)
+    endings = [ended[name] for name in points if name in ended]
+    folders = {e.name: RunFolder.open(out / "runs" / e.name) for e in endings if e.status in (DONE, DIVERGED)}
+    groups: dict[int, list[Ending]] = {}
+    for ending in endings:
+        groups.setdefault(points[ending.name].number, []).append(ending)
+    rows = [_row(sweep.metric, points[group[0].name].settings, group, folders) for group in groups.values()]
+    rows.sort(key=lambda row: (row.mean is None, row.mean or 0.0))
+    table = Table(sweep.metric, rows, _joint_account(list(folders.values())))
+    replace_file(out / "table.json", json.dumps(encode(table.record()), indent=2).encode() + b"\n")
+    replace_file(out / "table.txt", table.text().encode())
+    return endings, table
 
 
-def write_table(sweep: Sweep, out: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Write ``table.json`` and ``table.md`` of all finished runs; return the content of the former."""
-    ended = [o.point.name for o in outcomes if o.status in (DONE, DIVERGED)]
-    folders = {name: RunFolder.open(out / "runs" / name) for name in ended}
-    rows = [_row(sweep, group, folders) for group in _by_settings(outcomes)]
-    rows.sort(key=lambda row: (row["mean"] is None, row["mean"] if row["mean"] is not None else 0.0))
-    table = {"metric": sweep.metric, "rows": rows, "all_runs": _joint_account(list(folders.values()))}
-    replace_file(out / "table.json", json.dumps(encode(table), indent=2).encode() + b"\n")
-    replace_file(out / "table.md", as_markdown(table).encode())
-    return table
-
-
-def read_table(out: Path) -> dict[str, Any]:
-    """Return the table of a sweep's folder; :class:`ResultsError` if there is none."""
-    try:
-        table = decode(json.loads(read_bytes(out / "table.json")))
-    except FileNotFoundError as error:
-        raise ResultsError(f"{out}: has no table.json; allowed: the folder of a sweep") from error
-    except (ValueError, RecursionError) as error:
-        raise ResultsError(f"{out / 'table.json'}: is corrupt (no JSON)") from error
-    return dict(table)
-
-
-def as_markdown(table: dict[str, Any]) -> str:
-    """Return the table in Markdown: settings, the metric's mean and deviation, ε."""
-    keys = _keys(table)
-    names = [*keys, *_heads(table)]
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    for row in table["rows"]:
-        cells = [markdown_cell(_short(row["settings"].get(key))) for key in keys]
-        lines.append("| " + " | ".join([*cells, *_figures(row)]) + " |")
-    lines += ["", table["all_runs"]["note"], *map(markdown_cell, _endings(table))]
-    return "\n".join(lines) + "\n"
-
-
-def as_text(table: dict[str, Any]) -> str:
-    """Return the table for a terminal of 80 columns: the settings, numbered, and under them their figures."""
-    keys = _keys(table)
-    settings = [
-        ", ".join(f"{key} {printable(_short(row['settings'].get(key)))}" for key in keys) or "the base"
-        for row in table["rows"]
-    ]
-    lines = numbered(settings, _heads(table), [_figures(row) for row in table["rows"]])
-    notes = [line for note in (table["all_runs"]["note"], *_endings(table)) for line in textwrap.wrap(note, 80)]
-    return "\n".join([*lines, "", *notes]) + "\n"
-
-
-def _keys(table: dict[str, Any]) -> list[str]:
-    return sorted({key for row in table["rows"] for key in row["settings"]})
-
-
-def _heads(table: dict[str, Any]) -> list[str]:
-    return ["z", table["metric"], "± (sd)", "runs", "ε any", "ε user", "ε + entity p95", "robust"]
-
-
-def _figures(row: dict[str, Any]) -> list[str]:
-    noise = row["noise_multiplier"]
-    measured = [_short(row[name]) for name in ("mean", "deviation", "runs")]
-    return ["–" if noise is None else round_up(noise, 4), *measured, *(format_epsilon(row[name]) for name in EPSILONS)]
-
-
-def _endings(table: dict[str, Any]) -> list[str]:
-    """Return a line for each run that failed or diverged, with the reason."""
-    return [
-        f"{status.capitalize()}: {name}: {reason}"
-        for status in (FAILED, DIVERGED)
-        for row in table["rows"]
-        for name, reason in row.get(status, {}).items()
-    ]
-
-
-def _by_settings(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
-    groups: dict[int, list[Outcome]] = {}
-    for outcome in outcomes:
-        groups.setdefault(outcome.point.number, []).append(outcome)
-    return list(groups.values())
-
-
-def _row(sweep: Sweep, group: Sequence[Outcome], folders: dict[str, RunFolder]) -> dict[str, Any]:
-    results = [folders[o.point.name].result or {} for o in group if o.point.name in folders]
-    values = [_figure(result, sweep.metric) for result in results]
+def _row(
+    metric: str, settings: Mapping[str, JsonValue], group: Sequence[Ending], folders: Mapping[str, RunFolder]
+) -> Row:
+    ended = [folders[ending.name] for ending in group if ending.name in folders]
+    results = [folder.result or {} for folder in ended]
+    values = [_figure(result, metric) for result in results]
     finite = values if all(map(math.isfinite, values)) else []  # a mean without the seeds that diverged misleads
-    epsilons = [_epsilons(folders[o.point.name]) for o in group if o.point.name in folders]
-    plan = results[0].get("plan", {}) if results else {}
-    return {
-        "settings": dict(group[0].point.settings),
-        "runs": len(results),
-        "values": values,
-        "mean": statistics.fmean(finite) if finite else None,
-        "deviation": statistics.stdev(finite) if len(finite) > 1 else None,
-        "noise_multiplier": plan.get("noise_multiplier"),
-        **{name: max((e[name] for e in epsilons), default=None) for name in EPSILONS},
-        **{status: {o.point.name: o.reason for o in group if o.status == status} for status in (FAILED, DIVERGED)},
-    }
+    last = [folder.metrics().iloc[-1] for folder in ended]
+    epsilons = {name: max((float(row.get(name, math.inf)) for row in last), default=None) for name in EPSILONS}
+    return Row(
+        settings=dict(settings),
+        runs=len(results),
+        values=values,
+        mean=statistics.fmean(finite) if finite else None,
+        deviation=statistics.stdev(finite) if len(finite) > 1 else None,
+        noise_multiplier=results[0].get("plan", {}).get("noise_multiplier") if results else None,
+        **epsilons,
+        failed={ending.name: ending.reason for ending in group if ending.status == FAILED},
+        diverged={ending.name: ending.reason for ending in group if ending.status == DIVERGED},
+    )
 
 
-def _figure(result: dict[str, Any], metric: str) -> float:
-    value = result.get(metric)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        numbers = sorted(k for k, v in result.items() if isinstance(v, int | float) and not isinstance(v, bool))
-        raise ConfigError(f"metric is '{metric}', which a run's result does not have; allowed: {', '.join(numbers)}")
-    return float(value)
+def _figure(result: Mapping[str, object], metric: str) -> float:
+    numbers = {k: float(v) for k, v in result.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    if metric not in numbers:
+        allowed = ", ".join(sorted(numbers))
+        raise ConfigError(f"metric is '{metric}', which a run's result does not have; allowed: {allowed}")
+    return numbers[metric]
 
 
-def _epsilons(folder: RunFolder) -> dict[str, float]:
-    last = folder.metrics().iloc[-1]
-    return {name: float(last.get(name, math.inf)) for name in EPSILONS}
-
-
-def _joint_account(folders: Sequence[RunFolder]) -> dict[str, Any]:
+def _joint_account(folders: Sequence[RunFolder]) -> AllRuns:
     """Return ε for an adversary who observes the models of all runs, composed from their ledgers.
 
     The runs are independent: each has its own seed.
     """
-    from fl_sim.experiments.privacy_spent import account_for, read_ledgers
-    from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, covering
-
     warning = "Trying settings on private data is a release too. "
     if not folders:
         return {"runs": 0, "note": "No run is finished."}
@@ -585,7 +526,7 @@ def _joint_account(folders: Sequence[RunFolder]) -> dict[str, Any]:
     return {"runs": len(folders), **account, "note": note}
 
 
-def _short(value: Any) -> str:
+def _short(value: JsonValue) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):

@@ -6,12 +6,13 @@ import json
 import shutil
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
-from fl_sim.search.sweep import DONE, FAILED, Sweep, read_table, run_sweep
+from fl_sim.search.sweep import DONE, FAILED, Sweep, run_sweep
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from tests.e2e import without_plots
 from tests.e2e.small_runs import MODEL, QUICK_TO_LOAD
@@ -48,6 +49,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
         patch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
         run_sweep(Sweep.load(written(folder, corpus, GRID)), folder / "out")
     return folder / "out"
+
+
+def rows_of(out: Path) -> list[dict[str, Any]]:
+    """Return the rows of a sweep's table."""
+    return json.loads((out / "table.json").read_text())["rows"]
 
 
 def test_a_grid_tries_every_combination_with_every_seed(tmp_path: Path, corpus: Path) -> None:
@@ -117,33 +123,33 @@ def test_a_sweep_ends_in_a_table_and_is_not_done_twice(
     assert table["rows"][0]["mean"] <= table["rows"][1]["mean"], "best first"
     each = max(row["epsilon_user"] for row in table["rows"])
     assert each < table["all_runs"]["epsilon_user"], "all runs together reveal more than any one"
-    assert "a release too" in (out / "table.md").read_text(encoding="utf-8")
+    assert "a release too" in (out / "table.txt").read_text(encoding="utf-8")
 
     before = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
-    assert {outcome.status for outcome in run_sweep(Sweep.load(file), out)} == {DONE}
+    assert {ending.status for ending in run_sweep(Sweep.load(file), out)[0]} == {DONE}
     assert before == {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
 
 
 @pytest.mark.nightly
 def test_a_killed_sweep_continues(tmp_path: Path, corpus: Path, finished: Path) -> None:
     sweep, out = Sweep.load(written(tmp_path, corpus, GRID)), shutil.copytree(finished, tmp_path / "out")
-    whole = read_table(out)
+    whole = rows_of(out)
 
-    for path in (out / "table.json", out / "table.md", out / "runs" / sweep.points()[3].name):
+    for path in (out / "table.json", out / "table.txt", out / "runs" / sweep.points()[3].name):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     RunFolder.open(out / "runs" / sweep.points()[1].name).result_file.unlink()  # killed before it was written
     run_sweep(sweep, out)
-    assert read_table(out)["rows"] == whole["rows"]
+    assert rows_of(out) == whole
 
 
 @pytest.mark.system
 def test_a_failed_run_is_reported_and_stops_no_other(tmp_path: Path, corpus: Path) -> None:
     body = '[grid]\n"engine.nodes" = [999, 1]\n'
     sweep, out = Sweep.load(written(tmp_path, corpus, body)), tmp_path / "out"
-    outcomes = run_sweep(sweep, out)
-    assert [outcome.status for outcome in outcomes] == [FAILED, DONE]
-    assert "engine.nodes is 999" in outcomes[0].reason
-    assert "engine.nodes is 999" in (out / "table.md").read_text(encoding="utf-8")
+    endings, _ = run_sweep(sweep, out)
+    assert [ending.status for ending in endings] == [FAILED, DONE]
+    assert "engine.nodes is 999" in endings[0].reason
+    assert "engine.nodes is 999" in (out / "table.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.nightly
@@ -155,7 +161,7 @@ def test_the_runs_are_the_same_whatever_the_number_of_jobs(
     sweep = Sweep.load(written(tmp_path, corpus, GRID)).model_copy(update={"seeds": (1,)})
     run_sweep(sweep, tmp_path / "two", jobs=2)
     one, two = (
-        {row["settings"]["privacy.user_cap"]: row["values"][-1] for row in read_table(out)["rows"]}
+        {row["settings"]["privacy.user_cap"]: row["values"][-1] for row in rows_of(out)}
         for out in (finished, tmp_path / "two")
     )
     assert len(two) == 2

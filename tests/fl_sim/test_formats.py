@@ -20,7 +20,7 @@ from fl_sim.cli.commands import audit_command, plan_command
 from fl_sim.cli.console import _describe
 from fl_sim.cli.main import main
 from fl_sim.engines.server_app import describe_row
-from fl_sim.search.sweep import EPSILONS, as_markdown
+from fl_sim.search.sweep import EPSILONS, Row, Table
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -116,11 +116,11 @@ def test_a_printed_setting_meets_the_target(unknown: str, capsys: pytest.Capture
 def test_a_sweeps_table() -> None:
     values = np.reshape(numbers(1, 40), (-1, 5))
     names = ("noise_multiplier", *EPSILONS)
-    rows = [dict(zip(names, row, strict=True)) | {"mean": 1.0, "deviation": None, "runs": 1} for row in values]
-    rows = [row | {"settings": {}, "failed": {}} for row in rows]
-    table = as_markdown({"metric": "loss", "rows": rows, "all_runs": {"note": ""}})
-    for line, row in zip(table.splitlines()[2:], values, strict=False):
-        z, *_, any_entity, user, both, robust = (cell.strip() for cell in line.strip("|").split("|"))
+    figures = [dict(zip(names, row, strict=True)) for row in values.tolist()]
+    rows = [Row(settings={}, values=[], failed={}, diverged={}, **row) for row in figures]
+    lines = Table("loss", rows, {"note": ""}).text().splitlines()
+    for line, row in zip(lines[len(rows) + 2 :], values, strict=False):
+        _, z, *_, any_entity, user, both, robust = line.split()
         assert all(figure(cell) >= exact for cell, exact in zip((z, any_entity, user, both, robust), row, strict=True))
 
 

@@ -101,7 +101,7 @@ def trials(
 @as_json
 @quiet
 def auto(out: str, minutes: float, overrides: dict[str, Any], as_json: bool, quiet: bool) -> int:
-    """Choose rates, noise, clip norm, rounds and server optimizer from what ships, for ε 8 or --target-epsilon.
+    """Choose rates, noise, clip norm and server optimizer by trials on public text, for ε 8 or --target-epsilon.
 
     The file tuned.toml in the folder has the settings; fl-sim run takes it. Repeat the command to continue.
     """

@@ -14,7 +14,7 @@ from fl_sim.cli.progress_bar import counting, say
 from fl_sim.cli.verbs import Verb, as_json, quiet
 
 if TYPE_CHECKING:
-    from fl_sim.search.sweep import Outcome
+    from fl_sim.search.sweep import Ending
 
 
 @click.command(cls=Verb)
@@ -86,7 +86,7 @@ def sweep(config: Path, out: Path, jobs: int, as_json: bool, quiet: bool) -> int
     CONFIG is a TOML file with base, seeds, set, grid and random (docs/settings.md). Exit code 1: a run failed.
     """
     from fl_sim.config import ConfigError
-    from fl_sim.search.sweep import FAILED, Sweep, as_text, read_table, run_sweep
+    from fl_sim.search.sweep import FAILED, Sweep, run_sweep
     from fl_sim.stop_signals import exit_status
     from fl_sim.storage.run_folder import INTERRUPTED
 
@@ -97,18 +97,17 @@ def sweep(config: Path, out: Path, jobs: int, as_json: bool, quiet: bool) -> int
     say(f"{number:,} runs, {jobs} at a time", quiet)
     with counting("runs", quiet) as progress:
 
-        def show(outcome: Outcome) -> None:
+        def show(ending: Ending) -> None:
             nonlocal ended
-            ended += outcome.status != INTERRUPTED
-            progress(ended, number, f"{ended:,} of {number:,}, {outcome.point.name}")
-            if outcome.reason and outcome.status != INTERRUPTED:
-                say(f"{outcome.point.name} {outcome.status}: {outcome.reason}", quiet)
+            ended += ending.status != INTERRUPTED
+            progress(ended, number, f"{ended:,} of {number:,}, {ending.name}")
+            if ending.reason and ending.status != INTERRUPTED:
+                say(f"{ending.name} {ending.status}: {ending.reason}", quiet)
 
-        outcomes = run_sweep(runs, out.expanduser().absolute(), jobs, show)
-    table = read_table(out)
-    print_json(table) if as_json else print(as_text(table), end="")
-    for outcome in outcomes:
-        if outcome.status == INTERRUPTED:
+        endings, table = run_sweep(runs, out.expanduser().absolute(), jobs, show)
+    print_json(table.record()) if as_json else print(table.text(), end="")
+    for ending in endings:
+        if ending.status == INTERRUPTED:
             print(f"interrupted; continue with: fl-sim sweep {config} --out {out}", file=sys.stderr)
-            return exit_status(outcome.reason)
-    return 1 if any(outcome.status == FAILED for outcome in outcomes) else 0
+            return exit_status(ending.reason)
+    return 1 if any(ending.status == FAILED for ending in endings) else 0

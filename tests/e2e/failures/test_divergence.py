@@ -19,7 +19,7 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Classification, HeldOut
 from fl_sim.engines import simulation
 from fl_sim.experiments import evaluation
-from fl_sim.search.sweep import DONE, Sweep, as_markdown, read_table, run_sweep
+from fl_sim.search.sweep import DONE, Sweep, run_sweep
 from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder
 from fl_sim.strategies.ledger import Ledger
 from tests.e2e.small_runs import QUICK_TO_LOAD, command_line, configuration, settings
@@ -118,15 +118,14 @@ def test_a_sweep_lists_what_diverged_and_ranks_it_last(corpus: Path, tmp_path: P
     base = settings(corpus, tmp_path / "none", rounds=1, **QUICK_TO_LOAD)
     del base["out"]
     sweep = Sweep.model_validate({"set": base, "grid": {"server.learning_rate": [1e300, 0.001]}, "seeds": [0, 1]})
-    outcomes = run_sweep(sweep, tmp_path / "sweep")
-    assert [outcome.status for outcome in outcomes] == [DIVERGED, DIVERGED, DONE, DONE]
-    table = read_table(tmp_path / "sweep")
-    good, bad = table["rows"]
-    assert good["mean"] is not None
-    assert (bad["mean"], len(bad["diverged"]), bad["failed"]) == (None, 2, {})
-    assert table["all_runs"]["runs"] == 4
-    assert "Diverged: point0000-seed0: in round 1: its model is not finite" in as_markdown(table)
-    assert [outcome.status for outcome in run_sweep(sweep, tmp_path / "sweep")] == [DIVERGED, DIVERGED, DONE, DONE]
+    endings, table = run_sweep(sweep, tmp_path / "sweep")
+    assert [ending.status for ending in endings] == [DIVERGED, DIVERGED, DONE, DONE]
+    good, bad = table.rows
+    assert good.mean is not None
+    assert (bad.mean, len(bad.diverged), bad.failed) == (None, 2, {})
+    assert table.all_runs["runs"] == 4
+    assert "Diverged: point0000-seed0: in round 1: its model is not finite" in table.text()
+    assert run_sweep(sweep, tmp_path / "sweep")[0] == endings
 
 
 @pytest.mark.system

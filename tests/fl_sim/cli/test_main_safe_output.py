@@ -16,8 +16,8 @@ from fl_sim.cli.main import main
 from fl_sim.cli.safe_stream import SafeStream, safe_streams
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
-from fl_sim.formats import markdown_cell, printable, printable_lines, table_cell
-from fl_sim.search.sweep import as_markdown
+from fl_sim.formats import printable, printable_lines, table_cell
+from fl_sim.search.sweep import Row, Table
 from tests import tiny
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eadA[bold]|<b>\r\n\x7f"
@@ -33,9 +33,8 @@ class Terminal(io.StringIO):
 def test_what_a_terminal_obeys_is_escaped() -> None:
     assert printable_lines("Zoë שלום 👩\u200d🔬\tand\nmore") == "Zoë שלום 👩\u200d🔬\tand\nmore"
     assert printable("two\nlines") == "two\\nlines"
-    for shown in (printable(HOSTILE), table_cell(HOSTILE), markdown_cell(HOSTILE)):
+    for shown in (printable(HOSTILE), table_cell(HOSTILE)):
         assert shown.isprintable()
-    assert "\\|\\<b\\>" in markdown_cell(HOSTILE)
     assert "\\[bold]" in table_cell(HOSTILE)
 
 
@@ -106,9 +105,6 @@ def test_names_of_runs(hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_cells_of_a_sweeps_table() -> None:
-    row = {"settings": {"model.name": HOSTILE}, "noise_multiplier": 1.0, "mean": 2.0, "deviation": 0.0, "runs": 1}
-    row |= dict.fromkeys(("epsilon_any", "epsilon_user", "epsilon_user_entity_p95"), 1.0)
-    row |= {"epsilon_user_entity_robust_p95": 1.0, "failed": {HOSTILE: HOSTILE}}
-    text = as_markdown({"metric": "perplexity", "rows": [row], "all_runs": {"note": ""}})
+    row = Row(settings={"model.name": HOSTILE}, values=[], failed={HOSTILE: HOSTILE}, diverged={})
+    text = Table("perplexity", [row], {"note": ""}).text()
     assert all(line.isprintable() for line in text.split("\n"))
-    assert "<b>" not in text

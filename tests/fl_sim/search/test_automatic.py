@@ -12,11 +12,9 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.search import automatic, settings_search
-from fl_sim.search.automatic import Automatic, choose_settings, public_text, round_down_to_grid, tuned_file
+from fl_sim.search.automatic import Automatic, choose_settings, public_text, round_down_to_grid
 from fl_sim.search.planner import Goal, Proposal, Settings
-from fl_sim.search.settings_search import PrivateRun, PublicText, as_toml
 from fl_sim.search.sweep import DONE, Ending
-from fl_sim.storage import environment
 from fl_sim.storage.run_folder import INTERRUPTED
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
@@ -86,41 +84,6 @@ def test_a_stopped_search_goes_on_with_the_rates_that_it_began_with(
     assert len(goals) == 1
 
 
-@pytest.mark.system
-def test_a_shipped_file_serves_runs_like_that_it_was_tuned_for(
-    goals: Goals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    corpus = tiny.tiny_corpus(tmp_path / "corpus", users=20)
-    file = tmp_path / "tuned" / "like.toml"
-    searched = chosen(corpus, tmp_path / "trials")
-    file.parent.mkdir()
-    file.write_text(as_toml(searched.model_dump(mode="json", exclude_unset=True, exclude_none=True)), encoding="utf-8")
-    monkeypatch.setattr(automatic, "_TUNED", file.parent)
-    monkeypatch.setattr(automatic, "tune", lambda *_: pytest.fail("there is a file"))
-
-    def serves(**stated: Any) -> bool:
-        other = searched.changed({key.replace("__", "."): value for key, value in stated.items()})
-        return tuned_file(other, "tiny") is not None
-
-    assert serves()
-    assert serves(privacy__population=39, privacy__target_epsilon=4.0)
-    assert not serves(privacy__population=41)
-    assert not serves(privacy__target_epsilon=3.9)
-    assert not serves(privacy__delta=1e-6)
-    assert not serves(privacy__target_unit="user")
-    assert not serves(model__hidden=32)
-    assert tuned_file(searched, "bundled") is None
-    monkeypatch.setattr(automatic, "tuned_file", lambda config, public: searched)
-    again = chosen(corpus, tmp_path / "none")
-    assert (again.privacy.clip_norm, again.server, again.origin) == (
-        *(searched.privacy.clip_norm, searched.server),
-        searched.origin,
-    )
-    assert not (tmp_path / "none").exists()
-    monkeypatch.setattr(environment, "version", lambda name: "another")
-    assert not serves()
-
-
 @pytest.mark.parametrize(("value", "grid"), [(1.0, 1.0), (4.99, 2.0), (730.0, 500.0), (0.06, 0.05), (1e6, 1e6)])
 def test_the_grid(value: float, grid: float) -> None:
     assert round_down_to_grid(value) == pytest.approx(grid)
@@ -161,12 +124,8 @@ def test_the_file_of_the_verb_has_all_settings_and_is_written_once(
     assert f"Run it: fl-sim run {out / 'tuned.toml'}\n" in capsys.readouterr().out
     searched = RunConfig.load(out / "tuned.toml")
     assert searched == chosen(corpus, tmp_path / "again")
-    monkeypatch.setattr(automatic, "tuned_file", lambda config, public: searched)
-    shipped = tmp_path / "shipped"
-    assert main([*words[: -len(sizes) - 1], str(shipped), *sizes]) == 0
-    assert RunConfig.load(shipped / "tuned.toml").privacy.clip_norm == searched.privacy.clip_norm
-    assert main([*words[: -len(sizes) - 1], str(shipped), *sizes, "--seed", "7"]) == 2
-    assert "holds other settings than those that were chosen now" in capsys.readouterr().err
+    assert main([*words, "--seed", "7"]) == 2
+    assert "holds another search" in capsys.readouterr().err
 
 
 @pytest.mark.system
@@ -176,25 +135,3 @@ def test_a_target_needs_a_bound(goals: Goals, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no bound on entities is set"):
         ask(corpus, tmp_path / "trials", **{"privacy.entity_bound": "unbounded"})
     ask(corpus, tmp_path / "trials", **{"privacy.entity_bound": "unbounded", "privacy.target_unit": "user"})
-
-
-@pytest.mark.system
-def test_the_steps_of_sgd_are_those_that_were_tuned(goals: Goals, tmp_path: Path) -> None:
-    corpus = tiny.tiny_corpus(tmp_path / "corpus", users=20)
-    searched = chosen(corpus, tmp_path / "trials")
-    text = PublicText.open(automatic.public_text(""), PrivateRun.of(searched))
-    rate = searched.privacy.q_s or 0
-    for optimizer, factor in (("sgd", 2.0), ("adam", 1.0)):
-        fewer = searched.changed({"server.optimizer": optimizer, "privacy.q_s": rate / 2})
-        steps = automatic._with_equal_steps(fewer, text)
-        assert steps.server.learning_rate == pytest.approx(factor * searched.server.learning_rate, rel=1e-3)
-
-
-def test_every_file_that_ships_serves_the_runs_that_it_was_tuned_for() -> None:
-    files = sorted(automatic._TUNED.glob("*.toml"))
-    assert files
-    for file in files:
-        tuned = RunConfig.load(file)
-        assert tuned.tuned_on is not None
-        assert not tuned.tuned_on.changed_since(tuned.model_dump())
-        assert tuned_file(tuned, tuned.tuned_on.corpus) is not None

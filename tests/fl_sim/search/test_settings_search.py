@@ -19,7 +19,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.experiments.run_inputs import check_origin
 from fl_sim.search import settings_search
-from fl_sim.search.settings_search import PrivateRun, PublicText, Search, Tried, candidates, rungs, tune
+from fl_sim.search.settings_search import PrivateRun, PublicText, Search, Tried, candidates, tune
 from fl_sim.search.sweep import DONE, FAILED, Ending
 from fl_sim.settings_origin import Origin
 from fl_sim.stop_signals import stops_handled_by
@@ -61,7 +61,7 @@ def test_a_trial_has_the_noise_to_signal_ratio_of_the_private_run(
 ) -> None:
     run = private(sentences, **settings)
     public = PublicText.open(str(public), run)
-    trial = public.trial(run, tried, 30.0, 0, "trial")
+    trial, drawn = public.trial(run, tried, 30.0, 0, "trial")
     planned = plan_run(trial, public.corpus.ownership("train"))
     own, there = planned.plan.mechanism, run.mechanism(tried)
 
@@ -73,7 +73,7 @@ def test_a_trial_has_the_noise_to_signal_ratio_of_the_private_run(
     ratio = there.noise_std(there.clip_norm) / expected
     assert own.noise_std(own.clip_norm) / signal(own) == pytest.approx(ratio, rel=0.1 if expected < 10 else 1e-2)
     assert (own.clip_norm, own.user_cap, own.q_e) == (there.clip_norm, there.user_cap, there.q_e)
-    assert public.sentences_of(run, trial) <= 30.0
+    assert public.sentences_of(drawn) <= 30.0
     assert planned.forecast is not None
     assert planned.guarantees.after(1)["epsilon_user"] >= planned.forecast.epsilons["epsilon_user"] * 0.5
 
@@ -83,8 +83,9 @@ def test_all_settings_spend_the_same_epsilon() -> None:
     for settings in ({}, {"privacy.user_cap": 1.0}, {"rounds": 8}):
         config = run.with_settings(settings)
         assert config.privacy.target_epsilon == run.target
-    assert run.noise({}) == pytest.approx(4.0, rel=0.01)
-    assert run.noise({"rounds": 8}) > 1.5 * run.noise({})
+    noise, longer = (run.mechanism(settings).noise_multiplier for settings in ({}, {"rounds": 8}))
+    assert noise == pytest.approx(4.0, rel=0.01)
+    assert longer > 1.5 * noise
 
 
 @pytest.mark.system
@@ -206,8 +207,8 @@ def test_a_stop_in_the_last_trial_of_a_rung_begins_no_other(corpus: Path, tmp_pa
 
 
 def test_the_rungs() -> None:
-    assert [(rung.trials, rung.sentences) for rung in rungs(1, 90)] == [(1, 90)]
-    assert [(rung.trials, rung.sentences) for rung in rungs(4, 90)] == [(4, 30.0), (2, 90)]
+    assert Search(1, 90).rungs == [(1, 90)]
+    assert Search(4, 90).rungs == [(4, 30.0), (2, 90)]
 
 
 # What is refused
