@@ -212,8 +212,7 @@ class GaussianSumConfig(PrivacyConfig):
         ge=1,
         le=MOST_PEOPLE,
         description="C, the expected users a round of a larger public population, at least q_u·N: the noise shrinks to "
-        "q_u·N/C of z·ŵ·c, as if C users took part; every ε is that of the noise really added, and ε at z is a "
-        "forecast, which guarantees nothing (docs/settings.md)",
+        "q_u·N/C of z·ŵ·c, as if C users took part; every ε is that of the noise really added (docs/settings.md)",
     )
     clip_quantile: float | None = Field(
         None,
@@ -240,7 +239,7 @@ class GaussianSumConfig(PrivacyConfig):
         )
 
     @model_validator(mode="after")
-    def _forecast_is_not_for_release(self) -> GaussianSumConfig:
+    def _larger_cohort_is_not_for_release(self) -> GaussianSumConfig:
         """Refuse what would mistake the ε of a larger population for that of the run."""
         if self.noise_cohort is None:
             return self
@@ -249,9 +248,10 @@ class GaussianSumConfig(PrivacyConfig):
                 f"privacy.noise_cohort is {self.noise_cohort} and privacy.secure_noise is true; allowed: one of them, "
                 "because a run with a larger population's noise is not for release"
             )
-        if self.epsilon_budget is not None:
-            raise ValueError(
-                f"privacy.noise_cohort is {self.noise_cohort} and privacy.epsilon_budget is {self.epsilon_budget:g}; "
-                "allowed: one of them, because the run spends more than the larger population would"
-            )
+        for name in ("target_epsilon", "epsilon_budget"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"privacy.noise_cohort is {self.noise_cohort} and privacy.{name} is {getattr(self, name):g}; "
+                    "allowed: one of them, because the run spends more than the larger population would"
+                )
         return self

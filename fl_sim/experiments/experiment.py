@@ -372,7 +372,6 @@ class Experiment:
             "ledger": self._run.ledger.head,
             model_files.KEY: model_files.checksums(self.folder.model_dir),
             **self.planned.earlier.record(),
-            **(self.planned.forecast.record() if self.planned.forecast else {}),
             **self.planned.bounds.record(self.corpus.entities(self.config.corpus.train_split)["labels"].to_numpy()),
             "settings_from_corpus": self.config.privacy.settings_from_corpus,
             **({"origin": self.config.origin} if self.config.origin else {}),

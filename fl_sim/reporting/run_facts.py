@@ -142,7 +142,7 @@ _LIMITS = {
     "user_sentences": "sentences of a user",
 }
 _AS_RECORDED = (
-    "kept", "most_mentions", "public_entities", "mentions_of_public_names", "settings_from_corpus", "forecast",
+    "kept", "most_mentions", "public_entities", "mentions_of_public_names", "settings_from_corpus",
     "attacker", "user_sentences", "reach", "reach_coverage", "stopped", "corpus", "gradients", "held_out",
     "failed_nodes", "measured",
 )  # fmt: skip
@@ -259,7 +259,6 @@ class RunFacts(BaseModel):
     public_entities: int | None
     mentions_of_public_names: float | None
     settings_from_corpus: bool | None
-    forecast: dict[str, Any] | None
     attacker: Attacker | None
     user_sentences: float | None
     reach: dict[str, Contribution] | None

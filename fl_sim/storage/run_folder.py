@@ -419,8 +419,8 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-_OF_OTHERS = ("forecast", "origin")
-"""What a run records of others: the training that it forecasts, and the search that its settings come from."""
+_OF_OTHERS = ("origin",)
+"""What a run records of others: the search that its settings come from."""
 
 
 def _nearest(tree: Mapping[str, Any], name: str) -> Any:
@@ -490,7 +490,7 @@ def _read_tree(path: Path) -> dict[str, Any]:
 
 _OBJECTS = (
     "run", "plan", "corpus", "gradients", "failed_nodes", "held_out", "attacker", "ledger", "model_files", "reach",
-    "reach_coverage", "guarantee", "kept", "initial_model", "measured", "forecast",
+    "reach_coverage", "guarantee", "kept", "initial_model", "measured",
 )  # fmt: skip
 _KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(_OBJECTS, (dict, "an object")),

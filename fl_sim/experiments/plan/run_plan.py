@@ -1,25 +1,7 @@
 """The plan of a run, from its configuration and corpus: mechanism, noise for a target, rounds within a budget.
 
-First warnings about settings that were changed and have no effect; then the noise of a larger population, with the ε
-that a training there would have.
-
-A run on few users may show what a training on many would reach (``privacy.noise_cohort``, as in pfl-research). The
-sum of C users carries C/(q_u·N) times the signal of this run's q_u·N, under the same noise z·β. So this run adds
-z·β·q_u·N/C, and its noise-to-signal ratio is that of a round of C users, from a population of C/q_u at the same rates.
-
-Guarantee: none by this module. The plan of such a run has the noise multiplier z·q_u·N/C that is really added, so its
-ledger, and every ε that is recorded or printed as one, hold for what it releases. ε at z is a forecast: it is the ε of
-a training that did not take place.
-
 >>> idle_settings(RunConfig.from_mapping({"server.optimizer": "adam", "server.momentum": 0.9}))
 ['server.momentum has no effect: server.optimizer is adam.']
-
->>> from fl_sim.strategies.user_level import UserLevelDP
->>> rates = {"q_u": 0.05, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0}
->>> own = PrivacyPlan(mechanism=UserLevelDP(population=1000, noise_multiplier=1.0, **rates), rounds=10, delta=1e-5)
->>> larger = LargerPopulation.of(own, noise_cohort=500)
->>> larger.plan.mechanism.population, larger.noise_share
-(10000, 0.1)
 
 >>> import numpy as np
 >>> offsets, entities = np.arange(0, 9, 4), np.zeros(8, dtype=np.int32)  # 2 users with 4 sentences on entity 0 each
@@ -33,8 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import cast
 
 from pydantic import BaseModel
 
@@ -50,7 +32,7 @@ from fl_sim.experiments.plan.guarantees import (
     Units,
 )
 from fl_sim.experiments.plan.lineage import Earlier
-from fl_sim.formats import epsilon_in_words, format_delta, format_epsilon, format_number
+from fl_sim.formats import format_epsilon, format_number
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.mechanism import CorpusCounts, PrivacyPlan, Settings
@@ -67,7 +49,7 @@ def idle_settings(config: RunConfig) -> list[str]:
     return [
         f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect: {reason}."
         for section, fields, reason in _unread(config)
-        if (names := _changed(getattr(config, section), section, fields))
+        if (names := [f"{section}.{name}" for name in fields if _is_changed(getattr(config, section), name)])
     ]
 
 
@@ -105,132 +87,12 @@ def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
         yield "privacy", ("target_unit",), "neither privacy.target_epsilon nor privacy.epsilon_budget is given"
 
 
-def _changed(values: BaseModel, section: str, fields: tuple[str, ...]) -> list[str]:
-    defaults = type(values)()
-    return [f"{section}.{name}" for name in fields if getattr(values, name) != getattr(defaults, name)]
+def _is_changed(values: BaseModel, name: str) -> bool:
+    return bool(getattr(values, name) != getattr(type(values)(), name))
 
 
 _LEAST_NOISE = 1e-3
 """The smallest noise multiplier of a run (privacy.noise_multiplier)."""
-
-_FORECAST = ("epsilon_any", "epsilon_stated", "epsilon_user")
-
-
-@dataclass(frozen=True, slots=True)
-class LargerPopulation:
-    """Hold the plan that a larger population would follow.
-
-    Attributes:
-        plan: rates, clips, z, T and δ of the run, with N of the larger population.
-        noise_cohort: C, the expected users of its rounds.
-        noise_share: q_u·N/C in (0, 1], by which the noise of the run is smaller than that of ``plan``.
-    """
-
-    plan: PrivacyPlan
-    noise_cohort: int
-    noise_share: float
-
-    @classmethod
-    def of(cls, plan: PrivacyPlan, noise_cohort: int) -> LargerPopulation:
-        """Return the larger population of a run.
-
-        Args:
-            plan: the run's own, with the noise multiplier of the larger population.
-            noise_cohort: C.
-
-        Raises:
-            ConfigError: the run's own rounds expect more users than C.
-        """
-        mechanism = plan.mechanism
-        own = mechanism.expected_cohort
-        if noise_cohort < own:
-            raise ConfigError(
-                f"privacy.noise_cohort is {noise_cohort}; allowed: at least {math.ceil(own)}, the expected users of a "
-                "round of this run"
-            )
-        population = math.ceil(noise_cohort / mechanism.q_u * (1 - 1e-12))
-        return cls(replace(plan, mechanism=replace(mechanism, population=population)), noise_cohort, own / noise_cohort)
-
-    def noise_of_run(self, noise_multiplier: float) -> float:
-        """Return the noise multiplier that the run really adds, for z = ``noise_multiplier`` of the larger population.
-
-        Raises:
-            ConfigError: it is smaller than a run may have.
-        """
-        z = noise_multiplier * self.noise_share
-        if z < _LEAST_NOISE:
-            most = math.floor(self.noise_cohort * z / _LEAST_NOISE)
-            raise ConfigError(
-                f"privacy.noise_cohort is {self.noise_cohort}; allowed: at most {most} at z {noise_multiplier:.4g}, so "
-                f"that the run's own noise multiplier is at least {_LEAST_NOISE:g}"
-            )
-        return z
-
-    def forecast(self, released: PrivacyPlan, bounds: EnforcedBounds, rounds: int) -> Forecast:
-        """Return the forecast of a run.
-
-        Args:
-            released: the plan of the run, with the noise that it adds.
-            bounds: whom its ε protect.
-            rounds: after which ε is stated.
-        """
-        plan = self.plan.with_noise(released.mechanism.noise_multiplier / self.noise_share)
-        units = bounds.units(plan.mechanism)
-        epsilons = {
-            metric: max(
-                float(plan.epsilon_curve(unit.adjacency, [rounds], robust=unit.robust)[0])
-                for unit in units[metric].values()
-            )
-            for metric in _FORECAST
-            if metric in units
-        }
-        return Forecast(plan, self.noise_cohort, self.noise_share, rounds, epsilons)
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """ε of a training on a larger population that did not take place: no guarantee of anything.
-
-    Attributes:
-        plan: of that training.
-        noise_cohort: C.
-        noise_share: the run's noise, as a share of that training's.
-        rounds: after which ε is stated.
-        epsilons: by the names of the metrics.
-    """
-
-    plan: PrivacyPlan
-    noise_cohort: int
-    noise_share: float
-    rounds: int
-    epsilons: dict[str, float]
-
-    def in_words(self) -> str:
-        """Return the note for the owner of the run, which comes with its warnings."""
-        users = format_number(self.plan.mechanism.population)
-        return (
-            f"the noise is {self.noise_share:.3g} of z·ŵ·c, as for rounds of {format_number(self.noise_cohort)} users "
-            "(privacy.noise_cohort); every ε of this run is that of this smaller noise. Forecast for a population of "
-            f"{users} users, no guarantee of anything released: {epsilon_in_words(self.epsilons)} after {self.rounds} "
-            f"rounds at δ {format_delta(self.plan.delta)}."
-        )
-
-    def record(self) -> dict[str, Any]:
-        """Return the forecast for the result of the run, under a key of its own."""
-        mechanism = self.plan.mechanism
-        figures = {f"forecast_{metric}": value for metric, value in self.epsilons.items()}
-        return {
-            "forecast": {
-                "guarantee": False,
-                "population": mechanism.population,
-                "noise_cohort": self.noise_cohort,
-                "noise_multiplier": mechanism.noise_multiplier,
-                "rounds": self.rounds,
-                "delta": self.plan.delta,
-                **figures,
-            }
-        }
-
 
 _MANY_PUBLIC = 0.5  # share of mentions from which on a list of public names is worth a warning
 
@@ -246,7 +108,6 @@ class Planned:
         rounds: number of rounds to release; fewer than the plan's if a budget ends the run.
         warnings: for the owner, each a sentence.
         earlier: the releases on which the initial model rests.
-        forecast: ε of a training on a larger population, whose noise-to-signal ratio this run has; None without one.
     """
 
     plan: PrivacyPlan
@@ -255,7 +116,6 @@ class Planned:
     rounds: int
     warnings: tuple[str, ...]
     earlier: Earlier = NOTHING_EARLIER
-    forecast: Forecast | None = None
 
 
 def plan_run(
@@ -285,16 +145,15 @@ def plan_run(
     bounds = EnforcedBounds.of(config.privacy, ownership, config.seed, names or DeclaredNames(), order_seed)
     plan = untuned_plan(config, ownership)
     _check_bounds(config.privacy, plan, bounds.guarantee)
-    larger = _larger_population(config.privacy, plan, earlier)
-    if noise_multiplier is None or config.privacy.target_epsilon is None:
-        noise_multiplier = _noise_of_run(plan, config.privacy, bounds, earlier, larger)
-    plan = plan.with_noise(noise_multiplier)
+    plan, rescaled = _with_larger_cohort(config.privacy, plan)
+    if config.privacy.target_epsilon is not None:
+        if noise_multiplier is None:
+            noise_multiplier = noise_for_target(plan, config.privacy, _target(config.privacy, plan, bounds)[1], earlier)
+        plan = plan.with_noise(noise_multiplier)
     guarantees = EpsilonCurves.of(plan, bounds.units(plan.mechanism), earlier)
     rounds = _rounds_within_budget(config.privacy, plan, bounds, guarantees)
-    forecast = larger.forecast(plan, bounds, rounds) if larger else None
-    rescaled = (forecast.in_words(),) if forecast else ()
     warnings = (*rescaled, *earlier.warnings(), *_warnings(config, plan, bounds, guarantees), *idle_settings(config))
-    return Planned(plan, bounds, guarantees, rounds, warnings, earlier, forecast)
+    return Planned(plan, bounds, guarantees, rounds, warnings, earlier)
 
 
 def check_settings(config: RunConfig, ownership: Ownership) -> None:
@@ -342,18 +201,12 @@ def untuned_plan(config: RunConfig, ownership: Ownership) -> PrivacyPlan:
     )
     try:
         mechanism = load_strategy(privacy.strategy).from_settings(settings)
-        if mechanism.event() is None:
-            _refuse_targets(privacy)
+        for name in ("target_epsilon", "epsilon_budget") if mechanism.event() is None else ():
+            if getattr(privacy, name) is not None:
+                raise PrivacyError(f"{name} is {getattr(privacy, name)}; allowed: nothing under {privacy.strategy}")
         return PrivacyPlan(mechanism=mechanism, rounds=config.rounds, delta=privacy.delta)
     except PrivacyError as error:
         raise ConfigError(f"privacy.{error}") from error
-
-
-def _refuse_targets(privacy: PrivacyConfig) -> None:
-    """Refuse a target or a budget under a strategy without a guarantee."""
-    for name in ("target_epsilon", "epsilon_budget"):
-        if getattr(privacy, name) is not None:
-            raise PrivacyError(f"{name} is {getattr(privacy, name)}; allowed: nothing under {privacy.strategy}")
 
 
 def _check_bounds(privacy: PrivacyConfig, plan: PrivacyPlan, guarantee: Guarantee) -> None:
@@ -371,27 +224,35 @@ def _check_bounds(privacy: PrivacyConfig, plan: PrivacyPlan, guarantee: Guarante
         )
 
 
-def _larger_population(privacy: PrivacyConfig, plan: PrivacyPlan, earlier: Earlier) -> LargerPopulation | None:
-    """Return the larger population to whose rounds the noise is rescaled; None without one."""
+def _with_larger_cohort(privacy: PrivacyConfig, plan: PrivacyPlan) -> tuple[PrivacyPlan, tuple[str, ...]]:
+    """Return the plan with the noise of rounds of ``privacy.noise_cohort`` users, and a warning that says so.
+
+    The sum of C users carries C/(q_u·N) times the signal of this run's q_u·N, under the same noise z·β. So this run
+    adds z·β·q_u·N/C, and its noise-to-signal ratio is that of a round of C users (as in pfl-research). The plan has the
+    noise multiplier that is really added, so every ε of the run holds for what it releases.
+
+    Raises:
+        ConfigError: the run's own rounds expect more users than C, or would have hardly any noise.
+    """
     if not isinstance(privacy, GaussianSumConfig) or privacy.noise_cohort is None:
-        return None
-    if earlier.composed:
+        return plan, ()
+    cohort, z = privacy.noise_cohort, plan.mechanism.noise_multiplier
+    share = plan.mechanism.expected_cohort / cohort
+    if share > 1:
         raise ConfigError(
-            f"privacy.noise_cohort is {privacy.noise_cohort} with an initial model that a private run trained; "
-            "allowed: a public initial model, because a forecast has no earlier releases"
+            f"privacy.noise_cohort is {cohort}; allowed: at least {math.ceil(plan.mechanism.expected_cohort)}, the "
+            "expected users of a round of this run"
         )
-    return LargerPopulation.of(plan, privacy.noise_cohort)
-
-
-def _noise_of_run(
-    plan: PrivacyPlan, privacy: PrivacyConfig, bounds: EnforcedBounds, earlier: Earlier, larger: LargerPopulation | None
-) -> float:
-    """Return the noise multiplier that a run adds: as configured or for its target, rescaled to a larger population."""
-    noise_multiplier = plan.mechanism.noise_multiplier
-    if privacy.target_epsilon is not None:
-        wanted = larger.plan if larger else plan
-        noise_multiplier = noise_for_target(wanted, privacy, _target(privacy, wanted, bounds)[1], earlier)
-    return larger.noise_of_run(noise_multiplier) if larger else noise_multiplier
+    if z * share < _LEAST_NOISE:
+        raise ConfigError(
+            f"privacy.noise_cohort is {cohort}; allowed: at most {math.floor(cohort * z * share / _LEAST_NOISE)} at z "
+            f"{z:.4g}, so that the run's own noise multiplier is at least {_LEAST_NOISE:g}"
+        )
+    words = (
+        f"the noise is {share:.3g} of z·ŵ·c, as for rounds of {format_number(cohort)} users (privacy.noise_cohort); "
+        "every ε of this run is that of this smaller noise."
+    )
+    return plan.with_noise(z * share), (words,)
 
 
 def noise_for_target(

@@ -236,9 +236,9 @@ def test_settings_come_from_the_result_before_the_config(make_run: MakeRun) -> N
     assert unfinished.setting("nothing_of_that_name") is None
 
 
-def test_settings_of_a_forecast_or_a_search_are_not_those_of_the_run(make_run: MakeRun) -> None:
+def test_settings_of_a_search_are_not_those_of_the_run(make_run: MakeRun) -> None:
     others = {"seed": 7, "noise_multiplier": 40.0, "population": 600, "delta": 0.1, "privacy": {"q_u": 0.25}}
-    run = make_run("uedp", z=0.4, seed=3, result={"forecast": others, "origin": others})
+    run = make_run("uedp", z=0.4, seed=3, result={"origin": others})
     settings = read_facts(run).record()["settings"]
     assert [settings[name] for name in ("seed", "noise_multiplier", "population", "q_u")] == [3, 0.4, 946, 1.0]
     assert read_facts(run).record()["delta"] == 1e-5

@@ -74,8 +74,6 @@ def test_a_trial_has_the_noise_to_signal_ratio_of_the_private_run(
     assert own.noise_std(own.clip_norm) / signal(own) == pytest.approx(ratio, rel=0.1 if expected < 10 else 1e-2)
     assert (own.clip_norm, own.user_cap, own.q_e) == (there.clip_norm, there.user_cap, there.q_e)
     assert public.sentences_of(drawn) <= 30.0
-    assert planned.forecast is not None
-    assert planned.guarantees.after(1)["epsilon_user"] >= planned.forecast.epsilons["epsilon_user"] * 0.5
 
 
 def test_all_settings_spend_the_same_epsilon() -> None:

@@ -66,7 +66,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "uedp, budget of a user": {"epsilon_budget": 1.0, "target_unit": "user", "q_s": 0.2},
     "uedp, target and budget": {"target_epsilon": 4.0, "epsilon_budget": 2.5},
     "uedp, adaptive clip": {"clip_quantile": 0.5, "target_epsilon": 4.0},
-    "uedp, larger population": {"noise_cohort": 500, "target_epsilon": 4.0},
+    "uedp, larger population": {"noise_cohort": 500},
     "uedp, user clip": {"clipping": "user", "entity_bound": 3, "target_epsilon": 20.0},
     "user_level": {"strategy": "user_level"},
     "user_level, target": {"strategy": "user_level", "target_epsilon": 30.0, "entity_users": 3},
