@@ -273,8 +273,7 @@ class Experiment:
         last_round = self._first_round - 1 if self._first_round > 1 else None
         rounds, warnings = self.planned.rounds, self.planned.warnings
         path = None if self._gradients.path is None else self._gradients.path.name
-        every = self._checkpoint_every
-        self._observers.on_start(RunStart(self.folder.path, self.config, rounds, last_round, warnings, path, every))
+        self._observers.on_start(RunStart(self.folder.path, self.config, rounds, last_round, warnings, path))
 
     def _announce_cost(self) -> None:
         """Measure what the rounds that are left cost, if an observer asks for it."""

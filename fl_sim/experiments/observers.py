@@ -120,7 +120,6 @@ class RunStart:
         last_round: the round after which the run is resumed; None for a new run.
         warnings: for the owner, each a sentence.
         gradient_path: ``fast`` or ``slow``, how gradients of single sentences are computed; None if none are needed.
-        checkpoint_every: rounds between two checkpoints; those after the last one are done again by a resumed run.
     """
 
     path: Path
@@ -129,7 +128,6 @@ class RunStart:
     last_round: int | None
     warnings: tuple[str, ...]
     gradient_path: str | None = None
-    checkpoint_every: int = 1
 
 
 class RunObserver(Protocol):

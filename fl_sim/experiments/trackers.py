@@ -4,30 +4,12 @@ An ε that holds for any user (with any entity) is under ``epsilon/``. Everythin
 losses, held-out metrics, counts, times, and ε at percentiles that are read off the corpus. No ε covers those. Nothing
 leaves this machine unless its user has chosen so.
 
-A tracker sends the row of a round once the round has a checkpoint. So no round that a resumed run does again was sent
-before, and a resumed run first sends what its tracker lacks of the rounds before the checkpoint: files are written
-anew, and a server is asked what it has. Where a tracker of a run writes is in ``trackers.json`` in the run's folder.
-A tracker that raises is left out from then on (:class:`~fl_sim.experiments.observers.Observers`).
+A resumed run writes files anew with the rounds before its checkpoint, and asks a server which rounds it has: these are
+not sent again. Where a tracker of a run writes is in ``trackers.json`` in the run's folder. A tracker that raises is
+left out from then on (:class:`~fl_sim.experiments.observers.Observers`).
 
 >>> figures({"round": 3, "epsilon_any": 1.5, "epsilon_user_entity_p95": 1.2, "loss": 4.0, "note": "text"})
 {'epsilon/any_user_and_any_entity': 1.5, 'private/epsilon_user_entity_p95': 1.2, 'private/loss': 4.0}
-
->>> import tempfile
->>> class Printed(Tracker):
-...     def begin(self, start, noted, rows): print("begins after", [row["round"] for row in rows])
-...     def send(self, row): print("round", row["round"])
-...     def finish(self, result): print(result["stopped"])
->>> with tempfile.TemporaryDirectory() as folder:
-...     tracker = Printed()
-...     tracker.on_start(RunStart(Path(folder), RunConfig(), 2, None, (), checkpoint_every=2))
-...     for number in range(3):
-...         tracker.on_round({"round": number})
-...     tracker.on_end({"stopped": "rounds"})
-begins after []
-round 0
-round 1
-round 2
-rounds
 """
 
 from __future__ import annotations
@@ -99,7 +81,7 @@ def _leaves(tree: Mapping[str, Any], section: str) -> Iterator[tuple[str, Any]]:
 
 
 class Tracker(Observer):
-    """An observer that sends rounds once they have a checkpoint.
+    """An observer that sends rounds, and goes on where it was when a run is resumed.
 
     Attributes:
         name: by which a configuration names the tracker.
@@ -115,53 +97,21 @@ class Tracker(Observer):
         Args:
             start: what observers learn of the run.
             noted: what this returned when the run began; None of a run that the tracker has not begun to track.
-            rows: of the rounds before the first that will be sent; the tracker may have some or all of them.
+            rows: of the rounds before the first that is to come; a server may have some or all of them, and later ones.
         """
-
-    @abstractmethod
-    def send(self, row: Row) -> None:
-        """Send the row of a round, which the tracker does not have."""
-
-    @abstractmethod
-    def finish(self, result: Mapping[str, Any]) -> None:
-        """End with the content of result.json; a run that was interrupted may go on later."""
 
     def on_start(self, start: RunStart) -> None:
         """Begin, and note how to go on."""
-        self._every, self._last = start.checkpoint_every, start.rounds
-        self._held: list[Row] = []
         file = start.path / NOTES_FILE
-        known = _read(file)
+        try:
+            known = dict(json.loads(file.read_bytes())) if file.exists() else {}
+        except (ValueError, TypeError) as error:
+            raise ResultsError(f"{file}: is corrupt (no JSON object)") from error
         self.folder = Path(known.get("folder") or _free_folder(start))
         self.folder.mkdir(parents=True, exist_ok=True)
         rows = [] if start.last_round is None else rows_of(start.path, start.last_round)
         known |= {"folder": str(self.folder), self.name: self.begin(start, known.get(self.name), rows)}
         replace_file(file, json.dumps(known, indent=2).encode() + b"\n")
-
-    def on_round(self, row: Row) -> None:
-        """Send what has a checkpoint."""
-        self._held.append(row)
-        if row["round"] % self._every == 0 or row["round"] >= self._last:
-            self._send_held()
-
-    def on_end(self, result: Mapping[str, Any]) -> None:
-        """Send the rest and end."""
-        self._send_held()
-        self.finish(result)
-
-    def _send_held(self) -> None:
-        held, self._held = self._held, []
-        for row in held:
-            self.send(row)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(file.read_bytes()))
-    except FileNotFoundError:
-        return {}
-    except (ValueError, TypeError) as error:
-        raise ResultsError(f"{file}: is corrupt (no JSON object)") from error
 
 
 def _free_folder(start: RunStart) -> Path:
@@ -188,10 +138,10 @@ class CSVTracker(Tracker):
         self._columns: list[str] = []
         self._file.write_text("")
         for row in rows:
-            self.send(row)
+            self.on_round(row)
         return {"file": ROUNDS_FILE}
 
-    def send(self, row: Row) -> None:
+    def on_round(self, row: Row) -> None:
         """Add the round; a new column lets the file be written again, with empty cells in earlier rows."""
         cells = {"round": row["round"], **figures(row)}
         self._rows.append(cells)
@@ -202,9 +152,6 @@ class CSVTracker(Tracker):
             if new:
                 writer.writeheader()
             writer.writerows(self._rows if new else [cells])
-
-    def finish(self, result: Mapping[str, Any]) -> None:
-        """Leave the file as it is."""
 
 
 class TensorBoardTracker(Tracker):
@@ -223,16 +170,16 @@ class TensorBoardTracker(Tracker):
         table = json.dumps(settings(start.config), indent=2, ensure_ascii=False)
         self._writer.add_text("settings", f"```json\n{table}\n```")
         for row in rows:
-            self.send(row)
+            self.on_round(row)
         return {"folder": str(folder)}
 
-    def send(self, row: Row) -> None:
+    def on_round(self, row: Row) -> None:
         """Write the figures of a round to disk."""
         for name, value in figures(row).items():
             self._writer.add_scalar(name, value, row["round"])
         self._writer.flush()
 
-    def finish(self, result: Mapping[str, Any]) -> None:
+    def on_end(self, result: Mapping[str, Any]) -> None:
         """Close the file."""
         self._writer.close()
 
@@ -289,15 +236,15 @@ class WandbTracker(Tracker):
         _open[noted["id"]] = self._run
         self._first = 0 if mode == "offline" else int(self._run.starting_step)
         for row in rows:
-            self.send(row)
+            self.on_round(row)
         return {"id": noted["id"], "mode": mode, "files": str(self._run.settings.sync_dir)}
 
-    def send(self, row: Row) -> None:
+    def on_round(self, row: Row) -> None:
         """Log a round that the server does not have, at its number as the step."""
         if row["round"] >= self._first:
             self._run.log(figures(row), step=row["round"])
 
-    def finish(self, result: Mapping[str, Any]) -> None:
+    def on_end(self, result: Mapping[str, Any]) -> None:
         """Close the run; that of a model that is not finite counts as failed."""
         self._run.summary["stopped"] = result["stopped"]
         _open.pop(self._run.id).finish(exit_code=int(result["stopped"] == DIVERGED))
@@ -342,19 +289,20 @@ class MLflowTracker(Tracker):
             history = self._client.get_metric_history(self._id, "releases")
             self._last_sent = max((kept.step for kept in history), default=-1)
         for row in rows:
-            if row["round"] > self._last_sent:
-                self.send(row)
+            self.on_round(row)
         return {"uri": uri, "run_id": self._id}
 
-    def send(self, row: Row) -> None:
-        """Log the figures of a round, all at once."""
+    def on_round(self, row: Row) -> None:
+        """Log the figures of a round that the store does not have, all at once."""
         from mlflow.entities import Metric
 
+        if row["round"] <= self._last_sent:
+            return
         now, step = int(time.time() * 1000), row["round"]
         metrics = [Metric(name, value, now, step) for name, value in figures(row).items()]
         self._client.log_batch(self._id, metrics=metrics)
 
-    def finish(self, result: Mapping[str, Any]) -> None:
+    def on_end(self, result: Mapping[str, Any]) -> None:
         """Set the status of the run."""
         self._client.set_tag(self._id, "stopped", result["stopped"])
         self._client.set_terminated(self._id, _STATUS.get(result["stopped"], "FINISHED"))

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-import logging
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-import fl_sim
 from fl_sim.cli.main import main
-from fl_sim.config import ConfigError, RunConfig
+from fl_sim.config import RunConfig
 from fl_sim.engines import simulation
-from fl_sim.engines.server_app import read_run_config
 from fl_sim.experiments import observers
 from fl_sim.experiments.run_inputs import with_absolute_paths
 from fl_sim.experiments.run_record import Record
-from fl_sim.experiments.trackers import Tracker, figures, settings
+from fl_sim.experiments.trackers import figures, settings
 from fl_sim.plugins import PluginError
 from fl_sim.storage.run_folder import Row, RunFolder, rows_of
 from tests import tiny
@@ -207,15 +204,6 @@ def test_the_files_of_trackers_are_for_the_owner_alone(tracked: Path) -> None:
 
 
 @pytest.mark.system
-def test_the_record_is_complete(tracked: Path) -> None:
-    recorded = json.loads((tracked / "config.json").read_text())["run"]
-    assert recorded["observers"] == installed()
-    assert recorded["tracking"] == {
-        "project": "fl_sim", "folder": None, "mlflow_uri": None, "wandb_mode": None, "timeout": 60.0,
-    }  # fmt: skip
-
-
-@pytest.mark.system
 def test_no_local_tracker_reaches_the_network(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reached: list[Any] = []
     connect = socket.socket.connect
@@ -244,12 +232,12 @@ def interrupt_at(number: int) -> Callable[[Row], None]:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("stopped_at", [0, 2, 3])
+@pytest.mark.parametrize("stopped_at", [0, 3])
 @pytest.mark.parametrize("tracker", ["csv", "tensorboard", "wandb"])
 def test_a_resumed_run_goes_on_without_doubled_or_lost_rounds(
     tracker: str, stopped_at: int, corpus: Path, tmp_path: Path
 ) -> None:
-    """Stopped in round 2, its checkpoint is written but it is not sent; in round 3, it is done again."""
+    """Round 3, after which it is stopped, has no checkpoint: it is done again."""
     if tracker not in installed():
         pytest.skip(f'needs pip install "fl-sim[{tracker}]"')
     config = configured(corpus, tmp_path / "run", tracker, rounds=5, checkpoint_every=2)
@@ -263,22 +251,16 @@ def test_a_resumed_run_goes_on_without_doubled_or_lost_rounds(
     assert after[tracker].get("id") == before[tracker].get("id")
 
 
-@pytest.mark.system
-def test_a_round_that_is_done_again_with_other_noise_was_not_sent(corpus: Path, tmp_path: Path) -> None:
-    changes = {"rounds": 6, "checkpoint_every": 3, "privacy.secure_noise": True, "anchor": "none"}
-    with pytest.raises(KeyboardInterrupt):
-        simulation.run(configured(corpus, tmp_path / "run", "tensorboard", **changes), on_row=interrupt_at(5))
-    assert simulation.resume(tmp_path / "run").finished
-    check_read("tensorboard", tmp_path / "run")
-
-
 @pytest.mark.nightly
 def test_a_resumed_run_goes_on_in_the_same_mlflow_run(corpus: Path, tmp_path: Path) -> None:
     config = configured(corpus, tmp_path / "run", "mlflow", rounds=5, checkpoint_every=2)
     with pytest.raises(KeyboardInterrupt):
         simulation.run(config, on_row=interrupt_at(3))
     assert simulation.resume(tmp_path / "run").finished
-    check_read("mlflow", tmp_path / "run")
+    read, wanted = read_mlflow(tmp_path / "run"), expected(tmp_path / "run")
+    assert read.keys() == wanted.keys()
+    for (name, step), values in read.items():  # round 3 was sent when it was done first, and took another time then
+        assert name == "private/seconds" or values == pytest.approx(wanted[name, step], nan_ok=True), (name, step)
     client, run_id = mlflow_client(tmp_path / "run")
     experiment = client.get_experiment_by_name("fl_sim").experiment_id
     assert [run.info.run_id for run in client.search_runs([experiment])] == [run_id]
@@ -290,47 +272,6 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-# Failing trackers
-
-
-class Failing(Tracker):
-    """Raises in one of its methods."""
-
-    name = "failing"
-
-    def __init__(self, method: str) -> None:
-        super().__init__()
-        self._method = method
-
-    def begin(self, start: Any, noted: Any, rows: Sequence[Row]) -> dict[str, str]:
-        self._called("begin")
-        return {}
-
-    def send(self, row: Row) -> None:
-        self._called("send" if row["round"] == 1 else "")
-
-    def finish(self, result: Mapping[str, Any]) -> None:
-        self._called("finish")
-
-    def _called(self, method: str) -> None:
-        if method == self._method:
-            raise SystemExit("no\nserver")
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("method", ["begin", "send", "finish"])
-def test_a_failing_tracker_is_warned_of_once_and_changes_nothing(
-    method: str, corpus: Path, tmp_path: Path, tracked: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "fl_sim.experiments.observers"):
-        run = simulation.run(configured(corpus, tmp_path / "run"), observers=[Failing(method)])
-    assert run.finished
-    assert run.metrics().drop(columns="seconds").equals(RunFolder.open(tracked).metrics().drop(columns="seconds"))
-    (record,) = [record for record in caplog.records if record.name == "fl_sim.experiments.observers"]
-    assert "observer Failing failed in on_" in record.getMessage()
-    assert "SystemExit: no server" in record.getMessage()
-
-
 @pytest.mark.system
 def test_a_tracker_that_cannot_write_does_not_stop_the_run(
     corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -339,6 +280,8 @@ def test_a_tracker_that_cannot_write_does_not_stop_the_run(
     changes = {"tracking.folder": str(tmp_path / "file"), "tracking.mlflow_uri": "nonsense://x"}
     run = simulation.run(configured(corpus, tmp_path / "run", *installed(), **changes))
     assert run.finished
+    words = "tracker mlflow sends figures to nonsense://x: losses"
+    assert any(warning.startswith(words) for warning in (run.result or {})["warnings"])
     warned = [record.getMessage().split()[1] for record in caplog.records if "is ignored from now on" in record.msg]
     assert len(warned) == len(set(warned)) == len(installed())
 
@@ -382,14 +325,6 @@ def test_a_run_warns_of_figures_that_leave_this_machine(
     assert observers.off_machine(RunConfig.from_mapping({"observers": ["csv"], **changes})) == []
 
 
-@pytest.mark.system
-def test_the_warning_is_in_the_report(corpus: Path, tmp_path: Path) -> None:
-    """The server does not exist, so that the run goes on without it."""
-    changes = {"tracking.mlflow_uri": "http://127.0.0.1:9", "rounds": 1, "tracking.timeout": 0.1}
-    run = fl_sim.run(configured(corpus, tmp_path / "run", "mlflow", **changes))
-    assert "tracker mlflow sends figures to http://127.0.0.1:9" in " ".join(run.report().split())
-
-
 def test_wandb_is_offline_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert observers.wandb_mode(RunConfig()) == "offline"
     monkeypatch.setenv("WANDB_MODE", "online")
@@ -397,40 +332,16 @@ def test_wandb_is_offline_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert observers.wandb_mode(RunConfig.from_mapping({"tracking.wandb_mode": "offline"})) == "offline"
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "allowed"),
-    [
-        ("tracking.wandb_mode", "on", "offline, online"),
-        ("tracking.timeout", 0, "a number in (0, 3600]"),
-        ("tracking.uri", "x", "known in tracking: project, folder, mlflow_uri, wandb_mode, timeout"),
-    ],
-)
-def test_a_bad_setting_is_refused(key: str, value: Any, allowed: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        RunConfig.from_mapping({key: value})
-    assert allowed in str(error.value)
-
-
-def test_flower_takes_trackers_and_their_settings() -> None:
-    given = {"observers": "csv,tensorboard", "tracking.project": "mine", "tracking.timeout": 5.0, "tracking.folder": ""}
-    config = read_run_config(given, nodes=2)
-    assert config.observers == ("csv", "tensorboard")
-    assert (config.tracking.project, config.tracking.timeout, config.tracking.folder) == ("mine", 5.0, None)
-
-
-@pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow"])
 def test_a_missing_package_is_told_in_one_line_before_the_run(
-    tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(observers.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(
         "fl_sim.clients.worker.libraries.load_libraries", lambda *_: pytest.fail("libraries are loaded")
     )
-    assert main(["run", "--track", tracker, "--out", str(tmp_path / "run")]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert said.startswith(f"fl-sim run: observer is '{tracker}', whose package ")
-    assert said.endswith(f'is not installed; allowed: after pip install "fl-sim[{tracker}]"\n')
+    assert main(["run", "--track", "mlflow", "--out", str(tmp_path / "run")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith('package mlflow is not installed; allowed: after pip install "fl-sim[mlflow]"')
     assert not (tmp_path / "run").exists()
 
 
