@@ -22,7 +22,7 @@ import math
 import os
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from fl_sim.formats import duration
 from fl_sim.strategies.client_rules import LocalSteps
 
 _LONG = 3600.0
-"""Seconds from which on a run gets a proposal."""
+"""Seconds from which on a run gets a note."""
 
 CLIPPING = 1.3
 """Time of clipped gradients of a batch, as a multiple of its plain gradient."""
@@ -70,7 +70,7 @@ class Forecast:
         rounds: that are left.
         memory: bytes of all processes of the run.
         disk: bytes of its folder.
-        notes: what the machine lacks, and proposals for a shorter run; each a sentence.
+        notes: what the machine lacks, and that a run takes hours; each a sentence.
     """
 
     sentences: float
@@ -120,9 +120,10 @@ def forecast(
     process = whole * _BYTES_OF_PARAMETER + scores
     server = _LIBRARIES + process + trainable * _SERVER_BYTES
     nodes = process if config.engine.name == "inline" else workers * (_LIBRARIES + process + trainable * _WORKER_BYTES)
-    tokens = ownership.num_sentences * _mean_tokens(sample) * (_BYTES_OF_PARAMETER + bytes_of_token(model))
+    mean = sum(map(len, sample)) / len(sample) if sample else 0.0
+    tokens = ownership.num_sentences * mean * (_BYTES_OF_PARAMETER + bytes_of_token(model))
     cost = Forecast(sentences, seconds, planned.rounds, server + nodes, trainable * _DISK_BYTES + tokens)
-    return Forecast(cost.sentences, seconds, cost.rounds, cost.memory, cost.disk, _notes(config, planned, cost, where))
+    return replace(cost, notes=_notes(cost, where))
 
 
 def expected_sentences(planned: Planned, ownership: Ownership) -> float:
@@ -175,10 +176,6 @@ def size(count: float) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(count / 2**20, 1):.0f} MiB"
 
 
-def _mean_tokens(sample: list[Example]) -> float:
-    return sum(map(len, sample)) / len(sample) if sample else 0.0
-
-
 def workers_of(engine: EngineConfig) -> int:
     """Return how many nodes compute at the same time, as far as this machine tells (``RunConfig.placed_engine``)."""
     if engine.name == "inline":
@@ -196,60 +193,23 @@ def threads_of(engine: EngineConfig) -> int:
     return 1 if engine.name == "inline" else engine.cpus_per_node
 
 
-def _notes(config: RunConfig, planned: Planned, cost: Forecast, where: Path) -> tuple[str, ...]:
-    """Return what the machine lacks, and what would make a run of hours shorter."""
+def _notes(cost: Forecast, where: Path) -> tuple[str, ...]:
+    """Return what the machine lacks, and how long a run of hours takes."""
     notes = []
     memory, free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), shutil.disk_usage(where).free
     if cost.memory > memory:
-        notes.append(f"The run may need more memory than the {size(memory)} of this machine; {_SMALLER}.")
+        notes.append(
+            f"The run may need more memory than the {size(memory)} of this machine; model.lora_rank or model.tune = "
+            "'head' needs less."
+        )
     if cost.disk > free:
         notes.append(f"The run may need more disk than the {size(free)} that are free in {where}.")
     if cost.seconds * cost.rounds > _LONG:
-        notes.append(_proposal(config, planned, cost))
-    if config.model.precision == "bfloat16" and config.model.device == "cpu" and _bfloat16_is_slow():
         notes.append(
-            "Products of bfloat16 are slower than float32 on this processor; model.precision = 'float32' is faster."
+            f"The run may take {duration(cost.seconds * cost.rounds)}. Fewer rounds or a lower rate take less; a value "
+            "that is chosen for this corpus is not covered by ε (privacy.settings_from_corpus)."
         )
     return tuple(notes)
-
-
-def _bfloat16_is_slow() -> bool:
-    return _product_seconds(torch.bfloat16) > _product_seconds(torch.float32)
-
-
-def _product_seconds(precision: torch.dtype) -> float:
-    """Return the seconds of a product of matrices of 256 x 512 and 512 x 512, the least of eight."""
-    left, right = torch.ones(256, 512, dtype=precision), torch.ones(512, 512, dtype=precision)
-    seconds = []
-    for _ in range(8):
-        began = time.perf_counter()
-        torch.mm(left, right)
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
-
-
-_SMALLER = "model.lora_rank or model.tune = 'head' needs less"
-
-
-def _proposal(config: RunConfig, planned: Planned, cost: Forecast) -> str:
-    """Return what would make the run shorter.
-
-    Figures are computed from the corpus's numbers of sentences, so they are given under a public mention graph alone.
-    """
-    words = f"The run may take {duration(cost.seconds * cost.rounds)}."
-    if planned.bounds.guarantee.mention_graph != "public":
-        return (
-            f"{words} Fewer rounds or a lower rate take less; a value that is chosen for this corpus is not covered by "
-            "ε (privacy.settings_from_corpus)."
-        )
-    share = _LONG / (cost.seconds * cost.rounds)
-    ways = [f"rounds = {max(1, int(share * cost.rounds))}"]
-    mechanism = planned.plan.mechanism
-    rate = next((name for name in ("q_s", "q_u") if name not in mechanism.fixed_at_one), None)
-    if rate is not None:
-        ways.append(f"privacy.{rate} = {share * getattr(mechanism, rate):.2g}")
-    cheaper = "" if config.model.lora_rank or config.model.tune == "head" else f"; {_SMALLER}"
-    return f"{words} With {' or '.join(ways)} it takes about an hour{cheaper}."
 
 
 @dataclass(frozen=True)
@@ -280,7 +240,14 @@ class GradientCost:
         path = gradient_path_of(model, mechanism.client_rule(mechanism.clip_norm))
         if path is None or path.name == "fast":
             return cls(path)
-        return cls(path, expected_sentences(planned, ownership), _seconds_of_one(model, tokens))
+        length = min(max(2, round(tokens)), model.task.longest(model.max_tokens))
+        drawn = np.random.default_rng(0).integers(0, model.vocabulary_size, length)
+        batch, times = model.batch([Example(drawn, target=0)]), []
+        for _ in range(2):  # the first one is slower
+            began = time.perf_counter()
+            loss_gradients(model, batch)
+            times.append(time.perf_counter() - began)
+        return cls(path, expected_sentences(planned, ownership), min(times))
 
     def record(self) -> dict[str, Any]:
         """Return the entry of result.json; none without a path."""
@@ -297,16 +264,3 @@ class GradientCost:
             f"Gradients are computed one sentence at a time ({self.path.reason}): about "
             f"{duration(self.sentences * self.seconds)} of one processor a round.",
         )
-
-
-def _seconds_of_one(model: LanguageModel, tokens: float) -> float:
-    """Return the time of plain autograd, in seconds, for the gradient of a random sentence of ``tokens`` tokens."""
-    length = min(max(2, round(tokens)), model.task.longest(model.max_tokens))
-    drawn = np.random.default_rng(0).integers(0, model.vocabulary_size, length)
-    batch = model.batch([Example(drawn, target=0)])
-    times = []
-    for _ in range(2):  # the first one is slower
-        began = time.perf_counter()
-        loss_gradients(model, batch)
-        times.append(time.perf_counter() - began)
-    return min(times)

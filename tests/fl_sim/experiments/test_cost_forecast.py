@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import fl_sim
 from fl_sim.cli.main import main
@@ -112,22 +110,12 @@ def test_as_many_workers_compute_at_once_as_have_cores_and_gpus(settings: dict[s
     assert threads_of(engine) == (settings.get("cpus_per_node", 1))
 
 
-def test_a_short_run_needs_no_proposal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cost(monkeypatch, 1e-4).notes == ()
-
-
 @pytest.mark.system
-def test_a_long_run_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cost(monkeypatch, 1e-4).notes == ()
     long = cost(monkeypatch, 2.0)
     (note,) = long.notes
-    hours = long.seconds * long.rounds / 3600
-    assert hours > 1
-    assert note.startswith(f"The run may take {hours:.1f} h. With rounds = {int(30 / hours)} or privacy.q_s = ")
-    assert float(note.partition("privacy.q_s = ")[2].split()[0]) == pytest.approx(0.05 / hours, rel=0.1)
-    bounds = {"privacy__mention_graph": "private", "privacy__population": 5000, "privacy__user_sentences": 40}
-    (private,) = cost(monkeypatch, 2.0, **bounds, privacy__entity_bound_by="stated").notes
-    assert "not covered by ε" in private
-    assert "rounds = " not in private
+    assert note.startswith(f"The run may take {long.seconds * long.rounds / 3600:.1f} h. Fewer rounds or a lower rate")
 
 
 def test_a_machine_too_small_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,14 +124,6 @@ def test_a_machine_too_small_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, disk = cost(monkeypatch, 1e-4).notes
     assert memory.startswith("The run may need more memory than the ")
     assert disk.startswith("The run may need more disk than the 1 MiB that are free")
-
-
-def test_a_processor_without_bfloat16_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for slow, expected in ((1.0, 1), (0.25, 0)):
-        monkeypatch.setattr(forecasts, "_product_seconds", lambda of, slow=slow: slow if of == torch.bfloat16 else 0.5)
-        notes = cost(monkeypatch, 1e-4, model__precision="bfloat16").notes
-        assert [note.startswith("Products of bfloat16 are slower") for note in notes] == [True] * expected
-        assert cost(monkeypatch, 1e-4).notes == ()
 
 
 @pytest.mark.system
@@ -158,11 +138,3 @@ def test_a_piped_run_says_its_cost_and_its_rounds_in_lines(tmp_path: Path, capsy
     assert [line.partition(":")[0] for line in lines[1:]] == ["round 0 of 4", "round 1 of 4", "round 4 of 4"]
     assert "perplexity" in lines[1]
     assert "\x1b" not in "".join(lines)
-
-
-def test_words() -> None:
-    shown = Forecast(1234.4, 0.42, 10, 2**31, 5 * 2**20).in_words()
-    assert shown == (
-        "1,234 sentences and about 0.42 s a round, about 4.2 s in all; about 2.0 GiB of memory, 5 MiB on disk"
-    )
-    assert replace(Forecast(1, 1000, 60, 1, 1)).in_words().count("16.7 h") == 1
