@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -237,9 +238,10 @@ class Experiment:
         """
         try:
             self.folder.truncate_metrics(after_round=self._first_round - 1 if self._first_round > 1 else -1)
-            self._text.prepare(self._observers.on_reading)
+            on_reading = partial(self._observers.tell, "on_reading")
+            self._text.prepare(on_reading)
             wait_for_workers = open_workers(self._strategy.federation.workspace)
-            self._held_out = self._held_out.read_by(self._model, self._cache, self._observers.on_reading)
+            self._held_out = self._held_out.read_by(self._model, self._cache, on_reading)
             self._announce_cost()
             if not self._diverged:
                 wait_for_workers()
@@ -273,7 +275,7 @@ class Experiment:
         last_round = self._first_round - 1 if self._first_round > 1 else None
         rounds, warnings = self.planned.rounds, self.planned.warnings
         path = None if self._gradients.path is None else self._gradients.path.name
-        self._observers.on_start(RunStart(self.folder.path, self.config, rounds, last_round, warnings, path))
+        self._observers.tell("on_start", RunStart(self.folder.path, self.config, rounds, last_round, warnings, path))
 
     def _announce_cost(self) -> None:
         """Measure what the rounds that are left cost, if an observer asks for it."""
@@ -281,14 +283,14 @@ class Experiment:
         if not self._diverged and left.rounds > 0 and self._observers.ask_for("on_forecast"):
             sample = self._held_out.examples
             cost = forecast(self.config, left, self._ownership, self._model, sample, self.folder.path)
-            self._observers.on_forecast(cost)
+            self._observers.tell("on_forecast", cost)
 
     def _watching(self) -> AbstractContextManager[RoundWatch | None]:
         """Return a watch of the rounds, if an observer asks for their progress."""
         if not self._observers.ask_for("on_progress"):
             return nullcontext()
         expected = expected_selection(self.planned, self._ownership)
-        return RoundWatch(self._encoded / PROGRESS_FOLDER, expected, self._observers.on_progress)
+        return RoundWatch(self._encoded / PROGRESS_FOLDER, expected, partial(self._observers.tell, "on_progress"))
 
     def _begin_round(self, server_round: int) -> None:
         self._round_began = time.monotonic()
@@ -342,7 +344,7 @@ class Experiment:
             self._run.write_checkpoint(server_round, self._vector, self._strategy.state())
         for callback in self.row_callbacks:
             callback(row)
-        self._observers.on_round(row)
+        self._observers.tell("on_round", row)
 
     def _finish(self) -> None:
         rounds = self.folder.last_round or 0
@@ -377,7 +379,7 @@ class Experiment:
             "warnings": list(self.planned.warnings),
         }
         self.folder.finish(result, present)
-        self._observers.on_end(self.folder.result or {})
+        self._observers.tell("on_end", self.folder.result or {})
 
     def _utility(self) -> dict[str, Any]:
         """Return the task's figures at the start, at the end and by user, and those of a reference without a model."""

@@ -17,7 +17,7 @@ First the trackers by name, what they need installed, and which of them send fig
 ...     def on_round(self, row):
 ...         print(f"round {row['round']}: loss {row['loss']}")
 >>> observers = Observers([Printer()])
->>> observers.on_round({"round": 1, "loss": 5.5})
+>>> observers.tell("on_round", {"round": 1, "loss": 5.5})
 round 1: loss 5.5
 >>> load_observers(["pathlib:Path"])
 Traceback (most recent call last):
@@ -30,7 +30,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,15 +74,14 @@ def check_installed(names: Sequence[str]) -> None:
 
 def off_machine(config: RunConfig) -> list[str]:
     """Return a warning for each tracker of a run that may send private figures to another machine."""
-    uri, mode = mlflow_uri(config), wandb_mode(config)
-    places = {
-        "mlflow": "" if uri is None or _is_local(uri) else _without_password(uri),
-        "wandb": os.environ.get("WANDB_BASE_URL", "the server of Weights & Biases")
-        if mode not in ("offline", "disabled", "dryrun")
-        else "",
-    }
-    used = {name: where for name, where in places.items() if where and name in config.observers}
-    return [_WARNING.format(name=name, where=where) for name, where in used.items()]
+    places: dict[str, str] = {}
+    uri = mlflow_uri(config) or ""
+    parts = urlsplit(uri)
+    if parts.scheme not in _LOCAL_SCHEMES or uri in _SERVICES:
+        places["mlflow"] = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # without a password
+    if wandb_mode(config) not in ("offline", "disabled", "dryrun"):
+        places["wandb"] = os.environ.get("WANDB_BASE_URL", "the server of Weights & Biases")
+    return [_WARNING.format(name=name, where=where) for name, where in places.items() if name in config.observers]
 
 
 def mlflow_uri(config: RunConfig) -> str | None:
@@ -93,15 +92,6 @@ def mlflow_uri(config: RunConfig) -> str | None:
 def wandb_mode(config: RunConfig) -> str:
     """Return the mode of Weights & Biases: configured, or of the environment; else ``offline``."""
     return config.tracking.wandb_mode or os.environ.get("WANDB_MODE") or "offline"
-
-
-def _is_local(uri: str) -> bool:
-    return urlsplit(uri).scheme in _LOCAL_SCHEMES and uri not in _SERVICES
-
-
-def _without_password(uri: str) -> str:
-    parts = urlsplit(uri)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 log = logging.getLogger(__name__)
@@ -187,7 +177,14 @@ def load_observers(names: Sequence[str]) -> list[RunObserver]:
         PluginError: one does not exist, cannot be imported or made, has the wrong interface, or lacks its package.
     """
     check_installed(names)
-    return [_made(name, OBSERVERS.load(name)) for name in names]
+    observers: list[RunObserver] = []
+    for name in names:
+        part: Any = OBSERVERS.load(name)
+        try:
+            observers.append(part() if isinstance(part, type) else part)
+        except Exception as error:  # a plug-in's own code may raise anything
+            raise PluginError(f"observer '{name}' cannot be made without arguments ({_reason(error)})") from error
+    return observers
 
 
 def checked_observers(observers: Sequence[RunObserver]) -> list[RunObserver]:
@@ -204,56 +201,27 @@ def checked_observers(observers: Sequence[RunObserver]) -> list[RunObserver]:
     return list(observers)
 
 
-def _made(name: str, part: Any) -> RunObserver:
-    if not isinstance(part, type):
-        return part
-    try:
-        return part()
-    except Exception as error:  # a plug-in's own code may raise anything
-        raise PluginError(f"observer '{name}' cannot be made without arguments ({_reason(error)})") from error
-
-
 class Observers:
     """The observers of one run. An observer that raises is left out from then on, with one warning."""
 
     def __init__(self, observers: Sequence[RunObserver] = ()) -> None:
         self._observers = list(observers)
 
-    def on_start(self, start: RunStart) -> None:
-        """Announce that the run starts."""
-        self._each("on_start", lambda: (start,))
-
-    def on_reading(self, done: int, total: int) -> None:
-        """Announce how many sentences a frozen encoder has read."""
-        self._each("on_reading", lambda: (done, total))
-
     def ask_for(self, method: str) -> bool:
         """Return whether an observer has a method that is optional."""
         return any(callable(getattr(observer, method, None)) for observer in self._observers)
 
-    def on_forecast(self, forecast: Any) -> None:
-        """Announce what the run will cost."""
-        self._each("on_forecast", lambda: (forecast,))
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Call a method of every observer that has it.
 
-    def on_progress(self, server_round: int, done: int, expected: float) -> None:
-        """Announce how many sentences of the round under way are done."""
-        self._each("on_progress", lambda: (server_round, done, expected))
-
-    def on_round(self, row: Row) -> None:
-        """Hand out the row of a round, to each observer a copy as it is read back from metrics.jsonl."""
-        self._each("on_round", lambda: (decode(encode(row)),))
-
-    def on_end(self, result: Mapping[str, object]) -> None:
-        """Hand out the result, to each observer a copy as it is read back from result.json."""
-        self._each("on_end", lambda: (decode(encode(result)),))
-
-    def _each(self, method: str, arguments: Callable[[], tuple[Any, ...]]) -> None:
+        A row or a result is handed out as a copy, as it is read back from its file.
+        """
         for observer in list(self._observers):
             call = getattr(observer, method, None)
             if call is None:
                 continue
             try:
-                call(*arguments())
+                call(*(decode(encode(value)) if isinstance(value, dict) else value for value in arguments))
             except (Exception, SystemExit) as error:  # a run must not depend on who watches it
                 with suppress(ValueError):  # another thread has removed it
                     self._observers.remove(observer)
