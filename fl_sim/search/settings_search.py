@@ -65,7 +65,7 @@ _MOMENTUM = 0.9
 _NOBODY = Ownership(np.zeros(1, np.int64), np.zeros(1, np.int64), np.empty(0, np.int32), num_entities=0)
 """The corpus that a plan by public numbers reads."""
 
-_NOT_OF_A_TRIAL = {
+_NOT_OF_A_TRIAL: dict[str, object] = {
     "out": None, "anchor": None, "observers": (), "origin": {}, "privacy.secure_noise": False,
     "privacy.target_epsilon": None, "engine.name": "inline", "engine.address": None, "corpus.train_split": "train",
     "corpus.held_out_split": None, "corpus.feature_cache": None,
@@ -245,7 +245,7 @@ class PublicText:
         if getattr(mechanism, "epoch_rounds", None) is None:  # else q_u is 1/t
             name = "q_u" if "q_s" in mechanism.fixed_at_one else "q_s"
             rate = rounded_down(min(1.0, getattr(mechanism, name) * sentences / own), 4)
-            while self.signal_of(scaled := replace(mechanism, **{name: rate})) > wanted:
+            while self.signal_of(scaled := _at_rate(mechanism, name, rate)) > wanted:
                 rate = rounded_down(rate * 0.98 * wanted / self.signal_of(scaled), 4)
             changes[f"privacy.{name}"] = rate
         signal, cohort = self.signal_of(scaled), scaled.q_u * users
@@ -264,6 +264,10 @@ class PublicText:
             "checkpoint_every": max(1, tried.rounds // 4),
         }
         return tried.changed(changes), scaled
+
+
+def _at_rate(mechanism: Mechanism, name: str, rate: float) -> Mechanism:
+    return replace(mechanism, q_u=rate) if name == "q_u" else replace(mechanism, q_s=rate)
 
 
 def _check_other(path: str, corpus: Corpus, run: PrivateRun) -> None:

@@ -59,13 +59,6 @@ def test_the_slow_path_says_why_and_how_long(
     assert any("one sentence at a time" in line for line in json.loads(folder.result_file.read_text())["warnings"])
 
 
-@pytest.mark.system
-def test_a_run_without_such_gradients_names_no_path(small: Path, tmp_path: Path) -> None:
-    folder = run(small, tmp_path / "out", privacy__strategy="noiseless", privacy__q_s=1.0)
-    assert "gradients" not in (folder.result or {})
-    assert "Gradients" not in report_text(read_facts(folder))
-
-
 @pytest.mark.parametrize(
     ("rule", "named"),
     [

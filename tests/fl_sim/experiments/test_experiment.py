@@ -79,13 +79,6 @@ def test_the_server_stays_on_the_cpu_while_workers_of_ray_have_the_gpus(corpus: 
         Experiment.create(asked, lambda engine: f"{engine.server_device}:1")
 
 
-def test_a_folder_with_something_in_it_is_never_touched(corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("mine")
-    with pytest.raises(ResultsError, match="not empty"):
-        Experiment.create(configured(corpus, tmp_path))
-    assert (tmp_path / "mine").read_text() == "mine"
-
-
 def test_an_engine_that_does_not_start(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fl_sim.engines.engine.Engine.run", breaks)
     with pytest.raises(Broken) as caught:
@@ -122,16 +115,6 @@ def test_the_run_folder_keeps_no_text(corpus: Path, tmp_path: Path) -> None:
 def interrupted(corpus: Path | str, out: Path, **settings: Any) -> None:
     with pytest.raises(Broken):
         simulation.run(configured(corpus, out, **settings), breaks)
-
-
-@pytest.mark.system
-def test_tokens_that_a_killed_run_left_are_made_anew(corpus: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    interrupted(corpus, out)
-    (out / "encoded" / "train").mkdir(parents=True)
-    (out / "encoded" / "train" / "tokens.npy").write_bytes(b"stale")
-    result = simulation.resume(out).result or {}
-    assert (result["stopped"], result["rounds"]) == ("rounds", 2)
 
 
 # Resuming

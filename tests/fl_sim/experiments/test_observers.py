@@ -159,19 +159,6 @@ def test_a_resumed_run_says_where_it_goes_on(corpus: Path, tmp_path: Path) -> No
 # Observers of a configuration
 
 
-@pytest.mark.system
-def test_a_run_without_observers_records_no_such_key(corpus: Path, tmp_path: Path) -> None:
-    folder = simulation.run(configured(corpus, tmp_path / "run", rounds=1))
-    assert "observers" not in json.loads(folder.config_file.read_text())["run"]
-
-
-@pytest.mark.parametrize("value", ["a:b, c", ["a:b", "c"], ("a:b", "c")])
-def test_a_list_of_names_or_a_text_with_commas(value: Any) -> None:
-    config = RunConfig.from_mapping({"observers": value})
-    assert config.observers == ("a:b", "c")
-    assert RunConfig.from_mapping(config.model_dump(mode="json")) == config
-
-
 def page() -> dict[str, str]:
     """The code of the page by its language; of two blocks the first."""
     blocks: dict[str, str] = {}

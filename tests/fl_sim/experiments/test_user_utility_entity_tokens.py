@@ -35,10 +35,6 @@ def test_one_character_is_enough(mention: tuple[int, int], expected: list[int]) 
     assert is_entity_token([(0, 3), (3, 7)], [mention]).tolist() == [bool(x) for x in expected]
 
 
-def test_a_token_without_characters_is_no_entity_token() -> None:
-    assert is_entity_token([(0, 0), (2, 2)], [(0, 5)]).tolist() == [False, False, False]
-
-
 def test_several_tokens_of_one_character_share_its_bytes_once() -> None:
     assert covered_bytes("Ω!", [(0, 1), (0, 1), (1, 2)]).tolist() == [2, 0, 1, 1]
 

@@ -204,11 +204,6 @@ def test_a_stop_in_the_last_trial_of_a_rung_begins_no_other(corpus: Path, tmp_pa
         tune(run, public, Search(trials=3, seed=1), tmp_path / "other")
 
 
-def test_the_rungs() -> None:
-    assert Search(1, 90).rungs == [(1, 90)]
-    assert Search(4, 90).rungs == [(4, 30.0), (2, 90)]
-
-
 # What is refused
 
 
@@ -277,21 +272,6 @@ def test_a_run_on_the_text_that_settings_were_tuned_on_is_refused(tmp_path: Path
     append_corpus(public, [Sentence("train", "new", "One more.", ())], name="boats", joined_at=2)
     with pytest.raises(ConfigError, match="which is the corpus of this run"):
         check_origin(tuned_on(public, paths["boats"]), Corpus.open(paths["boats"]))
-
-
-@pytest.mark.parametrize(
-    ("origin", "words"),
-    [
-        ({"corpus": "a"}, "origin.fingerprint is missing"),
-        ({"fingerprint": "x"}, "origin.fingerprint is 'x'"),
-        ({"corpu": "a"}, "origin.corpu is 'a'; allowed: origin.made_by"),
-    ],
-)
-def test_a_damaged_origin_is_one_line(origin: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        RunConfig.from_mapping({"origin": origin})
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.system

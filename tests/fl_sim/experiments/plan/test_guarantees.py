@@ -161,14 +161,6 @@ def test_under_a_bound_no_entity_of_the_corpus_exceeds_the_headline(bounds: dict
         assert after[f"epsilon_user_entity_{name}"] <= after["epsilon_any"]
 
 
-def test_the_order_of_the_guarantees() -> None:
-    after = curves_of(protected()).after(30)
-    assert after["epsilon_user"] < after["epsilon_user_unbounded"]
-    assert after["epsilon_user"] < after["epsilon_user_entity_median"] < after["epsilon_user_entity_max"]
-    for entity_bound in ("median", "p95", "max"):
-        assert after[f"epsilon_user_entity_{entity_bound}"] < after[f"epsilon_user_entity_robust_{entity_bound}"]
-
-
 def test_without_entity_coins_nothing_relies_on_detection() -> None:
     after = curves_of(protected(), replace(PLAN, mechanism=replace(MECHANISM, q_e=1.0))).after(30)
     for entity_bound in ("median", "p95", "max"):

@@ -64,13 +64,6 @@ def test_set_bounds_hold(strategy: str, limits: dict[str, Any], most: tuple[int,
     assert bounds.enforces
 
 
-def test_a_bound_above_all_contributions_leaves_everything_as_it_is() -> None:
-    bounds = bounds_of(village(), entity_bound=22, user_sentences=12)
-    assert not bounds.enforces
-    assert (bounds.kept_share, bounds.kept) == (1.0, bounds.ownership)
-    assert not bounds_of(village(), entity_bound="unbounded", user_sentences="unbounded").enforces
-
-
 def test_weights_sample_every_sentence_at_a_lower_rate() -> None:
     bounds = bounds_of(village(), entity_bound=11, entity_bound_by="weights")
     assert bounds.guarantee.weighted
@@ -199,8 +192,3 @@ def test_bounds_that_cannot_be_kept_are_refused(settings: dict[str, Any], messag
     with pytest.raises(ConfigError, match=rf"^privacy\.{message}") as caught:
         RunConfig.from_mapping({"privacy": settings})
     assert "\n" not in str(caught.value)
-
-
-def test_what_is_private_may_be_read_with_the_flag() -> None:
-    for settings in ({"mention_graph": "private"}, {"user_sentences": "corpus"}):
-        RunConfig.from_mapping({"privacy": settings | {"settings_from_corpus": True}})

@@ -21,9 +21,8 @@ from fl_sim.files import sha256_of_json
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import ResultsError, RunFolder
-from fl_sim.strategies.accounting.accountant import composed_epsilon, epsilon, epsilon_before
+from fl_sim.strategies.accounting.accountant import composed_epsilon, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError
 from tests import tiny
 
@@ -102,18 +101,6 @@ def test_every_figure_is_that_of_both_trainings(parent: Path, corpus: Path, tmp_
 
 
 @pytest.mark.nightly
-def test_every_run_counts_within_its_own_bounds(parent: Path, tmp_path: Path) -> None:
-    """On a corpus with smaller users, the earlier rounds still had the larger ones."""
-    smaller = tiny.tiny_corpus(tmp_path / "smaller", each=2)
-    child = child_of(parent, smaller, tmp_path / "child")
-    ((before, rounds),), ((own, count),) = events_of(parent).items(), events_of(child.path).items()
-    together = [(before, Adjacency(USER_SENTENCES), rounds), (own, Adjacency(2), count)]
-    epsilon_user = (child.result or {})["epsilon_user"]
-    assert epsilon_user == pytest.approx(epsilon_before(together, 1e-5), rel=1e-3)
-    assert epsilon_user > composed({before: rounds + count}, Adjacency(2)) * 1.01
-
-
-@pytest.mark.nightly
 def test_ledger_names_its_ancestors_and_account_counts_each_once(parent: Path, corpus: Path, tmp_path: Path) -> None:
     child = child_of(parent, corpus, tmp_path / "child")
     ledger, first = Ledger.read(child.path), Ledger.read(parent)
@@ -133,16 +120,6 @@ def test_ledger_names_its_ancestors_and_account_counts_each_once(parent: Path, c
     shutil.rmtree(parent)  # the child has copies of its own
     account = account_for(read_ledgers([child.path]), user, user, 1e-5, None)
     assert account["epsilon_user"] == pytest.approx((child.result or {})["epsilon_user"], rel=1e-3)
-
-
-@pytest.mark.system
-def test_joined_at_of_a_child_leaves_its_ancestors_out(parent: Path, corpus: Path, tmp_path: Path) -> None:
-    child = child_of(parent, corpus, tmp_path / "child")
-    user = Adjacency(USER_SENTENCES)
-    account = account_for(read_ledgers([child.path]), user, user, 1e-5, joined_at=2)
-    assert (account["releases"], account["releases_robust"]) == (1, 5)
-    with pytest.raises(LedgerError, match="of 2 runs"):
-        account_for(read_ledgers([child.path, parent]), user, user, 1e-5, joined_at=2)
 
 
 @pytest.mark.system
@@ -412,10 +389,3 @@ def test_nothing_private_is_left_without_the_owners_file(trained: Path, corpus: 
         content = file.read_bytes()
         assert fingerprint.encode() not in content
         assert b"sentences_per_user" not in content
-
-
-def test_units_survive_their_record() -> None:
-    for adjacency in (Adjacency(), Adjacency(4, ContributionBound(3, 2, 5))):
-        for robust in (False, True):
-            unit = ProtectedUnit(adjacency, robust)
-            assert ProtectedUnit.from_record(unit.record()) == unit

@@ -134,15 +134,6 @@ def test_the_budgets_above_end_their_runs(settings: str) -> None:
     assert 0 < planned < last
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_equal_graphs_need_no_given_number_of_users(settings: str) -> None:
-    """The neighbour of a public graph has the same graph, and so the same N; its sentences are null."""
-    terms = public_terms(uneven_users(), **SETTINGS[settings])
-    assert terms == public_terms(uneven_users(), **SETTINGS[settings])
-    assert terms["plan"]["population"] == 12
-
-
 FROM_CORPUS = {"settings_from_corpus": True, "entity_bound": "unbounded"}
 
 
