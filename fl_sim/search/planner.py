@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -130,15 +130,12 @@ class Crowd:
         self._ownership = ownership
         self._weights = weights
         self.sentences_per_user = ownership.sentences_per_user
-        self._active: dict[float, Floats] = {}
 
     def active_share(self, q_e: float) -> Floats:
         """Return each user's mean of w(s)·q_e^(entities of s) over the sentences s, float64 (num_users,)."""
-        if q_e not in self._active:
-            probabilities = self._weights * np.power(q_e, self._ownership.entities_per_sentence)
-            totals = np.bincount(self._ownership.user_of_sentence, probabilities, minlength=self._ownership.num_users)
-            self._active[q_e] = totals / np.maximum(self.sentences_per_user, 1)
-        return self._active[q_e]
+        probabilities = self._weights * np.power(q_e, self._ownership.entities_per_sentence)
+        totals = np.bincount(self._ownership.user_of_sentence, probabilities, minlength=self._ownership.num_users)
+        return totals / np.maximum(self.sentences_per_user, 1)
 
     def sampled_sentences(self, q_e: float) -> float:
         """Return the expected number of sentences with all entities active."""
@@ -202,8 +199,12 @@ def propose(
         ConfigError: no settings meet the target.
         PrivacyError: for an impossible privacy parameter.
     """
-    crowd = Crowd(bounds.ownership, bounds.weights)
-    tried = _tried(observe)
+    crowd, numbers = Crowd(bounds.ownership, bounds.weights), itertools.count(1)
+
+    def tried() -> None:
+        done = next(numbers)
+        observe(done, max(_USUAL, done))
+
     by_sentence, by_user = (_Search(crowd, units, goal, of_users, tried) for of_users in (False, True))
     for entity_rate in (0, 2):
         by_sentence.climb((0, 2, entity_rate))
@@ -219,17 +220,6 @@ def propose(
     others = tuple(settings for settings in ranked if settings is not best)[:alternatives]
     by_users = by_user.ranked()
     return Proposal(best, others, by_users[0] if by_users else None, tuple(s for s in shorter if s is not best))
-
-
-def _tried(observe: Observe) -> Callable[[], None]:
-    """Return what counts the settings that were tried, for ``observe``."""
-    numbers = itertools.count(1)
-
-    def tried() -> None:
-        done = next(numbers)
-        observe(done, max(_USUAL, done))
-
-    return tried
 
 
 _Point = tuple[int, int, int]  # indices of the share of the budget, the cap and the entity rate
@@ -297,7 +287,8 @@ class _Search:
         def epsilon_at(noise: float) -> float:
             return epsilon_of_units(replace(event, noise_multiplier=noise), self.units, rounds, goal.delta)
 
-        for safest, riskiest in _brackets(self._noise):
+        near = [] if self._noise is None else [(self._noise * _NEARBY, self._noise / _NEARBY)]
+        for safest, riskiest in (*near, (_LOUDEST, _QUIETEST)):
             try:
                 noise = calibration.bisect_value(epsilon_at, "noise_multiplier", safest, riskiest, goal.target_epsilon)
             except PrivacyError:
@@ -319,13 +310,6 @@ def rounded_down(rate: float, digits: int) -> float:
     """Return ``rate`` rounded down to so many significant digits."""
     digits += -1 - math.floor(math.log10(rate))
     return float(f"{math.floor(rate * 10**digits)}e{-digits}")
-
-
-def _brackets(guess: float | None) -> Iterator[tuple[float, float]]:
-    """Yield the search ranges of the noise: near ``guess`` first, then the full range."""
-    if guess is not None:
-        yield guess * _NEARBY, guess / _NEARBY
-    yield _LOUDEST, _QUIETEST
 
 
 def _moved(point: _Point, axis: int, step: int) -> _Point | None:

@@ -79,11 +79,9 @@ Observe = Callable[[int, int], None]
 """Is called with the number of ε that were computed, and about that of all."""
 
 
-def _unseen(done: int, total: int) -> None:
-    """Observe nothing."""
-
-
-def entity_epsilons(ownership: Ownership, training: Training, observe: Observe = _unseen) -> EntityEpsilons:
+def entity_epsilons(
+    ownership: Ownership, training: Training, observe: Observe = lambda done, total: None
+) -> EntityEpsilons:
     """Return ε of every entity of a corpus.
 
     Args:
@@ -111,7 +109,7 @@ def bounded_entity_epsilons(
     bounds: EnforcedBounds,
     training: Training,
     population: int,
-    observe: Observe = _unseen,
+    observe: Observe = lambda done, total: None,
 ) -> EntityEpsilons:
     """Return ε of every entity of a corpus under the bounds of a run, at most that of any entity.
 
@@ -158,13 +156,12 @@ def _within_contributions(bounds: EnforcedBounds, training: Training, observe: O
     event = training.event
     one = _counted(observe, len(limits) * (1 if event.q_e == 1 else 2))
 
-    def epsilon_of(event: RoundEvent, limit: list[int]) -> float:
-        value = _epsilon_within(event, training, guarantee, *limit)
-        one()
-        return value
-
     def epsilons(event: RoundEvent) -> Floats:
-        return np.array([epsilon_of(event, limit) for limit in limits.tolist()])[limit_of.ravel()]
+        figures = np.empty(len(limits))
+        for number, limit in enumerate(limits.tolist()):
+            figures[number] = _epsilon_within(event, training, guarantee, *limit)
+            one()
+        return figures[limit_of.ravel()]
 
     detected = epsilons(event)
     robust = detected if event.q_e == 1 else epsilons(event.robust())
@@ -220,7 +217,9 @@ def pair_epsilons(bounds: EnforcedBounds, training: Training, user: int | None, 
     alone = accounting.epsilon(event, Adjacency(n), training.rounds, training.delta) if n else 0.0
     if entity is None:
         return PairEpsilons(n, np.array([], dtype=np.int64), alone, alone, alone)
-    profile = _profile(bounds.kept.entity_profiles(), entity)
+    profiles_kept = bounds.kept.entity_profiles()
+    start, end = profiles_kept.offsets[entity : entity + 2]
+    profile = np.asarray(profiles_kept.sentences[start:end], dtype=np.int64)
     if guarantee.weighted or guarantee.displaces:
         contributions = bounds.contributions()
         columns = (contributions.users, contributions.max_per_user, contributions.sentences)
@@ -230,11 +229,6 @@ def pair_epsilons(bounds: EnforcedBounds, training: Training, user: int | None, 
         accountant = ProfileAccountant(event, n, training.rounds, training.delta)
         both = [accountant.epsilon(profile), accountant.robust().epsilon(profile)]
     return PairEpsilons(n, profile, alone, *both)
-
-
-def _profile(entity_profiles: EntityProfiles, entity: int) -> profiles.Profile:
-    start, end = entity_profiles.offsets[entity : entity + 2]
-    return np.asarray(entity_profiles.sentences[start:end], dtype=np.int64)
 
 
 def epsilon_of_any(guarantee: Guarantee, training: Training, population: int) -> float:
