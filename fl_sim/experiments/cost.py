@@ -24,7 +24,6 @@ import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -249,7 +248,7 @@ class GradientCost:
             times.append(time.perf_counter() - began)
         return cls(path, expected_sentences(planned, ownership), min(times))
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the entry of result.json; none without a path."""
         if self.path is None:
             return {}

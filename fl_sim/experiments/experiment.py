@@ -18,7 +18,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -381,7 +380,7 @@ class Experiment:
         self.folder.finish(result, present)
         self._observers.tell("on_end", self.folder.result or {})
 
-    def _utility(self) -> dict[str, Any]:
+    def _utility(self) -> dict[str, object]:
         """Return the task's figures at the start, at the end and by user, and those of a reference without a model."""
         names = ("perplexity", "perplexity_per_word", "bits_per_byte", "accuracy", "error")
         every = {name: self.folder.measured(name) for name in names}
@@ -392,7 +391,7 @@ class Experiment:
         initial = {f"initial_{name}": values[0] for name, values in measured.items()}
         return final | initial | dict(self._text.reference(self._held_out)) | {"held_out": self._by_user()}
 
-    def _by_user(self) -> dict[str, Any] | None:
+    def _by_user(self) -> dict[str, object] | None:
         """Return what the last evaluation says by user; a run that was killed after it evaluates once more."""
         if self._diverged:
             return None

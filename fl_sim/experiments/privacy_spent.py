@@ -3,28 +3,12 @@
 A round that is released twice with different noise counts twice, so ε follows from releases, not from rounds. Two sums
 of one round under seeded noise have the same samples: their ε is computed from the ledger, not by the plan's curve.
 
-First ε of one run, or of several on one corpus, from their ledgers alone.
-
 >>> account = account_for([], Adjacency(12), Adjacency(12), delta=1e-5, joined_at=None)
 >>> account["releases"], account["epsilon_user"]
 (0, 0.0)
 >>> read_ledgers(["no/such/run"])
 Traceback (most recent call last):
 fl_sim.strategies.ledger.LedgerError: no/such/run: there is no such folder
-
->>> import tempfile, numpy as np
->>> from pathlib import Path
->>> from fl_sim.data_prep.store.ownership import Ownership
->>> from fl_sim.experiments.plan.run_plan import plan_run
->>> from fl_sim.storage.run_claim import RunClaim
->>> config = RunConfig.from_mapping({"privacy.strategy": "user_level", "rounds": 3})
->>> two_users = Ownership(np.array([0, 1, 2]), np.zeros(3, np.int64), np.empty(0, np.int32), num_entities=0)
->>> with tempfile.TemporaryDirectory() as folder:
-...     run = OpenRun.begin(RunClaim.claim(Path(folder)), {}, Lineage(), [], None, False)
-...     spent = PrivacySpent(run, config, plan_run(config, two_users))
-...     stream = spent.before_release(1)
-...     spent.total()["releases"]
-1
 """
 
 from __future__ import annotations
@@ -36,7 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from fl_sim.config import RunConfig
 from fl_sim.experiments.plan.guarantees import EpsilonCurves
@@ -49,7 +33,6 @@ from fl_sim.storage.run_folder import CHECKPOINT_FOLDER, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.attack_success import FALSE_POSITIVE_RATES, largest_true_positive_rate
 from fl_sim.strategies.ledger import (
-    Entry,
     Ledger,
     LedgerError,
     ReleaseRecord,
@@ -143,6 +126,7 @@ def account_for(
         if len(given) > 1:
             raise LedgerError(f"joined-at is {joined_at}, of {len(given)} runs; allowed: with one run only")
         entries = since(own.entries, joined_at)
+    graphs = {entry.terms.guarantee.mention_graph for entry in everything}
     forks = sum(count for count in Counter(ledger.run for ledger in ledgers).values() if count > 1)
     return {
         "releases": len(entries),
@@ -151,17 +135,11 @@ def account_for(
         **({} if joined_at is None else {"releases_robust": len(everything)}),
         "delta": delta,
         "epsilon_any": epsilon_of_any(everything, delta),
-        "mention_graph": _mention_graph(everything),
+        "mention_graph": "public" if "public" in graphs else "private",  # that for which ``epsilon_any`` holds
         "epsilon_user": epsilon_of(entries, user, delta),
         "epsilon_user_entity": epsilon_of(entries, both, delta),
         "epsilon_user_entity_robust": epsilon_of(everything, both, delta, robust=True),
     }
-
-
-def _mention_graph(entries: Sequence[Entry]) -> str:
-    """Return the mention graph for which ``epsilon_any`` of all entries holds: public if it is for any of them."""
-    graphs = {entry.terms.guarantee.mention_graph for entry in entries}
-    return "public" if "public" in graphs else "private"
 
 
 class PrivacySpent:
@@ -207,15 +185,11 @@ class PrivacySpent:
             self._guarantees = EpsilonCurves.of(longer, self._units, planned.earlier)
         return last
 
-    def after(self, server_round: int) -> dict[str, float]:
-        """Return ``releases``, their number up to ``server_round``, and every ε of them."""
-        return self._figures(server_round)
-
     def total(self) -> dict[str, float]:
         """Return the number of all releases and every ε of them."""
-        return self._figures(self._ledger.last_round)
+        return self.after(self._ledger.last_round)
 
-    def attacker(self) -> dict[str, Any]:
+    def attacker(self) -> dict[str, object]:
         """Return the largest true positive rates of a test for the protected unit, after all releases.
 
         The unit is any user with any entity if its ε is finite, else any user.
@@ -243,8 +217,8 @@ class PrivacySpent:
         units = {name: unit for several in self._units.values() for name, unit in several.items()}
         return self._planned.earlier.lineage_with(self._ledger, units)
 
-    def _figures(self, up_to: int) -> dict[str, float]:
-        """Return the number of releases of the rounds 1 to ``up_to``, and every ε of them."""
+    def after(self, up_to: int) -> dict[str, float]:
+        """Return ``releases``, the number of those of the rounds 1 to ``up_to``, and every ε of them."""
         ledger, releases = self._ledger, self._ledger.releases(up_to)
         # All entries are read in rare runs alone: in every round of a long one they would cost more than the round.
         entries = [e for e in ledger.entries if e.round <= up_to] if ledger.may_repeat_sums(up_to) else []

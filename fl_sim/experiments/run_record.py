@@ -13,7 +13,6 @@ import json
 import logging
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -61,9 +60,9 @@ class Record:
     """
 
     config: RunConfig
-    plan: dict[str, Any]
+    plan: dict[str, object]
     fingerprint: str
-    strategy_origin: dict[str, Any]
+    strategy_origin: dict[str, object]
 
     @classmethod
     def read(cls, folder: RunFolder) -> Record:
@@ -144,7 +143,7 @@ def begin(claim: RunClaim, config: RunConfig, planned: Planned, corpus: Corpus) 
     return run
 
 
-def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, Any]:
+def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, object]:
     """Return the record of a new run, as :meth:`Record.read` reads it."""
     origin = _strategy_origin(config.privacy.strategy)
     return {
@@ -152,7 +151,8 @@ def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, A
         "plan": planned.plan.record(),
         "guarantee": planned.bounds.guarantee.record(),
         "corpus": {"fingerprint": corpus.fingerprint},
-    } | ({"strategy_origin": origin} if origin else {})
+        **({"strategy_origin": origin} if origin else {}),
+    }
 
 
 def write_order(folder: RunFolder, config: RunConfig, planned: Planned) -> None:

@@ -60,7 +60,7 @@ def figures(row: Row) -> dict[str, float]:
     return {_NAMES.get(name, f"private/{name}"): float(value) for name, value in numbers.items()}
 
 
-def settings(config: RunConfig) -> dict[str, Any]:
+def settings(config: RunConfig) -> dict[str, object]:
     """Return the settings that trackers see by their full names: folders without their parents, no file of the run.
 
     >>> settings(RunConfig.from_mapping({"corpus.path": "/home/ada/notes"}))["corpus.path"]
@@ -70,7 +70,7 @@ def settings(config: RunConfig) -> dict[str, Any]:
     return dict(_leaves(tree, ""))
 
 
-def _leaves(tree: Mapping[str, Any], section: str) -> Iterator[tuple[str, Any]]:
+def _leaves(tree: Mapping[str, object], section: str) -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{section}{name}.")
@@ -134,7 +134,7 @@ class CSVTracker(Tracker):
     def begin(self, start: RunStart, noted: Notes | None, rows: Sequence[Row]) -> Notes:
         """Write the file anew with the rounds before a checkpoint."""
         self._file = self.folder / ROUNDS_FILE
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[dict[str, object]] = []
         self._columns: list[str] = []
         self._file.write_text("")
         for row in rows:
@@ -179,7 +179,7 @@ class TensorBoardTracker(Tracker):
             self._writer.add_scalar(name, value, row["round"])
         self._writer.flush()
 
-    def on_end(self, result: Mapping[str, Any]) -> None:
+    def on_end(self, result: Mapping[str, object]) -> None:
         """Close the file."""
         self._writer.close()
 
@@ -244,7 +244,7 @@ class WandbTracker(Tracker):
         if row["round"] >= self._first:
             self._run.log(figures(row), step=row["round"])
 
-    def on_end(self, result: Mapping[str, Any]) -> None:
+    def on_end(self, result: Mapping[str, object]) -> None:
         """Close the run; that of a model that is not finite counts as failed."""
         self._run.summary["stopped"] = result["stopped"]
         _open.pop(self._run.id).finish(exit_code=int(result["stopped"] == DIVERGED))
@@ -302,10 +302,10 @@ class MLflowTracker(Tracker):
         metrics = [Metric(name, value, now, step) for name, value in figures(row).items()]
         self._client.log_batch(self._id, metrics=metrics)
 
-    def on_end(self, result: Mapping[str, Any]) -> None:
+    def on_end(self, result: Mapping[str, object]) -> None:
         """Set the status of the run."""
         self._client.set_tag(self._id, "stopped", result["stopped"])
-        self._client.set_terminated(self._id, _STATUS.get(result["stopped"], "FINISHED"))
+        self._client.set_terminated(self._id, _STATUS.get(str(result["stopped"]), "FINISHED"))
 
     def _created(self, start: RunStart, artifacts: str | None) -> str:
         """Create the run in the experiment of the project, with the settings as its parameters; return its id."""

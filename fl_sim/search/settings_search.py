@@ -28,7 +28,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tomli_w
@@ -425,7 +424,7 @@ def candidates(run: PrivateRun, search: Search) -> Iterator[Chosen]:
 
 def tuned_settings(
     run: PrivateRun, public: PublicText, search: Search, best: Chosen, trials: Sequence[Trial]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the settings of the private run with the best ones and their origin, nested, for a configuration file."""
     chosen = nested(run.chosen(best))
     origin = Origin(

@@ -16,7 +16,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -242,7 +241,7 @@ def epsilon_of_any(guarantee: Guarantee, training: Training, population: int) ->
 
 def summarise(
     entities: EntityEpsilons, thresholds: Sequence[float] = THRESHOLDS, names: Sequence[str] | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the report as plain values: the distribution of ε over the entities, and the worst profiles.
 
     Args:
@@ -278,7 +277,7 @@ def _of_distinct(accountant: ProfileAccountant, distinct: Sequence[profiles.Prof
     return accountant.epsilons([np.frombuffer(key, dtype=np.int64) for key in numbers])[kinds]
 
 
-def _spread(epsilons: Floats, thresholds: Sequence[float]) -> dict[str, Any]:
+def _spread(epsilons: Floats, thresholds: Sequence[float]) -> dict[str, object]:
     return {
         **{name: _quantile(epsilons, share) for name, share in QUANTILES.items()},
         "share_within": {f"{bound:g}": float(np.mean(epsilons <= bound)) for bound in thresholds},
@@ -290,18 +289,18 @@ def _quantile(values: Floats, share: float) -> float:
     return float(np.quantile(values, share, method="inverted_cdf"))
 
 
-def _worst(entities: EntityEpsilons, names: Sequence[str] | None) -> list[dict[str, Any]]:
+def _worst(entities: EntityEpsilons, names: Sequence[str] | None) -> list[dict[str, object]]:
     """Return the profiles with the largest ε, each with its entities."""
     sentences = np.array([profile.sum() for profile in entities.profiles])
     order = np.lexsort((-sentences, -entities.robust, -entities.detected))
     return [_profile_row(entities, int(index), names) for index in order[:WORST]]
 
 
-def _profile_row(entities: EntityEpsilons, index: int, names: Sequence[str] | None) -> dict[str, Any]:
+def _profile_row(entities: EntityEpsilons, index: int, names: Sequence[str] | None) -> dict[str, object]:
     profile = entities.profiles[index]
     ids = np.flatnonzero(entities.profile_of == index)
     counts, users = np.unique(profile, return_counts=True)
-    row: dict[str, Any] = {
+    row: dict[str, object] = {
         "users": len(profile),
         "sentences": int(profile.sum()),
         "max_per_user": int(profile.max(initial=0)),

@@ -12,14 +12,6 @@ limited, in an order that no one else's sentences change the distribution of.
 
 >>> import numpy as np
 >>> from fl_sim.config import RunConfig
->>> offsets, entities = np.arange(0, 9, 4), np.zeros(8, dtype=np.int32)  # 2 users with 4 sentences on entity 0 each
->>> ownership = Ownership(offsets, np.arange(9), entities, num_entities=1)
->>> config = RunConfig.from_mapping({"privacy.entity_bound": 3})
->>> bounds = EnforcedBounds.of(config.privacy, ownership, seed=0)
->>> bounds.guarantee.entity_bound, float(bounds.weights.sum()), bounds.kept_share
-(3, 3.0, 0.375)
-
->>> from fl_sim.data_prep.store.ownership import Ownership
 >>> from fl_sim.strategies.uedp import UserEntityDP
 >>> rates = {"q_u": 1.0, "q_e": 0.5, "q_s": 0.1}
 >>> mechanism = UserEntityDP(population=2, **rates, clip_norm=1.0, user_cap=2.0, noise_multiplier=4.0)
@@ -38,7 +30,6 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -234,14 +225,14 @@ class EnforcedBounds:
         """Return the units of every metric of a run with a mechanism; the headline first."""
         return units_of(self.guarantee, self.entity_bounds, mechanism)
 
-    def record(self, labels: npt.NDArray[np.object_] | None = None) -> dict[str, Any]:
+    def record(self, labels: npt.NDArray[np.object_] | None = None) -> dict[str, object]:
         """Return what the bounds kept and what entities contribute, for the result; read off the corpus, for its owner.
 
         Args:
             labels: the kinds of every entity, lists of text (E,); None leaves out the shares by kind.
         """
         mentions = self.weights[np.repeat(np.arange(len(self.weights)), self.ownership.entities_per_sentence)]
-        kept: dict[str, Any] = {
+        kept: dict[str, object] = {
             "sentences": float((self.weights > 0).mean()) if len(self.weights) else 1.0,
             "weight": self.kept_share,
             "mentions": float((mentions > 0).mean()) if len(mentions) else 1.0,

@@ -19,7 +19,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -163,7 +162,7 @@ class Earlier:
             ]
         return []
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the lineage for the run's result, under the key ``initial_model``; nothing for a public model."""
         if self.lineage == PUBLIC:
             return {}
