@@ -1,7 +1,5 @@
 """What a run will cost, said before its first round: sentences and seconds a round, memory and disk.
 
-At the end: how the run computes the gradients of single sentences, and what a round costs if that is slow.
-
 Sentences are expected values of the run's own sampling. Seconds are measured on one small batch of held-out sentences,
 by plain gradients, and scaled; memory and disk follow from the numbers of parameters. All but the sentences are rough,
 within a factor of two or so. Like the run's notes the forecast is for the corpus's owner; it is not recorded.
@@ -9,11 +7,6 @@ within a factor of two or so. Like the run's notes the forecast is for the corpu
 >>> cost = Forecast(sentences=840.2, seconds=2.4, rounds=3000, memory=2.2 * 2**30, disk=30 * 2**20)
 >>> cost.in_words()
 '840 sentences and about 2.4 s a round, about 2.0 h in all; about 2.2 GiB of memory, 30 MiB on disk'
-
->>> GradientCost(GradientPath("slow", "its norms differ"), sentences=1200.0, seconds=0.5).warnings()[0]
-'Gradients are computed one sentence at a time (its norms differ): about 10 min of one processor a round.'
->>> GradientCost(GradientPath("fast"), sentences=1200.0, seconds=0.5).record()
-{'gradients': {'path': 'fast'}}
 """
 
 from __future__ import annotations

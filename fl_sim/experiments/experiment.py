@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
@@ -210,7 +209,10 @@ class Experiment:
         claim = RunClaim.hold(folder.path)
         try:
             close_to_others(folder.path)
-            _check_unfinished(folder)
+            if folder.diverged:
+                raise ResultsError(f"{folder.path}: the run diverged in round {folder.last_round} and cannot go on")
+            if folder.finished:
+                raise ResultsError(f"{folder.path}: the run is finished ({folder.last_round} rounds)")
             record = Record.read(folder)
             config, corpus = record.config, record.open_corpus(folder)
             all_observers = _observers(config, observers)
@@ -349,6 +351,7 @@ class Experiment:
         rounds = self.folder.last_round or 0
         self._model.save(self.folder.model_dir)
         model_files.write_model(self.folder.model_dir, self._privacy_spent.lineage())
+        metrics, failed = self.folder.metrics(), {kind: f"failed_{kind}" for kind in REJECTIONS}
         from fl_sim.reporting.plots import present
 
         result = {
@@ -365,7 +368,7 @@ class Experiment:
             },
             "task": self.config.task,
             **self._gradients.record(),
-            "failed_nodes": rejected_replies(self.folder.metrics()),
+            "failed_nodes": {kind: int(metrics[name].sum()) for kind, name in failed.items() if name in metrics},
             **self._utility(),
             **self._privacy_spent.total(),
             **self._privacy_spent.attacker(),
@@ -443,24 +446,6 @@ class Experiment:
                 noise_key=self._run.noise_key,
             )
         )
-
-
-def _check_unfinished(folder: RunFolder) -> None:
-    """Raise ResultsError if the run has ended for good."""
-    if folder.diverged:
-        raise ResultsError(f"{folder.path}: the run diverged in round {folder.last_round} and cannot go on")
-    if folder.finished:
-        raise ResultsError(f"{folder.path}: the run is finished ({folder.last_round} rounds)")
-
-
-def rejected_replies(metrics: pd.DataFrame) -> dict[str, int]:
-    """Return how many replies of nodes counted as zero in all rounds, by kind; empty if none did.
-
-    >>> rejected_replies(pd.DataFrame({"round": [1, 2], "failed_nodes": [1, 2], "failed_silent": [1.0, float("nan")]}))
-    {'silent': 1}
-    """
-    kinds = [kind for kind in REJECTIONS if f"failed_{kind}" in metrics]
-    return {kind: int(metrics[f"failed_{kind}"].sum()) for kind in kinds}
 
 
 def _observers(config: RunConfig, observers: Sequence[RunObserver]) -> Observers:

@@ -1,17 +1,7 @@
-"""Observers: objects that a run calls at its start, after every round and at its end.
+"""Observers: objects that a run calls at its start, after every round and at its end; the trackers are built in.
 
 An observer sees what the run records and cannot change it: every row is a copy, and an observer that raises is left out
-from then on, with one warning. Name observers in the configuration, as ``observers = ["my_module:MyObserver"]``, or
-give objects to :func:`fl_sim.run`. docs/extending.md shows one whole.
-
-First the trackers by name, what they need installed, and which of them send figures off this machine.
-
->>> from fl_sim.config import RunConfig
->>> served = RunConfig.from_mapping({"observers": ["mlflow"], "tracking.mlflow_uri": "https://me:pw@example.org/ml"})
->>> off_machine(served)[0]
-'tracker mlflow sends figures to https://example.org/ml: losses and held-out metrics are private, not covered by ε'
->>> off_machine(RunConfig.from_mapping({"observers": ["mlflow", "csv"]}))
-[]
+from then on, with one warning (docs/extending.md).
 
 >>> class Printer(Observer):
 ...     def on_round(self, row):
@@ -19,10 +9,6 @@ First the trackers by name, what they need installed, and which of them send fig
 >>> observers = Observers([Printer()])
 >>> observers.tell("on_round", {"round": 1, "loss": 5.5})
 round 1: loss 5.5
->>> load_observers(["pathlib:Path"])
-Traceback (most recent call last):
-fl_sim.plugins.PluginError: observer 'pathlib:Path' is <class 'pathlib.Path'>; allowed: an object, or a class that \
-takes no arguments, with the methods on_start, on_round and on_end
 """
 
 from __future__ import annotations

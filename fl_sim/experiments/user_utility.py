@@ -1,13 +1,7 @@
 """What the last evaluation of a run says by user: intervals, deciles, users with few and many sentences, entity tokens.
 
-Everything is computed from the losses of that evaluation, so it costs next to nothing. The figures are about private
-text, without noise: like all held-out metrics they are for the corpus's owner, and no ε covers them.
-
-First which tokens of a sentence are part of a mention, and how many bytes of its text each token covers.
-
-A token is an entity token if one of its characters lies in a mention. A token covers the text from the end of the
-token before it to its own end, so that the bytes of all tokens add up to those of the text; the end of the sentence
-covers the rest and one byte more.
+Everything is computed from the losses of that evaluation. The figures are about private text, without noise: like all
+held-out metrics they are for the corpus's owner, and no ε covers them.
 
 >>> covers = [(0, 3), (4, 9), (9, 10)]
 >>> is_entity_token(covers, [(4, 9)]).tolist(), covered_bytes("Ada läuft.", covers).tolist()
@@ -58,7 +52,7 @@ def token_spans(texts: Sequence[str], tokenizer: Any) -> list[list[Span]] | None
 
 
 def is_entity_token(spans: Sequence[Span], mentions: Sequence[Span]) -> NDArray[np.bool_]:
-    """Return which of a sentence's targets are entity tokens, bool (k + 1,); the last is the sentence's end.
+    """Return which targets of a sentence have a character in a mention, bool (k + 1,); the last is its end.
 
     Args:
         spans: the characters of its k tokens.
@@ -69,7 +63,10 @@ def is_entity_token(spans: Sequence[Span], mentions: Sequence[Span]) -> NDArray[
 
 
 def covered_bytes(text: str, spans: Sequence[Span]) -> NDArray[np.int64]:
-    """Return the bytes that each of a sentence's targets covers, int64 (k + 1,); their sum is the text's and 1."""
+    """Return the bytes that each of a sentence's targets covers, int64 (k + 1,); their sum is the text's and 1.
+
+    A token covers the text from the end of the one before it, the end of the sentence the rest and one byte more.
+    """
     ends = np.maximum.accumulate(np.array([0, *(end for _, end in spans)], dtype=np.int64))
     bytes_before = np.cumsum([0, *(len(character.encode()) for character in text)])
     return np.diff(np.append(bytes_before[ends], bytes_before[-1] + 1))

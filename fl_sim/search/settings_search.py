@@ -4,13 +4,11 @@
     OUT/runs/rung1-trial02/    one run folder per trial, on public text
     OUT/tuned.toml             the settings that won, with their origin, for ``fl-sim run``
 
-All trials spend the private run's ε. A search is successive halving: in each rung the trials train on more sentences a
-round, and the best third goes on. The first trial is the configuration as given. A stopped search resumes.
-
-Nothing here reads the private corpus: N, the expected sentences of a round, rates, bounds, target and δ are stated. The
-noise multiplier of each setting is calibrated for the target from rates and bounds. A trial on fewer public users draws
-its sentences at higher or lower rates, and shrinks its noise (``privacy.noise_cohort``) to the noise-to-signal ratio of
-the private run's rounds, with S as in :mod:`fl_sim.search.planner`, the expected number of sentences that count.
+Nothing here reads the private corpus: N, the expected sentences of a round, rates, bounds, target and δ are stated. All
+trials spend the private run's ε: z of each setting is calibrated for the target from rates and bounds. A trial on fewer
+public users draws its sentences at other rates, and shrinks its noise (``privacy.noise_cohort``) to the noise-to-signal
+ratio of the private run's rounds. A search is successive halving: in each rung the trials train on more sentences a
+round, and the best third goes on (docs/settings.md).
 
 >>> stated = {"privacy.population": 5000, "privacy.target_epsilon": 3.0, "rounds": 4, "privacy.q_s": 0.02}
 >>> run = PrivateRun.of(RunConfig.from_mapping(stated))

@@ -1,16 +1,11 @@
-"""The guarantee of a run after every round: ε of any user with any entity, and by what entities contribute.
-
-The curves follow from the plan alone, so they are computed once, before the first round. Only the headline and the
-figures of users rest on public bounds; those by percentile of contribution are for the corpus's owner.
-
-First the bounds on what users and entities contribute, enforced by weights on the corpus's sentences.
+"""Whom a run protects and by how much: bounds on users and entities, weights that enforce them, ε of every round.
 
 A bound is set in the configuration, before the corpus is read, and holds because sentences beyond it have weight 0 or
 a lower sampling rate (:mod:`fl_sim.data_prep.store.contribution_limits`). With a public mention graph the selection is
 public, too: it depends on the graph and on a public order alone. With a private one only the sentences of a user are
-limited, in an order that no one else's sentences change the distribution of.
+limited, in an order that no one else's sentences change the distribution of. Only the headline and the figures of users
+rest on public bounds; those by percentile of contribution are read off the corpus, for its owner.
 
->>> import numpy as np
 >>> from fl_sim.config import RunConfig
 >>> from fl_sim.strategies.uedp import UserEntityDP
 >>> rates = {"q_u": 1.0, "q_e": 0.5, "q_s": 0.1}

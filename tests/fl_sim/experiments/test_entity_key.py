@@ -69,20 +69,6 @@ def test_a_run_by_name_is_another_one_and_does_not_depend_on_its_nodes(tmp_path:
 
 
 @pytest.mark.nightly
-def test_another_key_samples_others_and_has_other_noise(tmp_path: Path, key_file: Path) -> None:
-    corpus, other = small_corpus(tmp_path / "corpus"), tmp_path / "other"
-    other.write_bytes(b"another key of 23 bytes")
-    everything = {"privacy__q_e": 1.0}  # then the noise alone can differ
-    one, two = (
-        simulation.run(
-            configuration(corpus, tmp_path / f"run-{key.name}", **SETTINGS | everything, privacy__entity_key=str(key))
-        )
-        for key in (key_file, other)
-    )
-    assert not np.array_equal(model_of(one), model_of(two))
-
-
-@pytest.mark.nightly
 def test_the_key_of_a_run_that_resumes_is_that_of_its_beginning(tmp_path: Path, key_file: Path) -> None:
     corpus, out = small_corpus(tmp_path / "corpus"), tmp_path / "run"
 

@@ -20,7 +20,6 @@ from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.search import planner
 from fl_sim.search.planner import Crowd, Goal, Observe, Proposal, propose
-from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from tests.tiny import tiny_corpus
@@ -124,16 +123,6 @@ def test_the_proposal_keeps_the_target_and_the_budget(found: Proposal) -> None:
         assert settings.rounds <= GOAL.rounds
 
 
-@pytest.mark.system
-@pytest.mark.usefixtures("narrow")
-def test_without_a_bound_the_target_is_that_of_the_corpus() -> None:
-    bounds = bounds_of(few(), entity_bound="unbounded")
-    (unit,) = units = units_of(bounds)
-    assert unit.adjacency.entity_bound == bounds.entity_bounds["p95"]
-    best = propose(bounds, units, GOAL).best
-    assert 0.994 * 4 <= largest_epsilon(best, units) <= 4
-
-
 @pytest.mark.nightly
 def test_nothing_that_was_not_tried_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "CAPS", (1, 2, 3, 5, 8, 12))
@@ -200,25 +189,6 @@ def test_a_proposal_of_public_text_needs_no_flag(tmp_path: Path, capsys: pytest.
     report = json.loads(capsys.readouterr().out)
     assert "settings_from_corpus" not in report["command"]
     assert report["note"] == "The corpus is public, as stated, so its sizes may set what is released."
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("narrow")
-def test_the_command_that_is_printed_carries_the_flag_into_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    corpus = tiny_corpus(tmp_path / "corpus")
-    assert main(["plan", "formula", str(corpus), *ASKED, "--entity-bound", "3", "--json"]) == 0
-    command = shlex.split(json.loads(capsys.readouterr().out)["command"])
-    sizes = [word for name in ("hidden=8", "layers=1", "heads=1") for word in ("--set", f"model.{name}")]
-    command[command.index("--rounds") + 1] = "1"
-    assert main([*command[1:], "--engine", "inline", "--quiet", "--out", str(tmp_path / "run"), *sizes]) == 0
-    result = RunFolder.open(tmp_path / "run").result or {}
-    assert result["settings_from_corpus"] is True
-    assert result["guarantee"]["entity_bound"] == 3
-    capsys.readouterr()
-    assert main(["report", str(tmp_path / "run")]) == 0
-    assert "Settings chosen on this corpus: not covered." in capsys.readouterr().out
 
 
 @pytest.mark.system
