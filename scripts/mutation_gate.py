@@ -2,8 +2,7 @@
 
     python scripts/mutation_gate.py --jobs 4                       # all of them
     python scripts/mutation_gate.py --only ID --only ID            # some, with the reason of each failure
-    python scripts/mutation_gate.py --sample 20 --seed 1 --json verdicts.json --markdown verdicts.md
-    python scripts/mutation_gate.py --changed-since COMMIT --sample 24  # first those of changed modules
+    python scripts/mutation_gate.py --sample 24 --changed-since COMMIT --markdown verdicts.md
 
 The working tree is never changed. The exit code is 0 if at least 97 % of the mutations are killed and each other one is
 explained as equivalent, 1 if not, and 2 if the list cannot be used (docs/development.md).
@@ -12,9 +11,7 @@ explained as equivalent, 1 if not, and 2 if the list cannot be used (docs/develo
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import random
 import sys
 import tempfile
 import time
@@ -23,7 +20,7 @@ from pathlib import Path
 
 from mutation_testing.catalogue import CatalogueError, Mutation, changed_first, chosen, problems, read_catalogue
 from mutation_testing.copies import Copies
-from mutation_testing.summaries import LEAST_SHARE, as_json, as_markdown, counts, passes, share_killed
+from mutation_testing.summaries import LEAST_SHARE, as_markdown, counts, passes, share_killed
 from mutation_testing.trials import Verdict, check_imports, failing_without_fault, judge
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,10 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         mutations = read_catalogue(ROOT)
-        if args.changed_since is not None:
+        if args.sample is not None and args.sample < 1:
+            raise CatalogueError(f"--sample is {args.sample}; allowed: an integer of at least 1")
+        if args.only:
+            mutations = chosen(mutations, args.only)
+        elif args.sample is not None:
             mutations = changed_first(ROOT, mutations, args.changed_since, args.sample)
-        else:
-            mutations = _requested(mutations, args.only, args.sample, args.seed)
         wrong = [line for mutation in mutations for line in problems(ROOT, mutation)]
         if wrong:
             raise CatalogueError("; ".join(wrong))
@@ -49,8 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     verdicts = judge_all(mutations, args.jobs, args.timeout)
     _show(verdicts, time.monotonic() - began)
-    if args.json is not None:
-        args.json.write_text(json.dumps(as_json(verdicts), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if args.markdown is not None:
         args.markdown.write_text(as_markdown(verdicts), encoding="utf-8")
     return 0 if passes(verdicts) else EXIT_FAILED
@@ -60,30 +57,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mutation_gate.py", description=(__doc__ or "").partition("\n")[0], allow_abbrev=False
     )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--only", action="append", default=[], metavar="ID", help="only this mutation; repeatable")
-    which.add_argument(
-        "--changed-since", metavar="COMMIT", help="with --sample: first those of modules that changed since then"
+    parser.add_argument("--only", action="append", default=[], metavar="ID", help="only this mutation; repeatable")
+    parser.add_argument(
+        "--sample", type=int, metavar="K", help="only K of them, first those of modules that changed since COMMIT"
     )
-    parser.add_argument("--sample", type=int, metavar="K", help="only K of them, drawn at random")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the draw (default 0)")
+    parser.add_argument("--changed-since", default="HEAD", metavar="COMMIT", help="with --sample (default HEAD)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="copies of the tree at work (default 1)")
     parser.add_argument(
         "--timeout", type=float, default=600.0, metavar="SECONDS", help="per run of tests (default 600)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all verdicts")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write all verdicts as tables")
     return parser
-
-
-def _requested(mutations: list[Mutation], only: Sequence[str], sample: int | None, seed: int) -> list[Mutation]:
-    requested = chosen(mutations, only) if only else mutations
-    if sample is not None and sample < len(requested):
-        drawn = random.Random(seed).sample(range(len(requested)), max(sample, 0))
-        requested = [requested[index] for index in sorted(drawn)]
-    if not requested:
-        raise CatalogueError("no mutation is chosen; allowed: at least one")
-    return requested
 
 
 def judge_all(mutations: Sequence[Mutation], jobs: int, timeout: float) -> list[Verdict]:

@@ -5,7 +5,7 @@
 <BLANKLINE>
 What trained models give away, beside what ε allows ([docs/audit.md](../audit.md#what-a-model-gives-away)).
 <BLANKLINE>
-::: fl_sim.api.leakage
+::: fl_sim.api.audits
     options:
       members: [leak]
 <BLANKLINE>
@@ -64,7 +64,7 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
     "leak": (
         "Attacks on runs",
         "What trained models give away, beside what ε allows ([docs/audit.md](../audit.md#what-a-model-gives-away)).",
-        (("fl_sim.api.leakage", ("leak",)),),
+        (("fl_sim.api.audits", ("leak",)),),
     ),
     "configuration": (
         "Configurations",

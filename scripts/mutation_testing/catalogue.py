@@ -107,8 +107,8 @@ def chosen(mutations: Sequence[Mutation], ids: Iterable[str]) -> list[Mutation]:
         raise CatalogueError(f"id is {error.args[0]}; allowed: an id of {FOLDER}") from error
 
 
-def changed_first(root: Path, mutations: Sequence[Mutation], commit: str, number: int | None) -> list[Mutation]:
-    """Return ``number`` mutations, or all: first those of modules that changed since ``commit``.
+def changed_first(root: Path, mutations: Sequence[Mutation], commit: str, number: int) -> list[Mutation]:
+    """Return ``number`` mutations: first those of modules that changed since ``commit``.
 
     Among both kinds a hash of the module's content decides, so that a change chooses others. Where git does not know
     the commit, no module counts as changed.

@@ -1,9 +1,8 @@
-"""The verdicts of the gate as numbers, JSON and Markdown."""
+"""The verdicts of the gate as numbers and Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from mutation_testing.trials import Verdict
 
@@ -29,32 +28,6 @@ def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
         explained = verdict.outcome == "survived" and verdict.mutation.equivalent is not None
         result["equivalent" if explained else verdict.outcome] += 1
     return result
-
-
-def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Return all verdicts as a JSON object."""
-    return {
-        "share_killed": share_killed(verdicts),
-        "passed": passes(verdicts),
-        "counts": counts(verdicts),
-        "seconds": round(sum(verdict.seconds for verdict in verdicts), 1),
-        "verdicts": [_row(verdict) for verdict in verdicts],
-    }
-
-
-def _row(verdict: Verdict) -> dict[str, Any]:
-    mutation = verdict.mutation
-    return {
-        "id": mutation.id,
-        "subject": mutation.subject,
-        "file": mutation.file,
-        "fault": mutation.fault,
-        "verdict": verdict.outcome,
-        "equivalent": mutation.equivalent,
-        "by": verdict.by,
-        "reason": verdict.reason,
-        "seconds": round(verdict.seconds, 1),
-    }
 
 
 def as_markdown(verdicts: Sequence[Verdict]) -> str:

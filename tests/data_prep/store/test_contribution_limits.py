@@ -233,7 +233,7 @@ def test_any_machine_keeps_the_same_sentences(rule: Any, limits: ContributionLim
 
 @pytest.mark.nightly
 def test_a_large_corpus_takes_seconds() -> None:
-    """benchmarks/bounds_scale.py measures a million sentences; the limit here is ten times what it needs."""
+    """The limit is ten times what both rules need."""
     ownership = crowd(100_000)
     order = np.arange(100_000)[::-1].copy()
     limits = ContributionLimits(10, None, 15)
