@@ -5,8 +5,7 @@ What a notebook or a script needs, each imported when it is first used:
 * ``run``, ``resume``, ``open_run``, ``plot_runs``, ``Run``, ``RunConfig``: runs (:mod:`fl_sim.api.runs`);
 * ``prepare``, ``open_corpus``, ``corpus_stats``, ``Corpus``: corpora (:mod:`fl_sim.api.corpora`);
 * ``account``, ``account_published``, ``account_runs``, ``calibrate``: ε (:mod:`fl_sim.api.accounts`);
-* ``audit``, ``audit_published``: attacks on mechanisms (:mod:`fl_sim.api.audits`);
-* ``leak``: attacks on runs (:mod:`fl_sim.api.leakage`);
+* ``audit``, ``audit_published``, ``leak``: attacks on mechanisms and on runs (:mod:`fl_sim.api.audits`);
 * ``Observer``, ``RunStart``: what a run calls with every round's row (:mod:`fl_sim.experiments.observers`).
 
 >>> import fl_sim
@@ -22,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fl_sim.api.accounts import account, account_published, account_runs, calibrate
-    from fl_sim.api.audits import audit, audit_published
+    from fl_sim.api.audits import audit, audit_published, leak
     from fl_sim.api.comparisons import Comparison, compare
     from fl_sim.api.corpora import Corpus, corpus_stats, open_corpus, prepare
-    from fl_sim.api.leakage import leak
     from fl_sim.api.runs import Plot, Run, open_run, plot_runs, resume, run
     from fl_sim.config import ConfigError, RunConfig
     from fl_sim.experiments.observers import Observer, RunStart
@@ -45,7 +43,7 @@ _MODULES = {
     "corpus_stats": "api.corpora",
     "open_corpus": "api.corpora",
     "prepare": "api.corpora",
-    "leak": "api.leakage",
+    "leak": "api.audits",
     "Plot": "api.runs",
     "Run": "api.runs",
     "open_run": "api.runs",

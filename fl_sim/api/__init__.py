@@ -3,8 +3,7 @@
 * :mod:`~fl_sim.api.runs`: start, resume, open and plot runs.
 * :mod:`~fl_sim.api.corpora`: prepare and open corpora.
 * :mod:`~fl_sim.api.accounts`: compute ε, and the setting that meets a target ε.
-* :mod:`~fl_sim.api.audits`: attack a mechanism and bound its ε from below.
-* :mod:`~fl_sim.api.leakage`: attack finished runs, beside what their proof allows.
+* :mod:`~fl_sim.api.audits`: attack a mechanism and bound its ε from below; attack finished runs.
 
 The command line is a thin layer on these functions.
 """

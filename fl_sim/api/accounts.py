@@ -16,7 +16,9 @@ contribution bound ``entity``: (users that mention it, sentences of each[, sente
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,8 +44,6 @@ _OF_TEXT = frozenset(
     {"releases_robust", "epsilon_any", "mention_graph", "epsilon_user_entity", "epsilon_user_entity_robust"}
 )
 """Figures that runs of Flower apps, which know users alone, do not have."""
-
-_PLACEHOLDER = 1.0  # stands for the value that is being solved for
 
 
 def account(
@@ -89,9 +89,19 @@ def account(
     Raises:
         PrivacyError: a value is impossible, or the strategy does not read it.
     """
-    event = _event(strategy, noise_multiplier, q_u, q_e, q_s, user_cap, clipping, epoch_rounds)
+    event = _event(
+        strategy,
+        noise_multiplier=noise_multiplier,
+        q_u=q_u,
+        q_e=q_e,
+        q_s=q_s,
+        user_cap=user_cap,
+        clipping=clipping,
+        epoch_rounds=epoch_rounds,
+    )
+    check_numbers(rounds=rounds, delta=delta, users=users)
     user, both = adjacencies(user_sentences, entity)
-    figures: Figures = {"strategy": strategy} | _settings(event) | {"rounds": rounds, "delta": delta}
+    figures: Figures = {"strategy": strategy} | settings_of(event) | {"rounds": rounds, "delta": delta}
     figures |= _protected(both)
     figures |= _stated("epsilon_user", event, user, rounds, delta)
     figures |= _stated("epsilon_user_entity", event, both, rounds, delta)
@@ -108,14 +118,9 @@ def calibrate(
     unit: Unit = "both",
     noise_multiplier: float | None = None,
     rounds: int | None = None,
-    q_u: float | None = None,
-    q_e: float = 1.0,
-    q_s: float = 1.0,
-    user_cap: float = 1.0,
-    clipping: Clipping = "sentence",
     user_sentences: float = math.inf,
     entity: EntityBound = (1, 1),
-    epoch_rounds: int | None = None,
+    **mechanism: Any,
 ) -> float:
     """Return the noise multiplier, or another setting, that meets a target ε.
 
@@ -127,7 +132,10 @@ def calibrate(
         unit: Whose ε the target bounds; both means the user's, and that of the user with the entity.
         noise_multiplier: The noise multiplier z; needed unless it is solved for.
         rounds: The number of rounds T; needed unless it is solved for.
-        q_u: As for :func:`account`, like all arguments that follow.
+        user_sentences: The bound n' on the protected user's sentences.
+        entity: The contribution bound of the protected entity.
+        mechanism: The other settings of a round, as for :func:`account`: q_u, q_e, q_s, user_cap, clipping and
+            epoch_rounds.
 
     Returns:
         The smallest noise multiplier or user cap, or the largest rate or number of rounds; ε ends at most 0.5 % below
@@ -136,9 +144,10 @@ def calibrate(
     Raises:
         PrivacyError: a value is impossible or missing, or no value of the setting meets the target.
     """
-    z = _given("noise_multiplier", noise_multiplier, solve_for, _PLACEHOLDER)
-    count = int(_given("rounds", rounds, solve_for, _PLACEHOLDER))
-    event = _event(strategy, z, q_u, q_e, q_s, user_cap, clipping, epoch_rounds)
+    z = _given("noise_multiplier", noise_multiplier, solve_for)
+    count = int(_given("rounds", rounds, solve_for))
+    event = _event(strategy, noise_multiplier=z, **mechanism)
+    check_numbers(target_epsilon=target_epsilon, delta=delta)
     user, both = adjacencies(user_sentences, entity)
     adjacencies_of_unit = {"user": [user], "both": [user, both]}.get(unit, [both])
     judged = event.robust() if unit == "user_entity_robust" else event
@@ -251,42 +260,59 @@ def adjacencies(user_sentences: float, entity: EntityBound) -> tuple[Adjacency, 
         PrivacyError: a bound is impossible.
     """
     entity_bound = entity if isinstance(entity, ContributionBound) else ContributionBound(*entity)
+    check_numbers(user_sentences=user_sentences)
     return Adjacency(user_sentences), Adjacency(user_sentences, entity_bound)
 
 
-def _event(
-    strategy: Strategy,
+def round_event(
+    strategy: Strategy = "uedp",
+    *,
     noise_multiplier: float,
-    q_u: float | None,
-    q_e: float,
-    q_s: float,
-    user_cap: float,
-    clipping: Clipping,
-    epoch_rounds: int | None,
+    q_u: float | None = None,
+    q_e: float = 1.0,
+    q_s: float = 1.0,
+    user_cap: float = 1.0,
+    clipping: Clipping = "sentence",
 ) -> RoundEvent:
-    """Return the event of a round; random allocation sets q_u to 1/t unless it is given.
+    """Return the event of a round by the settings that :func:`account` names.
 
     Raises:
         PrivacyError: a value is impossible, or the strategy does not read it.
     """
+    check_numbers(noise_multiplier=noise_multiplier, q_u=q_u, q_e=q_e, q_s=q_s, user_cap=user_cap)
     if 0 < noise_multiplier < LEAST_NOISE:
         raise PrivacyError(f"noise_multiplier is {noise_multiplier:g}; allowed: at least {LEAST_NOISE:g}, as in a run")
-    check_read(strategy, user_cap, clipping)
-    rate = q_u if q_u is not None else 1.0 if epoch_rounds is None else 1 / max(epoch_rounds, 1)
-    return RoundEvent(strategy, noise_multiplier, rate, q_e, q_s, user_cap, clipping, epoch_rounds)
-
-
-def check_read(strategy: Strategy, user_cap: float, clipping: Clipping) -> None:
-    """Refuse a cap or a clipping that user_level would ignore, because its caller misunderstands the guarantee."""
-    if strategy == "user_level" and (user_cap, clipping) != (1.0, "sentence"):
+    if strategy == "user_level" and (user_cap, clipping) != (1.0, "sentence"):  # its caller expects another guarantee
         name, value = ("user_cap", f"{user_cap:g}") if user_cap != 1 else ("clipping", clipping)
         raise PrivacyError(f"{name} is {value} with user_level; allowed: nothing, because it clips users alone")
+    return RoundEvent(strategy, noise_multiplier, 1.0 if q_u is None else q_u, q_e, q_s, user_cap, clipping)
 
 
-def _given(name: str, value: float | None, solve_for: str, placeholder: float) -> float:
-    """Return a setting that is needed unless it is solved for; then it must not be given."""
+def _event(
+    strategy: Strategy, *, q_u: float | None = None, epoch_rounds: int | None = None, **others: Any
+) -> RoundEvent:
+    """Return the event of a round; random allocation sets q_u to 1/t unless it is given."""
+    check_numbers(epoch_rounds=epoch_rounds)
+    if q_u is None and epoch_rounds is not None:
+        q_u = 1 / max(epoch_rounds, 1)
+    return replace(round_event(strategy, q_u=q_u, **others), epoch_rounds=epoch_rounds)
+
+
+def check_numbers(**values: float | None) -> None:
+    """Refuse a value that is no number, such as a text; None is left to the caller.
+
+    Raises:
+        PrivacyError: names the argument.
+    """
+    for name, value in values.items():
+        if value is not None and not isinstance(value, numbers.Real):
+            raise PrivacyError(f"{name} is {value!r}; allowed: a number")
+
+
+def _given(name: str, value: float | None, solve_for: str) -> float:
+    """Return a setting that is needed unless it is solved for; then it must not be given, and 1 stands for it."""
     if (value is None) == (name == solve_for):
-        return placeholder if value is None else value
+        return 1.0 if value is None else value
     if value is None:
         raise PrivacyError(f"{name} is missing; allowed: a value is needed to solve for {solve_for}")
     raise PrivacyError(f"{name} is {value:g}, but it is solved for; allowed: one of them")
@@ -303,7 +329,8 @@ def _stated(name: str, event: RoundEvent, adjacency: Adjacency, rounds: int, del
     return {name: epsilon, name.replace("epsilon", "delta", 1): at}
 
 
-def _settings(event: RoundEvent) -> Figures:
+def settings_of(event: RoundEvent) -> Figures:
+    """Return the settings of a round by their names."""
     names = ("noise_multiplier", "q_u", "q_e", "q_s", "user_cap")
     clipping = "sentence" if event.clips_sentences else "user"
     epochs = {} if event.epoch_rounds is None else {"epoch_rounds": event.epoch_rounds}

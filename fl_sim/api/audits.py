@@ -1,4 +1,4 @@
-"""Attack a mechanism: a lower bound on ε, beside what is claimed for it.
+"""Attack mechanisms, for a lower bound on ε, and finished runs, for what their models give away.
 
 >>> import fl_sim
 >>> (finding,) = fl_sim.audit(
@@ -14,14 +14,16 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from fl_sim.api.accounts import EntityBound, adjacencies, check_read
-from fl_sim.strategies.accounting.accountant import Clipping, RoundEvent, Strategy
+from fl_sim.api.accounts import EntityBound, adjacencies, round_event
+from fl_sim.api.runs import Run
+from fl_sim.strategies.accounting.accountant import Strategy
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, PrivacyError
 
 if TYPE_CHECKING:
     from fl_sim.auditing.cases import Case, Finding, Table
+    from fl_sim.auditing.leakage.leak import Leakage, Progress
     from fl_sim.auditing.ledger_audit import LedgerAudit
     from fl_sim.auditing.one_run_audit import OneRunAudit
     from fl_sim.auditing.real_rounds.canary_audit import CanaryAudit
@@ -39,11 +41,6 @@ def audit(
     noise_multiplier: float,
     rounds: int = 1,
     delta: float = 1e-5,
-    q_u: float = 1.0,
-    q_e: float = 1.0,
-    q_s: float = 1.0,
-    user_cap: float = 1.0,
-    clipping: Clipping = "sentence",
     user_sentences: float = math.inf,
     entity: EntityBound = (1, 1),
     companions: int = 0,
@@ -54,6 +51,7 @@ def audit(
     confidence: float = 0.95,
     pin_noise: bool = False,
     progress: Callable[[str], None] = lambda name: None,
+    **mechanism: Any,
 ) -> list[Finding]:
     """Attack a mechanism on its worst-case corpora, as ``fl-sim audit mechanism`` does.
 
@@ -62,11 +60,6 @@ def audit(
         noise_multiplier: The noise multiplier z: the standard deviation of the noise on the sum / the user clip.
         rounds: The number of rounds T.
         delta: The δ at which ε is stated, in (0, 1).
-        q_u: The probability that a user is sampled in a round.
-        q_e: The probability that an entity is sampled in a round.
-        q_s: The probability that a sentence is sampled in a round.
-        user_cap: The user clip ŵ, in sentence clips.
-        clipping: What is clipped besides the user's sum: sentence, or user for nothing.
         user_sentences: The bound n' on the protected user's sentences.
         entity: The contribution bound of the protected entity.
         companions: The number of other entities that each sentence of the entity mentions.
@@ -77,6 +70,7 @@ def audit(
         confidence: The probability that a bound holds, in (0, 1).
         pin_noise: Also bound the true noise, which takes seconds.
         progress: Called with the name of each case before it starts.
+        mechanism: The other settings of a round, as for :func:`fl_sim.account`: q_u, q_e, q_s, user_cap and clipping.
 
     Returns:
         One finding per unit: ``epsilon_lower``, ``epsilon_proven``, ``holds`` and :meth:`record`.
@@ -84,9 +78,19 @@ def audit(
     Raises:
         PrivacyError: a value is impossible.
     """
-    check_read(strategy, user_cap, clipping)
-    event = RoundEvent(strategy, noise_multiplier, q_u, q_e, q_s, user_cap, clipping)
-    cases = _own_cases(event, rounds, delta, _units(units, user_sentences, entity), mutation, companions)
+    from fl_sim.auditing.cases import own_case
+
+    if unknown := set(units) - set(UNITS):
+        raise PrivacyError(f"unit is {unknown.pop()!r}; allowed: {', '.join(UNITS)}")
+    event = round_event(strategy, noise_multiplier=noise_multiplier, **mechanism)
+    user, both = adjacencies(user_sentences, entity)
+    known = {"user": user, "entity": Adjacency(0, both.entity_bound), "user_entity": both}
+    cases = []
+    for unit in UNITS:
+        bound = known[unit].entity_bound
+        if unit in units and (known[unit].user_sentences > 0 or unit == "entity") and (bound.total or unit == "user"):
+            others = companions if bound != NO_ENTITY else 0
+            cases.append(own_case(unit, event, known[unit], rounds, delta, mutation=mutation, companions=others))
     return _findings(cases, trials, seed, confidence, pin_noise, progress)
 
 
@@ -247,7 +251,7 @@ def audit_real_rounds(
                     noise_multiplier=noise_multiplier,
                     seed=seed,
                     confidence=confidence,
-                    progress=_of_rounds(progress, name, rounds),
+                    progress=lambda number, name=name: progress(f"{name}, round {number} of {rounds}"),  # type: ignore[misc]
                 )
             )
     return audits
@@ -298,9 +302,68 @@ def audit_ledgers(
     return audits
 
 
-def _of_rounds(progress: Callable[[str], None], name: str, rounds: int) -> Callable[[int], None]:
-    """Return ``progress`` as a function of the round of the case ``name``."""
-    return lambda number: progress(f"{name}, round {number} of {rounds}")
+def leak(
+    runs: Sequence[Run | str | Path],
+    *,
+    attacks: Sequence[str] | None = None,
+    entity: str | None = None,
+    references: Sequence[str | Path] = (),
+    raw: str | Path | None = None,
+    max_users: int = 500,
+    sentences_per_user: int = 20,
+    secrets: int = 1000,
+    entities: int = 200,
+    candidates: int = 50,
+    failure: float = 1e-3,
+    seed: int = 0,
+    show_names: bool = False,
+    progress: Progress | None = None,
+) -> Leakage:
+    """Attack finished runs, as ``fl-sim leak`` does.
+
+    Args:
+        runs: at least one, each open or as the path of its folder.
+        attacks: names of "users", "canaries", "entities"; by default all that make sense for a run.
+        entity: attack this name alone, in all its mentions.
+        references: runs that never saw the attacked users or the attacked name, whose models are the reference in place
+            of the model with which the attacked run began.
+        raw: the corpus from which that of the runs was de-identified; its text is attacked.
+        max_users: attack at most so many users of each side.
+        sentences_per_user: read at most so many sentences of a user, or of the named entity.
+        secrets: rank each canary among so many secrets of its distribution.
+        entities: attack at most so many names.
+        candidates: rank each name among so many of its kind.
+        failure: the probability that an attack is called beyond its bound although all proofs hold.
+        seed: the seed of the attacked units and of the intervals.
+        show_names: name entities and users; such output is private.
+        progress: gives a context with an observer for each attack, whose name it is called with.
+
+    Returns:
+        ``runs`` (the results of the attacks on each), ``holds`` (no attack reached more than its bound), ``record()``
+        and ``page()``. The figures are for the corpus's owner.
+
+    Raises:
+        ConfigError: an option is out of range, or an attack that was asked for makes no sense for a run.
+        ResultsError: a run has no model, its files or its corpus have changed.
+        LedgerError: a ledger cannot be trusted.
+    """
+    from fl_sim.auditing.leakage.attacked_run import Options
+    from fl_sim.auditing.leakage.leak import attack_runs
+
+    options = Options(
+        seed=seed,
+        max_users=max_users,
+        sentences_per_user=sentences_per_user,
+        references=tuple(map(str, references)),
+        secrets=secrets,
+        entities=entities,
+        candidates=candidates,
+        entity=entity,
+        failure=failure,
+        show_names=show_names,
+    )
+    folders = [run.path if isinstance(run, Run) else run for run in runs]
+    return attack_runs(folders, options, attacks, raw, **({} if progress is None else {"progress": progress}))
 
 
 def _broken(mutation: str | None) -> AbstractContextManager[None]:
@@ -310,50 +373,6 @@ def _broken(mutation: str | None) -> AbstractContextManager[None]:
     from fl_sim.auditing.real_rounds.round_faults import fault
 
     return fault(mutation)
-
-
-def _units(units: Sequence[AuditedUnit], user_sentences: float, entity: EntityBound) -> dict[AuditedUnit, Adjacency]:
-    """The adjacency of each unit that the bounds do not leave empty."""
-    user, both = adjacencies(user_sentences, entity)
-    known: dict[AuditedUnit, Adjacency] = {
-        "user": user,
-        "entity": Adjacency(0, both.entity_bound),
-        "user_entity": both,
-    }
-    for unit in units:
-        if unit not in known:
-            raise PrivacyError(f"unit is {unit!r}; allowed: {', '.join(known)}")
-    return {
-        unit: adjacency
-        for unit, adjacency in known.items()
-        if unit in units
-        and (adjacency.user_sentences > 0 or unit == "entity")
-        and (adjacency.entity_bound.total or unit == "user")
-    }
-
-
-def _own_cases(
-    event: RoundEvent,
-    rounds: int,
-    delta: float,
-    protected: dict[AuditedUnit, Adjacency],
-    mutation: str | None,
-    companions: int,
-) -> Iterable[Case]:
-    from fl_sim.auditing.cases import own_case
-
-    return [
-        own_case(
-            unit,
-            event,
-            adjacency,
-            rounds,
-            delta,
-            mutation=mutation,
-            companions=companions if adjacency.entity_bound != NO_ENTITY else 0,
-        )
-        for unit, adjacency in protected.items()
-    ]
 
 
 def _findings(

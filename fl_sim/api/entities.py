@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fl_sim.api.accounts import DELTA, Figures, check_read
+from fl_sim.api.accounts import DELTA, Figures, round_event, settings_of
 from fl_sim.api.runs import Run
 from fl_sim.config import ConfigError, RunConfig, parse_value
 from fl_sim.data_prep.store.corpus import Corpus
@@ -23,7 +24,7 @@ from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.privacy_spent import read_ledgers
 from fl_sim.experiments.run_record import Record, recorded_bounds
 from fl_sim.storage.run_folder import ResultsError, RunFolder
-from fl_sim.strategies.accounting.accountant import Clipping, RoundEvent, Strategy
+from fl_sim.strategies.accounting.accountant import Strategy
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.ledger import has_repeated_sums
 
@@ -122,12 +123,7 @@ class Entities:
             "corpus": self.corpus.manifest.name,
             "split": self.split,
             "strategy": event.strategy,
-            "noise_multiplier": event.noise_multiplier,
-            "q_u": event.q_u,
-            "q_e": event.q_e,
-            "q_s": event.q_s,
-            "user_cap": event.user_cap,
-            "clipping": "sentence" if event.clips_sentences else "user",
+            **settings_of(event),
             "rounds": self.training.rounds,
             "delta": self.training.delta,
             "user_sentences": self.training.user_sentences,
@@ -142,14 +138,10 @@ def entities_of_corpus(
     noise_multiplier: float,
     rounds: int,
     delta: float = DELTA,
-    q_u: float = 1.0,
-    q_e: float = 1.0,
-    q_s: float = 1.0,
-    user_cap: float = 1.0,
-    clipping: Clipping = "sentence",
     user_sentences: str = "corpus",
     entity_bound: str = "unbounded",
     entity_bound_by: str | None = None,
+    **mechanism: Any,
 ) -> Entities:
     """Return the entities of a corpus under a mechanism, as ``fl-sim entities corpus`` reads them.
 
@@ -160,21 +152,16 @@ def entities_of_corpus(
         noise_multiplier: The noise multiplier z: the standard deviation of the noise on the sum / the user clip.
         rounds: The number of rounds T.
         delta: The δ at which ε is stated, in (0, 1).
-        q_u: The probability that a user is sampled in a round.
-        q_e: The probability that an entity is sampled in a round.
-        q_s: The probability that a sentence is sampled in a round.
-        user_cap: The user clip ŵ, in sentence clips.
-        clipping: What is clipped besides the user's sum: sentence, or user for nothing.
         user_sentences: The bound m, as privacy.user_sentences; corpus is the largest of the corpus.
         entity_bound: The bound k, as privacy.entity_bound.
         entity_bound_by: The rule of the bound, as privacy.entity_bound_by: greedy or weights.
+        mechanism: The other settings of a round, as for :func:`fl_sim.account`: q_u, q_e, q_s, user_cap and clipping.
 
     Raises:
         CorpusError: the folder is no prepared corpus.
         ConfigError, PrivacyError: a value is impossible.
     """
-    check_read(strategy, user_cap, clipping)
-    event = RoundEvent(strategy, noise_multiplier, q_u, q_e, q_s, user_cap, clipping)
+    event = round_event(strategy, noise_multiplier=noise_multiplier, **mechanism)
     opened = Corpus.open(corpus, verify=True)
     given = {"entity_bound": entity_bound, "user_sentences": user_sentences}
     given |= {} if entity_bound_by is None else {"entity_bound_by": entity_bound_by}

@@ -7,19 +7,20 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from fl_sim.api.accounts import DELTA, Figures
-from fl_sim.config import PrivacyConfig, RunConfig, parse_value
+from fl_sim.api.accounts import DELTA, Figures, settings_of
+from fl_sim.config import RunConfig, parse_value
 from fl_sim.files import owner_only
 
 if TYPE_CHECKING:
     from fl_sim.experiments.plan.guarantees import EnforcedBounds
     from fl_sim.search.automatic import Automatic
-    from fl_sim.search.planner import Goal, Proposal, Settings
+    from fl_sim.search.planner import Goal, Settings
     from fl_sim.search.settings_search import Tried
     from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 
@@ -82,7 +83,9 @@ def plan_by_formula(
 
     goal = Goal(target_epsilon, target_unit, delta, sentences_per_round, rounds)
     given = {"entity_bound": entity_bound, "entity_bound_by": entity_bound_by, "user_sentences": user_sentences}
-    privacy = _privacy(given, public)
+    texts = {f"privacy.{name}": text for name, text in given.items() if text is not None}
+    values = {key: parse_value(key, text) for key, text in texts.items()}
+    privacy = RunConfig.from_mapping(values | {"privacy.settings_from_corpus": not public}).privacy
     opened = Corpus.open(corpus, verify=True)
     say(f"enforcing the bounds on users and entities of {corpus}")
     bounds = replace(EnforcedBounds.of(privacy, opened.ownership(split), seed=0), settings_from_corpus=True)
@@ -91,55 +94,33 @@ def plan_by_formula(
     say(f"looking for the best signal-to-noise ratio at ε {goal.target_epsilon:g}")
     proposal = propose(bounds, units, goal, observe=observer)
     say("computing ε of what is proposed, and of its alternatives")
-    report = {"corpus": opened.manifest.name, "split": split} | _asked(goal) | bounds.record()
-    return report | _proposed(proposal, goal, bounds, units) | {"note": _PUBLIC if public else _PRIVATE}
-
-
-def _privacy(given: Mapping[str, str | None], public: bool) -> PrivacyConfig:
-    """Return a run's privacy configuration with the given bounds; refuse impossible ones."""
-    texts = {f"privacy.{name}": text for name, text in given.items() if text is not None}
-    values = {key: parse_value(key, text) for key, text in texts.items()}
-    return RunConfig.from_mapping(values | {"privacy.settings_from_corpus": not public}).privacy
-
-
-def _asked(goal: Goal) -> dict[str, Any]:
+    described = functools.partial(_described, goal=goal, bounds=bounds, units=units)
     return {
+        "corpus": opened.manifest.name,
+        "split": split,
         "target_epsilon": goal.target_epsilon,
         "target_unit": goal.unit,
         "delta": goal.delta,
         "sentences_per_round": goal.sentences_per_round,
         "rounds": goal.rounds,
-    }
-
-
-def _proposed(proposal: Proposal, goal: Goal, bounds: EnforcedBounds, units: Sequence[ProtectedUnit]) -> dict[str, Any]:
-    def described(settings: Settings) -> dict[str, Any]:
-        return _described(settings, goal, bounds, units)
-
-    return {
+        **bounds.record(),
         "proposal": described(proposal.best),
         "alternatives": [described(settings) for settings in proposal.others],
         "fewer_rounds": [described(settings) for settings in proposal.fewer_rounds],
         "user_sampling": described(proposal.user_sampling) if proposal.user_sampling else None,
         "user_sampling_worse_by": proposal.user_sampling_factor,
+        "note": _PUBLIC if public else _PRIVATE,
     }
 
 
-def _described(
-    settings: Settings, goal: Goal, bounds: EnforcedBounds, units: Sequence[ProtectedUnit]
-) -> dict[str, Any]:
+def _described(settings: Settings, goal: Goal, bounds: EnforcedBounds, units: Sequence[ProtectedUnit]) -> Figures:
     """Return settings, their cost and their ε as plain values."""
     from fl_sim.search.planner import epsilon_of_units
     from fl_sim.strategies.accounting.accountant import epsilon
     from fl_sim.strategies.accounting.adjacency import Adjacency
 
     event, rounds, user = settings.event, settings.rounds, bounds.guarantee.user
-    report: dict[str, Any] = {
-        "q_u": event.q_u,
-        "q_e": event.q_e,
-        "q_s": event.q_s,
-        "user_cap": event.user_cap,
-        "noise_multiplier": event.noise_multiplier,
+    report = settings_of(event) | {
         "rounds": rounds,
         "expected_sentences": settings.sentences,
         "signal": settings.signal,

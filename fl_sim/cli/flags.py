@@ -19,7 +19,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from fl_sim.cli.from_signature import CORPUS, FILE, FOLDER, Function
+from fl_sim.cli.from_signature import CORPUS, FILE, FOLDER, Function, options_of
 
 _LISTED = re.compile(r"([\w-]+(?:, [\w-]+)+)(?:, or an import path.*)?")
 _PATHS = {"corpus.path": CORPUS, "out": FOLDER, "anchor": FILE}
@@ -58,6 +58,14 @@ def entity_bound(users: int | None = 1) -> Callable[[Function], Any]:
         return folded
 
     return decorate
+
+
+def mechanism(function: Function) -> Function:
+    """Add the flags of the settings of a round: strategy, noise, rates, clips."""
+    from fl_sim.api import accounts
+
+    others = ("rounds", "delta", "user_sentences", "entity", "epoch_rounds", "users")
+    return options_of(accounts.account, but=others)(function)
 
 
 def print_json(value: Any) -> None:

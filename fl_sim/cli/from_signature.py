@@ -31,7 +31,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -55,21 +55,6 @@ class CorpusType(click.ParamType):
         return [*shipped, CompletionItem(incomplete, type="dir")]
 
 
-class PathType(click.ParamType):
-    """A path, which is checked by what it is for."""
-
-    def __init__(self, name: Literal["file", "dir"]) -> None:
-        self.name = name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path."""
-        return Path(value)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Leave files and folders to the shell."""
-        return [CompletionItem(incomplete, type=self.name)]
-
-
 class Words(click.Choice[str]):
     """Some words, of which another is told as every mistake is."""
 
@@ -78,7 +63,9 @@ class Words(click.Choice[str]):
         return f"is {value!r}; allowed: {', '.join(self.choices)}"
 
 
-FILE, FOLDER, CORPUS = PathType("file"), PathType("dir"), CorpusType()
+FILE: click.Path = click.Path(readable=False, path_type=Path)
+FOLDER: click.Path = click.Path(file_okay=False, readable=False, path_type=Path)
+CORPUS = CorpusType()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,8 +22,6 @@ from fl_sim.formats import duration
 
 _SECONDS_BEFORE_LINES = 3.0
 _SECONDS_BETWEEN_LINES = 10.0
-_LONG = 120.0
-_SECONDS_BETWEEN_LATE_LINES = 30.0
 
 
 class Show(Protocol):
@@ -37,8 +35,7 @@ class Show(Protocol):
 def counting(what: str, quiet: bool = False) -> Iterator[Show]:
     """Give a function that shows how much is done, on standard error.
 
-    Where that is no terminal, lines appear: the first after three seconds, then one every ten, from the third minute on
-    every thirty.
+    Where that is no terminal, lines appear: the first after three seconds, then one every ten.
 
     Args:
         what: is done, such as "texts".
@@ -48,7 +45,9 @@ def counting(what: str, quiet: bool = False) -> Iterator[Show]:
     if quiet:
         yield lambda done, total, words=None: None
     elif console.is_terminal:
-        with _bar(console) as bar:
+        words_and_bar = (TextColumn("{task.description} {task.fields[counted]}"), BarColumn())
+        times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        with Progress(*words_and_bar, *times, console=console, transient=True) as bar:
             task = bar.add_task(what, total=None, counted="")
 
             def show(done: float, total: float | None, words: str | None = None) -> None:
@@ -95,26 +94,8 @@ class Lines:
     def line(self, done: float, total: float | None, words: str | None = None) -> str | None:
         """Return the line that is due now; None if none is."""
         now = self._clock()
-        if now - self._last < self._pause(now):
+        if now - self._last < (_SECONDS_BEFORE_LINES if self._last == self._began else _SECONDS_BETWEEN_LINES):
             return None
         self._last = now
         left = f", about {duration((now - self._began) * (total - done) / done)} left" if total and done else ""
         return f"{self._what}: {words or counted(done, total)}{left if total and done < total else ''}"
-
-    def _pause(self, now: float) -> float:
-        """Return the seconds between the last line and the next."""
-        if self._last == self._began:
-            return _SECONDS_BEFORE_LINES
-        return _SECONDS_BETWEEN_LINES if now - self._began < _LONG else _SECONDS_BETWEEN_LATE_LINES
-
-
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description} {task.fields[counted]}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )

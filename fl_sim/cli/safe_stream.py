@@ -13,23 +13,25 @@ valid. On a terminal the colours and the line movements of progress bars pass.
 
 from __future__ import annotations
 
-import io
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO, cast
 
 from fl_sim.formats import printable_lines
 
 _OF_PROGRESS_BARS = re.compile(r"(\x1b\[(?:[0-9;]*m|1A|2K|\?25[lh])|\r)")
 
 
-class SafeStream(io.TextIOBase):
-    """A text stream that escapes what a terminal would obey, and is like the stream below in all else."""
+class SafeStream:
+    """A text stream that escapes what a terminal would obey, and is the stream below in all else."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         """Write the text, harmless; return how many characters it had."""
@@ -42,43 +44,26 @@ class SafeStream(io.TextIOBase):
             self._stream.write(printable_lines(text))
         return len(text)
 
-    def flush(self) -> None:
-        """Flush the stream below."""
-        self._stream.flush()
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write the lines, harmless."""
+        for line in lines:
+            self.write(line)
 
     def isatty(self) -> bool:
         """Return whether the stream below is a terminal; libraries ask at exit, when it may be closed."""
         return not self._stream.closed and bool(self._stream.isatty())
 
-    def fileno(self) -> int:
-        """Return the descriptor of the stream below."""
-        return int(self._stream.fileno())
-
-    def writable(self) -> bool:
-        """Return True."""
-        return True
-
     @property
-    def encoding(self) -> Any:  # type: ignore[override]
-        """The encoding of the stream below."""
-        return getattr(self._stream, "encoding", "utf-8")
-
-    @property
-    def errors(self) -> Any:  # type: ignore[override]
+    def errors(self) -> str:
         """The error handler of the stream below; click replaces a stream that names none."""
         return getattr(self._stream, "errors", None) or "strict"
-
-    @property
-    def buffer(self) -> Any:
-        """The bytes of the stream below."""
-        return self._stream.buffer
 
 
 @contextmanager
 def safe_streams() -> Iterator[None]:
     """Make standard output and standard error safe within the block."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = SafeStream(sys.stdout), SafeStream(sys.stderr)
+    sys.stdout, sys.stderr = cast(TextIO, SafeStream(sys.stdout)), cast(TextIO, SafeStream(sys.stderr))
     try:
         yield
     finally:

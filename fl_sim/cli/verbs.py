@@ -64,18 +64,13 @@ class Verb(click.Command):
         return super().parse_args(ctx, args)
 
 
-class VerbGroup(click.Group):
+class VerbGroup(Verb, click.Group):
     """A verb with verbs of its own."""
 
     command_class = Verb
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **{"no_args_is_help": False, **settings})
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; remember the command, so that any error can name it."""
-        ctx.ensure_object(dict)[PATH] = ctx.command_path
-        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command of a verb; a verb that does not exist is compared with those that do."""

@@ -4,7 +4,7 @@
 >>> check_writable("html", Path("no/such/folder/page.html"))
 Traceback (most recent call last):
 fl_sim.config.ConfigError: html is no/such/folder/page.html; allowed: a file in a folder that exists and can be written
->>> check_no_other("out", Path("/dev/null"))
+>>> check_writable("out", Path("/dev/null"))
 Traceback (most recent call last):
 fl_sim.config.ConfigError: out is /dev/null, a device; allowed: a regular file, or a new one
 """
@@ -23,22 +23,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def check_writable(flag: str, path: Path | None) -> None:
-    """Raise ConfigError if no file can be written at ``path``, which the flag of that name gave; None is nothing."""
-    if path is None:
-        return
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"{flag} is {path}; allowed: a file in a folder that exists and can be written")
-    check_no_other(flag, path)
+def check_writable(flag: str, path: Path | None, *, new_folder: bool = False) -> None:
+    """Raise ConfigError if no file can be written at ``path``, which the flag of that name gave; None is nothing.
 
+    A link or a device is refused, too. What killed commands left of the same file beside it is removed.
 
-def check_no_other(flag: str, path: Path | None) -> None:
-    """Raise ConfigError if ``path`` is a link, a device or the like; its folder may be missing, and None is nothing.
-
-    What killed commands left of the same file beside it is removed.
+    Args:
+        flag: for the message.
+        path: of the file.
+        new_folder: the folder may be missing, because it is made.
     """
     if path is None:
         return
+    if not new_folder and (path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise ConfigError(f"{flag} is {path}; allowed: a file in a folder that exists and can be written")
     try:
         check_replaceable(path)
     except OSError as error:

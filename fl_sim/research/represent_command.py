@@ -16,7 +16,7 @@ import click
 from fl_sim.cli.flags import assignments
 from fl_sim.cli.from_signature import FILE, options_of
 from fl_sim.cli.verbs import VerbGroup, as_json
-from fl_sim.cli.written_files import check_no_other
+from fl_sim.cli.written_files import check_writable
 from fl_sim.data_prep.readers.cleaning import Cleaning
 from fl_sim.data_prep.store.textfiles import SourceLimits
 from fl_sim.files import owner_only
@@ -48,8 +48,8 @@ def run(
     from fl_sim.research.representations.config import load_mapping
     from fl_sim.research.representations.evaluation.experiment_summary import summary
 
-    check_no_other("--out", out)
-    check_no_other("--picture", picture)
+    check_writable("--out", out, new_folder=True)
+    check_writable("--picture", picture, new_folder=True)
     settings = parse_assignments(assignments)
     of_file = {} if config is None else nested(read_toml(config))
     chosen = load_mapping(merged(of_file, nested(settings)))  # a file need not be complete by itself
@@ -91,7 +91,7 @@ def words(out: Path | None, as_json: bool, **settings: Any) -> None:
     """Recover words from captured Word2Vec vectors of USER's texts, with those of ATTACKER or a part of USER."""
     from fl_sim.research.representations.studies.words_study import attack_files, summary
 
-    check_no_other("--out", out)
+    check_writable("--out", out, new_folder=True)
     limits = SourceLimits(*(settings.pop(name) for name in SourceLimits.__dataclass_fields__))
     settings["cleaning"] = Cleaning(settings.pop("max_characters"), settings.pop("bad_bytes"), limits)
     record = attack_files(argparse.Namespace(**settings))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 
 from fl_sim.api import accounts
 from fl_sim.api.accounts import DELTA, Figures
-from fl_sim.cli.flags import entity_bound, is_default, note_on_delta
+from fl_sim.cli.flags import entity_bound, is_default, note_on_delta, print_json
 from fl_sim.cli.from_signature import options_of
 from fl_sim.cli.verbs import VerbGroup, as_json
 from fl_sim.formats import format_figure
@@ -38,10 +37,7 @@ def mechanism(as_json: bool, **settings: Any) -> None:
 
 @account.command()
 @options_of(accounts.account, but=("entity", "noise_multiplier", "rounds"))
-@options_of(
-    accounts.calibrate,
-    but=("strategy", "delta", "q_u", "q_e", "q_s", "user_cap", "clipping", "user_sentences", "entity", "epoch_rounds"),
-)
+@options_of(accounts.calibrate, but=("strategy", "delta", "user_sentences", "entity"))
 @entity_bound()
 @as_json
 def calibrate(
@@ -113,8 +109,7 @@ def _show(figures: Figures, as_json: bool, default_delta: bool = False) -> None:
         note_on_delta(DELTA, "the default")
     _warn(figures)
     if as_json:
-        finite = {name: "inf" if value == math.inf else value for name, value in figures.items()}
-        print(json.dumps(finite, ensure_ascii=False, allow_nan=False))
+        print_json(figures)
         return
     lines = [f"{name:<27}{format_figure(name, value)}" for name, value in figures.items()]
     if "delta_times_users" in figures:

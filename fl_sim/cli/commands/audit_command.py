@@ -5,7 +5,6 @@ Exit code 1 means that the attack refuted an ε that our accountant proves (docs
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fl_sim.api import audits
-from fl_sim.cli.flags import entity_bound
+from fl_sim.cli.flags import entity_bound, print_json
+from fl_sim.cli.flags import mechanism as mechanism_flags
 from fl_sim.cli.from_signature import options_of
 from fl_sim.cli.verbs import VerbGroup, as_json
 from fl_sim.formats import format_figure
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fl_sim.auditing.cases import Finding
 
 EXIT_REFUTED = 1
+_VERDICT = {True: "holds", False: "REFUTED"}
 
 
 @click.group(cls=VerbGroup)
@@ -35,7 +36,8 @@ def audit() -> None:
 
 
 @audit.command()
-@options_of(audits.audit, but=("entity", "progress"))
+@mechanism_flags
+@options_of(audits.audit, but=("strategy", "noise_multiplier", "entity", "progress"))
 @entity_bound()
 @as_json
 def mechanism(as_json: bool, **settings: Any) -> int:
@@ -66,9 +68,7 @@ def table(markdown: bool, as_json: bool, **settings: Any) -> int:
     from fl_sim.auditing import cases
 
     made = audits.audit_table(progress=lambda name: print(name, file=sys.stderr), **settings)
-    text = cases.markdown if markdown else cases.text
-    sys.stdout.write(_line(made.record()) if as_json else text(made))
-    return 0 if made.holds else EXIT_REFUTED
+    return _show(made.record(), as_json, (cases.markdown if markdown else cases.text)(made), made.holds)
 
 
 @audit.command("one-run")
@@ -78,8 +78,7 @@ def one_run(as_json: bool, **settings: Any) -> int:
     """Plant canary users in one real training."""
     with TemporaryDirectory() as folder:
         record = audits.audit_one_run(folder, **settings).record()
-    sys.stdout.write(_line(record) if as_json else _lines(record))
-    return 0 if record["holds"] else EXIT_REFUTED
+    return _show(record, as_json, _lines(record), record["holds"])
 
 
 @audit.command()
@@ -91,8 +90,7 @@ def rounds(as_json: bool, **settings: Any) -> int:
 
     found = audits.audit_real_rounds(progress=_progress, **settings)
     report = {name: settings[name] for name in ("mutation", "seed")} | {"audits": [audit.record() for audit in found]}
-    sys.stdout.write(_line(report) if as_json else markdown(found))
-    return 0 if all(audit.holds for audit in found) else EXIT_REFUTED
+    return _show(report, as_json, markdown(found), all(audit.holds for audit in found))
 
 
 @audit.command()
@@ -100,14 +98,10 @@ def rounds(as_json: bool, **settings: Any) -> int:
 @as_json
 def sensitivity(as_json: bool, **settings: Any) -> int:
     """Compare real rounds on adjacent corpora with their bound."""
-    differences = audits.audit_sensitivity(progress=_progress, **settings)
-    if as_json:
-        print(_line(settings | {"rounds": [difference.record() for difference in differences]}), end="")
-    else:
-        for found in differences:
-            verdict = "holds" if found.holds else "REFUTED"
-            print(f"{found.name:<34}{found.length:<12.6g}of {found.bound:<12.6g}{verdict}")
-    return 0 if all(difference.holds for difference in differences) else EXIT_REFUTED
+    found = audits.audit_sensitivity(progress=_progress, **settings)
+    text = "".join(f"{one.name:<34}{one.length:<12.6g}of {one.bound:<12.6g}{_VERDICT[one.holds]}\n" for one in found)
+    report = settings | {"rounds": [one.record() for one in found]}
+    return _show(report, as_json, text, all(one.holds for one in found))
 
 
 @audit.command()
@@ -116,31 +110,29 @@ def sensitivity(as_json: bool, **settings: Any) -> int:
 def ledger(runs: tuple[Path, ...], seed: int, as_json: bool) -> int:
     """Check the ledgers of runs against their records and metrics."""
     found = audits.audit_ledgers(runs, seed=seed, progress=_progress)
-    if as_json:
-        print(_line({"seed": seed, "ledgers": [audit.record() for audit in found]}), end="")
-    else:
-        for audit in found:
-            print(audit.folder)
-            for check in audit.checks:
-                print(f"  {check.name:<34}{'holds' if check.holds else 'REFUTED':<9}{check.detail}")
-    return 0 if all(audit.holds for audit in found) else EXIT_REFUTED
+    lines = []
+    for audit in found:
+        lines.append(f"{audit.folder}\n")
+        lines += [f"  {check.name:<34}{_VERDICT[check.holds]:<9}{check.detail}\n" for check in audit.checks]
+    report = {"seed": seed, "ledgers": [audit.record() for audit in found]}
+    return _show(report, as_json, "".join(lines), all(audit.holds for audit in found))
 
 
 def _show_findings(told: dict[str, Any], findings: list[Finding], as_json: bool) -> int:
     """Print the findings with what the attack was told; return the exit code."""
     records = [finding.record() for finding in findings]
-    print(
-        _line(told | {"audits": records}) if as_json else "\n".join(map(_lines, records)), end="" if as_json else "\n"
-    )
-    return 0 if all(finding.holds for finding in findings) else EXIT_REFUTED
+    text = "".join(f"{_lines(record)}\n" for record in records)
+    return _show(told | {"audits": records}, as_json, text, all(finding.holds for finding in findings))
+
+
+def _show(record: Any, as_json: bool, text: str, holds: bool) -> int:
+    """Print the record as JSON or the text; return the exit code."""
+    print_json(record) if as_json else print(text, end="")
+    return 0 if holds else EXIT_REFUTED
 
 
 def _progress(name: str) -> None:
     print(f"auditing {name}", file=sys.stderr)
-
-
-def _line(record: Any) -> str:
-    return json.dumps(record, allow_nan=False) + "\n"
 
 
 def _lines(record: dict[str, Any]) -> str:

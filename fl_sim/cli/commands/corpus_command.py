@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fl_sim.api import corpora, pretraining
+from fl_sim.api import corpora, initial_models
 from fl_sim.cli.flags import print_json
 from fl_sim.cli.from_signature import CORPUS, options_of
 from fl_sim.cli.progress_bar import counting
@@ -135,13 +135,13 @@ def weights(corpus: str, out: Path, as_json: bool, **settings: Any) -> None:
 
 
 @corpus.command()
-@options_of(pretraining.pretrain, but=("observer",))
+@options_of(initial_models.pretrain, but=("observer",))
 @as_json
 @quiet
 def pretrain(out: Path, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Train a small GPT-2 or AWD-LSTM on public text, as the initial model of private runs."""
     with counting("training", quiet) as show:
-        record = pretraining.pretrain(
+        record = initial_models.pretrain(
             out=out,
             observer=lambda step, steps, loss: show(step, steps, f"{step:,} of {steps:,} steps, loss {loss:.2f}"),
             **settings,

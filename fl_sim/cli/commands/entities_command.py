@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import click
 
 from fl_sim.api import entities as api
 from fl_sim.api.entities import Entities
-from fl_sim.cli.flags import print_json
+from fl_sim.cli.flags import mechanism, print_json
 from fl_sim.cli.from_signature import FOLDER, options_of
 from fl_sim.cli.progress_bar import counting, say
 from fl_sim.cli.verbs import VerbGroup, as_json, quiet
@@ -27,54 +28,43 @@ def entities() -> None:
     """Compute ε of every entity of a corpus from its profile: the sentences of each user that mention it."""
 
 
-def _asked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the flags that say what to show of the entities."""
+def _shown(open_entities: Callable[..., Entities]) -> Callable[..., None]:
+    """Add the flags that say what to show of the entities, and print it: a report of all, or one user and entity."""
+
+    @functools.wraps(open_entities)
+    def show(
+        user: str | None, entity: str | None, as_json: bool, quiet: bool, within: tuple[float, ...], show_names: bool,
+        **settings: Any,
+    ) -> None:  # fmt: skip
+        found = open_entities(**settings)
+        if user is not None or entity is not None:
+            figures, text = found.pair(user=user, entity=entity), _pair_text
+        else:
+            say("computing ε of every entity from its mentions", quiet)
+            with counting("ε computed", quiet) as progress:
+                figures = found.report(within=within, evaluations=evaluations, show_names=show_names, observer=progress)
+            text = _text
+        print_json(figures | {"note": _PRIVATE}) if as_json else print(text(figures))
+
     of_report, of_pair = options_of(Entities.report, but=("self", "observer")), options_of(Entities.pair, but=("self",))
-    return of_report(of_pair(as_json(quiet(function))))
+    return of_report(of_pair(as_json(quiet(show))))
 
 
 @entities.command()
 @click.argument("run", type=FOLDER, metavar="RUN")
-@_asked
-def run(run: Path, **shown: Any) -> None:
+@_shown
+def run(run: Path) -> Entities:
     """Compute ε from the corpus, the mechanism and the released rounds of a run."""
-    _show(api.entities_of_run(run), **shown)
+    return api.entities_of_run(run)
 
 
 @entities.command()
-@options_of(api.entities_of_corpus)
-@_asked
-def corpus(
-    user: str | None,
-    entity: str | None,
-    within: tuple[float, ...],
-    show_names: bool,
-    as_json: bool,
-    quiet: bool,
-    **settings: Any,
-) -> None:
+@mechanism
+@options_of(api.entities_of_corpus, but=("strategy", "noise_multiplier"))
+@_shown
+def corpus(**settings: Any) -> Entities:
     """Compute ε from a corpus and a mechanism."""
-    _show(api.entities_of_corpus(**settings), user, entity, within, show_names, as_json, quiet)
-
-
-def _show(
-    found: Entities,
-    user: str | None,
-    entity: str | None,
-    within: tuple[float, ...],
-    show_names: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Print the report of all entities, or that of one user and one entity."""
-    if user is not None or entity is not None:
-        figures, text = found.pair(user=user, entity=entity), _pair_text
-    else:
-        say("computing ε of every entity from its mentions", quiet)
-        with counting("ε computed", quiet) as show:
-            figures = found.report(within=within, show_names=show_names, observer=show)
-        text = _text
-    print_json(figures | {"note": _PRIVATE}) if as_json else print(text(figures))
+    return api.entities_of_corpus(**settings)
 
 
 def _text(report: dict[str, Any]) -> str:

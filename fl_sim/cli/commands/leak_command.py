@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from fl_sim.api import leakage
+from fl_sim.api import audits
 from fl_sim.api.runs import open_run
 from fl_sim.cli.flags import print_json
 from fl_sim.cli.from_signature import FILE, options_of
@@ -26,7 +26,7 @@ EXIT_BEYOND = 1
 
 
 @click.command(cls=Verb)
-@options_of(leakage.leak, but=("progress",))
+@options_of(audits.leak, but=("progress",))
 @click.option("--html", type=FILE, metavar="FILE", help="Also write a page with pictures, one file.")
 @as_json
 @quiet
@@ -38,7 +38,7 @@ def leak(runs: tuple[Path, ...], html: Path | None, as_json: bool, quiet: bool, 
     check_writable("--html", html)
     for path in runs:
         open_run(path)  # a folder that is none is told before libraries are imported for seconds
-    found = leakage.leak(runs, progress=lambda words: counting(words, quiet), **options)
+    found = audits.leak(runs, progress=lambda words: counting(words, quiet), **options)
     print_json(found.record()) if as_json else print(leak_text(found.record()))
     if html is not None:
         with owner_only():

@@ -14,7 +14,7 @@ from fl_sim.cli.flags import is_default, print_json
 from fl_sim.cli.from_signature import FILE, FOLDER, options_of
 from fl_sim.cli.progress_bar import say
 from fl_sim.cli.verbs import Verb, as_json, quiet
-from fl_sim.cli.written_files import check_no_other, check_writable, csv_text
+from fl_sim.cli.written_files import check_writable, csv_text
 from fl_sim.config import ConfigError
 from fl_sim.files import owner_only
 from fl_sim.storage.run_folder import replace_file
@@ -48,7 +48,7 @@ def report(
     _check(runs, picture, for_whom)
     check_writable("--html", html)
     check_writable("--csv", csv)
-    check_no_other("--picture", picture)
+    check_writable("--picture", picture, new_folder=True)
     opened = [open_run(path) for path in runs]
     found = compare(opened) if len(opened) > 1 or html or csv else None
     if picture is not None:

@@ -17,13 +17,10 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from fl_sim.clients.models.model_names import SMALL_GPT2
 from fl_sim.config import ConfigError
-
-if TYPE_CHECKING:
-    from fl_sim.clients.models.language_model import LanguageModel
 
 HELD_OUT_SHARE = 0.02
 
@@ -74,6 +71,10 @@ def pretrain(
     from fl_sim.clients.models.model_spec import ModelSpec
     from fl_sim.clients.models.pretraining import PretrainingConfig, split_held_out
     from fl_sim.clients.models.pretraining import pretrain as train
+    from fl_sim.data_prep.store.textfiles import decoded_lines
+    from fl_sim.reporting.model_card import pretraining_card
+    from fl_sim.storage.model_files import CARD
+    from fl_sim.storage.run_folder import replace_file
 
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -84,7 +85,9 @@ def pretrain(
         spec = ModelSpec(name=model, hidden=hidden, layers=layers, max_tokens=max_tokens, **own)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    lines = _read_lines(text)
+    lines = [line.strip() for path in text for _, line in decoded_lines(Path(path)) if line.strip()]
+    if len(lines) < 2:
+        raise ConfigError(f"{', '.join(map(str, text))}: {len(lines)} sentences; allowed: at least 2")
     trained = load_model(spec, seed)
     sentences, held_out = split_held_out(trained.encode(lines), HELD_OUT_SHARE, seed)
     perplexity = train(trained, sentences, held_out, config, observer)
@@ -98,25 +101,8 @@ def pretrain(
         "model": spec.model_dump(mode="json"),
         "training": asdict(config),
     }
-    _write(folder, trained, record, "causal" if model == SMALL_GPT2 else "own")
-    return record
-
-
-def _read_lines(paths: Sequence[str | Path]) -> list[str]:
-    from fl_sim.data_prep.store.textfiles import decoded_lines
-
-    lines = [line.strip() for path in paths for _, line in decoded_lines(Path(path)) if line.strip()]
-    if len(lines) < 2:
-        raise ConfigError(f"{', '.join(map(str, paths))}: {len(lines)} sentences; allowed: at least 2")
-    return lines
-
-
-def _write(folder: Path, model: LanguageModel, record: dict[str, Any], architecture: str) -> None:
-    """Write the model with its record and its card."""
-    from fl_sim.reporting.model_card import pretraining_card
-    from fl_sim.storage.model_files import CARD
-    from fl_sim.storage.run_folder import replace_file
-
-    model.save(folder)
+    trained.save(folder)
     replace_file(folder / "pretraining.json", (json.dumps(record, indent=2) + "\n").encode())
-    replace_file(folder / CARD, pretraining_card(record, architecture).encode())
+    card = pretraining_card(record, "causal" if model == SMALL_GPT2 else "own")
+    replace_file(folder / CARD, card.encode())
+    return record
