@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import unittest.mock
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.corpus_writer import write_corpus
@@ -18,6 +19,7 @@ from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
 from tests.made_once import copy_of, made_once
 
+Run = Callable[..., RunFolder]
 USERS = 6
 MODEL = {"model.hidden": 16, "model.layers": 1, "model.heads": 2, "model.max_tokens": 32}
 QUICK_TO_LOAD = {"model__name": "awd-lstm", "model__embedding": 8}
@@ -105,6 +107,28 @@ def settings(corpus: Path, out: Path, **changes: Any) -> dict[str, Any]:
 def configuration(corpus: Path, out: Path, **changes: Any) -> RunConfig:
     """Return :func:`settings` as a validated configuration."""
     return RunConfig.from_mapping(settings(corpus, out, **changes))
+
+
+class Crash(RuntimeError):
+    """Stands for whatever ends a process."""
+
+
+def crash_after(number: int) -> Callable[[Mapping[str, Any]], None]:
+    """Return what ends a run after a round, and after its checkpoint if it writes one then."""
+
+    def crash(row: Mapping[str, Any]) -> None:
+        if row["round"] == number:
+            raise Crash
+
+    return crash
+
+
+def crashed(corpus: Path, out: Path, number: int = 3, **changes: Any) -> Path:
+    """Return the folder of a run of four rounds that ended after a round, by default without a checkpoint of it."""
+    base = {"rounds": 4, "checkpoint_every": 10, "privacy__q_s": 0.5}
+    with pytest.raises(Crash):
+        simulation.run(configuration(corpus, out, **base | changes), on_row=crash_after(number))
+    return out
 
 
 def finished_run(strategy: str = "uedp", folder: Path | None = None) -> RunFolder:

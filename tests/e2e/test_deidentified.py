@@ -45,14 +45,6 @@ def test_a_strategy_that_needs_entities_says_so(tmp_path: Path, capsys: pytest.C
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.system
-def test_surrogates_are_entities_like_others_but_for_a_warning(tmp_path: Path) -> None:
-    corpus = deidentified(str(small_corpus(tmp_path / "small")), tmp_path / "made", "surrogate")
-    text = run(corpus, tmp_path / "run", privacy__strategy="uedp")
-    assert "+ an entity, by contribution" in text
-    assert "which no ε of a training on it covers" in text
-
-
 def test_both_commands_print_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = small_corpus(tmp_path / "small")
     capsys.readouterr()
@@ -89,12 +81,3 @@ def test_bad_input_is_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-
-
-@pytest.mark.nightly
-def test_the_bundled_corpus_deidentified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    corpus = deidentified("bundled", tmp_path / "made")
-    assert "22,716 mentions at 22,716 places, in 14,735 of 22,034 sentences" in capsys.readouterr().out
-    assert any("[PERSON]" in text for text in Corpus.open(corpus).texts("train").to_pylist())
-    text = run(corpus, tmp_path / "run", privacy__strategy="noiseless", privacy__q_s=0.02)
-    assert "2 of 2 rounds, finished" in text

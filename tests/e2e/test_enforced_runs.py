@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +9,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.cli.main import main
 from fl_sim.clients import client_app
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.engines import simulation
-from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.messages import TrainReply
-from tests.e2e.small_runs import BOUNDS, WEIGHTS, F, K, M, configuration
+from tests.e2e.small_runs import BOUNDS, WEIGHTS, F, K, M, Run
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
-Run = Callable[..., RunFolder]
 LEARNING_RATE = 0.01
 PLAIN = {"server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE, "rounds": 3}
 EVERYTHING = {"privacy__q_u": 1.0, "privacy__q_e": 1.0, "privacy__q_s": 1.0}
-
-
-@pytest.fixture
-def run(corpus: Path, tmp_path: Path) -> Run:
-    """``run("name", rounds=3)`` does an inline run in this process and returns the run folder."""
-    return lambda name, **changes: simulation.run(configuration(corpus, tmp_path / name, **PLAIN | changes))
 
 
 @pytest.fixture
@@ -79,7 +67,7 @@ def test_no_round_trains_on_more_than_the_bounds(
     name: str, most: tuple[int | None, ...], run: Run, corpus: Path, trained_on: list[tuple[int, list[int]]]
 ) -> None:
     rates = {} if name == "user_level" else EVERYTHING
-    run("run", **BOUNDS[name], **rates, **({"privacy__q_u": 1.0} if name == "user_level" else {}))
+    run("run", **PLAIN, **BOUNDS[name], **rates, **({"privacy__q_u": 1.0} if name == "user_level" else {}))
     ownership = Corpus.open(corpus).ownership("train")
     whole = contributions(ownership, list(range(ownership.num_sentences)))
     rounds = by_round(trained_on)
@@ -93,18 +81,10 @@ def test_no_round_trains_on_more_than_the_bounds(
 
 
 @pytest.mark.system
-def test_a_run_without_bounds_exceeds_them(run: Run, corpus: Path, trained_on: list[tuple[int, list[int]]]) -> None:
-    """The test above can fail."""
-    run("run", privacy__entity_bound="unbounded", privacy__user_sentences="unbounded", **EVERYTHING)
-    found = contributions(Corpus.open(corpus).ownership("train"), by_round(trained_on)[0])
-    assert all(count > limit for count, limit in zip(found, (K, F, M), strict=True))
-
-
-@pytest.mark.system
 def test_with_weights_an_entity_trains_at_most_its_bound_on_average(
     run: Run, corpus: Path, trained_on: list[tuple[int, list[int]]]
 ) -> None:
-    run("run", **WEIGHTS, **EVERYTHING, rounds=60)
+    run("run", **PLAIN | WEIGHTS | EVERYTHING | {"rounds": 60})
     ownership = Corpus.open(corpus).ownership("train")
     counts = np.array(
         [np.bincount(ownership.entities_of(np.array(one, int))[0], minlength=4) for one in by_round(trained_on)]
@@ -114,30 +94,3 @@ def test_with_weights_an_entity_trains_at_most_its_bound_on_average(
         # A sum of independent draws of mean ≤ K: 60 rounds far above it are rejected.
         assert stats.poisson.sf(counts[:, entity].sum() - 1, 60 * K) > 1e-6
     assert contributions(ownership, by_round(trained_on)[0])[2] <= M
-
-
-@pytest.mark.nightly
-def test_bounds_select_the_same_on_any_number_of_nodes(run: Run, trained_on: list[tuple[int, list[int]]]) -> None:
-    sentences = []
-    for nodes in (1, 5):
-        trained_on.clear()
-        run(f"{nodes}", engine__nodes=nodes, privacy__q_u=0.9, privacy__q_s=0.8, **BOUNDS["users"])
-        sentences.append(by_round(trained_on))
-    assert sentences[0] == sentences[1]
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("bounds", ["greedy", "users", "weights"])
-def test_every_entity_of_a_run_is_at_or_below_its_headline(
-    bounds: str, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = run("run", privacy__q_s=0.5, **BOUNDS[bounds])
-    result = folder.result or {}
-    capsys.readouterr()
-    assert main(["entities", "run", str(folder.path), "--json"]) == 0
-    entities = json.loads(capsys.readouterr().out)
-    assert 0 < entities["epsilon_user_entity"]["max"] <= entities["epsilon_any"]
-    assert entities["epsilon_any"] == pytest.approx(result["epsilon_any"], rel=1e-3)
-    assert entities["kept"]["weight"] == result["kept"]["weight"] < 1
-    ledger = json.loads((folder.path / "ledger.jsonl").read_text().splitlines()[1])
-    assert ledger["guarantee"] == folder.config["guarantee"] == result["guarantee"]

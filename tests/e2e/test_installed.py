@@ -127,7 +127,10 @@ def test_it_works_beside_folders_of_the_same_names(
     place = succeed(python, "-c", "import fl_sim; print(fl_sim.__file__)", folder=crowded).strip()
     assert Path(place).is_relative_to(sources if kind == "editable" else tmp_path / "environment")
     assert succeed(python, "-m", "fl_sim", "--version", folder=crowded).startswith("fl-sim ")
-    assert json.loads(succeed(program, "stats", "bundled", "--json", folder=crowded))["splits"]["train"]["users"] > 1000
+    assert (
+        json.loads(succeed(program, "corpus", "stats", "bundled", "--json", folder=crowded))["splits"]["train"]["users"]
+        > 1000
+    )
     corpus = tiny.tiny_corpus(tmp_path / "tiny")
     words = ["--corpus", corpus, "--engine", "inline", "--rounds", "1", *tiny.command_line(dict(tiny.MODEL))]
     result = json.loads(succeed(program, "run", *words, "--json", "--quiet", "--out", "here", folder=crowded))

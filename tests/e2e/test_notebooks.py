@@ -148,22 +148,6 @@ def test_epsilon_against_steps_reads_run_folders(tmp_path: Path, monkeypatch: py
     assert "inf" in texts(outputs)
 
 
-@pytest.mark.system
-def test_a_folder_without_runs_is_named(
-    execute: Callable[[Path], Outputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FL_SIM_RUNS", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="no run with a finished round in"):
-        execute(EPSILON)
-
-
-@pytest.mark.nightly
-def test_epsilon_against_steps_makes_its_own_runs(execute: Callable[[Path], Outputs]) -> None:
-    outputs = execute(EPSILON)
-    assert pictures(outputs) == 4
-    assert "3 runs: uedp, user_level, noiseless" in texts(outputs)
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "num_pictures", "text"),
@@ -206,10 +190,6 @@ def test_kept_outputs_are_small_and_say_nothing_of_a_machine(path: Path) -> None
     assert {output.output_type for output in outputs} <= {"stream", "display_data", "execute_result"}
     shown = json.dumps([[output.get("text"), dict(output.get("data", {}), **{"image/png": ""})] for output in outputs])
     assert not re.search(r"/home/|/root/|/tmp/|/work/|/Users/|object at 0x|widget", shown)
-
-
-def test_the_notebooks_together_are_small() -> None:
-    assert sum(path.stat().st_size for path in NOTEBOOKS.iterdir()) < 3_000_000
 
 
 def test_a_changed_cell_or_record_makes_outputs_stale(

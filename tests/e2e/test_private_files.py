@@ -17,7 +17,6 @@ from fl_sim.data_prep.prepare import Origin
 from fl_sim.data_prep.store.tagged_store import TaggedStore
 from fl_sim.engines import simulation
 from fl_sim.files import close_to_others, owner_only
-from fl_sim.research.representations.corpora.adult_reader import write_toy_adult
 from tests.e2e.small_runs import QUICK_TO_LOAD, command_line, configuration, settings, small_corpus
 
 SPLITS = ("train", "train", "validation")
@@ -100,27 +99,6 @@ def test_a_run_and_what_it_writes_meanwhile(tmp_path: Path) -> None:
     child = settings(corpus, tmp_path / "runs" / "second", seed=7, **{"model__name": str(out / "model")}, rounds=1)
     assert main(["run", "--quiet", *command_line(child)]) == 0
     assert (tmp_path / "runs" / "second" / "ancestors").is_dir()
-    assert open_to_others(out.parent) == []
-
-
-@pytest.mark.nightly
-def test_a_sweep(tmp_path: Path, no_plots: None) -> None:
-    corpus, file = small_corpus(tmp_path / "corpus"), tmp_path / "sweep.toml"
-    given = settings(corpus, tmp_path, rounds=1, **QUICK_TO_LOAD)
-    del given["out"]
-    lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in given.items()]
-    file.write_text("\n".join(['[grid]\n"privacy.user_cap" = [1.0, 2.0]\n[set]', *lines]))
-    assert main(["sweep", str(file), "--out", str(tmp_path / "sweeps" / "caps"), "--quiet"]) == 0
-    assert open_to_others(tmp_path / "sweeps") == []
-
-
-@pytest.mark.system
-def test_a_representation(tmp_path: Path) -> None:
-    data = {"data.name": "adult", "data.source": write_toy_adult(tmp_path / "adult"), "encoder.width": 8}
-    given = {**data, "training.epochs": 1, "method": "unconstrained", "attacks.mdl": "false"}
-    out = tmp_path / "records" / "one.json"
-    words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
-    assert main(["represent", "run", *words, "--out", str(out)]) == 0
     assert open_to_others(out.parent) == []
 
 

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fl_sim.clients.training import bounded_sum
-from fl_sim.config import ConfigError
-from fl_sim.engines import simulation
 from fl_sim.experiments.privacy_spent import read_ledgers
 from fl_sim.reporting.report import report_text
 from fl_sim.reporting.run_facts import read_facts
-from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.ledger import epsilon_of
 from fl_sim.strategies.primitives import sampling
-from tests.e2e.small_runs import ALLOCATION, OPTIONS, PUBLISHED, USERS, configuration, model_of
+from tests.e2e.small_runs import ALLOCATION, OPTIONS, PUBLISHED, USERS, Run, model_of
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
-Run = Callable[..., RunFolder]
 LEARNING_RATE = 0.01
 PLAIN = {"server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE}
-
-
-@pytest.fixture
-def run(corpus: Path, tmp_path: Path) -> Run:
-    """``run("name", rounds=3)`` runs inline in this process and returns the run folder."""
-    return lambda name, **changes: simulation.run(configuration(corpus, tmp_path / name, **changes))
 
 
 @pytest.mark.sample(2)
@@ -82,13 +69,6 @@ def test_every_user_takes_part_once_in_every_epoch(run: Run) -> None:
     assert cohorts.ravel().tolist() == expected
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("option", ["published", "adaptive sentences"])
-def test_secure_noise_is_fresh(run: Run, option: str) -> None:
-    one, other = (run(name, rounds=1, privacy__secure_noise=True, **PLAIN, **OPTIONS[option]) for name in "ab")
-    assert not np.array_equal(model_of(one), model_of(other))
-
-
 @pytest.mark.system
 def test_the_noise_on_the_model_is_as_the_paper_states(run: Run) -> None:
     """Check σ = z·(q_u|U| + 1)·β / D on the model's step, and σ² as coded."""
@@ -128,35 +108,3 @@ def test_the_claim_stands_in_the_record_beside_what_is_proven(run: Run) -> None:
     assert "a claim, no guarantee" in text
     assert text.index("any user ") < text.index("as published")
     assert "epsilon_as_published is what the paper's accountant says" in " ".join(text.split())
-
-
-@pytest.mark.nightly
-def test_as_coded_the_claim_is_the_same_and_the_proof_is_not(run: Run) -> None:
-    stated, coded = (run(noise, rounds=3, privacy__noise=noise, **PUBLISHED) for noise in ("as-stated", "as-coded"))
-    assert (stated.result or {})["epsilon_as_published"] == (coded.result or {})["epsilon_as_published"]
-    assert (coded.result or {})["epsilon_user"] > 50 * (stated.result or {})["epsilon_user"]
-    assert "gives no useful guarantee" in report_text(read_facts(coded))
-
-
-@pytest.mark.nightly
-def test_weights_from_data_count_for_every_user(run: Run) -> None:
-    result = run("run", rounds=2, **OPTIONS["published weights"]).result or {}
-    epsilons = {value for name, value in result.items() if name.startswith("epsilon_user_entity")}
-    assert len(epsilons) == 1
-    assert result["epsilon_user"] == result["epsilon_user_entity_max"]
-    assert any("all users mention" in warning for warning in result["warnings"])
-
-
-@pytest.mark.system
-def test_a_target_finds_the_published_noise(run: Run) -> None:
-    result = run("run", rounds=2, privacy__target_epsilon=3.0, **PUBLISHED).result or {}
-    assert 0.99 * 3.0 < result["epsilon_user_entity_p95"] <= 3.0
-    with pytest.raises(ConfigError, match=r"privacy\.noise is as-coded and privacy\.target_epsilon is 3"):
-        run("coded", privacy__target_epsilon=3.0, privacy__noise="as-coded", **PUBLISHED)
-
-
-def test_the_settings_of_a_release_are_in_the_ledger(run: Run) -> None:
-    folder = run("run", rounds=1, **OPTIONS["published weights"])
-    line = json.loads((folder.path / "ledger.jsonl").read_text().splitlines()[1])
-    assert line["options"]["entity_cap"] == 4.0
-    assert line["options"]["noise"] == "as-stated"

@@ -6,15 +6,13 @@ import json
 import shutil
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
 from fl_sim.search.sweep import DONE, FAILED, Sweep, run_sweep
-from fl_sim.storage.run_folder import ResultsError, RunFolder
-from tests.e2e import without_plots
+from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder
 from tests.e2e.small_runs import MODEL, QUICK_TO_LOAD
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -39,21 +37,6 @@ def test_a_sweep_that_ships_is_valid(file: Path) -> None:
 
 
 GRID = 'seeds = [0, 1]\n[grid]\n"privacy.user_cap" = [1.0, 2.0]\n'
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
-    """Return the folder of a sweep over :data:`GRID`, whose runs were done one after the other."""
-    folder = tmp_path_factory.mktemp("finished")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
-        run_sweep(Sweep.load(written(folder, corpus, GRID)), folder / "out")
-    return folder / "out"
-
-
-def rows_of(out: Path) -> list[dict[str, Any]]:
-    """Return the rows of a sweep's table."""
-    return json.loads((out / "table.json").read_text())["rows"]
 
 
 def test_a_grid_tries_every_combination_with_every_seed(tmp_path: Path, corpus: Path) -> None:
@@ -126,46 +109,31 @@ def test_a_sweep_ends_in_a_table_and_is_not_done_twice(
     assert "a release too" in (out / "table.txt").read_text(encoding="utf-8")
 
     before = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
-    assert {ending.status for ending in run_sweep(Sweep.load(file), out)[0]} == {DONE}
+    sweep = Sweep.load(file)
+    assert {ending.status for ending in run_sweep(sweep, out)[0]} == {DONE}
     assert before == {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
 
-
-@pytest.mark.nightly
-def test_a_killed_sweep_continues(tmp_path: Path, corpus: Path, finished: Path) -> None:
-    sweep, out = Sweep.load(written(tmp_path, corpus, GRID)), shutil.copytree(finished, tmp_path / "out")
-    whole = rows_of(out)
-
-    for path in (out / "table.json", out / "table.txt", out / "runs" / sweep.points()[3].name):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    RunFolder.open(out / "runs" / sweep.points()[1].name).result_file.unlink()  # killed before it was written
+    # Killed before two runs had ended, it continues to the same table.
+    shutil.rmtree(out / "runs" / sweep.points()[3].name)
+    RunFolder.open(out / "runs" / sweep.points()[1].name).result_file.unlink()
+    for name in ("table.json", "table.txt"):
+        (out / name).unlink()
     run_sweep(sweep, out)
-    assert rows_of(out) == whole
+    assert json.loads((out / "table.json").read_text())["rows"] == table["rows"]
 
 
 @pytest.mark.system
-def test_a_failed_run_is_reported_and_stops_no_other(tmp_path: Path, corpus: Path) -> None:
-    body = '[grid]\n"engine.nodes" = [999, 1]\n'
+def test_runs_that_fail_or_diverge_are_reported_and_stop_no_other(tmp_path: Path, corpus: Path) -> None:
+    body = '[grid]\n"server.learning_rate" = [1e300, 0.001]\n"engine.nodes" = [999, 1]\n'
     sweep, out = Sweep.load(written(tmp_path, corpus, body)), tmp_path / "out"
-    endings, _ = run_sweep(sweep, out)
-    assert [ending.status for ending in endings] == [FAILED, DONE]
+    endings, table = run_sweep(sweep, out)
+    assert [ending.status for ending in endings] == [FAILED, DIVERGED, FAILED, DONE]
     assert "engine.nodes is 999" in endings[0].reason
-    assert "engine.nodes is 999" in (out / "table.txt").read_text(encoding="utf-8")
-
-
-@pytest.mark.nightly
-def test_the_runs_are_the_same_whatever_the_number_of_jobs(
-    tmp_path: Path, corpus: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two processes do one run each, because their imports take most of the time."""
-    monkeypatch.setattr("fl_sim.search.sweep._prepare_worker", without_plots.start)
-    sweep = Sweep.load(written(tmp_path, corpus, GRID)).model_copy(update={"seeds": (1,)})
-    run_sweep(sweep, tmp_path / "two", jobs=2)
-    one, two = (
-        {row["settings"]["privacy.user_cap"]: row["values"][-1] for row in rows_of(out)}
-        for out in (finished, tmp_path / "two")
-    )
-    assert len(two) == 2
-    assert one == two
+    text = (out / "table.txt").read_text(encoding="utf-8")
+    assert "engine.nodes is 999" in text
+    assert "Diverged: point0001-seed0: in round 1: its model is not finite" in text
+    assert [row.mean is None for row in table.rows] == [False, True, True, True]  # the one that ended is first
+    assert table.all_runs["runs"] == 2
 
 
 @pytest.mark.system

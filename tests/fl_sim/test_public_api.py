@@ -246,6 +246,7 @@ def test_calibrate_finds_what_the_command_finds(capsys: Capture) -> None:
             "noise_multiplier is missing; allowed: a value is needed to solve for rounds",
         ),
         (lambda: fl_sim.account(noise_multiplier=1e-9, rounds=1, delta=1e-5), "noise_multiplier is 1e-09; allowed: at"),
+        (lambda: fl_sim.account(noise_multiplier="4", rounds=1), "noise_multiplier is '4'; allowed: a number"),
         (lambda: fl_sim.account(noise_multiplier=1.0, rounds=0, delta=1e-5), "rounds is 0"),
         (lambda: fl_sim.account(noise_multiplier=1.0, rounds=1, delta=1e-5, entity=(-1, 1)), "users is -1"),
         (

@@ -42,7 +42,7 @@ def _shown(open_entities: Callable[..., Entities]) -> Callable[..., None]:
         else:
             say("computing ε of every entity from its mentions", quiet)
             with counting("ε computed", quiet) as progress:
-                figures = found.report(within=within, evaluations=evaluations, show_names=show_names, observer=progress)
+                figures = found.report(within=within, show_names=show_names, observer=progress)
             text = _text
         print_json(figures | {"note": _PRIVATE}) if as_json else print(text(figures))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +14,8 @@ from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.ledger import Ledger, epsilon_of
 from tests.conftest import REPOSITORY
-from tests.e2e.engines.test_flwr_run import Flower
-from tests.e2e.processes import end_all_in, needs_proc
+from tests.e2e.engines.flwr_command import Flower
+from tests.e2e.processes import needs_proc
 
 pytestmark = needs_proc
 pytest.importorskip("sklearn", reason="the digits are those of scikit-learn")
@@ -37,9 +36,8 @@ class Done(NamedTuple):
 class Apps:
     """Run apps one after the other on one SuperLink."""
 
-    def __init__(self, place: Path) -> None:
-        self.flower = Flower(place)
-        self.runs = self.flower.home / "fl-sim-runs"
+    def __init__(self, flower: Flower) -> None:
+        self.flower, self.runs = flower, flower.home / "fl-sim-runs"
 
     def run(self, app: Path, nodes: int, *words: str) -> Done:
         federation = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus=2"
@@ -54,11 +52,8 @@ class Apps:
 
 
 @pytest.fixture(scope="module")
-def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apps]:
-    place = tmp_path_factory.mktemp("apps") / "place"
-    place.mkdir()
-    yield Apps(place)
-    end_all_in(place)
+def apps(flower: Flower) -> Apps:
+    return Apps(flower)
 
 
 def quickstart(folder: Path, *, private: bool) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from fl_sim.cli.commands.new_command import make_project
 from fl_sim.engines import simulation
 from fl_sim.storage.run_folder import RunFolder
 from tests.e2e.engines.flwr_command import Flower
-from tests.e2e.processes import end_all_in, needs_proc, wait_until_none_in
+from tests.e2e.processes import needs_proc, wait_until_none_in
 from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, apart, configuration, settings
 
 pytestmark = needs_proc
@@ -27,14 +26,6 @@ CHANGES: dict[str, Any] = {
     "server__learning_rate": LEARNING_RATE,
     **QUICK_TO_LOAD,
 }
-
-
-@pytest.fixture(scope="module")
-def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
-    place = tmp_path_factory.mktemp("flower") / "place"
-    place.mkdir()
-    yield Flower(place)
-    end_all_in(place)
 
 
 class Done(NamedTuple):
@@ -92,13 +83,6 @@ def test_a_refused_run_says_so_although_flower_exits_with_0(done: Done) -> None:
     assert len(failures) == 1
     assert "/nowhere/at/all: no such folder" in failures[0]
     assert done.statuses[0] == "finished:failed"
-
-
-@pytest.mark.system
-def test_flower_itself_refuses_a_key_that_no_run_has(flower: Flower) -> None:
-    done = flower.run("privacy.qu=0.5")
-    assert done.returncode == 1
-    assert "Invalid run configuration" in done.stdout + done.stderr
 
 
 @pytest.mark.nightly

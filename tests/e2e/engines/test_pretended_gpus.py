@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +12,8 @@ import pytest
 
 from fl_sim.clients.worker_resources import check_reserved, reserved_cores
 from fl_sim.config import EngineConfig
-from fl_sim.engines import placement, ray_engine, ray_workers
-from fl_sim.engines.placement import EngineError, count_workers, machines_of_ray
+from fl_sim.engines import ray_engine
+from fl_sim.engines.placement import EngineError, machines_of_ray
 from tests.e2e.engines.raylets import cluster_in
 from tests.e2e.processes import needs_proc
 
@@ -97,26 +96,6 @@ def place_of(actor: object) -> Place:
     return Place(os.getppid(), variables["CUDA_VISIBLE_DEVICES"], reserved_cores(), variables["OMP_NUM_THREADS"])
 
 
-@contextlib.contextmanager
-def held(shares: dict[str, tuple[float, ...]]) -> Iterator[None]:
-    """Let another job's workers hold shares of the GPUs of machines in the block."""
-    import ray
-
-    actor: Any = ray.remote(ray_engine._Holder)
-    holders = [
-        actor.options(num_cpus=0, num_gpus=share, resources={machine: 1}).remote()
-        for machine, parts in shares.items()
-        for share in parts
-    ]
-    ray.get([holder.gpus.remote() for holder in holders], timeout=60)
-    wait_until(lambda: sum(m.gpus - m.free_gpus for m in machines_of_ray()) >= sum(map(sum, shares.values())) - 1e-6)
-    try:
-        yield
-    finally:
-        for holder in holders:
-            ray.kill(holder)
-
-
 def test_every_worker_sees_one_gpu_and_uses_its_cores_and_the_head_without_gpus_has_none(start: Start) -> None:
     places = told_by(start(gpus_per_node=0.6, cpus_per_node=2), place_of)
     raylets = {place.raylet for place in places}
@@ -124,21 +103,6 @@ def test_every_worker_sees_one_gpu_and_uses_its_cores_and_the_head_without_gpus_
     seen = [sorted(place.gpus for place in places if place.raylet == raylet) for raylet in raylets]
     assert sorted(seen) == [["0"], ["0", "1"]]
     assert {(place.cores, place.threads) for place in places} == {(2, "2")}
-
-
-def test_what_others_hold_is_left_to_them_and_a_worker_without_room_costs_seconds(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Ray tells the sum of what is free: 0.4 of one GPU and 0.35 of another look like room for two of 0.375."""
-    monkeypatch.setattr(ray_workers, "_PLACE_SECONDS", 20.0)
-    monkeypatch.setattr(placement, "_SETTLE_SECONDS", 0.5)
-    with held({"first": (0.6, 0.65), "second": (1.0,)}):
-        assert count_workers(machines_of_ray(), 1, 0.375) == 2
-        began = time.monotonic()
-        (place,) = told_by(start(gpus_per_node=0.375), place_of)
-        assert time.monotonic() - began < 90
-        assert place.gpus in ("0", "1")
-    assert "Ray has no room for 1 of 2 workers" in caplog.text
 
 
 def test_the_server_reserves_its_share_on_its_own_machine_or_is_refused(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
 from tests.conftest import REPOSITORY
 from tests.e2e.engines.flwr_command import Flower
-from tests.e2e.processes import end_all_in, needs_proc
+from tests.e2e.processes import needs_proc
 from tests.script_modules import imported_script
 
 try_deployment = imported_script("try_deployment")
@@ -32,14 +31,6 @@ def tables(tmp_path: Path) -> Path:
     make_tables = imported_script("make_tables", APP)
     make_tables.main(tmp_path / "tables", len(NODES))
     return tmp_path / "tables"
-
-
-@pytest.fixture
-def flower(tmp_path: Path) -> Iterator[Flower]:
-    place = tmp_path / "place"
-    place.mkdir()
-    yield Flower(place)
-    end_all_in(place)
 
 
 def test_the_same_seed_trains_the_same_model_in_simulation_and_deployment(

@@ -1,4 +1,4 @@
-"""Runs that start Ray: the same model, stopped by Ctrl-C, and with failing nodes."""
+"""Runs that start Ray: the same model, and stopped by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,17 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
 
-from fl_sim.clients.client_app import reply_with_failure
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.config import EngineConfig
 from fl_sim.engines import simulation
-from fl_sim.engines.grids import GridError
-from fl_sim.engines.ray_engine import RayEngine
 from fl_sim.storage.run_folder import RunFolder
 from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in, wait_while_running
 from tests.e2e.small_runs import (
@@ -124,36 +117,6 @@ def test_a_second_ctrl_c_stops_at_once(corpus: Path, tmp_path: Path, place: Path
     assert "Traceback" not in errors
     assert wait_until_none_in(place) == {}
     assert RunFolder.open(tmp_path / "run").last_round == 0
-
-
-@pytest.mark.nightly
-def test_a_run_whose_nodes_all_fail_ends_with_the_reason(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
-    client, server, done = ClientApp(), ServerApp(), list[int]()
-
-    @client.train(mods=[reply_with_failure])
-    def train(message: Message, context: Context) -> Message:
-        if message.content["config"]["round"] == 2:
-            raise OSError("no corpus here")
-        return Message(message.content, reply_to=message)
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        for number in range(1, 4):
-            content = RecordDict({"config": ConfigRecord({"round": number})})
-            replies = list(
-                grid.send_and_receive([Message(content, n, "train") for n in grid.get_node_ids()], timeout=120)
-            )
-            done.append(len(replies))
-
-    on_sigterm = signal.getsignal(signal.SIGTERM)
-    engine = RayEngine(EngineConfig(nodes=2, num_cpus=1))
-    with pytest.raises(GridError, match=r"all 2 nodes failed in this round: .*no corpus here"):
-        engine.run(server, client)
-    engine.close()
-    assert done == [2]
-    assert signal.getsignal(signal.SIGTERM) == on_sigterm  # Ray's handler would print a stack trace and abort
-    assert wait_until_none_in(place) == {}
 
 
 def _on_ray(corpus: Path, out: Path | None, workers: int = 1, **changes: object) -> list[str]:

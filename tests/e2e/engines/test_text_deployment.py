@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fl_sim.storage.run_folder import RunFolder
 from tests.e2e.engines.flwr_command import Flower
-from tests.e2e.processes import end_all_in, needs_proc
+from tests.e2e.processes import needs_proc
 from tests.script_modules import imported_script
 
 imported_script("try_deployment")
 try_text = imported_script("try_text_deployment")
 
 pytestmark = [pytest.mark.nightly, needs_proc, pytest.mark.usefixtures("no_plots")]
-
-
-@pytest.fixture
-def flower(tmp_path: Path) -> Iterator[Flower]:
-    place = tmp_path / "place"
-    place.mkdir()
-    yield Flower(place)
-    end_all_in(place)
 
 
 def test_the_example_trains_the_model_of_the_joint_corpus_under_flwr_run(flower: Flower, tmp_path: Path) -> None:

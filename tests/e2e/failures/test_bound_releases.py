@@ -24,7 +24,7 @@ from fl_sim.strategies.accounting.accountant import composed_epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.aggregation import BoundedSumStrategy
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Entry, Ledger, LedgerError, epsilon_of
-from tests.e2e.small_runs import configuration, measured
+from tests.e2e.small_runs import Crash, configuration, crashed, measured
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -47,25 +47,8 @@ def released(monkeypatch: pytest.MonkeyPatch) -> Sums:
     return seen
 
 
-class Crash(RuntimeError):
-    """Stands for whatever ends a process."""
-
-
 def crash(*arguments: object) -> None:
     raise Crash
-
-
-def crashed(corpus: Path, out: Path, **changes: Any) -> Path:
-    """A run that ended in round 3 and has no checkpoint later than that of the initial model."""
-
-    def crash_in_round_3(row: Any) -> None:
-        if row["round"] == 3:
-            raise Crash
-
-    config = configuration(corpus, out, rounds=4, checkpoint_every=10, privacy__q_s=0.5, **changes)
-    with pytest.raises(Crash):
-        simulation.run(config, on_row=crash_in_round_3)
-    return out
 
 
 def other_sums(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,18 +99,6 @@ def test_a_ledger_with_releases_and_no_checkpoint_is_refused(corpus: Path, tmp_p
     refused(out, "has no checkpoint, but its ledger has 3 releases")
 
 
-@pytest.mark.nightly
-def test_a_run_that_released_nothing_begins_again_without_its_checkpoint(corpus: Path, tmp_path: Path) -> None:
-    config = configuration(corpus, tmp_path / "run")
-    with pytest.raises(Crash):
-        simulation.run(config, on_row=crash)
-    shutil.rmtree(tmp_path / "run" / "checkpoint")
-    edited(tmp_path / "run", "config.json", faster)
-    refused(tmp_path / "run", r"server\.learning_rate is 3\.0; allowed: 0\.002, as when the run began, or a new run")
-    edited(tmp_path / "run", "config.json", lambda config: config["run"]["server"].update(learning_rate=0.002))
-    assert simulation.resume(tmp_path / "run").result is not None
-
-
 @pytest.mark.system
 def test_a_run_killed_before_it_was_bound_is_bound_when_it_resumes(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -147,19 +118,6 @@ def test_a_run_killed_before_it_was_bound_is_bound_when_it_resumes(
     assert bound.computation != Ledger.create(out).computation == ""
     assert measured(simulation.resume(out)) == measured(whole)
     assert Ledger.read(out).computation
-
-
-@pytest.mark.nightly
-def test_a_run_killed_while_it_measures_the_initial_model_again_resumes(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = crashed(corpus, tmp_path / "run")
-    with monkeypatch.context() as patched:
-        patched.setattr("fl_sim.experiments.evaluation.measure", crash)
-        with pytest.raises(Crash):
-            simulation.resume(out)
-    assert (out / "metrics.jsonl").read_bytes() == b""
-    assert simulation.resume(out).result is not None
 
 
 @pytest.mark.system
@@ -202,13 +160,6 @@ def test_public_names_that_were_edited_are_refused(corpus: Path, tmp_path: Path)
     out = crashed(corpus, tmp_path / "run", privacy__public_names=str(names))
     names.write_text("Blaise\n")
     refused(out, "was recorded as .* and is .* now|selection is not that of the run's beginning")
-
-
-@pytest.mark.system
-def test_a_run_of_an_earlier_version_is_refused(corpus: Path, tmp_path: Path) -> None:
-    out = crashed(corpus, tmp_path / "run")
-    (out / "computation.json").unlink()
-    refused(out, r"computation\.json: is missing")
 
 
 def test_every_setting_binds_but_presentation_and_placement(corpus: Path) -> None:
@@ -294,24 +245,6 @@ def test_the_same_sum_is_the_same_release(corpus: Path, tmp_path: Path, released
     for (_, _, one), (_, _, other) in zip(released[:3], released[3:], strict=False):
         assert one.tobytes() == other.tobytes()
     assert [entry.round for entry in Ledger.read(out).entries] == [1, 2, 3, 4]
-
-
-@pytest.mark.nightly
-def test_a_third_attempt_repeats_the_second(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: Sums
-) -> None:
-    out = crashed(corpus, tmp_path / "run")
-
-    def crash_in_round_2(row: Any) -> None:
-        if row["round"] == 2:
-            raise Crash
-
-    other_sums(monkeypatch)
-    with pytest.raises(Crash):
-        simulation.resume(out, on_row=crash_in_round_2)
-    released.clear()
-    simulation.resume(out)
-    assert [entry.round for entry in Ledger.read(out).entries] == [1, 2, 3, 1, 2, 3, 4]
 
 
 @pytest.mark.system

@@ -12,12 +12,11 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.engines import simulation
 from fl_sim.experiments.experiment import Experiment
-from fl_sim.storage.open_run import Anchor
-from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.ledger import Ledger, LedgerError
-from tests.e2e.small_runs import command_line, configuration, settings
+from tests.e2e.small_runs import Crash, command_line, crash_after, crashed, settings
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -31,24 +30,9 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-class Crash(RuntimeError):
-    """Stands for whatever ends a process."""
-
-
-def crash_after(number: int) -> Any:
-    def crash(row: Any) -> None:
-        if row["round"] == number:
-            raise Crash
-
-    return crash
-
-
 def stopped(corpus: Path, out: Path, number: int = 3, **changes: Any) -> Path:
     """A run with secure noise that ended after a round and its checkpoint."""
-    config = configuration(corpus, out, rounds=ROUNDS, privacy__secure_noise=True, **changes)
-    with pytest.raises(Crash):
-        simulation.run(config, on_row=crash_after(number))
-    return out
+    return crashed(corpus, out, number, rounds=ROUNDS, checkpoint_every=1, privacy__secure_noise=True, **changes)
 
 
 def copied(folder: Path, to: Path) -> Path:
@@ -159,21 +143,3 @@ def test_an_anchor_that_cannot_be_kept_is_one_line(
     assert output.count("\n") == 1
     assert not (tmp_path / "run").exists()
     assert (tmp_path / "there.json").read_text() == "mine"
-
-
-@pytest.mark.system
-def test_a_state_folder_that_cannot_be_written_is_no_error(
-    corpus: Path, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state.write_text("a file")
-    run = simulation.run(configuration(corpus, tmp_path / "run", privacy__secure_noise=True))
-    assert run.result is not None
-    monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    assert Anchor.of(None, secure_noise=True, run="run").file is None
-
-
-@pytest.mark.system
-def test_a_seeded_run_keeps_no_anchor_by_itself(corpus: Path, tmp_path: Path, state: Path) -> None:
-    run: RunFolder = simulation.run(configuration(corpus, tmp_path / "run"))
-    assert run.result is not None
-    assert not state.exists()

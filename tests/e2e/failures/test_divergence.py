@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from fl_sim.api.runs import open_run, plot_runs
+from fl_sim.api.runs import open_run
 from fl_sim.cli.main import main
 from fl_sim.clients.models.frozen_head import has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel, load_model
@@ -19,7 +18,6 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Classification, HeldOut
 from fl_sim.engines import simulation
 from fl_sim.experiments import evaluation
-from fl_sim.search.sweep import DONE, Sweep, run_sweep
 from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder
 from fl_sim.strategies.ledger import Ledger
 from tests.e2e.small_runs import QUICK_TO_LOAD, command_line, configuration, settings
@@ -113,36 +111,6 @@ def test_a_last_held_out_loss_that_is_not_finite_is_no_reason_to_stop_but_said(
     assert "held_out" not in (run.result or {})
 
 
-@pytest.mark.system
-def test_a_sweep_lists_what_diverged_and_ranks_it_last(corpus: Path, tmp_path: Path, no_plots: None) -> None:
-    base = settings(corpus, tmp_path / "none", rounds=1, **QUICK_TO_LOAD)
-    del base["out"]
-    sweep = Sweep.model_validate({"set": base, "grid": {"server.learning_rate": [1e300, 0.001]}, "seeds": [0, 1]})
-    endings, table = run_sweep(sweep, tmp_path / "sweep")
-    assert [ending.status for ending in endings] == [DIVERGED, DIVERGED, DONE, DONE]
-    good, bad = table.rows
-    assert good.mean is not None
-    assert (bad.mean, len(bad.diverged), bad.failed) == (None, 2, {})
-    assert table.all_runs["runs"] == 4
-    assert "Diverged: point0000-seed0: in round 1: its model is not finite" in table.text()
-    assert run_sweep(sweep, tmp_path / "sweep")[0] == endings
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("strategy", ["uedp", "noiseless"])
-def test_plots_show_what_a_diverged_run_measured_before(
-    strategy: str, corpus: Path, tmp_path: Path, no_plots: None
-) -> None:
-    changes = {**TOO_FAST, "privacy__strategy": strategy}
-    run = open_run(simulation.run(configuration(corpus, tmp_path / "run", **changes)).path)
-    assert run.diverged
-    for x in ("round", "epsilon"):
-        figure = plot_runs([run], x).figure
-        assert all(np.isfinite(np.asarray(line.get_ydata(), float)).all() for line in figure.axes[0].lines)
-        (legend,) = figure.legends if x == "epsilon" else [None]
-        assert legend is None or "diverged" in legend.get_texts()[0].get_text()
-
-
 SPECS: dict[str, ModelSpec] = {
     "transformer": ModelSpec(hidden=8, layers=1, heads=1),
     "adapters": ModelSpec(hidden=8, layers=1, heads=1, lora_rank=2),
@@ -151,8 +119,7 @@ SPECS: dict[str, ModelSpec] = {
 }
 
 
-@pytest.mark.parametrize("kind", SPECS)
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(("kind", "value"), zip(SPECS, (math.nan, math.inf) * 2, strict=True))
 def test_one_parameter_that_is_not_finite_is_noticed(kind: str, value: float) -> None:
     model: LanguageModel = load_model(SPECS[kind], 0, Classification(["a", "b"]) if kind == "features" else None)
     assert has_finite_scores(model)

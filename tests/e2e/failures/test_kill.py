@@ -18,9 +18,8 @@ from fl_sim.cli.main import main
 from fl_sim.engines import simulation
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
-from fl_sim.strategies.ledger import Ledger, LedgerError
 from tests.e2e.processes import forked
-from tests.e2e.small_runs import command_line, configuration, measured, model_of, settings
+from tests.e2e.small_runs import command_line, configuration, crashed, measured, model_of, settings
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -34,18 +33,6 @@ def test_killed_runs_end_as_if_they_had_not_been(tmp_path: Path) -> None:
     assert first.startswith("5 kills in ")
 
 
-def stopped(corpus: Path, out: Path, after: int = 1) -> RunFolder:
-    """Return a run of four rounds that ended without a result after round ``after``."""
-
-    def die(row: simulation.Row) -> None:
-        if row["round"] == after:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        simulation.run(configuration(corpus, out, rounds=4), on_row=die)
-    return RunFolder.open(out)
-
-
 def limited(words: list[str], folder: Path, restrict: Callable[[], None]) -> tuple[int, str]:
     """Run ``fl-sim`` in a forked process after ``restrict``; return its exit code and stderr."""
 
@@ -56,14 +43,10 @@ def limited(words: list[str], folder: Path, restrict: Callable[[], None]) -> tup
     return forked(work, folder / "errors")
 
 
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.system
 def test_a_file_that_cannot_grow_leaves_the_run_as_it_was(corpus: Path, tmp_path: Path) -> None:
-    whole = simulation.run(configuration(corpus, tmp_path / "whole", rounds=4))
-    run = stopped(corpus, tmp_path / "run").path
+    whole = simulation.run(configuration(corpus, tmp_path / "whole", rounds=4, privacy__q_s=0.5))
+    run = crashed(corpus, tmp_path / "run", 1, checkpoint_every=1)
     state = (run / "checkpoint" / "latest.safetensors").read_bytes()
     assert len(state) > SMALL_FILES
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL_FILES, SMALL_FILES))  # noqa: E731
@@ -89,9 +72,9 @@ def test_a_full_disk_behind_standard_output(corpus: Path, tmp_path: Path) -> Non
 @pytest.mark.system
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to become a user who may not write")
 def test_a_folder_that_may_only_be_read(corpus: Path, tmp_path: Path) -> None:
-    run = stopped(corpus, tmp_path / "run").path
+    run = crashed(corpus, tmp_path / "run", 1, checkpoint_every=1)
     (run / "checkpoint").chmod(0o755)
-    before = contents(run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     (tmp_path / "errors").touch(0o666)
 
     def become_nobody() -> None:
@@ -101,7 +84,7 @@ def test_a_folder_that_may_only_be_read(corpus: Path, tmp_path: Path) -> None:
     code, errors = limited(["resume", ".", "--quiet"], tmp_path, become_nobody)
     assert (code, errors.count("\n")) == (2, 1), errors
     assert "Permission denied" in errors
-    assert contents(run) == before
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.system
@@ -117,28 +100,6 @@ def test_a_checkpoint_with_any_bit_changed_is_refused(tmp_path: Path) -> None:
         file.write_bytes(changed)
         with pytest.raises(ValueError, match="is corrupt"):
             Checkpoint.read(folder)
-
-
-@pytest.mark.system
-def test_a_ledger_that_is_older_than_the_checkpoint_is_refused(corpus: Path, tmp_path: Path) -> None:
-    """The ledger is complete and consistent, but lacks a release."""
-    run = tmp_path / "run"
-    older: dict[str, bytes] = {}
-
-    def keep(row: simulation.Row) -> None:
-        if row["round"] == 1:
-            older.update({name: (run / name).read_bytes() for name in ("ledger.jsonl", "ledger.head.json")})
-        if row["round"] == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        simulation.run(configuration(corpus, run, rounds=4), on_row=keep)
-    assert len(Ledger.read(run).entries) == 2
-    for name, content in older.items():
-        (run / name).write_bytes(content)
-    assert len(Ledger.read(run).entries) == 1
-    with pytest.raises(LedgerError, match="is not the ledger whose head hash was kept after 2 entries"):
-        simulation.resume(run)
 
 
 @pytest.mark.system
@@ -158,13 +119,3 @@ def test_a_run_killed_while_it_finished_can_finish(
     assert (run / "summary.txt").exists()
     assert RunFolder.open(run).result is None
     assert (simulation.resume(run).result or {})["stopped"] == "rounds"
-
-
-@pytest.mark.system
-def test_files_left_by_a_killed_write_are_removed(corpus: Path, tmp_path: Path) -> None:
-    run = stopped(corpus, tmp_path / "run").path
-    left = [run / ".metrics.jsonl.12345678.tmp", run / "checkpoint" / ".latest.safetensors.12345678.tmp"]
-    for path in left:
-        path.write_bytes(b"half of it")
-    simulation.resume(run)
-    assert not any(path.exists() for path in left)

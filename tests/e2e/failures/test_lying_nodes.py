@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 
+from fl_sim.clients import client_app as honest
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import engine, simulation
-from fl_sim.engines.grids import AttendedGrid, InlineGrid
 from fl_sim.reporting.report import report_text
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.aggregation import BoundedSumStrategy, partition_users
-from fl_sim.strategies.messages import REJECTIONS
-from tests.e2e import lying_nodes
-from tests.e2e.lying_nodes import LIAR, LIES, LIES_TO_TELL
-from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, USERS, apart, configuration, model_of
+from fl_sim.strategies.messages import REJECTIONS, TRAIN_ACTION, TrainRequest, vector_to_arrays
+from tests.e2e.small_runs import QUICK_TO_LOAD, USERS, configuration, model_of
 
-NODES = 3
-ROUNDS = range(1, len(LIES) + 2)  # an honest one, then a lie each
+NODES, LIAR = 3, 1
+USER_OF_THE_LIAR = 1  # on the second node of three, in the order of their ids
 LEARNING_RATE, CAP, CLIP = 0.5, 2.0, 1.0
 SLACK = 1 + 1e-3  # what the server allows a float32 norm beyond the bound
 SETTINGS: dict[str, Any] = {
@@ -44,11 +45,104 @@ SETTINGS: dict[str, Any] = {
 Lie = Callable[..., RunFolder]
 
 
+_earlier: dict[int, RecordDict] = {}
+"""The reply of every node in the first round."""
+
+honest_sums: dict[int, np.ndarray] = {}
+"""The sum of the honest replies of each round, float64 (d,)."""
+
+told: list[str] = []
+"""The lies of the run under way, one a round from the second on."""
+
+
+def _vector(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Message, Message], Message]:
+    def lie(request: Message, reply: Message) -> Message:
+        vector = reply.content.array_records["arrays"]["vector"].numpy()
+        reply.content["arrays"] = vector_to_arrays(change(vector))
+        return reply
+
+    return lie
+
+
+def _count(**changes: int) -> Callable[[Message, Message], Message]:
+    def lie(request: Message, reply: Message) -> Message:
+        counts = dict(reply.content.metric_records["metrics"])
+        reply.content["metrics"] = MetricRecord(counts | changes)
+        return reply
+
+    return lie
+
+
+def _of_the_first_round(request: Message, reply: Message) -> Message:
+    return Message(RecordDict(dict(_earlier[reply.metadata.src_node_id])), reply_to=request)
+
+
+def _for_other_users(request: Message, reply: Message) -> Message:
+    asked = TrainRequest.from_message(request)
+    reply.content["config"] = ConfigRecord({"answers": replace(asked, users=asked.users + 1).identity})
+    return reply
+
+
+def _for_another_node(request: Message, reply: Message) -> Message:
+    reply.metadata.__dict__["_src_node_id"] += 1
+    return reply
+
+
+def _header_of_a_terabyte(request: Message, reply: Message) -> Message:
+    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (250000000000,)}"
+    data = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+    reply.content["arrays"] = ArrayRecord({"vector": Array("float32", (250_000_000_000,), "numpy.ndarray", data)})
+    return reply
+
+
+def _an_empty_record(request: Message, reply: Message) -> Message:
+    return Message(RecordDict(), reply_to=request)
+
+
+def _crash(request: Message, reply: Message) -> Message:
+    raise MemoryError("\x1b[2Jout of memory\nand a second line")
+
+
+LIES: dict[str, tuple[str, Callable[[Message, Message], Message]]] = {
+    "NaN": ("not_finite", _vector(lambda v: np.full_like(v, np.nan))),
+    "one infinity": ("not_finite", _vector(lambda v: np.where(np.arange(len(v)) == 3, np.inf, v).astype(np.float32))),
+    "a norm of 10^12": ("too_large", _vector(lambda v: np.float32(1e12) * v / np.linalg.norm(v))),
+    "a number less": ("wrong_shape", _vector(lambda v: v[:-1])),
+    "doubles": ("malformed", _vector(lambda v: v.astype(np.float64))),
+    "a header of a terabyte": ("malformed", _header_of_a_terabyte),
+    "an empty record": ("malformed", _an_empty_record),
+    "more users": ("wrong_shape", _count(users=999)),
+    "a negative count": ("malformed", _count(clipped=-1)),
+    "a replay": ("other_request", _of_the_first_round),
+    "an answer for other users": ("other_request", _for_other_users),
+    "the name of another node": ("impersonation", _for_another_node),
+    "a crash": ("error", _crash),
+}
+"""The lies by name: the kind under which the server counts them, and what becomes of the honest reply."""
+
+app = ClientApp()
+
+
+@app.train(TRAIN_ACTION, mods=[honest.reply_with_failure])
+def train(message: Message, context: Context) -> Message:
+    """Answer honestly, but for the liar, who tells the lie of the round."""
+    request = TrainRequest.from_message(message)
+    server_round = request.server_round
+    reply = honest.train(message, context)
+    vector = reply.content.array_records["arrays"]["vector"].numpy().astype(np.float64)
+    honest_sums[server_round] = honest_sums.get(server_round, 0.0) + vector
+    if server_round == 1:  # a later one may be a lie by the time that it is replayed
+        _earlier[reply.metadata.src_node_id] = RecordDict(dict(reply.content))  # the server empties what it gets
+    name = dict(enumerate(told, start=2)).get(server_round)
+    is_the_liar = any(first <= USER_OF_THE_LIAR < stop for first, stop in request.users.tolist())
+    return LIES[name][1](message, reply) if is_the_liar and name is not None else reply
+
+
 @pytest.fixture(scope="module")
 def allowed(corpus: Path) -> float:
     """Return the bound of the liar's users: the most that its reply may add to a sum."""
     first, stop = partition_users(Corpus.open(corpus).ownership("train").sentences_per_user, NODES)[LIAR]
-    assert first <= lying_nodes.USER_OF_THE_LIAR < stop
+    assert first <= USER_OF_THE_LIAR < stop
     return (stop - first) * CAP * CLIP
 
 
@@ -56,15 +150,14 @@ def allowed(corpus: Path) -> float:
 def lie(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lie:
     """Return a function that runs three nodes, of which one tells these lies, one a round from the second on."""
 
-    def run(*names: str, grid: type[InlineGrid] = InlineGrid, **changes: Any) -> RunFolder:
-        lying_nodes._earlier.clear()
-        lying_nodes.honest_sums.clear()
+    def run(*names: str) -> RunFolder:
+        _earlier.clear()
+        honest_sums.clear()
         monkeypatch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
-        monkeypatch.setattr(engine, "client_app", lying_nodes.app)
-        monkeypatch.setattr(engine, "InlineGrid", grid)
-        monkeypatch.setenv(LIES_TO_TELL, ";".join(names))
+        monkeypatch.setattr(engine, "client_app", app)
+        monkeypatch.setattr(sys.modules[__name__], "told", list(names))
         out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
-        return simulation.run(configuration(corpus, out, **(SETTINGS | {"rounds": 1 + max(len(names), 1)} | changes)))
+        return simulation.run(configuration(corpus, out, **(SETTINGS | {"rounds": 1 + max(len(names), 1)})))
 
     return run
 
@@ -94,21 +187,21 @@ def moved_apart(one: RunFolder, other: RunFolder) -> float:
 def test_every_lie_moves_its_round_within_the_clip_and_is_counted_by_its_kind(
     lie: Lie, allowed: float, sums: list[np.ndarray], caplog: pytest.LogCaptureFixture
 ) -> None:
-    names = [name for name in LIES if name != "silence"]
+    names = list(LIES)
     with caplog.at_level(logging.WARNING):
         run = lie(*names)
     rows = run.metrics()
     for number, name in enumerate(names, start=2):
-        moved = float(np.linalg.norm(sums[number - 1] - lying_nodes.honest_sums[number]))
+        moved = float(np.linalg.norm(sums[number - 1] - honest_sums[number]))
         assert 0 < moved <= allowed * SLACK, name  # the liar's honest reply is missing, and nothing else
         row, kind = rows.iloc[number], LIES[name][0]
         assert (row["failed_nodes"], row[f"failed_{kind}"]) == (1, 1), name
         assert row["noise_norm"] > 0
-    assert np.array_equal(sums[0], lying_nodes.honest_sums[1])
-    told = Counter(LIES[name][0] for name in names)
-    assert (run.result or {})["failed_nodes"] == told
+    assert np.array_equal(sums[0], honest_sums[1])
+    kinds = Counter(kind for kind, _ in LIES.values())
+    assert (run.result or {})["failed_nodes"] == kinds
     text = " ".join(report_text(read_facts(run)).split())
-    assert all(f"{count} for {REJECTIONS[kind]}" in text for kind, count in told.items())
+    assert all(f"{count} for {REJECTIONS[kind]}" in text for kind, count in kinds.items())
     assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
@@ -133,57 +226,7 @@ def test_a_lie_within_the_bound_is_believed_and_moves_no_more(
     def against(vector: np.ndarray) -> np.ndarray:
         return (-allowed / np.linalg.norm(vector) * vector).astype(np.float32)
 
-    monkeypatch.setitem(LIES, "the whole bound", ("", lying_nodes._vector(against)))
+    monkeypatch.setitem(LIES, "the whole bound", ("", _vector(against)))
     honest, lied = lie(), lie("the whole bound")
     assert allowed < moved_apart(honest, lied) <= 2 * allowed * SLACK
     assert (lied.result or {})["failed_nodes"] == {}
-
-
-@pytest.mark.system
-def test_every_reply_delivered_twice_counts_once(lie: Lie) -> None:
-    honest, twice = lie(), lie(grid=lying_nodes.RepeatingGrid)
-    assert moved_apart(honest, twice) == 0
-    assert (twice.result or {})["failed_nodes"] == {"duplicate": 2 * NODES}
-
-
-@pytest.mark.nightly
-def test_a_silent_node_counts_as_zero_after_the_timeout(lie: Lie, allowed: float) -> None:
-    honest, silent = lie(rounds=1), lie(rounds=1, grid=lying_nodes.LosingGrid, engine__timeout=4.0)
-    assert 0 < moved_apart(honest, silent) <= allowed * SLACK
-    assert (silent.result or {})["failed_nodes"] == {"silent": 1}
-
-
-class SilencedGrid(InlineGrid):
-    """A network that loses what a node would send much too late."""
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(lying_nodes, "SILENT_SECONDS", 0.0)
-            liar, replies = list(self.get_node_ids())[LIAR], super().pull_messages(message_ids)
-        silent = lying_nodes.lie_of(max(lying_nodes.honest_sums)) == "silence"
-        return [reply for reply in replies if not (silent and reply.metadata.src_node_id == liar)]
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for 4 s in rounds in which the server hears nothing of the liar, and without limit in all others."""
-    before, calls = AttendedGrid.send_and_receive, []
-
-    def limited(self: AttendedGrid, messages: Any, *, timeout: float | None = None) -> Any:
-        calls.append(timeout)
-        unheard = lying_nodes.lie_of((len(calls) - 1) % len(ROUNDS) + 1) in ("silence", "the name of another node")
-        return before(self, messages, timeout=4.0 if unheard else timeout)
-
-    monkeypatch.setattr(AttendedGrid, "send_and_receive", limited)
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("impatient")
-def test_lies_on_ray_count_as_zero_as_they_do_inline(lie: Lie) -> None:
-    on_ray = lie(*LIES, engine__name="ray", engine__num_cpus=2)
-    inline = lie(*LIES, grid=SilencedGrid)
-    told = Counter(kind for kind, _ in LIES.values())
-    assert (inline.result or {})["failed_nodes"] == told
-    told["silent"] += told.pop("impersonation")  # Flower's own link drops a reply in another node's name
-    assert (on_ray.result or {})["failed_nodes"] == told
-    assert apart(inline, on_ray, LEARNING_RATE) < SAME_MODEL

@@ -20,7 +20,6 @@ from fl_sim.cli.main import main
 from fl_sim.data_prep.corpus_writer import SplitWriter
 from fl_sim.engines import simulation
 from fl_sim.engines.engine import Engine
-from fl_sim.search.sweep import INTERRUPTED, run_batch
 from fl_sim.stop_signals import Stopped, raising_stops, stops_handled_by
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
@@ -93,15 +92,6 @@ def test_a_second_signal_stops_at_once(
     assert not (out / "encoded").exists()
 
 
-@pytest.mark.system
-def test_a_terminal_that_hangs_up_twice_is_one_stop(
-    corpus: Path, tmp_path: Path, no_plots: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raise_after(monkeypatch, Checkpoint, "write", "SIGHUP", "SIGHUP", "SIGTERM")
-    run = simulation.run(configuration(corpus, tmp_path / "run", rounds=4, **QUICK_TO_LOAD))
-    assert (run.result or {})["stopped"] == "interrupted"
-
-
 @pytest.mark.parametrize("name", STATUS)
 def test_a_run_that_is_stopped_at_its_start_leaves_nothing(
     name: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
@@ -170,16 +160,6 @@ def test_handlers_are_as_before_after_the_block() -> None:
         assert signal.getsignal(signal.SIGTERM) not in before
         signal.raise_signal(signal.SIGTERM)
     assert [signal.getsignal(number) for number in stop_signals.STOP_SIGNALS] == before
-
-
-@pytest.mark.system
-def test_a_batch_tells_which_signal_interrupted_it(
-    corpus: Path, tmp_path: Path, no_plots: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raise_after(monkeypatch, Checkpoint, "write", "SIGTERM")
-    runs = {name: configuration(corpus, tmp_path / name, rounds=3, **QUICK_TO_LOAD) for name in ("one", "two")}
-    (ending,) = run_batch(runs)
-    assert (ending.name, ending.status, ending.reason) == ("one", INTERRUPTED, "SIGTERM")
 
 
 def test_ctrl_c_before_anything_is_parsed_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -254,21 +234,6 @@ def test_a_run_that_is_stopped_while_ray_starts_leaves_nothing(corpus: Path, pla
     assert printed.startswith("fl-sim run: interrupted by SIGTERM")
     assert printed.count("\n") == 1
     assert not (place / "run").exists()
-
-
-@pytest.mark.nightly
-@needs_proc
-def test_processes_that_tag_end_with_the_command(place: Path, command: Any) -> None:
-    rows = ('{"user": "ann", "text": "Ada Smith left London on Monday."}\n') * 100_000
-    (place / "rows.jsonl").write_text(rows)
-    columns = ["--source", "rows.jsonl", "--text-column", "text", "--user-column", "user", "--tagger", "rules"]
-    process = command("prepare", "jsonl", *columns, "--processes", "2", "--out", "corpus")
-    wait_for(process, place, "", 4)  # two that tag, and the standard library's tracker
-    process.send_signal(signal.SIGHUP)
-    assert process.wait(30) == 129
-    assert wait_until_none_in(place, 5) == {}
-    assert (place / "stderr").read_text() == "fl-sim prepare jsonl: interrupted by SIGHUP\n"
-    assert not list(place.glob("*corpus*"))
 
 
 @pytest.mark.nightly

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 
@@ -49,22 +48,10 @@ def test_published_never_stands_alone(capsys: pytest.CaptureFixture[str]) -> Non
     assert report["reach_users"] == 946
     assert report["epsilon_user_entity"] > 50
     assert report["epsilon_user"] < report["epsilon_user_entity"]
-    near = account(capsys, PUBLISHED + " --entity-users 1 --entity-sentences 3")
-    assert near["epsilon_user_entity"] < report["epsilon_user_entity"]
-
-
-@pytest.mark.system
-def test_published_text_says_what_the_claim_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(PUBLISHED.replace(" --json", "").split()) == 0
-    text = capsys.readouterr().out
-    assert "not a guarantee" in text
-    assert "epsilon_user_entity" in text
-
-
-@pytest.mark.system
-def test_user_level(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "account mechanism --strategy user_level --q-u 0.05 --z 1 --rounds 50 --delta 1e-5 --json"
-    assert account(capsys, line)["epsilon_user"] == pytest.approx(2.67, rel=1e-2)
+    assert main(PUBLISHED.replace(" --json", " --delta 0.01").split()) == 0
+    shown = capsys.readouterr()
+    assert "not a guarantee" in shown.out
+    assert "warning: delta 0.01 is not below 1/users" in shown.err
 
 
 @pytest.mark.system
@@ -73,23 +60,6 @@ def test_a_target_on_any_unit(capsys: pytest.CaptureFixture[str], unit: str) -> 
     report = account(capsys, f"{CALIBRATE} --target-epsilon 2 --unit {unit} --user-sentences 15 --entity-users 15")
     name = "epsilon_user_entity" if unit == "both" else f"epsilon_{unit}"
     assert 1.99 <= report[name] <= 2.0
-
-
-@pytest.mark.system
-def test_solving_for_rounds(capsys: pytest.CaptureFixture[str]) -> None:
-    line = CALIBRATE.replace("--rounds 50 ", "") + " --z 1 --target-epsilon 1 --solve-for rounds --user-sentences 15"
-    report = account(capsys, line)
-    assert report["rounds"] > 1
-    assert report["epsilon_user_entity"] <= 1.0
-
-
-@pytest.mark.system
-def test_a_careless_delta_is_remarked_on(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "account mechanism --strategy user_level --q-u 0.05 --z 1 --rounds 5 --delta 1e-2 --users 100 --json"
-    assert main(line.split()) == 0
-    output = capsys.readouterr()
-    assert "1/users" in output.err
-    assert json.loads(output.out)["delta"] == 0.01
 
 
 def test_what_cannot_be_proven_is_inf(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,29 +74,19 @@ def test_what_cannot_be_proven_is_inf(capsys: pytest.CaptureFixture[str], monkey
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (UEDP, "--z is missing"),
-        (UEDP + " --z 0", "noise_multiplier is 0"),
         (UEDP + " --z 1e-243", "noise_multiplier is 1e-243; allowed: at least 0.001"),
-        (UEDP + " --z 1 --q-u 0", "q_u is 0"),
-        (UEDP + " --z 1 --q-e 1.2", "q_e is 1.2"),
         (UEDP + " --z 1 --user-sentences 1.5", "user_sentences is 1.5"),
         (UEDP + " --z 1 --entity-users -1", "reach users is -1"),
         (UEDP.replace("1e-5", "2") + " --z 1", "delta is 2"),
         (UEDP.replace("--rounds 50", "--rounds 0") + " --z 1", "rounds is 0"),
-        (UEDP + " --z 1 --users-per-round 3", "No such option '--users-per-round'"),
-        (CALIBRATE + " --z 1 --solve-for rounds", "--target-epsilon is missing"),
-        (CALIBRATE + " --target-epsilon 0", "target_epsilon is 0"),
         (CALIBRATE + " --target-epsilon 1 --z 1", "noise_multiplier is 1, but it is solved for"),
         (CALIBRATE + " --target-epsilon 1 --epoch-rounds 4", "allowed: with 'user_level'"),
         (CALIBRATE.replace("--rounds 50 ", "") + " --z 1 --target-epsilon 1e-4 --solve-for rounds", "out of reach"),
-        (PUBLISHED + " --q-u 0.1", "No such option '--q-u'"),
         (PUBLISHED.replace("--users 946", "--users 10"), "users_per_round is 50"),
-        (PUBLISHED.replace("--estimator f_e_plus ", ""), "--estimator is missing"),
         ("account mechanism --strategy user_level --q-u 0.5 --q-e 0.5 --z 1 --rounds 1", "user_level with q_e 0.5"),
         ("account mechanism --strategy user_level --user-cap 2 --z 1 --rounds 1", "user_cap is 2 with user_level"),
         (PUBLISHED.replace("--sentences 14040 ", ""), "--sentences is missing; allowed: a value with --estimator f_e"),
         (PUBLISHED.replace("f_e_plus", "user_level"), "--q-e is given; allowed: nothing with --estimator user_level"),
-        ("account", "Missing command"),
     ],
 )
 def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], line: str, said: str) -> None:
@@ -135,9 +95,3 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], line: str, sa
     assert said in output.err
     assert output.err.count("\n") == 1
     assert output.out == ""
-
-
-def test_infinite_user_sentences_are_said_as_such(capsys: pytest.CaptureFixture[str]) -> None:
-    report = account(capsys, UEDP + " --z 1 --user-sentences inf")
-    assert report["user_sentences"] == "inf"
-    assert math.isfinite(report["epsilon_user"])

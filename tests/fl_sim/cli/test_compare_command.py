@@ -106,12 +106,6 @@ def test_a_paired_interval_is_narrower_than_the_spread_of_users(two: list[RunFol
     assert paired_difference(sums(), sums(), "perplexity").high == 0
 
 
-def test_other_users_are_not_paired(two: list[RunFolder]) -> None:
-    two[1].write_held_out_users(sums(targets=49))
-    assert compare_runs(two).paired[0].difference is None
-    assert any("different held-out sentences" in note for note in compare_runs(two).notes)
-
-
 def test_a_difference_of_errors_is_in_points() -> None:
     better = sums() | {"wrong": [0.7 * 50] * USERS}
     found = paired_difference(sums(), better, "error")
@@ -180,9 +174,3 @@ def test_bad_input_is_one_line(two: list[RunFolder], tmp_path: Path, capsys: pyt
         assert said in captured.err
     with pytest.raises(ResultsError, match="0 runs are given"):
         compare_runs([])
-
-
-def test_a_report_in_python_writes_the_page(two: list[RunFolder], tmp_path: Path) -> None:
-    run = fl_sim.open_run(two[0].path)
-    assert run.report(html=tmp_path / "page.html") == run.report()
-    assert "<!doctype html>" in (tmp_path / "page.html").read_text()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from click.shell_completion import ShellComplete
 
@@ -42,17 +39,3 @@ def test_a_shell_gets_its_script(shell: str, monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setenv("_FL_SIM_COMPLETE", f"{shell}_source")
     assert main([]) == 0
     assert f"_FL_SIM_COMPLETE={shell}_complete" in capsys.readouterr().out
-
-
-@pytest.mark.system
-def test_bash_asks_as_its_script_does_and_nothing_heavy_is_imported() -> None:
-    program = (
-        "import sys\nfrom fl_sim.cli.main import main\nmain()\n"
-        "late = [name for name in sys.modules if name.endswith('_command') or name == 'numpy']\n"
-        "sys.exit(str(late) if late else 0)"
-    )
-    asked = {"_FL_SIM_COMPLETE": "bash_complete", "COMP_WORDS": "fl-sim ent", "COMP_CWORD": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=asked, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "plain,entities\n"), done.stderr

@@ -99,11 +99,6 @@ def test_the_worst_come_first_with_their_profile() -> None:
     assert (worst[0]["users"], worst[0]["sentences"], worst[0]["max_per_user"]) == (3, 11, 5)
 
 
-def test_names_are_shown_only_when_given() -> None:
-    assert "names" not in summarise(made_up())["worst"][0]
-    assert summarise(made_up(), names=list("abcdefgh"))["worst"][0]["names"] == ["h"]
-
-
 def test_a_corpus_without_entities_is_refused() -> None:
     bare = Ownership(
         np.array([0, 1], dtype=np.int64), np.array([0, 0], dtype=np.int64), np.array([], dtype=np.int32), 0
@@ -218,11 +213,10 @@ def test_bounds_that_the_ledger_does_not_state_are_refused(
     "bounds",
     [
         {"entity_bound": 2},
-        {"entity_bound": 5, "entity_users": 2},
         {"entity_bound": 2, "entity_bound_by": "weights"},
         {"entity_bound": 2, "population": 1000, "user_sentences": 2},
     ],
-    ids=["greedy", "users", "weights", "population"],
+    ids=["greedy", "weights", "population"],
 )
 def test_under_a_bound_every_entity_is_at_or_below_the_headline(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], bounds: dict[str, Any]
@@ -382,11 +376,6 @@ def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, caps
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (["corpus", "--z", "1", "--rounds", "3"], "CORPUS is missing"),
-        (["corpus", "bundled", "--rounds", "3"], "--z is missing"),
-        (["run", "absent", "--q-u", "0.5"], "No such option '--q-u'"),
-        (["run", "absent"], "absent"),
-        (["corpus", "bundled", "--z", "0", "--rounds", "3"], "noise_multiplier is 0"),
         (["corpus", "bundled", *FLAGS, "--user-sentences", "1.5"], "user_sentences is 1.5"),
         (
             ["corpus", "bundled", *FLAGS, "--entity-bound", "0"],
@@ -395,7 +384,6 @@ def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, caps
         (["corpus", "bundled", *FLAGS, "--entity-bound-by", "most"], "privacy.entity_bound_by is 'most'; allowed: "),
         (["corpus", "bundled", *FLAGS, "--user", "Ada"], "--user is 'Ada'; allowed: the name of a user of split"),
         (["corpus", "bundled", *FLAGS, "--entity", "-"], "--entity is '-'; allowed: the name of an entity of split"),
-        (["run", "absent", "--entity-bound", "3"], "No such option '--entity-bound'"),
     ],
 )
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], asked: list[str], words: str) -> None:

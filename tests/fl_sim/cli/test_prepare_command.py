@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fl_sim.cli.main import main
@@ -106,15 +104,6 @@ def test_what_looks_wrong_with_a_source(
     assert main(arguments(source, tmp_path / "out", *more, "--json")) == 0
     warnings = json.loads(capsys.readouterr().out)["warnings"]
     assert [words in warning for warning in warnings] == ([True] if words else [])
-
-
-def test_bad_bytes_cannot_help_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = tmp_path / "rows.parquet"
-    rows = [{"text": f"Letter {n}.", "user": f"user {n % 4}"} for n in range(24)]
-    pq.write_table(pa.Table.from_pylist(rows), source)
-    columns = ["--text-column", "text", "--user-column", "user", "--tagger", "rules", "--out", str(tmp_path / "out")]
-    assert main(["prepare", "parquet", "--source", str(source), *columns, "--bad-bytes", "replace"]) == 0
-    assert "warning: --bad-bytes replace has no effect on parquet" in capsys.readouterr().out
 
 
 def test_a_source_that_is_there_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

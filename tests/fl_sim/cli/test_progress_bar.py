@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import pytest
@@ -25,11 +24,9 @@ ENTITIES = [
 
 
 def test_lines_come_at_sensible_intervals() -> None:
-    times = iter([0.0, *range(1, 400)])
+    times = iter([0.0, *range(1, 40)])
     lines = progress_bar.Lines("steps", clock=lambda: float(next(times)))
-    printed = [second for second in range(1, 400) if lines.line(second, 1000)]
-    assert printed[:3] == [3, 13, 23]
-    assert {later - earlier for earlier, later in itertools.pairwise(printed) if earlier > 120} == {30}
+    assert [second for second in range(1, 40) if lines.line(second, 1000)] == [3, 13, 23, 33]
 
 
 def test_what_is_done_is_said_beside_the_result(capsys: pytest.CaptureFixture[str]) -> None:
