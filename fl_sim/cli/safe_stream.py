@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
@@ -31,6 +31,8 @@ class SafeStream:
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
+        if name == "writelines":  # the stream's own would pass by :meth:`write`
+            return lambda lines: self.write("".join(lines))
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
@@ -43,11 +45,6 @@ class SafeStream:
         else:
             self._stream.write(printable_lines(text))
         return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write the lines, harmless."""
-        for line in lines:
-            self.write(line)
 
     def isatty(self) -> bool:
         """Return whether the stream below is a terminal; libraries ask at exit, when it may be closed."""
