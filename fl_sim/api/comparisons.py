@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_sim.api.runs import Run
-from fl_sim.reporting.comparison import ComparedRun, Pair, compare_runs
+from fl_sim.reporting.comparison import ComparedRun, Pair, compare_runs, comparison_text
 from fl_sim.reporting.comparison import Comparison as ComparedRuns
-from fl_sim.reporting.comparison_text import comparison_text
 from fl_sim.reporting.run_facts import NO_GUARANTEE
 from fl_sim.storage.run_folder import RunFolder
 

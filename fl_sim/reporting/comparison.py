@@ -11,21 +11,28 @@ note says so; differences of utility are taken user by user, of runs on the same
 ['a/run', 'b/run', 'other']
 >>> by_value({"A": "1", "B": "1", "C": "2"})
 '1 in A, B; 2 in C'
+>>> difference_words(PairedDifference("perplexity", -5.17, -6.94, -3.48, 40, 0.9))
+'perplexity -5.2 (-6.9 to -3.5); better for 90 % of 40 users'
+>>> difference_words(PairedDifference("error", 0.1, float("nan"), float("nan"), 1, 0.0))
+'error +10.0 points; better for 0 % of 1 users'
 """
 
 from __future__ import annotations
 
 import math
 import string
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fl_sim.formats import format_delta
+from fl_sim.formats import format_delta, format_epsilon, printable, printable_lines
 from fl_sim.reporting.bootstrap import PairedDifference, Sums, are_same_users, paired_difference
-from fl_sim.reporting.run_facts import PROVEN, UNTRUSTED, RunFacts, pooled, read_facts
+from fl_sim.reporting.held_out import interval, metric_words
+from fl_sim.reporting.recorded import measured_in_words, setting_in_words
+from fl_sim.reporting.run_facts import PROVEN, STATES, UNTRUSTED, RunFacts, pooled, read_facts
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
 FORMAT = 2
@@ -267,3 +274,78 @@ def _pair(first: ComparedRun, other: ComparedRun) -> Pair:
     if not all(math.isfinite(value) for value in (*before["nats"], *after["nats"])):
         return Pair(other.key, first.key, None, "a model is not finite")
     return Pair(other.key, first.key, paired_difference(before, after, metric))
+
+
+# As text
+
+_FORMS = {"perplexity": ("{:+,.1f}", "", 1.0), "error": ("{:+.1f}", " points", 100.0)}
+
+
+def comparison_text(compared: Comparison) -> str:
+    """Return a comparison as text that ends with a newline."""
+    runs = compared.runs
+    heads = [(f"{run.key}  ", f"{printable(run.name)}: {run.facts.strategy}, {run.facts.ended()}") for run in runs]
+    privacy = [f"{'Privacy':<9}{'ε':>9}{'ε missed':>10}{'any user':>10}  {'δ':<8}{'mentions':<10}ε of any user with"]
+    utility = [("Utility, held-out (95 % intervals by bootstrap over users)", "")]
+    for run in runs:
+        facts, head, bounds = run.facts, run.facts.headline, run.facts.bounds
+        if head.state != PROVEN:
+            privacy.append(f"  {run.key:<7}{'':>3}{STATES[head.state]}")
+        else:
+            epsilons = map(format_epsilon, (head.epsilon, head.epsilon_missed, head.epsilon_user))
+            stated = f"an entity in ≤ {bounds.entity_bound if bounds else None}, stated"
+            protected = {"any": "any entity", "user": "no entity"}.get(head.unit, stated)
+            privacy.append(
+                f"  {run.key:<7}{'{:>9}{:>10}{:>10}'.format(*epsilons)}  {format_delta(head.delta):<8}"
+                f"{head.mention_graph or '–':<10}{protected}"
+            )
+        initial, final, kind = facts.utility.initial, facts.utility.final, facts.utility.kind
+        if initial is None or final is None:
+            utility.append((f"  {run.key:<3}", measured_in_words(facts.measured) or "none is recorded"))
+        else:
+            figures = [f"{name} {words}" for name, words in end_figures(facts).items()]
+            ends = f"{kind.column} {kind.show(initial)} → {kind.show(final)}"
+            utility.append((f"  {run.key:<3}", "; ".join([ends, *figures])))
+    pairs = [(f"  {pair.run:<3}", pair_words(pair)) for pair in compared.paired]
+    if pairs:
+        pairs.insert(0, (f"Difference to {runs[0].key} on the same held-out users (below 0: better)", ""))
+    keys = [run.key for run in runs]
+    settings = [
+        (f"  {name}: ", by_value(dict(zip(keys, map(setting_in_words, values), strict=True))))
+        for name, values in compared.settings.items()
+    ]
+    if settings:
+        settings.insert(0, ("Settings that differ", ""))
+    notes = [(f"{'Note':<9}", note) for note in compared.notes]
+    warnings = [(f"{'Warning':<9}", f"{', '.join(by)}: {words}") for words, by in compared.warnings.items()]
+    blocks = [_hanging(heads), privacy, *map(_hanging, (utility, pairs, settings, notes, warnings))]
+    return printable_lines("\n".join("\n".join(block) + "\n" for block in blocks if block))
+
+
+def end_figures(facts: RunFacts) -> dict[str, str]:
+    """Return the held-out figures at a run's end by name, each with its interval; empty if none was recorded."""
+    figures = facts.held_out.figures if facts.held_out else {}
+    return {metric_words(name): interval(figure, name) for name, figure in figures.items()}
+
+
+def pair_words(pair: Pair) -> str:
+    """Return a paired difference in words, or why there is none."""
+    return f"none: {pair.reason}" if pair.difference is None else difference_words(pair.difference)
+
+
+def difference_words(found: PairedDifference) -> str:
+    """Return a difference with its sign and interval (of errors: in points of percent), and for whom it is better."""
+    form, unit, scale = _FORMS[found.metric]
+    ends = f" ({form.format(scale * found.low)} to {form.format(scale * found.high)})"
+    figure = f"{form.format(scale * found.value)}{'' if math.isnan(found.low) else ends}{unit}"
+    return f"{found.metric} {figure}; better for {100 * found.better_for:.0f} % of {found.users:,} users"
+
+
+def _hanging(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Return lines of 80 columns for labels with texts beside them, whose further lines are indented."""
+    wrap = textwrap.TextWrapper(80, break_on_hyphens=False)
+    lines: list[str] = []
+    for label, text in rows:
+        wrap.initial_indent, wrap.subsequent_indent = label, " " * min(len(label), 9)
+        lines += wrap.wrap(text) or [label]
+    return lines

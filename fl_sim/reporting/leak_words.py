@@ -34,14 +34,30 @@ def is_remembered(attack: str, record: Mapping[str, Any]) -> bool:
 
 
 def leak_text(record: Mapping[str, Any]) -> str:
-    """Return a table per run of a record of ``fl-sim leak``, as text of several lines.
+    """Return a table per run of a record of ``fl-sim leak``, as text of several lines of at most 80 columns.
 
     Args:
         record: ``Leakage.record()``.
     """
     lines: list[str] = []
-    for one in record["runs"]:
-        lines += [*_head(one), "", *_table(one["attacks"]), ""]
+    for run in record["runs"]:
+        figures = [
+            f"{name.replace('epsilon', 'ε')} {format_epsilon(float(value))}" for name, value in run["epsilon"].items()
+        ]
+        epsilon = ", ".join(figures).replace("_", " ")
+        guarantee = f"; {epsilon} at δ = {format_delta(run['delta'])}" if epsilon else ""
+        raw = "; attacked with raw text" if run["raw_text"] else ""
+        lines += [f"{printable(run['run'])}: {run['strategy']}, {run['rounds']} rounds{guarantee}{raw}", ""]
+        lines.append(_cells("attack", "measure", "found (95 %)", "at most", "verdict"))
+        for name, attack in run["attacks"].items():
+            if "left_out" in attack:
+                lines += _words(name, [f"left out: {attack['left_out']}"])
+            elif "auc" in attack:
+                lines += _rates(name, attack)
+            else:
+                lines += _words(name, _canary_words(attack) if name == "canaries" else _entity_words(attack))
+            lines += _words("", _remarks(attack))
+        lines.append("")
     return "\n".join([*lines, *_MEANING, "", record["note"]])
 
 
@@ -50,83 +66,51 @@ _MEANING = (
     "too few non-members. At most: what the ledger allows any attack on one unit, in",
     "or out. An area of 0.5 is guessing.",
 )
-_COLUMNS = (11, 19, 25, 11)
-_WIDTH = 80
-
-
-def _head(one: dict[str, Any]) -> list[str]:
-    figures = one["epsilon"].items()
-    epsilon = ", ".join(f"{name.replace('epsilon', 'ε')} {format_epsilon(float(value))}" for name, value in figures)
-    guarantee = f"; {epsilon.replace('_', ' ')} at δ = {format_delta(one['delta'])}" if epsilon else ""
-    raw = "; attacked with raw text" if one["raw_text"] else ""
-    return [f"{printable(one['run'])}: {one['strategy']}, {one['rounds']} rounds{guarantee}{raw}"]
-
-
-def _table(attacks: dict[str, Any]) -> list[str]:
-    """Return the lines of each attack: a line per figure, and others for what needs words; at most 80 columns."""
-    lines = [_cells("attack", "measure", "found (95 %)", "at most", "verdict")]
-    for name, record in attacks.items():
-        if "left_out" in record:
-            lines += _words(name, [f"left out: {record['left_out']}"])
-        elif "auc" in record:
-            lines += _rows(name, record)
-        else:
-            lines += _words(name, _WORDS[name](record))
-        lines += _words("", _remarks(record))
-    return lines
 
 
 def _cells(*cells: str) -> str:
-    widths = (*_COLUMNS, 0)
-    return "".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)).rstrip()
+    return "".join(f"{cell:<{width}}" for cell, width in zip(cells, (11, 19, 25, 11, 0), strict=False)).rstrip()
 
 
 def _words(name: str, texts: Sequence[str]) -> list[str]:
     """Return texts beside the name of their attack, each wrapped."""
-    lines = []
-    for number, text in enumerate(texts):
-        first = f"{name if number == 0 else '':<{_COLUMNS[0]}}"
-        indent = " " * (_COLUMNS[0] + len(text) - len(text.lstrip()))
-        lines += textwrap.wrap(first + text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
-    return lines
+    wrap = textwrap.TextWrapper(80, subsequent_indent=" " * 11, break_on_hyphens=False)
+    return [line for n, text in enumerate(texts) for line in wrap.wrap(f"{'' if n else name:<11}{text}")]
 
 
-def _rows(name: str, record: dict[str, Any]) -> list[str]:
-    bound, area = record["bound"], record["auc"]
-    figures = [("area under curve", f"{area['value']:.3f} ({area['low']:.3f}–{area['high']:.3f})", "")]
+def _rates(name: str, attack: Mapping[str, Any]) -> list[str]:
+    bound, area = attack["bound"], attack["auc"]
+    shown = f"{area['value']:.3f} ({area['low']:.3f}–{area['high']:.3f})"
+    lines = [_cells(name, "area under curve", shown, "", attack["verdict"]["state"])]
     for rate, words in (("0.001", "0.1 %"), ("0.01", "1 %")):
         most = _at_most(bound["largest_tpr_at_fpr"][rate])
-        figures.append((f"TPR at {words}", _percent(record["tpr_at_fpr"][rate]), most))
-    figures.append(("advantage", _percent(record["advantage"]), _at_most(bound["largest_advantage"])))
-    return [_cells(name, *figures[0], record["verdict"]["state"]), *(_cells("", *cells) for cells in figures[1:])]
+        lines.append(_cells("", f"TPR at {words}", _percent(attack["tpr_at_fpr"][rate]), most))
+    return [*lines, _cells("", "advantage", _percent(attack["advantage"]), _at_most(bound["largest_advantage"]))]
 
 
-def _canary_words(record: dict[str, Any]) -> list[str]:
+def _canary_words(attack: Mapping[str, Any]) -> list[str]:
     """Return the exposure of canaries by owner, in lines."""
     lines = []
-    for group in record["groups"]:
+    for group in attack["groups"]:
         if group["repetitions"] is None and group["owner"] is not None:
             which = "included" if group["included"] else "left out"
             whose = "a user's" if group["owner"] == "user" else "an entity's"
+            value, low, high = (group["exposure"][name] for name in ("value", "low", "high"))
+            ends = "" if low is None else f" ({nonzero(low, '.2f')}–{nonzero(high, '.2f')})"
+            bits = "–" if value is None else f"{nonzero(value, '.2f')} bits{ends}"
             start = group["initial_exposure"]["value"]
-            lines.append(
-                f"exposure {_bits(group['exposure'])} of {group['canaries']} canaries {which}, {whose}"
-                f"{'' if start is None else f'; {start:.2f} at the start'}"
-            )
-    state = record["verdict"]["state"]
-    return [*lines, f"{record['exposure_of_left_out']:.2f} bits are chance; verdict: {state}"]
-
-
-def _bits(figure: dict[str, float | None]) -> str:
-    if figure["value"] is None:
-        return "–"
-    value, low, high = (nonzero(figure[name] or 0.0, ".2f") for name in ("value", "low", "high"))
-    return f"{value} bits ({low}–{high})"
+            beside = "" if start is None else f"; {start:.2f} at the start"
+            lines.append(f"exposure {bits} of {group['canaries']} canaries {which}, {whose}{beside}")
+    state = attack["verdict"]["state"]
+    return [*lines, f"{attack['exposure_of_left_out']:.2f} bits are chance; verdict: {state}"]
 
 
 def _entity_words(record: dict[str, Any]) -> list[str]:
     """Return how the models rank names, a line each, and the ranks where they were asked for."""
-    figures, lines = record["groups"][0], []
+    figures, bound, lines = record["groups"][0], record["bound"], []
+    rate, advantage = _at_most(bound["largest_tpr_at_fpr"]["0.01"]), _at_most(bound["largest_advantage"])
+    reason = f": {bound['reason']}" if bound.get("reason") else ""
+    proven = f"TPR at 1 % {rate}, advantage {advantage}" if bound["proven"] else f"no bound{reason}"
     if "one" in record:
         one = record["one"]
         known = "stands in no other split" if one["private"] else "stands in other splits, too"
@@ -135,18 +119,10 @@ def _entity_words(record: dict[str, Any]) -> list[str]:
         f"true name before {_percent(figures['ahead'])} of {record['candidates']} candidates, "
         f"{_percent(figures['initial_ahead'])} at the start; 50 % is chance",
         f"by ratio to a model that never saw it before {_percent(figures['ratio_ahead'])}",
-        _bound_words(record["bound"]),
+        f"any attack on {bound['unit']}: {proven}",
     ]
     ranks = [f"{printable(row['name'])} {row['rank']} of {row['of']}" for row in record.get("ranks", ())]
     return [*lines, *([f"ranks: {', '.join(ranks)}"] if ranks else [])]
-
-
-def _bound_words(bound: dict[str, Any]) -> str:
-    """Return what the ledger proves for the unit."""
-    rate, advantage = _at_most(bound["largest_tpr_at_fpr"]["0.01"]), _at_most(bound["largest_advantage"])
-    reason = f": {bound['reason']}" if bound.get("reason") else ""
-    proven = f"TPR at 1 % {rate}, advantage {advantage}" if bound["proven"] else f"no bound{reason}"
-    return f"any attack on {bound['unit']}: {proven}"
 
 
 def _remarks(record: dict[str, Any]) -> list[str]:
@@ -176,9 +152,3 @@ def _percent(figure: Mapping[str, float | None] | None) -> str:
 
 def _at_most(bound: float) -> str:
     return "no bound" if bound >= 1 else f"≤ {round_up(100 * bound, 3)} %"
-
-
-_WORDS = {
-    "canaries": _canary_words,
-    "entities": _entity_words,
-}

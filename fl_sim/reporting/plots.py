@@ -289,7 +289,8 @@ def draw(axes: Axes, chart: Chart) -> dict[str, Line2D]:
     else:
         _finish(axes.yaxis, chart.y, [*(end.y for end in ends), *(level.y for level in chart.levels)])
     if chart.empty:
-        (axes.xaxis if chart.levels else axes.yaxis).set_ticks([])
+        for axis in (axes.xaxis, *(() if chart.levels else (axes.yaxis,))):
+            axis.set_ticks([])
     return handles
 
 

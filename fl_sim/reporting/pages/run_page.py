@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from fl_sim.formats import format_at_risk, format_delta, format_epsilon, format_number
-from fl_sim.reporting.comparison import ComparedRun, Comparison
-from fl_sim.reporting.comparison_text import end_figures, pair_words
+from fl_sim.reporting.comparison import ComparedRun, Comparison, end_figures, pair_words
 from fl_sim.reporting.pages.templates import render
 from fl_sim.reporting.plots import (
     ROUND,
