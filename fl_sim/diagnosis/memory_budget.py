@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -24,9 +23,9 @@ GIB = 1 << 30
 CONTEXT = 7 * GIB // 10  # what CUDA and its libraries hold in a process: 0.5 to 0.7 GiB on an H100
 USABLE = 0.9  # of the rest: the allocator held 2 to 17 % more than was alive
 _SERVER = 8 * 4  # bytes of main memory per trainable parameter, at most (docs/performance.md)
-_ADAPTERS = {"lora_rank": 16, "precision": "bfloat16", "frozen_precision": "bfloat16"}
+_ADAPTERS: dict[str, object] = {"lora_rank": 16, "precision": "bfloat16", "frozen_precision": "bfloat16"}
 
-WAYS: dict[str, dict[str, Any]] = {
+WAYS: dict[str, dict[str, object]] = {
     "all parameters": {},
     "all, bfloat16": {"precision": "bfloat16"},
     "all, bfloat16, checkpointing": {"precision": "bfloat16", "checkpointing": True},
@@ -55,7 +54,7 @@ class Budget:
     server: int
 
 
-def budgets(spec: ModelSpec, gpu_memory: int, ways: Mapping[str, Mapping[str, Any]] = WAYS) -> Iterator[Budget]:
+def budgets(spec: ModelSpec, gpu_memory: int, ways: Mapping[str, Mapping[str, object]] = WAYS) -> Iterator[Budget]:
     """Yield whether a worker fits, for each way of training the model.
 
     Args:
@@ -68,17 +67,14 @@ def budgets(spec: ModelSpec, gpu_memory: int, ways: Mapping[str, Mapping[str, An
         pydantic.ValidationError: settings do not go together.
     """
     for name, settings in ways.items():
-        yield _budget(name, ModelSpec(**{**spec.model_dump(), **settings}), gpu_memory)
-
-
-def _budget(name: str, spec: ModelSpec, gpu_memory: int) -> Budget:
-    largest = batch_tokens(spec.batch_tokens, torch.device(spec.device))
-    counted = worker_memories(spec, [1, *(largest >> halvings for halvings in range(largest.bit_length()))])
-    memory = one_sentence = next(counted)
-    if _needed(one_sentence) <= gpu_memory:
-        memory = next((found for found in counted if _needed(found) <= gpu_memory), one_sentence)
-    needed = _needed(memory)
-    return Budget(name, memory, needed <= gpu_memory, needed, _SERVER * memory.trainable)
+        way = ModelSpec.model_validate({**spec.model_dump(), **settings})
+        largest = batch_tokens(way.batch_tokens, torch.device(way.device))
+        counted = worker_memories(way, [1, *(largest >> halvings for halvings in range(largest.bit_length()))])
+        memory = one_sentence = next(counted)
+        if _needed(one_sentence) <= gpu_memory:
+            memory = next((found for found in counted if _needed(found) <= gpu_memory), one_sentence)
+        needed = _needed(memory)
+        yield Budget(name, memory, needed <= gpu_memory, needed, _SERVER * memory.trainable)
 
 
 def _needed(memory: WorkerMemory) -> int:

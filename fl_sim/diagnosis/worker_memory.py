@@ -60,7 +60,7 @@ class LiveBytes(TorchDispatchMode):
         self._known = {tensor.untyped_storage()._cdata for tensor in held}
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, object] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         for value in tree_flatten(result)[0]:
@@ -221,7 +221,7 @@ class _ShapesAlone(LiveBytes):
     """Count tensors, and take the decisions that values would have taken."""
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, object] | None = None
     ) -> Any:
         if func is _TENSORS._local_scalar_dense.default:
             return getattr(args[0], _DECIDED, args[0].dtype == torch.bool or 0.0)

@@ -417,7 +417,7 @@ def _labels(runs: Sequence[RunFacts]) -> list[str]:
     """Return a label per run, such as "uedp, z 1, seed 0"; equal labels get the name of the folder appended."""
     names = []
     for facts in runs:
-        z, seed = facts.settings["noise_multiplier"], facts.settings["seed"]
+        z, seed = facts.settings.noise_multiplier, facts.settings.seed
         noise = [] if z is None or facts.headline.state == NO_GUARANTEE else [f"z {z:.3g}"]
         seeded = [] if seed is None else [f"seed {seed}"]
         names.append(", ".join([facts.strategy, *noise, *seeded, *(["diverged"] if facts.stopped == DIVERGED else [])]))

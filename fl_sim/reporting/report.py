@@ -50,7 +50,7 @@ def attacker_note(facts: RunFacts) -> str | None:
     """Return what an attacker can reach at most; None if the run did not record it."""
     if facts.attacker is None:
         return None
-    return facts.attacker.in_words(facts.delta, facts.settings["population"])
+    return facts.attacker.in_words(facts.delta, facts.settings.population)
 
 
 def _head(facts: RunFacts) -> list[str]:

@@ -131,10 +131,6 @@ _STOPPED = {
     DIVERGED: "diverged: the model is no longer finite, and is of no use",
     None: "not finished",
 }
-_SETTINGS = (
-    *("seed", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier"),
-    *("options", "adaptive"),
-)
 _NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 _LIMITS = {
     "entity_bound": "sentences with an entity",
@@ -218,6 +214,23 @@ class UtilityFigures:
         return next(utility for utility in UTILITIES.values() if utility.column == self.metric)
 
 
+class MechanismSettings(BaseModel):
+    """The settings of a run's mechanism, its population N and its seed; None where they are not recorded."""
+
+    model_config = ConfigDict(frozen=True)
+
+    seed: int | None
+    population: int | float | None
+    q_u: int | float | None
+    q_e: int | float | None
+    q_s: int | float | None
+    clip_norm: int | float | None
+    user_cap: int | float | None
+    noise_multiplier: int | float | None
+    options: Any
+    adaptive: Any
+
+
 class RunFacts(BaseModel):
     """Everything that is said of a run; a value that the run did not record is None.
 
@@ -273,7 +286,7 @@ class RunFacts(BaseModel):
     origin: str | None
     rounds_done: int | None
     rounds: int | None
-    settings: dict[str, Any]
+    settings: MechanismSettings
     task: str
     utility: UtilityFigures
     not_covered: list[str]
@@ -339,9 +352,9 @@ class RunFacts(BaseModel):
         """Return the settings of the mechanism, N and the seed."""
         words = self.mechanism_settings
         if words is None:
-            recorded = {name: self.settings[name] for name in _NUMBERS if self.settings[name] is not None}
-            words = tuple(f"{name} {format_number(value)}" for name, value in recorded.items())
-        return [*words, f"N {format_number(self.settings['population'])}", f"seed {self.settings['seed']}"]
+            recorded = {name: getattr(self.settings, name) for name in _NUMBERS}
+            words = tuple(f"{name} {format_number(value)}" for name, value in recorded.items() if value is not None)
+        return [*words, f"N {format_number(self.settings.population)}", f"seed {self.settings.seed}"]
 
     def bounds_in_words(self) -> str | None:
         """Return the public bounds of the guarantee; None if they are not recorded."""
@@ -368,7 +381,7 @@ class RunFacts(BaseModel):
         return [GRAPH_IN_WORDS[self.bounds.mention_graph], DETECTED if missed is None else MISSED.format(missed=missed)]
 
 
-def has_guarantee(mechanism: Mechanism | None, row: Mapping[str, Any]) -> bool:
+def has_guarantee(mechanism: Mechanism | None, row: Mapping[str, float]) -> bool:
     """Return whether a run guarantees anything after the round of ``row``.
 
     Args:
@@ -417,7 +430,7 @@ def read_facts(run: RunFolder) -> RunFacts:
         "origin": _origin(run),
         "rounds_done": run.last_round,
         "rounds": result.get("plan", {}).get("rounds") or run.setting("rounds"),
-        "settings": {name: run.setting(name) for name in _SETTINGS},
+        "settings": {name: run.setting(name) for name in MechanismSettings.model_fields},
         "task": "classification" if classifies else "next-word",
         "utility": _utility(run, utility),
         "not_covered": list(_OF_APPS),

@@ -133,7 +133,7 @@ def _save(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, 
         tensors: float32 or float64 arrays by name.
         metadata: texts by name.
     """
-    header, end = dict[str, Any]({"__metadata__": dict(metadata)}), 0
+    header, end = dict[str, object]({"__metadata__": dict(metadata)}), 0
     for name, value in tensors.items():
         first, end = end, end + value.nbytes
         header[name] = {"dtype": _TYPES[value.dtype.name], "shape": value.shape, "data_offsets": [first, end]}

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from numbers import Real
 from typing import Any
 
 from fl_sim.formats import format_epsilon
@@ -59,7 +59,7 @@ def check_ledger(run: RunFolder) -> LedgerCheck:
     rows = run.metrics().to_dict("records")  # before the ledger, which is ahead of them in a run that is at work
     if not rows:
         return LedgerCheck()
-    row = {str(name): value for name, value in rows[-1].items()}
+    row = {str(name): float(value) for name, value in rows[-1].items() if isinstance(value, Real)}
     result, finished = run.result, run.finished
     try:
         heads = None if finished else heads_of(run.checkpoint_dir)  # a finished run has its figures twice
@@ -76,7 +76,7 @@ def check_ledger(run: RunFolder) -> LedgerCheck:
     return LedgerCheck(problem, () if problem else tuple(_notes(run, ledger, row)), ledger)
 
 
-def _without_strategy(run: RunFolder, row: Mapping[str, Any], error: PluginError) -> LedgerCheck:
+def _without_strategy(run: RunFolder, row: Mapping[str, float], error: PluginError) -> LedgerCheck:
     """Return what the number of lines says of a ledger whose strategy is not installed here, so that none is read."""
     file = run.path / LEDGER_FILE
     entries, counted = file.read_bytes().count(b"\n") - 1, int(row.get("releases", row["round"]))
@@ -85,7 +85,7 @@ def _without_strategy(run: RunFolder, row: Mapping[str, Any], error: PluginError
     return LedgerCheck(notes=(f"ε is that of the metrics; the ledger cannot be read here ({error})",))
 
 
-def _contradictions(run: RunFolder, ledger: Ledger, row: Mapping[str, Any], heads: Heads | None) -> Iterator[str]:
+def _contradictions(run: RunFolder, ledger: Ledger, row: Mapping[str, float], heads: Heads | None) -> Iterator[str]:
     """Yield what metrics and result say that the ledger does not."""
     file, last = run.path / LEDGER_FILE, int(row["round"])
     if ledger.last_round < last:
@@ -97,7 +97,10 @@ def _contradictions(run: RunFolder, ledger: Ledger, row: Mapping[str, Any], head
             f"{int(counted)}"
         )
     if heads is not None and heads.server_round:  # the row of the initial model may be measured again
-        yield from _changed_since_checkpoint(run, heads)
+        try:
+            run.check_head(heads.folder)
+        except ResultsError as error:  # settings or metrics are not those of the checkpoint
+            yield f"{error}"
     yield from _other_bounds(run, ledger)
     if run.result is not None:
         yield from _contradictions_of_result(run, run.result, ledger, row)
@@ -114,15 +117,7 @@ def _other_bounds(run: RunFolder, ledger: Ledger) -> Iterator[str]:
                 yield f"{file}: {name} is {stated.get(name)}, but the releases in its ledger have {bounds[name]}"
 
 
-def _changed_since_checkpoint(run: RunFolder, heads: Heads) -> Iterator[str]:
-    """Yield that an unfinished run's settings or metrics are not those of its checkpoint, if they are not."""
-    try:
-        run.check_head(heads.folder)
-    except ResultsError as error:
-        yield f"{error}"
-
-
-def _understated(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iterator[str]:
+def _understated(run: RunFolder, ledger: Ledger, row: Mapping[str, float]) -> Iterator[str]:
     """Yield that the metrics' ε of any user, with any entity or alone, is below that of the ledger's releases, if so.
 
     The ledger's own releases are a part of those that ε covers: a model may have been trained before.
@@ -143,7 +138,7 @@ def _understated(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iter
 
 
 def _contradictions_of_result(
-    run: RunFolder, result: Mapping[str, Any], ledger: Ledger, row: Mapping[str, Any]
+    run: RunFolder, result: Mapping[str, Any], ledger: Ledger, row: Mapping[str, float]
 ) -> Iterator[str]:
     """Yield what the result says that ledger or metrics do not."""
     entries = (result.get("ledger") or {}).get("entries")
@@ -153,10 +148,11 @@ def _contradictions_of_result(
         return  # a run that was interrupted and went on has a newer row than result
     for name, value in result.items():
         if name.startswith("epsilon_") and name in row and value < row[name] * (1 - _TOLERANCE):
-            yield f"{run.metrics_file}: has {name} {row[name]:g} after round {row['round']}, result.json has {value:g}"
+            after = f"{row[name]:g} after round {row['round']:.0f}"
+            yield f"{run.metrics_file}: has {name} {after}, result.json has {value:g}"
 
 
-def _notes(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iterator[str]:
+def _notes(run: RunFolder, ledger: Ledger, row: Mapping[str, float]) -> Iterator[str]:
     """Yield what the ledger has besides: releases after the last row, and a line that a crash cut."""
     last = int(row["round"])
     later = len(ledger.entries) - ledger.releases(last)
@@ -165,14 +161,6 @@ def _notes(run: RunFolder, ledger: Ledger, row: Mapping[str, Any]) -> Iterator[s
             f"{LEDGER_FILE} has {later} more {'release' if later == 1 else 'releases'} than the metrics have rounds "
             f"(killed, or at work): ε is that of rounds 1 to {last}; of all: fl-sim account ledger"
         )
-    if not _is_whole(run.path / LEDGER_FILE):
+    content = (run.path / LEDGER_FILE).read_bytes()
+    if content and not content.endswith(b"\n"):
         yield f"{LEDGER_FILE}, line {len(ledger.entries) + 2}: cut off (it was never released); left out"
-
-
-def _is_whole(file: Path) -> bool:
-    """Return whether the last line of a file ends with a line feed; also True of an empty file."""
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise ResultsError(f"{file}: cannot be read ({error.strerror or error})") from error
-    return not content or content.endswith(b"\n")

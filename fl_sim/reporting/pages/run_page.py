@@ -96,7 +96,7 @@ def _basis(runs: Runs) -> Table:
 
 def _basis_of(facts: RunFacts) -> Iterator[tuple[str, str]]:
     """Yield what a run's ε rests on, by subject."""
-    head, population = facts.headline, facts.settings["population"]
+    head, population = facts.headline, facts.settings.population
     yield "Protects", facts.protects or "unknown"
     if head.state != PROVEN:
         yield "ε that leads", STATES[head.state]
