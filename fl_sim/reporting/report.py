@@ -28,7 +28,16 @@ _LABEL = 12
 
 def report_text(facts: RunFacts) -> str:
     """Return the report of a run as text that ends with a newline."""
-    blocks = [_head(facts), _privacy(facts), _utility(facts), _warnings(facts)]
+    head = [
+        *_field("Run", f"{printable(facts.run)}: {facts.ended()}"),
+        *_field("Protects", facts.protects or "unknown"),
+        *_field("Strategy", f"{facts.strategy}: {', '.join(facts.settings_in_words())}"),
+        *(_field("Settings", printable(facts.origin)) if facts.origin else []),
+        *([] if facts.app else _field("Corpus", facts.corpus.in_words() if facts.corpus else "not recorded")),
+        *(_field("Gradients", facts.gradients.in_words()) if facts.gradients else []),
+    ]
+    warnings = [line for text in facts.warnings for line in _field("Warning", text)]
+    blocks = [head, _privacy(facts), _utility(facts), warnings]
     return printable_lines("\n".join("\n".join(block) + "\n" for block in blocks if block))
 
 
@@ -51,17 +60,6 @@ def attacker_note(facts: RunFacts) -> str | None:
     if facts.attacker is None:
         return None
     return facts.attacker.in_words(facts.delta, facts.settings.population)
-
-
-def _head(facts: RunFacts) -> list[str]:
-    return [
-        *_field("Run", f"{printable(facts.run)}: {facts.ended()}"),
-        *_field("Protects", facts.protects or "unknown"),
-        *_field("Strategy", f"{facts.strategy}: {', '.join(facts.settings_in_words())}"),
-        *(_field("Settings", printable(facts.origin)) if facts.origin else []),
-        *([] if facts.app else _field("Corpus", facts.corpus.in_words() if facts.corpus else "not recorded")),
-        *(_field("Gradients", facts.gradients.in_words()) if facts.gradients else []),
-    ]
 
 
 def _privacy(facts: RunFacts) -> list[str]:
@@ -140,10 +138,6 @@ def _ends(facts: RunFacts) -> str:
         ends += f" ({kind.show(utility.perplexity_per_word)} per word)"
     reference = "" if utility.reference is None else f"; {kind.show(utility.reference)} by {kind.reference_words}"
     return f"Utility: {kind.words} {ends}{reference}"
-
-
-def _warnings(facts: RunFacts) -> list[str]:
-    return [line for text in facts.warnings for line in _field("Warning", text)]
 
 
 def table_row(words: str, epsilon: float | None) -> list[str]:

@@ -117,6 +117,14 @@ class RunFolder:
 
     def __init__(self, path: Path, *, config: Mapping[str, object], environment: Mapping[str, object]) -> None:
         self.path = path
+        self.config_file = path / "config.json"
+        self.environment_file = path / "environment.json"
+        self.metrics_file = path / "metrics.jsonl"
+        self.result_file = path / "result.json"
+        self.summary_file = path / "summary.txt"
+        self.model_dir = path / MODEL_FOLDER
+        self.checkpoint_dir = path / CHECKPOINT_FOLDER
+        self.plots_dir = path / "plots"
         self.config: dict[str, Any] = dict(config)
         self.environment: dict[str, Any] = dict(environment)
         self._last_round: int | None = None
@@ -167,26 +175,6 @@ class RunFolder:
         return run
 
     @property
-    def config_file(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def environment_file(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def metrics_file(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def result_file(self) -> Path:
-        return self.path / "result.json"
-
-    @property
-    def summary_file(self) -> Path:
-        return self.path / "summary.txt"
-
-    @property
     def held_out_users(self) -> dict[str, list[float]] | None:
         """Return the sums of the last evaluation by held-out user; None of an unfinished or older run."""
         path = self.path / _HELD_OUT_USERS
@@ -196,18 +184,6 @@ class RunFolder:
         """Write the sums of the last evaluation by held-out user, for the owner alone."""
         with owner_only():
             _write_json(self.path / _HELD_OUT_USERS, sums)
-
-    @property
-    def model_dir(self) -> Path:
-        return self.path / MODEL_FOLDER
-
-    @property
-    def checkpoint_dir(self) -> Path:
-        return self.path / CHECKPOINT_FOLDER
-
-    @property
-    def plots_dir(self) -> Path:
-        return self.path / "plots"
 
     @property
     def last_round(self) -> int | None:

@@ -49,7 +49,10 @@ def run_page(compared: Comparison) -> str:
         cards=[(run, _card(run.facts)) for run in runs],
         basis=_basis(runs),
         not_covered=_with_keys({run.key: run.facts.not_covered for run in proven}),
-        measured=_measured_by_apps(runs),
+        measured=Table(
+            ("run", "measured by its app, at the start and at the end"),
+            [[run.label, measured_in_words(run.facts.measured)] for run in runs if run.facts.measured],
+        ),
         utility=_utility_table(runs),
         main=interval_chart(
             facts_of, "Over all held-out text", lambda held_out: {"": held_out.figures[held_out.metric]}
@@ -58,7 +61,10 @@ def run_page(compared: Comparison) -> str:
         over_rounds=[c for c in _round_charts(facts_of, compared.epsilon_comparable) if not c.empty],
         of_users=[c for c in held_out_charts(facts_of) if not c.empty],
         entities=_entity_table(runs),
-        settings=_settings_table(compared),
+        settings=Table(
+            ["", *(run.label for run in compared.runs)],
+            [[name, *map(setting_in_words, values)] for name, values in compared.settings.items()],
+        ),
         warnings=_with_keys({run.key: run.facts.warnings for run in runs}),
     )
 
@@ -117,11 +123,6 @@ def _basis_of(facts: RunFacts) -> Iterator[tuple[str, str]]:
 
 
 # Utility
-
-
-def _measured_by_apps(runs: Runs) -> Table:
-    rows = [[run.label, measured_in_words(run.facts.measured)] for run in runs if run.facts.measured]
-    return Table(("run", "measured by its app, at the start and at the end"), rows)
 
 
 def _utility_table(runs: Runs) -> Table:
@@ -192,8 +193,3 @@ def _entity_table(runs: Runs) -> Table:
             figures = format_epsilon(found.epsilon), format_epsilon(found.robust)
             rows.append((run.label, f"{found.words}{covers}", f"an entity in {found.bound.in_words()}", *figures))
     return Table(("run", "percentile", "contribution", "ε", "ε robust"), rows)
-
-
-def _settings_table(compared: Comparison) -> Table:
-    rows = [[name, *map(setting_in_words, values)] for name, values in compared.settings.items()]
-    return Table(["", *(run.label for run in compared.runs)], rows)
