@@ -92,43 +92,15 @@ def test_names_are_text_and_nothing_else() -> None:
 
 
 def test_canaries_are_drawn_by_repetitions() -> None:
-    groups = [
-        {
-            "owner": owner,
-            "repetitions": r,
-            "included": included,
-            "canaries": 4,
-            "exposure": figure(1.4 + r / 8, 0.5),
-            "initial_exposure": figure(1.4),
-            "most_by_chance": 3.16,
-        }
-        for owner in ("user", "entity")
-        for r in (1, 8, 64)
-        for included in (True, False)
-    ]
-    groups.append(
-        {
-            "owner": "user",
-            "repetitions": None,
-            "included": True,
-            "canaries": 12,
-            "exposure": figure(3.0),
-            "initial_exposure": figure(1.4),
-            "most_by_chance": 2.4,
-        }
-    )
+    def group(owner: str, r: int | None, included: bool = True, **changes: Any) -> dict[str, Any]:
+        known = {"owner": owner, "repetitions": r, "included": included, "canaries": 4, "most_by_chance": 3.16}
+        return known | {"exposure": figure(1.4 + (r or 8) / 8, 0.5), "initial_exposure": figure(1.4)} | changes
+
+    sides = [(r, included) for r in (1, 8, 64) for included in (True, False)]
+    groups = [group(owner, r, included) for owner in ("user", "entity") for r, included in sides]
+    groups.append(group("user", None, canaries=12, most_by_chance=2.4))
     unknown = {"value": None, "low": None, "high": None}
-    groups.append(
-        {
-            "owner": "user",
-            "repetitions": 2,
-            "included": True,
-            "canaries": 0,
-            "exposure": unknown,
-            "initial_exposure": figure(1.4),
-            "most_by_chance": 5.3,
-        }
-    )
+    groups.append(group("user", 2, canaries=0, exposure=unknown, most_by_chance=5.3))
     alone = {"value": 2.75, "low": None, "high": None}  # one canary has no interval
     groups.append(groups[0] | {"repetitions": 4, "canaries": 1, "exposure": alone})
     bound = {"owner": "user", "repetitions": 8, "proven": True, "largest_tpr_at_fpr": {"0.01": 0.020001}}
