@@ -57,46 +57,12 @@ class Writer(Protocol):
 
 
 @dataclass(frozen=True)
-class _Text:
-    text: str
+class _Node:
+    """A part of a template: its kind, and its word, or the branches of a choice or an option."""
 
-
-@dataclass(frozen=True)
-class _Entity:
-    label: str
-
-
-@dataclass(frozen=True)
-class _Rule:
-    name: str
-
-
-@dataclass(frozen=True)
-class _Verb:
-    lemma: str
-
-
-@dataclass(frozen=True)
-class _Plural:
-    pass
-
-
-@dataclass(frozen=True)
-class _Pronoun:
-    possessive: bool
-
-
-@dataclass(frozen=True)
-class _Choice:
-    branches: tuple[tuple[_Node, ...], ...]
-
-
-@dataclass(frozen=True)
-class _Option:
-    body: tuple[_Node, ...]
-
-
-_Node = _Text | _Entity | _Rule | _Verb | _Plural | _Pronoun | _Choice | _Option
+    kind: str
+    word: str = ""
+    branches: tuple[tuple[_Node, ...], ...] = ()
 
 
 class Grammar:
@@ -156,24 +122,23 @@ class _Expansion:
             self.node(node)
 
     def node(self, node: _Node) -> None:
-        match node:
-            case _Text(text):
-                self.pieces.append((text, ""))
-            case _Entity(label):
-                self.pieces.append(self.fresh_entity(label))
-            case _Rule(name):
-                self.rule(name)
-            case _Verb(lemma):
-                self.pieces.append((self.verb(lemma), ""))
-            case _Plural():
+        match node.kind:
+            case "text":
+                self.pieces.append((node.word, ""))
+            case "entity":
+                self.pieces.append(self.fresh_entity(node.word))
+            case "rule":
+                self.rule(node.word)
+            case "verb":
+                self.pieces.append((self.verb(node.word), ""))
+            case "plural":
                 self.agreement = Agreement("they", 3, plural=True)
-            case _Pronoun(possessive):
-                self.pieces.append((self.agreement.possessive if possessive else self.agreement.pronoun, ""))
-            case _Choice(branches):
-                self.nodes(branches[self.rng.integers(len(branches))])
-            case _Option(body):
-                if self.rng.random() < self.writer.verbosity:
-                    self.nodes(body)
+            case "pronoun":
+                agreement = self.agreement
+                self.pieces.append((agreement.possessive if node.word == "my" else agreement.pronoun, ""))
+            case "choice" | "option":
+                if node.kind == "choice" or self.rng.random() < self.writer.verbosity:
+                    self.nodes(node.branches[self.rng.integers(len(node.branches))])
 
     def fresh_entity(self, label: str) -> Piece:
         """Return an entity that the sentence has not named yet, if a few attempts give one."""
@@ -203,37 +168,20 @@ def _parse_branches(template: str, position: int) -> tuple[tuple[tuple[_Node, ..
     branches: list[list[_Node]] = [[]]
     while match := _MARKUP.search(template, position):
         if match.start() > position:
-            branches[-1].append(_Text(template[position : match.start()]))
+            branches[-1].append(_Node("text", template[position : match.start()]))
         position = match.end()
         mark = match["mark"]
         if mark is None:
-            branches[-1].append(_leaf(match))
+            branches[-1].append(_Node(str(match.lastgroup), str(match[str(match.lastgroup)])))
         elif mark == "|":
             branches.append([])
         elif mark in ")]":
-            return _frozen(branches), position, mark
+            return tuple(map(tuple, branches)), position, mark
         else:
             inner, position, closed_by = _parse_branches(template, position)
             if closed_by != {"(": ")", "[": "]"}[mark]:
                 raise CorpusError(f"grammar template {template!r}: {mark!r} is not closed")
-            choice = _Choice(inner)
-            branches[-1].append(choice if mark == "(" else _Option((choice,)))
+            branches[-1].append(_Node("choice" if mark == "(" else "option", branches=inner))
     if position < len(template):
-        branches[-1].append(_Text(template[position:]))
-    return _frozen(branches), len(template), ""
-
-
-def _frozen(branches: list[list[_Node]]) -> tuple[tuple[_Node, ...], ...]:
-    return tuple(tuple(branch) for branch in branches)
-
-
-def _leaf(match: re.Match[str]) -> _Node:
-    if match["entity"]:
-        return _Entity(match["entity"])
-    if match["rule"]:
-        return _Rule(match["rule"])
-    if match["verb"]:
-        return _Verb(match["verb"])
-    if match["plural"]:
-        return _Plural()
-    return _Pronoun(possessive=match["pronoun"] == "my")
+        branches[-1].append(_Node("text", template[position:]))
+    return tuple(map(tuple, branches)), len(template), ""
