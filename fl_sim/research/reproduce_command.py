@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,18 @@ def make(jobs: int, **settings: Any) -> int:
 @as_json
 def list_figures(as_json: bool) -> int:
     """List the figures and tables."""
-    return _list(as_json)
+    from fl_sim.research.representations.studies.reproductions import REPRODUCTIONS
+    from fl_sim.research.uedp_paper.figures import find_figures, load_figure
+
+    titles = {name: load_figure(path).title for name, path in find_figures().items()}
+    titles |= {name: table.title for name, table in REPRODUCTIONS.items()}
+    if as_json:
+        print(json.dumps(titles, ensure_ascii=False))
+        return 0
+    width = max(map(len, titles))
+    for name, title in titles.items():
+        print(f"{name:<{width}}  {title}")
+    return 0
 
 
 @reproduce.command()
@@ -72,7 +84,13 @@ def list_figures(as_json: bool) -> int:
 @as_json
 def readme(folder: Path, as_json: bool) -> int:
     """Write README.md and the pictures of a folder's records."""
-    return _readme(folder, as_json)
+    from fl_sim.research.representations.studies import reproductions
+    from fl_sim.research.uedp_paper.figure_document import write_document
+
+    written = [*write_document(folder), *reproductions.write_document(folder / reproductions.FOLDER)]
+    files = [str(path) for path in written]
+    print(json.dumps({"files": files}) if as_json else "\n".join(files))
+    return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,35 +108,6 @@ class Asked:
     record: Path | None
     as_json: bool
     quiet: bool
-
-
-def _list(as_json: bool) -> int:
-    import json
-
-    from fl_sim.research.representations.studies.reproductions import REPRODUCTIONS
-    from fl_sim.research.uedp_paper.figures import find_figures, load_figure
-
-    titles = {name: load_figure(path).title for name, path in find_figures().items()}
-    titles |= {name: table.title for name, table in REPRODUCTIONS.items()}
-    if as_json:
-        print(json.dumps(titles, ensure_ascii=False))
-        return 0
-    width = max(map(len, titles))
-    for name, title in titles.items():
-        print(f"{name:<{width}}  {title}")
-    return 0
-
-
-def _readme(folder: Path, as_json: bool) -> int:
-    import json
-
-    from fl_sim.research.representations.studies import reproductions
-    from fl_sim.research.uedp_paper.figure_document import write_document
-
-    written = [*write_document(folder), *reproductions.write_document(folder / reproductions.FOLDER)]
-    files = [str(path) for path in written]
-    print(json.dumps({"files": files}) if as_json else "\n".join(files))
-    return 0
 
 
 def _make(asked: Asked) -> int:
@@ -143,8 +132,6 @@ def _make(asked: Asked) -> int:
 
 def _make_table(asked: Asked) -> int:
     """Make a table of private representations, print it and, with ``--record``, write it with its pictures."""
-    import json
-
     from fl_sim.config import ConfigError
     from fl_sim.files import owner_only
     from fl_sim.research.representations.studies import reproductions
@@ -179,6 +166,7 @@ def _make_table(asked: Asked) -> int:
 
 
 def _make_one(asked: Asked, name: str, path: Path) -> int:
+    from fl_sim.research.uedp_paper.figure_records import check_publishable, file_name, write_record
     from fl_sim.stop_signals import exit_status
 
     result = _make_with_progress(asked, name, path)
@@ -195,7 +183,9 @@ def _make_one(asked: Asked, name: str, path: Path) -> int:
         return 1
     files = list(result.files)
     if asked.record is not None:
-        files.append(_record(result.record, asked.record))
+        check_publishable(result.record)
+        files.append(asked.record / file_name(result.record))
+        write_record(result.record, files[-1])
     _print(asked, result.record, files)
     return 1 if any(ending.reason for ending in result.endings) else 0
 
@@ -233,18 +223,7 @@ def _make_with_progress(asked: Asked, name: str, path: Path) -> FigureResult:
         )
 
 
-def _record(record: Record, folder: Path) -> Path:
-    from fl_sim.research.uedp_paper.figure_records import check_publishable, file_name, write_record
-
-    check_publishable(record)
-    path = folder / file_name(record)
-    write_record(record, path)
-    return path
-
-
 def _print(asked: Asked, record: Record, files: list[Path]) -> None:
-    import json
-
     from rich.console import Console
     from rich.markdown import Markdown
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fl_sim.storage.run_folder import decode, encode, replace_file
 
@@ -29,6 +29,21 @@ class StrictModel(BaseModel):
     """A frozen pydantic model that refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
+    """Return the first problem of a configuration of ``model`` in one line: key, value and what is allowed."""
+    problem = error.errors()[0]
+    name = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        for part in problem["loc"][:-1]:  # positions and the keys of a mapping are no fields
+            if part in model.model_fields:
+                annotation = model.model_fields[str(part)].annotation
+                model = next((of for of in (annotation, *get_args(annotation)) if hasattr(of, "model_fields")), model)
+        return f"{name}: unknown key; allowed: {', '.join(model.model_fields)}"
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"]) if not name else f"{name}: {problem['ctx']['error']}"
+    return f"{name} is {problem['input']!r}; {problem['msg'][0].lower()}{problem['msg'][1:]}"
 
 
 def project_roots() -> tuple[Path, Path]:

@@ -10,7 +10,6 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
-from fl_sim.research.uedp_paper.table_two import table_of
 
 SMALL = (
     Sentence(
@@ -52,41 +51,6 @@ def test_the_figures(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert (empty["sentences_by_type"], empty["entities"], empty["reach"]["users"]["max"]) == ({}, 0, 0)
 
 
-def test_table_two_counts_sentences_by_what_their_entities_may_be(tmp_path: Path) -> None:
-    sentences = [
-        Sentence("train", "a", "Ann saw Bo", (Mention(0, 3, "PERSON"), Mention(8, 10, "PERSON"))),
-        Sentence("train", "a", "Oslo again", (Mention(0, 4, "GPE"),)),
-        Sentence("train", "b", "the Alps again", (Mention(0, 8, "LOC"),)),
-        Sentence("train", "b", "on Monday", (Mention(3, 9, "DATE"),)),
-    ]
-    corpus = write_corpus(sentences, tmp_path / "own", name="own")
-    table = table_of(corpus)
-    assert table.published is None
-    row = table.ours["train"]
-    assert (row.vocabulary, row.sentences, row.users) == (9, 4, 2)
-    assert row.sensitive == {"Org": 0, "Loc": 1, "GPE": 1, "Person": 1, "PII": 3, "Misc": 0, "All": 3}
-    paper = write_corpus(sentences, tmp_path / "paper", name="x", settings={"kind": "sec-standin"})
-    assert table_of(paper).ours["train"].sensitive == {"Org": 0, "Loc": 1, "GPE": 1, "PII": 3, "All": 3}
-
-
-@pytest.mark.parametrize(
-    ("kind", "sentences", "everything"),
-    [("conll2003", 14_040, 11_176), ("ag-news", 112_000, 67_157), ("sec-standin", 5_188, 2_166)],
-)
-def test_the_published_row_stands_beside_ours(
-    kind: str, sentences: int, everything: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = str(write_corpus(SMALL, tmp_path / "out", name="small", settings={"kind": kind}).path)
-    assert main(["corpus", "stats", out, "--json"]) == 0
-    published = json.loads(capsys.readouterr().out)["table_two"]["published"]
-    assert (published["sentences"], published["sensitive"]["All"]) == (sentences, everything)
-    assert "Table II" in published["source"]
-    assert main(["corpus", "stats", out]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert f"sentences │ {sentences:,} │ 4 │ 1" in shown
-    assert published["difference"][:60] in shown.replace("\n", " ")
-
-
 def test_the_table_for_people_warns_about_the_reach(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["corpus", "stats", str(prepared)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -109,6 +73,4 @@ def test_conll2003_end_to_end(shared_data: Path, tmp_path: Path, capsys: pytest.
     assert (train["users"], train["sentences"], train["tokens"]) == (946, 14_041, 203_621)
     assert train["sentences_by_type"] == {"ORG": 4_587, "LOC": 5_127, "PER": 4_373, "MISC": 2_698}
     assert (train["sensitive_sentences"], train["extended_set"]) == (11_132, 14_041 - 11_132)
-    ours = stats["table_two"]["ours"]["train"]
-    assert ours["sensitive"] == {"Org": 4_587, "Loc": 5_127, "Person": 4_373, "Misc": 2_698, "All": 11_132}
     assert train["reach"]["users"] == {"median": 1, "p95": 6, "max": 117}

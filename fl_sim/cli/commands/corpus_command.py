@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from fl_sim.data_prep.records import Sentence
     from fl_sim.data_prep.tagger_evaluation import Evaluation
     from fl_sim.data_prep.tagger_scores import Estimate
-
-TABLES = ("fl_sim.research.uedp_paper.table_two",)
-"""Modules with a ``table_of(corpus)`` to print with the statistics; given by name, because nothing imports research."""
 
 _SENTENCES_PER_TICK = 200
 _HIDING_WORDS = {
@@ -53,16 +49,10 @@ def stats(corpus: str, verify: bool, as_json: bool) -> None:
 
     opened = corpora.open_corpus(corpus, verify=verify)
     figures = corpora.corpus_stats(opened)
-    tables = [importlib.import_module(name).table_of(opened) for name in TABLES]
     if as_json:
-        last = {"note": figures["note"]}  # it comes after everything that it is about
-        plain = {table.key: table.plain() for table in tables}
-        print_json({name: value for name, value in figures.items() if name not in last} | plain | last)
+        print_json(figures)
         return
     console = Console()
-    for table in tables:
-        console.print(table.shown(figures["name"]))
-        console.print(table.explained(), highlight=False)
     console.print(stats_table(figures))
     for name, times in figures["bad_text"].items():
         console.print(f"survived: {times:,} {MEANING[Note(name)]}")

@@ -33,15 +33,7 @@ _BOUNDS = ("bound", "bounds")
 def attacked_panels(
     plan: Plan, figure: LeakageFigure, endings: Iterable[Ending], out: Path, store: CorpusStore
 ) -> list[AttackedPanelRecord]:
-    """Attack the finished runs; return the records of the panels that have any.
-
-    Args:
-        plan: of the figure.
-        figure: with the sizes of the attacks.
-        endings: how the runs ended.
-        out: the figure's folder.
-        store: of the corpora; says which run is attacked.
-    """
+    """Attack the finished runs; return the records of the panels that have any."""
     records = []
     for panel, done, failed in ended_by_panel(plan, endings):
         attacked = []

@@ -136,12 +136,7 @@ def resampled_figures(
 ) -> FloatArray:
     """Return every method's figure in every resample, float64 (resamples, methods).
 
-    Args:
-        above: as for :func:`mean_figures`; the seeds may have different numbers of users.
-        below: likewise.
-        rng: draws seeds and users.
-        function: of the ratio of sums.
-        resamples: how many there are.
+    ``above`` and ``below`` are as for :func:`mean_figures`, ``rng`` draws seeds and users.
     """
     seeds = len(above)
     rows = np.arange(resamples)
@@ -154,12 +149,7 @@ def resampled_figures(
 
 
 def estimate(resampled: FloatArray, value: float) -> Estimate:
-    """Return a figure with its standard error and interval.
-
-    Args:
-        resampled: the figure in every resample, float64 (resamples,).
-        value: the figure itself.
-    """
+    """Return a figure with its standard error and interval, from the figure in every resample, float64 (resamples,)."""
     low, high = np.quantile(resampled, _LEVELS)
     error = float(resampled.std(ddof=1))
     return Estimate(value=float(value), standard_error=error, low=float(low), high=float(high))

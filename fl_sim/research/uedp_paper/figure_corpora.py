@@ -18,12 +18,12 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 from fl_sim.api.corpora import prepare, reader_arguments
 from fl_sim.config import ConfigError
@@ -32,10 +32,10 @@ from fl_sim.data_prep.deidentify import deidentify
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.readers.cleaning import Preprocessing
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
-from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA, Corpus
 from fl_sim.research.study_files import StrictModel
-from fl_sim.research.uedp_paper.figures import CorpusSource, HeldOutDraw
+from fl_sim.research.uedp_paper.figures import CorpusSource
 from fl_sim.strategies.primitives import streams
 
 TRAIN, HELD_OUT = "train", "validation"
@@ -47,13 +47,7 @@ class MissingCorpusError(ValueError):
 
 @dataclass(frozen=True)
 class CorpusStore:
-    """Prepared corpora, by source and settings.
-
-    Attributes:
-        data: the folder with the raw corpora.
-        folder: of the prepared corpora.
-        say: called with a line before a slow step.
-    """
+    """Prepared corpora in ``folder``, by source and settings; ``data`` has the raw ones."""
 
     data: Path
     folder: Path
@@ -83,17 +77,20 @@ class CorpusStore:
         """
         if entities is not None:
             source = source.model_copy(update={"flags": {**source.flags, "entities": entities}})
-        key = f"{name}-{_digest(source)}"
-        drawn = source.held_out is not None and seed in source.held_out.seeds
-        drawn_key = f"{key}-draw{seed}-{_digest_of(source.held_out)}" if drawn else key
+        key = f"{name}-{_digest(source, exclude={'held_out'})}"
+        draw = None if source.held_out is None or seed not in source.held_out.seeds else source.held_out
+        drawn_key = key if draw is None else f"{key}-draw{seed}-{_digest(draw)}"
         full_key = drawn_key if deidentified is None else f"{drawn_key}-trains-{deidentified}"
         if full_key not in self._opened:
             try:
                 path = source.kind if source.ships else str(self._prepare(key, source))
-                if drawn:
-                    path = str(self._redrawn(path, drawn_key, source, seed))
+                if draw is not None and seed is not None:
+                    splits, users, by = draw.splits, draw.users, seed
+                    words = f"drawing held-out users of {Path(path).name}, seed {seed}"
+                    path = self._derived(path, drawn_key, words, lambda c, out: redraw(c, out, splits, users, by))
                 if deidentified is not None:
-                    path = str(self._deidentified_copy(path, full_key, deidentified))
+                    mode, words = deidentified, f"de-identifying {Path(path).name}"
+                    path = self._derived(path, full_key, words, lambda c, out: _write_deidentified(c, out, mode))
                 self._opened[full_key] = path
             except (CorpusError, FileNotFoundError) as error:
                 raise MissingCorpusError(f"{name}: {' '.join(str(error).split())}") from error
@@ -115,29 +112,7 @@ class CorpusStore:
         prepare(source.kind, raw_folder, out, structured=structured, preprocessing=preprocessing, **settings)
         return out
 
-    def _redrawn(self, path: str, key: str, source: CorpusSource, seed: int | None) -> Path:
-        """Return the folder of the corpus with the held-out users that a seed draws."""
-        draw = cast(HeldOutDraw, source.held_out)
-
-        def write(corpus: Corpus, out: Path) -> None:
-            redraw(corpus, out, draw.splits, draw.users, cast(int, seed))
-
-        return self._derived(path, key, f"drawing held-out users of {Path(path).name}, seed {seed}", write)
-
-    def _deidentified_copy(self, path: str, key: str, mode: str) -> Path:
-        """Return the folder of the corpus with a de-identified training split.
-
-        The held-out splits stay unchanged, because all curves measure utility on the same text.
-        """
-
-        def write(corpus: Corpus, out: Path) -> None:
-            with TemporaryDirectory(dir=out.parent) as scratch:
-                deidentified, _ = deidentify(corpus, Path(scratch) / "corpus", mode)
-                _write_mixed(deidentified, corpus, out)
-
-        return self._derived(path, key, f"de-identifying {Path(path).name}", write)
-
-    def _derived(self, path: str, key: str, words: str, write: Callable[[Corpus, Path], None]) -> Path:
+    def _derived(self, path: str, key: str, words: str, write: Callable[[Corpus, Path], object]) -> str:
         """Return the folder of what ``write`` makes of a corpus; make it if it is missing."""
         corpus = Corpus.open(path)
         out = self.folder / f"{key}-{corpus.fingerprint[:8]}"
@@ -145,33 +120,33 @@ class CorpusStore:
             self.say(words)
             out.parent.mkdir(parents=True, exist_ok=True)
             write(corpus, out)
-        return Corpus.open(out).path
+        return str(Corpus.open(out).path)
 
 
-def _write_mixed(training: Corpus, held_out: Corpus, out: Path) -> None:
-    """Write the training split of one corpus with the other splits of another."""
-    manifest = training.manifest
-    write_corpus(
-        itertools.chain(
-            (sentence for sentence in sentences_of(training) if sentence.split == TRAIN),
-            (sentence for sentence in sentences_of(held_out) if sentence.split != TRAIN),
-        ),
-        out,
-        name=manifest.name,
-        sources=manifest.sources,
-        settings={name: value for name, value in manifest.settings.items() if name != "identity"},
-        tagger=manifest.tagger,
-        needs_entities=False,
-    )
+def _write_deidentified(corpus: Corpus, out: Path, mode: str) -> None:
+    """Write the corpus with a de-identified training split.
+
+    The held-out splits stay unchanged, because all curves measure utility on the same text.
+    """
+    with TemporaryDirectory(dir=out.parent) as scratch:
+        training, _ = deidentify(corpus, Path(scratch) / "corpus", mode)
+        manifest = training.manifest
+        write_corpus(
+            itertools.chain(
+                (sentence for sentence in sentences_of(training) if sentence.split == TRAIN),
+                (sentence for sentence in sentences_of(corpus) if sentence.split != TRAIN),
+            ),
+            out,
+            name=manifest.name,
+            sources=manifest.sources,
+            settings={name: value for name, value in manifest.settings.items() if name != "identity"},
+            tagger=manifest.tagger,
+            needs_entities=False,
+        )
 
 
-def _digest(source: CorpusSource) -> str:
-    return _digest_of(source, exclude={"held_out"})
-
-
-def _digest_of(model: StrictModel | None, exclude: set[str] | None = None) -> str:
-    values = None if model is None else model.model_dump(exclude=exclude)
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+def _digest(model: StrictModel, exclude: set[str] | None = None) -> str:
+    return hashlib.sha256(json.dumps(model.model_dump(exclude=exclude), sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _settings(source: CorpusSource) -> tuple[dict[str, Any], Preprocessing]:
@@ -193,16 +168,7 @@ def _settings(source: CorpusSource) -> tuple[dict[str, Any], Preprocessing]:
 
 
 def draw_users(users: Iterable[str], held_out: int, seed: int) -> frozenset[str]:
-    """Return the names of the users to hold out.
-
-    Args:
-        users: names, in any order.
-        held_out: how many to draw.
-        seed: of the draw.
-
-    Raises:
-        CorpusError: fewer than two users would be left for training.
-    """
+    """Return the names of the ``held_out`` users to hold out; CorpusError if fewer than two would train."""
     names = sorted(set(users))
     if held_out > len(names) - 2:
         raise CorpusError(
@@ -213,14 +179,9 @@ def draw_users(users: Iterable[str], held_out: int, seed: int) -> frozenset[str]
 
 
 def redraw(corpus: Corpus, out: Path, splits: Sequence[str], held_out: int, seed: int) -> Corpus:
-    """Write a corpus with redrawn users to the folder ``out``, and open it.
+    """Write a corpus with redrawn users to the new folder ``out``, and open it.
 
-    Args:
-        corpus: a prepared corpus of one part.
-        out: the folder to make.
-        splits: whose users train or are held out; sentences of other splits are left out.
-        held_out: how many users are held out; all others train.
-        seed: of the draw.
+    Users of ``splits`` train, or ``held_out`` of them are held out; sentences of other splits are left out.
 
     Raises:
         CorpusError: a split is unknown, the corpus has several parts, or too many users would be held out.
@@ -235,7 +196,11 @@ def redraw(corpus: Corpus, out: Path, splits: Sequence[str], held_out: int, seed
     manifest = corpus.manifest
     drawn = {"splits": list(splits), "users": held_out, "seed": seed, "parent": corpus.fingerprint}
     return write_corpus(
-        _moved(corpus, frozenset(splits), chosen),
+        (
+            dataclasses.replace(sentence, split=HELD_OUT if sentence.user in chosen else TRAIN)
+            for sentence in sentences_of(corpus)
+            if sentence.split in splits
+        ),
         out,
         name=manifest.name,
         sources=manifest.sources,
@@ -244,10 +209,3 @@ def redraw(corpus: Corpus, out: Path, splits: Sequence[str], held_out: int, seed
         sought_labels=corpus.parts[0].manifest.sought_labels,
         identity=Identity.of_corpus(corpus.manifest.settings).of_single_names(),
     )
-
-
-def _moved(corpus: Corpus, splits: frozenset[str], chosen: frozenset[str]) -> Iterator[Sentence]:
-    """Yield the sentences of ``splits`` under the split that the draw gives their user."""
-    for sentence in sentences_of(corpus):
-        if sentence.split in splits:
-            yield dataclasses.replace(sentence, split=HELD_OUT if sentence.user in chosen else TRAIN)

@@ -157,10 +157,7 @@ def document(records: Sequence[Record], head: str = _HEAD) -> str:
 def section(record: Record, source: str = "", picture: str = "") -> str:
     """Return a figure's section: description, finding, and measured beside published numbers.
 
-    Args:
-        record: of the figure.
-        source: file name of the record, for a link; empty for none.
-        picture: file name of the picture, for a link; empty for none.
+    ``source`` and ``picture`` are the file names of record and picture, for links; empty for none.
     """
     shows, finding = _figure_texts(record)
     lines = [f"## {record.title}", "", shows]

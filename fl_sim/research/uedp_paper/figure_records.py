@@ -117,18 +117,10 @@ class Trace(RecordModel):
 
 
 class PointRecord(RecordModel):
-    """The runs of one setting.
+    """The runs of one setting, over the seeds; ``settings`` are all layers of the configuration merged.
 
-    Attributes:
-        x: its position, if the figure has values.
-        settings: of its runs, all layers of the configuration merged.
-        noise_multiplier: z, configured or calibrated.
-        utility: at the end, over the seeds.
-        initial: of the starting model, over the seeds.
-        epsilon: claimed and proven.
-        trace: round by round, of a curve without points.
-        seconds: of all its runs together.
-        comparison: with x = "joint".
+    ``noise_multiplier`` is z, configured or calibrated. A curve without points has a ``trace`` round by round, a point
+    of a figure with x = "joint" a ``comparison``.
     """
 
     x: float | None
@@ -163,13 +155,9 @@ class CorpusRecord(RecordModel):
 
 
 class PanelRecord(RecordModel):
-    """One picture of a training figure.
+    """One picture of a training figure, on one training corpus.
 
     Attributes:
-        name: of the panel.
-        title: for people.
-        corpus: the training corpus.
-        curves: with their points.
         references: utility without a model, by description.
         failed: reason of each failed run.
         predictions: with x = "joint": the prediction targets of each held-out user, a list per seed, without names.
@@ -188,11 +176,8 @@ class _Record(RecordModel):
     """Common fields of all records.
 
     Attributes:
-        figure: its name.
-        size: ``default`` or ``full``.
         commit: of the sources, with ``dirty`` if they had changes.
         config: the figure's configuration at that size.
-        versions: of fl_sim, python and the libraries that can change a figure.
         when: time of its end, UTC.
         skipped: reason of each missing corpus.
     """
@@ -226,15 +211,11 @@ class AttackedRunRecord(RecordModel):
     """What attacks found in the model of one run.
 
     Attributes:
-        curve: its name.
-        label: for people.
-        strategy: of the run.
         deidentified: whether it was trained on de-identified text, and attacked with the text from before.
         joint: ε of any user with any entity that it was to spend; None without a guarantee.
         seed: of the run and of the attacked units.
         epsilon_any: ε of any user with any entity that it spent; None if none is proven. On de-identified text None.
         utility: at the end, by the figure's metric.
-        initial: at the start.
         attacks: the records of ``fl-sim leak``, without their (δ, ε) pairs.
     """
 
@@ -272,16 +253,11 @@ class EpsilonCurveRecord(RecordModel):
     """ε of one mechanism: as published (a claim), and proven for a user and for a user with an entity.
 
     Attributes:
-        name: of the curve.
-        label: for people.
         rounds: of the three columns that follow.
         as_published: by the paper's accountant, a claim.
-        proven_user: proven for a user.
-        proven_user_entity: proven for a user and an entity.
         proven_everywhere: for a user and an entity that all users mention, after the last round.
         printed: the paper's own figures, by rounds.
         at_printed: by the paper's accountant, at the same rounds.
-        section: of the paper.
     """
 
     name: Name
@@ -378,12 +354,14 @@ def find_record(name: str) -> Record | None:
 
 def check_publishable(record: Record) -> None:
     """Raise ResultsError for a record that results/ does not accept: fewer than three seeds, or failed runs."""
-    if isinstance(record, TrainingRecord | LeakageRecord) and len(record.seeds) < _LEAST_SEEDS:
+    if not isinstance(record, TrainingRecord | LeakageRecord):
+        return
+    if len(record.seeds) < _LEAST_SEEDS:
         raise ResultsError(
             f"{record.figure}: seeds is {list(record.seeds)}; allowed for --record: at least {_LEAST_SEEDS}, because a "
             "figure needs its spread"
         )
-    if isinstance(record, TrainingRecord | LeakageRecord) and any(panel.failed for panel in record.panels):
+    if any(panel.failed for panel in record.panels):
         raise ResultsError(f"{record.figure}: runs failed; allowed for --record: a figure without failed runs")
 
 

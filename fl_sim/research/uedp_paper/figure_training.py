@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from fl_sim.research.uedp_paper.figures import (
     Settings,
     TrainingFigure,
 )
-from fl_sim.search.sweep import DONE, FAILED, Ending, run_batch
+from fl_sim.search.sweep import DONE, FAILED, Ending
 from fl_sim.storage.run_folder import DIVERGED, RunFolder, utility_of
 from fl_sim.strategies.registry import load_strategy
 
@@ -51,17 +51,7 @@ _WAYS_TO_NOISE = {"privacy.noise_multiplier", _TARGET}
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a figure.
-
-    Attributes:
-        panel: its panel.
-        curve: its curve.
-        point: its point of the curve.
-        seed: of the figure's seeds.
-        name: of its folder.
-        given: its settings, without those that the figure decides.
-        config: its full configuration.
-    """
+    """One run of a figure, in a folder of its ``name``; ``given`` are its settings without those of the figure."""
 
     panel: PanelSettings
     curve: CurveSettings
@@ -133,7 +123,6 @@ def check_settings(figure: TrainingFigure) -> None:
 
 
 def curves_of(figure: TrainingFigure, panel: PanelSettings) -> list[CurveSettings]:
-    """Return the curves of a panel."""
     return [curve for curve in figure.curves if not curve.panels or panel.name in curve.panels]
 
 
@@ -142,11 +131,8 @@ def points_of(
 ) -> tuple[PointSettings, ...]:
     """Return the points of a curve; a single one if it is drawn round by round.
 
-    Args:
-        figure: of the curve.
-        curve: of the figure.
-        user_epsilons: ε of any user that the reference spends, by joint ε; None for the joint ε themselves, with which
-            settings can be checked before a corpus is there.
+    ``user_epsilons`` has ε of any user that the reference spends, by joint ε; None for the joint ε themselves, with
+    which settings can be checked before a corpus is there.
     """
     if figure.x != "joint" or curve.budget is None:
         return curve.points or (PointSettings(),)
@@ -159,15 +145,6 @@ def points_of(
 def _joint_point(epsilon: float) -> PointSettings:
     """Return the point of a curve with the noise for an ε of any user with any entity."""
     return PointSettings(x=epsilon, set={_TARGET: epsilon, _UNIT: "user_entity"})
-
-
-def run_figure(plan: Plan, jobs: int, observe: Callable[[Ending], None] = lambda _: None) -> list[Ending]:
-    """Run the unfinished runs and return how each ended (:func:`fl_sim.search.sweep.run_batch`)."""
-    endings = []
-    for ending in run_batch({run.name: run.config for run in plan.runs}, jobs):
-        observe(ending)
-        endings.append(ending)
-    return endings
 
 
 def panel_records(plan: Plan, endings: Iterable[Ending]) -> list[PanelRecord]:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from fl_sim.config import ConfigError, read_toml
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA
-from fl_sim.research.study_files import StrictModel, project_roots
+from fl_sim.research.study_files import StrictModel, first_problem, project_roots
 
 FOLDER = Path("conf") / "figures"
 
@@ -83,8 +83,6 @@ class CurveSettings(StrictModel):
     """One strategy with its settings, in every panel.
 
     Attributes:
-        name: short, for folders and records.
-        label: for people.
         set: settings of ``fl-sim run`` on top of the figure's and the panel's.
         full_only: only with ``--full``.
         deidentified: the mode of ``fl-sim corpus deidentify`` for the training split; held-out text stays unchanged.
@@ -152,13 +150,7 @@ class FullSize(StrictModel):
 
 
 class _Figure(StrictModel):
-    """Common fields of all figures.
-
-    Attributes:
-        title: for people.
-        shows: content and claims of the paper's figure, in our words.
-        finding: our result in plain words, written after the run.
-    """
+    """Common fields: what the paper's figure shows and claims, in our words, and our finding, written after the run."""
 
     title: Words
     shows: Words
@@ -228,10 +220,11 @@ class TrainingFigure(_Figure):
         for number in self.published:
             _check_known("published.panel", number.panel, panels)
         _check_known("baseline", self.baseline, [None, *curves])
-        for settings in _all_settings(self):
-            for key in settings:
-                if key in _OWN_KEYS:
-                    raise ValueError(f"{key} cannot be set; the figure decides it (seeds, corpora, --out)")
+        layers = [self.set, self.full.set, *(part.set for part in (*self.panels, *self.curves))]
+        layers += [point.set for curve in self.curves for point in curve.points]
+        for key in itertools.chain(*layers):
+            if key in _OWN_KEYS:
+                raise ValueError(f"{key} cannot be set; the figure decides it (seeds, corpora, --out)")
         return self
 
     def _check_budgets(self, curves: Sequence[str]) -> None:
@@ -277,9 +270,6 @@ class LeakageFigure(TrainingFigure):
     """Runs over seeds at equal ε of any user with any entity, and what attacks find in their models.
 
     Curves on de-identified text are attacked with the text from which it was made.
-
-    Attributes:
-        attack: the sizes of the attacks.
     """
 
     kind: Literal["leakage"]
@@ -288,16 +278,7 @@ class LeakageFigure(TrainingFigure):
 
 
 class EpsilonCurve(StrictModel):
-    """A mechanism whose ε the paper states, by the inputs of its accountant.
-
-    Attributes:
-        name: short, for records.
-        label: for people.
-        estimator: ``f_e``, ``f_e_plus`` or ``user_level``.
-        sensitive_sentences: sentences with an entity of the category.
-        published: the paper's ε, by the number of rounds.
-        section: of the paper that prints them.
-    """
+    """A mechanism whose ε the paper states, by the inputs of its accountant; ``published`` has that ε by rounds."""
 
     name: Name
     label: Words
@@ -366,7 +347,7 @@ def load_figure(path: Path) -> Figure:
     try:
         return _KINDS[kind].model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {_describe_errors(error)}") from error
+        raise ConfigError(f"{path}: {first_problem(error, _KINDS[kind])}") from error
 
 
 def find_figures() -> dict[str, Path]:
@@ -385,11 +366,7 @@ def find_figures() -> dict[str, Path]:
 def find_figure(name: str) -> dict[str, Path]:
     """Return the file of a figure, or of all its parts (``fig3``: fig3a and fig3b), by name.
 
-    Args:
-        name: of a figure, or the path of a .toml file.
-
-    Raises:
-        ConfigError: there is no such figure.
+    ``name`` may also be the path of a .toml file. ConfigError if there is no such figure.
     """
     if name.endswith(".toml"):
         return {Path(name).stem: Path(name)}
@@ -398,19 +375,6 @@ def find_figure(name: str) -> dict[str, Path]:
     if not parts:
         raise ConfigError(f"figure is '{name}'; allowed: {', '.join(known)}, or a .toml file")
     return parts
-
-
-def _describe_errors(error: ValidationError) -> str:
-    """Return all errors of a figure's file in one line."""
-    lines = []
-    for mistake in error.errors():
-        where = ".".join(str(part) for part in mistake["loc"])
-        reason = str(mistake["ctx"]["error"]) if mistake["type"] == "value_error" else mistake["msg"]
-        if mistake["type"] == "extra_forbidden":
-            reason = f"'{where}' is not a key here"
-            where = ""
-        lines.append(f"{where}: {reason}" if where else reason)
-    return "; ".join(lines)
 
 
 def _check_distinct(key: str, values: Sequence[Any]) -> Sequence[Any]:
@@ -423,11 +387,3 @@ def _check_known(key: str, value: Any, allowed: Any) -> None:
     if value not in allowed:
         names = ", ".join(str(name) for name in allowed if name is not None)
         raise ValueError(f"{key} is '{value}'; allowed: {names}")
-
-
-def _all_settings(figure: TrainingFigure) -> Iterator[Settings]:
-    yield from (figure.set, figure.full.set)
-    yield from (panel.set for panel in figure.panels)
-    for curve in figure.curves:
-        yield curve.set
-        yield from (point.set for point in curve.points)

@@ -158,14 +158,9 @@ def of_canaries(
     *,
     included: bool = True,
 ) -> list[Any]:
-    """Return a figure of the canaries of one kind, of every attack that has such canaries.
+    """Return the figure ``name`` of the canaries of one kind, of every attack that has such canaries.
 
-    Args:
-        attacks: records of attacks on canaries.
-        owner: ``user`` or ``entity``.
-        repetitions: how often the canaries were said; None for those that were left out.
-        name: of the figure in the record of a group of canaries.
-        included: whether they were in the text.
+    ``repetitions`` is how often they were said, None for those that were left out (``included`` false).
     """
     wanted = (owner, repetitions, included)
     return [

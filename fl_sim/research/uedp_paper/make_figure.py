@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.store.corpus import Corpus
@@ -37,10 +37,12 @@ from fl_sim.research.uedp_paper.attacked_runs import attacked_panels
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpusError
 from fl_sim.research.uedp_paper.figure_document import picture_of, section
 from fl_sim.research.uedp_paper.figure_records import (
+    AttackedPanelRecord,
     EpsilonCurveRecord,
     EpsilonPanelRecord,
     EpsilonRecord,
     LeakageRecord,
+    PanelRecord,
     Record,
     TableCorpusRecord,
     TableRecord,
@@ -57,7 +59,7 @@ from fl_sim.research.uedp_paper.figures import (
     TrainingFigure,
 )
 from fl_sim.research.uedp_paper.table_two import table_of
-from fl_sim.search.sweep import INTERRUPTED, Ending
+from fl_sim.search.sweep import INTERRUPTED, Ending, run_batch
 from fl_sim.stop_signals import raise_missed_stop
 from fl_sim.storage import environment
 from fl_sim.storage.run_folder import RunFolder, replace_file
@@ -78,8 +80,6 @@ class FigureJob:
     """A figure to make, and how.
 
     Attributes:
-        name: of the figure.
-        figure: its configuration.
         full: whether at the paper's size.
         panels: of a training figure; empty means all.
         data: the folder with the raw corpora.
@@ -114,13 +114,9 @@ class FigureJob:
 
 @dataclass(frozen=True)
 class FigureResult:
-    """The result of a job.
+    """The result of a job: no record if nothing could be made, or the job was interrupted.
 
-    Attributes:
-        record: None if nothing could be made, or the job was interrupted.
-        skipped: reason of each missing panel or corpus.
-        endings: how each run ended.
-        files: written files.
+    ``skipped`` has the reason of each missing panel or corpus.
     """
 
     record: Record | None
@@ -141,15 +137,18 @@ def make_figure(making: FigureJob) -> FigureResult:
         ConfigError: a setting is impossible, or panels are named for a figure without panels to choose.
     """
     figure = making.figure
-    if isinstance(figure, LeakageFigure):
-        return _make_leakage(making, cast(LeakageFigure, figure.sized(making.full)))
     if isinstance(figure, TrainingFigure):
-        return _make_training(making, figure.sized(making.full))
+        return _make_runs(making, figure.sized(making.full))
     if making.panels:
         raise ConfigError(f"--panel is '{making.panels[0]}'; allowed: nothing for {making.name}, which takes seconds")
     if isinstance(figure, EpsilonFigure):
         return _write_results(making, epsilon_record(making.name, figure))
-    return _make_table(making, figure)
+    corpora = {**figure.corpora, **(figure.full.corpora if making.full else {})}
+    rows, skipped = table_corpora(figure.model_copy(update={"corpora": corpora}), making.store)
+    if not rows:
+        return FigureResult(None, skipped)
+    common = _common_fields(making.name, figure, skipped, [environment.describe()], making.full)
+    return _write_results(making, TableRecord(**common, corpora=rows))
 
 
 def epsilon_record(name: str, figure: EpsilonFigure) -> EpsilonRecord:
@@ -162,71 +161,47 @@ def epsilon_record(name: str, figure: EpsilonFigure) -> EpsilonRecord:
     )
 
 
-def _make_table(making: FigureJob, figure: TableFigure) -> FigureResult:
-    corpora = {**figure.corpora, **(figure.full.corpora if making.full else {})}
-    rows, skipped = table_corpora(figure.model_copy(update={"corpora": corpora}), making.store)
-    if not rows:
-        return FigureResult(None, skipped)
-    common = _common_fields(making.name, figure, skipped, [environment.describe()], making.full)
-    return _write_results(making, TableRecord(**common, corpora=rows))
-
-
-def _make_training(making: FigureJob, figure: TrainingFigure) -> FigureResult:
-    plan, endings = _train(making, figure)
+def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
+    """Run the unfinished runs of a figure, attack them if it asks for it, and write what came of them."""
+    remove_temporaries(making.folder)
+    plan = figure_training.plan_figure(figure, making.folder, making.store, making.panels)
+    making.begin(len(plan.runs))
+    ended = []
+    for ending in run_batch({run.name: run.config for run in plan.runs}, making.jobs):
+        making.observe(ending)
+        ended.append(ending)
+    endings = tuple(ended)
     skipped = dict(plan.skipped)
     if any(ending.status == INTERRUPTED for ending in endings):
         return FigureResult(None, skipped, endings)
-    panels = figure_training.panel_records(plan, endings)
-    if not panels:
+    attacked: list[AttackedPanelRecord] = []
+    panels: list[PanelRecord] = []
+    if isinstance(figure, LeakageFigure):
+        raise_missed_stop()  # it came in the last round of the last run, and the attacks take long
+        attacked = attacked_panels(plan, figure, endings, making.folder, making.store)
+    else:
+        panels = figure_training.panel_records(plan, endings)
+    if not panels and not attacked:
         return FigureResult(None, skipped, endings)
+    # The environments of the runs may differ from the current one.
+    folders = [Path(str(run.config.out)) for run in plan.runs]
+    environments = [RunFolder.open(folder).environment for folder in folders if (folder / "config.json").exists()]
+    common = _common_fields(making.name, figure, skipped, environments, making.full)
+    common |= {"seeds": figure.seeds, "metric": figure.metric, "delta": plan.runs[0].config.privacy.delta}
+    if attacked:
+        return _write_results(making, LeakageRecord(**common, panels=tuple(attacked)), endings)
     shown = {panel.name for panel in panels}
     record = TrainingRecord(
-        **_common_fields(making.name, figure, skipped, _environments(plan), making.full),
-        seeds=figure.seeds,
+        **common,
         x=figure.x,
         x_words=figure.x_words,
         joint=figure.joint,
         reference=figure.reference,
-        metric=figure.metric,
-        delta=plan.runs[0].config.privacy.delta,
         baseline=figure.baseline,
         panels=tuple(panels),
         published=tuple(number for number in figure.published if number.panel in shown),
     )
     return _write_results(making, record, endings)
-
-
-def _make_leakage(making: FigureJob, figure: LeakageFigure) -> FigureResult:
-    plan, endings = _train(making, figure)
-    skipped = dict(plan.skipped)
-    if any(ending.status == INTERRUPTED for ending in endings):
-        return FigureResult(None, skipped, endings)
-    raise_missed_stop()  # it came in the last round of the last run, and the attacks take long
-    panels = attacked_panels(plan, figure, endings, making.folder, making.store)
-    if not panels:
-        return FigureResult(None, skipped, endings)
-    record = LeakageRecord(
-        **_common_fields(making.name, figure, skipped, _environments(plan), making.full),
-        seeds=figure.seeds,
-        metric=figure.metric,
-        delta=plan.runs[0].config.privacy.delta,
-        panels=tuple(panels),
-    )
-    return _write_results(making, record, endings)
-
-
-def _train(making: FigureJob, figure: TrainingFigure) -> tuple[figure_training.Plan, tuple[Ending, ...]]:
-    """Run the unfinished runs of a figure; return its plan, and how each run ended."""
-    remove_temporaries(making.folder)
-    plan = figure_training.plan_figure(figure, making.folder, making.store, making.panels)
-    making.begin(len(plan.runs))
-    return plan, tuple(figure_training.run_figure(plan, making.jobs, making.observe))
-
-
-def _environments(plan: figure_training.Plan) -> list[dict[str, Any]]:
-    """Return the environments of the runs, which may differ from the current one."""
-    folders = [Path(str(run.config.out)) for run in plan.runs]
-    return [RunFolder.open(folder).environment for folder in folders if (folder / "config.json").exists()]
 
 
 def _common_fields(
@@ -275,12 +250,7 @@ def epsilon_panels(figure: EpsilonFigure) -> tuple[EpsilonPanelRecord, ...]:
 
 
 def panel_of_corpus(corpus: Corpus, q_u: float) -> EpsilonPanel:
-    """Return the inputs of the paper's accountant from a corpus's training split, a curve per kind of entity.
-
-    Args:
-        corpus: with entities.
-        q_u: the rate at which users are sampled.
-    """
+    """Return the inputs of the paper's accountant from a corpus's training split, a curve per kind of entity."""
     table = table_of(corpus)
     row = table.ours["train"]
     curves = [
@@ -299,9 +269,8 @@ def panel_of_corpus(corpus: Corpus, q_u: float) -> EpsilonPanel:
     )
 
 
-def settings_of(figure: EpsilonFigure, panel: EpsilonPanel, curve: EpsilonCurve) -> PublishedSettings:
-    """Return a curve's training as inputs of the paper's accountant."""
-    return PublishedSettings(
+def _curve(figure: EpsilonFigure, panel: EpsilonPanel, curve: EpsilonCurve) -> EpsilonCurveRecord:
+    settings = PublishedSettings(
         estimator=curve.estimator,
         users=panel.users,
         users_per_round=panel.users_per_round,
@@ -310,10 +279,6 @@ def settings_of(figure: EpsilonFigure, panel: EpsilonPanel, curve: EpsilonCurve)
         sentences=panel.sentences,
         sensitive_sentences=curve.sensitive_sentences or panel.sentences,
     )
-
-
-def _curve(figure: EpsilonFigure, panel: EpsilonPanel, curve: EpsilonCurve) -> EpsilonCurveRecord:
-    settings = settings_of(figure, panel, curve)
     event = proven_event(settings)
     grid = {round(1 + step * (figure.rounds - 1) / _STEPS) for step in range(_STEPS + 1)}
     rounds = sorted(grid | {int(number) for number in curve.published if int(number) <= figure.rounds})
@@ -343,18 +308,16 @@ def table_corpora(figure: TableFigure, store: CorpusStore) -> tuple[tuple[TableC
         except MissingCorpusError as error:
             skipped[name] = str(error)
             continue
-        rows.append(_row(corpus))
+        table = table_of(corpus)
+        published: dict[str, Any] = {} if table.published is None else asdict(table.published)
+        rows.append(
+            TableCorpusRecord(
+                title=published.pop("name", corpus.manifest.name),
+                tagger=corpus.manifest.tagger["tagger"],
+                columns=table.columns,
+                ours=table.ours["train"],
+                difference=published.pop("difference", ""),
+                published=published,
+            )
+        )
     return tuple(rows), skipped
-
-
-def _row(corpus: Corpus) -> TableCorpusRecord:
-    table = table_of(corpus)
-    published: dict[str, Any] = {} if table.published is None else asdict(table.published)
-    return TableCorpusRecord(
-        title=published.pop("name", corpus.manifest.name),
-        tagger=corpus.manifest.tagger["tagger"],
-        columns=table.columns,
-        ours=table.ours["train"],
-        difference=published.pop("difference", ""),
-        published=published,
-    )

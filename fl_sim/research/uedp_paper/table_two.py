@@ -10,20 +10,14 @@ Language Models", IEEE BigData: |V|, sentences, users, and sentences with an ent
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
-from rich.table import Table
 
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.categories import Selection
-from fl_sim.formats import table_cell
-
-SOURCE = "Lai et al., User-Entity Differential Privacy in Learning Natural Language Models (2022), Table II"
 
 GROUPS = {"Org": "org", "Loc": "loc", "GPE": "gpe", "Person": "person", "PII": "pii", "Misc": "misc"}
 """Column of the table → the name of its entities for ``--entities``; ``All`` is the union of a corpus's columns."""
@@ -33,16 +27,7 @@ ALL = "All"
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A corpus's row as published.
-
-    Attributes:
-        name: of the corpus.
-        vocabulary: |V|, different words.
-        sentences: number of sentences.
-        users: number of users.
-        sensitive: sentences with an entity of the kind, by column, ``All`` among them.
-        difference: the reason why ours differs.
-    """
+    """A corpus's row as published, sensitive sentences by column (``All``, too), and the reason why ours differs."""
 
     name: str
     vocabulary: int
@@ -100,52 +85,11 @@ class Row:
 
 @dataclass(frozen=True)
 class TableTwo:
-    """The table of one corpus.
-
-    Attributes:
-        columns: kinds of entities, ``All`` last.
-        ours: a row per split.
-        published: the paper's row; None if the paper lacks the corpus.
-    """
+    """The table of one corpus: kinds of entities (``All`` last), a row per split, and the paper's row if it has one."""
 
     columns: tuple[str, ...]
     ours: dict[str, Row] = field(default_factory=dict)
     published: PublishedRow | None = None
-    key: ClassVar[str] = "table_two"
-
-    def plain(self) -> dict[str, Any]:
-        """Return JSON-ready values, the published row with its source."""
-        published = None if self.published is None else {**asdict(self.published), "source": SOURCE}
-        return {**asdict(self), "columns": list(self.columns), "published": published}
-
-    def shown(self, name: str) -> Table:
-        """Return the table for a terminal: a column per row of the paper's table, the published one first."""
-        table = Table(title=f"{table_cell(name)}: the figures of the paper's Table II")
-        rows: dict[str, PublishedRow | Row] = dict(self.ours)
-        if self.published is not None:
-            rows = {"published": self.published, **rows}
-        table.add_column("", no_wrap=True)
-        for title in rows:
-            table.add_column(title, justify="right", overflow="fold")  # no figure is cut
-        table.add_row("different words", *(f"{row.vocabulary:,}" for row in rows.values()))
-        table.add_row("sentences", *(f"{row.sentences:,}" for row in rows.values()))
-        table.add_row("users", *(f"{row.users:,}" for row in rows.values()))
-        for column in self.columns:
-            table.add_row(f"sensitive: {column}", *(f"{row.sensitive[column]:,}" for row in rows.values()))
-        return table
-
-    def explained(self) -> str:
-        """Return lines that say what the figures count, and the source and differences of the published ones."""
-        lines = [
-            "Sensitive: sentences with an entity that may be of the kind; a label that leaves it open counts under all."
-        ]
-        if self.published is not None:
-            lines += [f"Published: {SOURCE}, {self.published.name}.", self.published.difference]
-            lines += [
-                f"Split {split} has {row.sentences / self.published.sentences:.0%} of the published sentences."
-                for split, row in self.ours.items()
-            ]
-        return "\n".join(lines)
 
 
 def table_of(corpus: Corpus) -> TableTwo:
@@ -164,19 +108,15 @@ def _row(corpus: Corpus, split: str, kinds: Iterable[str]) -> Row:
     ownership = corpus.ownership(split)
     selected = {kind: Selection.parse(GROUPS[kind]) for kind in kinds}
     selected[ALL] = Selection.parse([GROUPS[kind] for kind in kinds])
-    sentence, codes, labels = _label_codes(corpus, split)
+    mentions = corpus.mentions(split)
+    encoded = mentions.column("label").combine_chunks().dictionary_encode()
+    sentence, codes = mentions.column("sentence").to_numpy(), encoded.indices.to_numpy()
+    labels = encoded.dictionary.to_pylist()
     sensitive = {}
     for column, selection in selected.items():
         kept = np.array([selection.keeps(label, labels) for label in labels], dtype=bool)
         sensitive[column] = len(np.unique(sentence[kept[codes]]))
     return Row(vocabulary(corpus.texts(split)), ownership.num_sentences, ownership.num_users, sensitive)
-
-
-def _label_codes(corpus: Corpus, split: str) -> tuple[NDArray[np.int64], NDArray[np.int32], list[str]]:
-    """Return each mention's sentence, its label's index, and the split's labels."""
-    mentions = corpus.mentions(split)
-    encoded = mentions.column("label").combine_chunks().dictionary_encode()
-    return mentions.column("sentence").to_numpy(), encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
 
 
 def vocabulary(texts: pa.ChunkedArray) -> int:

@@ -217,15 +217,6 @@ def test_means_weigh_seeds_equally_and_users_by_their_targets() -> None:
     assert mean_figures(above, below, np.exp) == pytest.approx([(np.exp(0.4) + np.exp(0.5)) / 2])
 
 
-def test_one_seed_has_the_standard_error_of_a_mean() -> None:
-    rng = np.random.default_rng(0)
-    losses = rng.normal(3.0, 1.0, USERS)
-    drawn = resampled_figures([losses[None]], [np.ones(USERS)], rng)
-    figure = estimate(drawn[:, 0], losses.mean())
-    assert figure.standard_error == pytest.approx(losses.std() / USERS**0.5, rel=0.08)
-    assert figure.low == pytest.approx(losses.mean() - 1.96 * figure.standard_error, abs=0.02)
-
-
 def test_a_difference_is_paired_by_user() -> None:
     rng = np.random.default_rng(0)
     first = rng.normal(3.0, 1.0, USERS)

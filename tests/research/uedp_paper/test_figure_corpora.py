@@ -12,6 +12,7 @@ from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, redraw
 from fl_sim.research.uedp_paper.figures import CorpusSource, HeldOutDraw
+from fl_sim.research.uedp_paper.table_two import PUBLISHED, table_of
 
 SPLITS = {"train": range(8), "validation": range(6, 10), "test": range(10, 12)}  # users 6 and 7 are in two splits
 
@@ -83,3 +84,21 @@ def test_a_store_draws_for_the_seeds_that_are_named_alone(two_classes: Corpus, t
     assert raw.users("train")["user"].tolist() == without.users("train")["user"].tolist()
     assert not any(mentions for _, _, mentions, _ in content(without, "train"))
     assert store.prepared("c", source, seed=2) != store.prepared("c", source, seed=1)
+
+
+def test_table_two_counts_sentences_by_what_their_entities_may_be(tmp_path: Path) -> None:
+    sentences = [
+        Sentence("train", "a", "Ann saw Bo", (Mention(0, 3, "PERSON"), Mention(8, 10, "PERSON"))),
+        Sentence("train", "a", "Oslo again", (Mention(0, 4, "GPE"),)),
+        Sentence("train", "b", "the Alps again", (Mention(0, 8, "LOC"),)),
+        Sentence("train", "b", "on Monday", (Mention(3, 9, "DATE"),)),
+    ]
+    corpus = write_corpus(sentences, tmp_path / "own", name="own")
+    table = table_of(corpus)
+    assert table.published is None
+    row = table.ours["train"]
+    assert (row.vocabulary, row.sentences, row.users) == (9, 4, 2)
+    assert row.sensitive == {"Org": 0, "Loc": 1, "GPE": 1, "Person": 1, "PII": 3, "Misc": 0, "All": 3}
+    paper = write_corpus(sentences, tmp_path / "paper", name="x", settings={"kind": "sec-standin"})
+    assert table_of(paper).published == PUBLISHED["sec-standin"]
+    assert table_of(paper).ours["train"].sensitive == {"Org": 0, "Loc": 1, "GPE": 1, "PII": 3, "All": 3}
