@@ -5,20 +5,17 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fl_sim.cli.flags import assignments
-from fl_sim.cli.from_signature import FILE, options_of
+from fl_sim.cli.from_signature import FILE
 from fl_sim.cli.verbs import VerbGroup, as_json
 from fl_sim.cli.written_files import check_writable
-from fl_sim.data_prep.readers.cleaning import Cleaning
-from fl_sim.data_prep.store.textfiles import SourceLimits
 from fl_sim.files import owner_only
 from fl_sim.research.study_files import write_json
 from fl_sim.storage.run_folder import encode
@@ -62,47 +59,9 @@ def run(
     )
     if picture is not None:
         _draw(chosen, picture)
-    _print(out, record, summary(record), as_json)
-
-
-@represent.command()
-@click.argument("user", type=FILE, metavar="USER")
-@click.argument("attacker", type=FILE, metavar="[ATTACKER]", required=False)
-@click.option("--text", default="text", show_default=True, metavar="COLUMN", help="The column with the text.")
-@click.option(
-    "--parts", default="halves", show_default=True, metavar="NAME",
-    help="The parts of USER without ATTACKER: disjoint halves, or samples, two draws of half of it, which overlap.",
-)  # fmt: skip
-@click.option("--widths", default="100", show_default=True, metavar="N,N,…", help="The numbers per vector.")
-@click.option("--seeds", default="0,1,2,3,4,5,6,7,8,9", show_default=True, metavar="N,N,…", help="The seeds.")
-@click.option(
-    "--layer", default="none", show_default=True, metavar="NAME",
-    help="The layer of the user's vectors: none, dpnr, l1 or l2.",
-)  # fmt: skip
-@click.option("--epsilons", metavar="ε,ε,…", help="The ε of the layer, for one word's vector.")
-@click.option("--least", type=int, default=5, show_default=True, metavar="N", help="The occurrences that a word needs.")
-@click.option("--epochs", type=int, default=5, show_default=True, metavar="N", help="The epochs of Word2Vec.")
-@options_of(Cleaning, but=("limits",))
-@options_of(SourceLimits, record_mb="--max-record-mb", unpacking="--max-unpacking", kinds="--max-kinds")
-@click.option("--out", type=FILE, metavar="FILE", help="Write the record there, JSON.")
-@as_json
-@owner_only()
-def words(out: Path | None, as_json: bool, **settings: Any) -> None:
-    """Recover words from captured Word2Vec vectors of USER's texts, with those of ATTACKER or a part of USER."""
-    from fl_sim.research.representations.studies.words_study import attack_files, summary
-
-    check_writable("--out", out, new_folder=True)
-    limits = SourceLimits(*(settings.pop(name) for name in SourceLimits.__dataclass_fields__))
-    settings["cleaning"] = Cleaning(settings.pop("max_characters"), settings.pop("bad_bytes"), limits)
-    record = attack_files(argparse.Namespace(**settings))
-    _print(out, record, summary(record), as_json)
-
-
-def _print(out: Path | None, record: dict[str, Any], summary: str, as_json: bool) -> None:
-    """Write the record to the file that was named, and print it or its summary."""
     if out is not None:
         write_json(record, out)
-    print(json.dumps(encode(record), indent=1, ensure_ascii=False) if as_json else summary)
+    print(json.dumps(encode(record), indent=1, ensure_ascii=False) if as_json else summary(record))
 
 
 def _draw(config: ExperimentConfig, path: Path) -> None:

@@ -13,23 +13,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from fl_sim.clients.models.model_names import Pooling
-from fl_sim.config import ConfigError, merged, nested, read_toml
-from fl_sim.research.representations.corpora.adult_reader import AdultColumns, AdultSplit
-from fl_sim.research.representations.corpora.own_table import TableColumns
+from fl_sim.config import ConfigError, merged, nested
+from fl_sim.research.representations.corpora.tables import AdultColumns, AdultSplit, TableColumns
 from fl_sim.research.representations.local_privacy import DroppedName, LayerName, Mechanism, build_mechanism
-from fl_sim.research.study_files import StrictModel
+from fl_sim.research.study_files import StrictModel, first_problem
 from fl_sim.storage.run_folder import MODEL_FOLDER
 
 DataName = Literal["adult", "toy-adult", "dpnr-ag", "ag-news", "sst2", "sentence-polarity", "table"]
 EncoderKind = Literal["table", "mlp", "bag", "transformer"]
 NoiseInTraining = Literal["none", "same", "schedule"]
 """Of the privacy layer in training: none (normalisation alone), the same as in the release, or ε_n of epoch n."""
-AdversaryStyle = Literal["none", "reversal", "multiple", "coavoux", "declustering"]
+AdversaryStyle = Literal["none", "reversal", "multiple", "coavoux"]
 Weighed = Literal["gradient", "loss"]
 """The factor of λ in ``reversal`` and ``multiple``: the reversed gradient, or the adversaries' loss."""
 AdaptiveName = Literal["1/n", "10/n"]
@@ -37,7 +36,7 @@ WeightSchedule = Literal["rising", "constant"]
 """λ of an epoch: from 0 to λ (FEDERATE), or always λ."""
 MethodName = Literal[
     "random", "majority", "unconstrained", "non-robust", "robust", "adaptive", "noise", "federate", "adversarial",
-    "adversarial-multiple", "li", "coavoux", "declustering", "inlp",
+    "adversarial-multiple", "coavoux", "inlp",
 ]  # fmt: skip
 
 
@@ -71,13 +70,11 @@ METHODS: dict[MethodName, Method] = {
     "federate": Method(layer="l1", noise="same", style="reversal"),
     "adversarial": Method(style="reversal"),
     "adversarial-multiple": Method(style="multiple"),
-    "li": Method(style="reversal"),
     "coavoux": Method(style="coavoux"),
-    "declustering": Method(style="declustering"),
     "inlp": Method(projects=True),
 }
 """The systems of the papers by name. DPNR is ``robust``, its NON-PRIV ``unconstrained``, its ADV ``coavoux``;
-``adversarial`` and ``li`` are the same (FEDERATE names the former after the latter)."""
+FEDERATE's Adversarial is that of Li et al. (2018)."""
 
 
 class DataSection(StrictModel):
@@ -232,7 +229,6 @@ class ExperimentConfig(StrictModel):
 
     method: MethodName = Field("federate", description="the system (docs/representations.md)")
     seed: int = Field(0, ge=0, le=2**63 - 1, description="of splits, weights, batches, masks and noise")
-    nodes: int = Field(0, ge=0, le=10_000, description="Flower nodes that hold the clients' side; 0: no messages")
     feature_cache: str | None = Field(None, min_length=1, description="a folder for a frozen encoder's features")
     data: DataSection = DataSection()
     encoder: EncoderSection = EncoderSection()
@@ -260,10 +256,8 @@ class ExperimentConfig(StrictModel):
                 f"encoder.run is {self.encoder.run!r}; allowed without encoder.model, and with encoder.kind = table, "
                 "mlp or transformer"
             )
-        if self.releases and (layer == "none" or self.nodes or not self.system.trains):
-            raise ValueError(
-                f"releases are {len(self.releases)}; allowed with a privacy layer and nodes = 0, else leave them out"
-            )
+        if self.releases and (layer == "none" or not self.system.trains):
+            raise ValueError(f"releases are {len(self.releases)}; allowed with a privacy layer, else leave them out")
         if self.privacy.dropped_words != "removed" and self.encoder.kind != "bag":
             raise ValueError(
                 f"privacy.dropped_words is {self.privacy.dropped_words!r}; allowed with encoder.kind = "
@@ -312,30 +306,4 @@ def load_mapping(values: Mapping[str, Any]) -> ExperimentConfig:
     try:
         return ExperimentConfig.model_validate(nested(values))
     except ValidationError as error:
-        raise ConfigError(_first_problem(error)) from error
-
-
-def load_file(path: Path) -> ExperimentConfig:
-    """Return the checked configuration of a TOML file."""
-    return load_mapping(read_toml(path))
-
-
-def _first_problem(error: ValidationError) -> str:
-    """Return the first problem of a configuration in one line."""
-    problem = error.errors()[0]
-    name = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return f"{name}: unknown key; allowed: {', '.join(_keys(problem['loc'][:-1]))}"
-    if problem["type"] == "value_error":
-        return str(problem["ctx"]["error"]) if not name else f"{name}: {problem['ctx']['error']}"
-    return f"{name} is {problem['input']!r}; {problem['msg'][0].lower()}{problem['msg'][1:]}"
-
-
-def _keys(sections: tuple[int | str, ...]) -> list[str]:
-    """Return the keys of a section, or of an item of a list of sections."""
-    model: Any = ExperimentConfig
-    for section in sections:
-        if isinstance(section, str):
-            annotation = model.model_fields[section].annotation
-            model = next(iter(get_args(annotation)), annotation)
-    return list(model.model_fields)
+        raise ConfigError(first_problem(error, ExperimentConfig)) from error

@@ -18,11 +18,8 @@ al. 2006):
 | ``l1``: x / ‖x‖₁ (FEDERATE's paper, and Noise) | 2 | 2/ε | ε | ε |
 | ``l2``: x / ‖x‖₂ (FEDERATE's published code) | 2√k | 2/ε | ε | √k·ε |
 
-DPNR took the largest change of one coordinate, 1, for Δ. But [0, 1, …, 1] and [1, 0, …, 0] are both normalised and
-their distance is k. Its published code draws one number per text and adds it to every coordinate. The smallest
-coordinate of a normalised vector is 0, so the smallest coordinate of the sent vector is the noise, and subtracting it
-recovers the vector. FEDERATE's code divides by torch's default norm, the Euclidean one: (1, …, 1)/√k and its negative
-have distance 2√k. All bounds hold for **any** two texts, because they do not depend on the text.
+docs/representations.md has the counterexamples to what was claimed. All bounds hold for **any** two texts, because they
+do not depend on the text.
 
 A vector that cannot be normalised (zero, constant under ``dpnr``, not finite) is sent as the zero vector plus noise.
 Its distance to every normalised vector is at most Δ, so the bound holds, and no text is visibly refused.
@@ -36,24 +33,17 @@ Proof. Let p₀ be the distribution of the output given that all j words were dr
 q₁ the distributions given that not all were. M is ε-DP for any two texts, so p₁ ≤ e^ε q₁ and p₁ ≤ e^ε p₀ pointwise,
 whichever words remain. With m = min(p₀, q₁) and w = μ^j, (w p₀ + (1 − w) p₁) / (w p₀ + (1 − w) q₁) ≤ (w p₀ +
 (1 − w) e^ε m) / (w p₀ + (1 − w) q₁), which is largest at p₀ = q₁ = m. ∎ The bound holds if a dropped word is removed or
-replaced by a fixed token; if it is removed, also for texts with one word more or less. DPNR's theorem 2 omits these
-conditions, each with a counterexample in tests/research/representations/test_local_privacy.py:
+replaced by a fixed token; if it is removed, also for texts with one word more or less. It needs texts that differ in j
+words alone, M ε-DP for *any* two texts, independent drops, and no word that is always dropped (a listed word does not
+amplify); tests/research/representations/test_local_privacy.py has a counterexample for each.
 
-* Its formula is that of j = 1. It fails for texts that differ in two words; there j = 2 holds.
-* The proof uses ``p₁ ≤ e^ε p₀``: the text without the word must be a neighbour. The formula fails if M is ε-DP between
-  words only.
-* A fixed number of dropped words (DPNR's d·μ) instead of independent ones needs M to be ε-DP for *any* two texts, and
-  drops nothing if d·μ < 1.
-* Words that are always dropped (a list, the entity index) do not amplify. Two texts that differ in listed words alone
-  are indistinguishable; between a listed and another word ε stays as it is.
-
-**Floating point.** A Laplace sample in doubles added to a double leaks in its low bits (Mironov 2012): the set of
-possible doubles depends on x. A *release* therefore avoids doubles. x is rounded to a public grid of width w, a power
-of two, such that the norm bound holds in integers. The noise is a discrete Laplace, P(n) ∝ e^(−|n|/t), drawn exactly
-from uniform integers (Canonne, Kamath and Steinke 2020), with t = ⌈b/w⌉, so ε is never more than stated. The ratio of
-two outputs' probabilities is then at most e^ε for every output, exactly. With a seed the uniform integers come from
-numpy's generator, and anybody who knows the seed can repeat them; without one they come from the operating system.
-Training uses ordinary doubles and has no guarantee (the papers' training data are public).
+**Floating point.** A Laplace sample in doubles added to a double leaks in its low bits (Mironov 2012). A *release*
+therefore avoids doubles: x is rounded to a public grid of width w, a power of two, such that the norm bound holds in
+integers, and the noise is a discrete Laplace, P(n) ∝ e^(−|n|/t), t = ⌈b/w⌉, drawn exactly from uniform integers
+(Canonne, Kamath and Steinke 2020). The ratio of two outputs' probabilities is then at most e^ε for every output,
+exactly. With a seed the uniform integers come from numpy's generator, and anybody who knows the seed can repeat them;
+without one they come from the operating system. Training uses ordinary doubles and has no guarantee (the papers'
+training data are public).
 """
 
 from __future__ import annotations
@@ -99,11 +89,6 @@ class LocalGuarantee:
     any_text: float
 
 
-def _check_rate(rate: float) -> None:
-    if not 0 <= rate <= 1:
-        raise PrivacyError(f"rate is {rate}; allowed: between 0 and 1")
-
-
 def dropout_epsilon(epsilon: float, rate: float, words: int = 1) -> float:
     """Return ε' = ln((1 − μ^j)·e^ε + μ^j) for texts that differ in ``words`` words.
 
@@ -115,7 +100,8 @@ def dropout_epsilon(epsilon: float, rate: float, words: int = 1) -> float:
     Raises:
         PrivacyError: if an argument is outside its range.
     """
-    _check_rate(rate)
+    if not 0 <= rate <= 1:
+        raise PrivacyError(f"rate is {rate}; allowed: between 0 and 1")
     if words < 1:
         raise PrivacyError(f"words is {words}; allowed: an integer of at least 1")
     if not epsilon >= 0:
@@ -146,7 +132,7 @@ class WordDropout:
     filler: str | None = None
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate)
+        self.epsilon(0.0)  # checks the rate
 
     def filter_words(self, words: Sequence[str], generator: np.random.Generator) -> list[str]:
         """Return the words in their order, the dropped ones removed or replaced."""
@@ -189,7 +175,8 @@ class Mechanism(ABC):
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
             raise PrivacyError(f"epsilon is {self.epsilon}; allowed: a finite number above 0")
         if self.noise_scale / self.grid_width > _LARGEST_SCALE:
-            raise PrivacyError(f"epsilon is {self.epsilon}; allowed: at least {round_up(self._least_epsilon(), 3)}")
+            least = self.claimed_sensitivity / (_LARGEST_SCALE * self.grid_width)
+            raise PrivacyError(f"epsilon is {self.epsilon}; allowed: at least {round_up(least, 3)}")
 
     @property
     @abstractmethod
@@ -263,9 +250,6 @@ class Mechanism(ABC):
         """Return the guarantee of one release after ``dropout`` of words."""
         claimed, proven = self.claimed_sensitivity / self.noise_scale, self.proven_epsilon
         return LocalGuarantee(self.epsilon, dropout.epsilon(claimed), dropout.epsilon(proven), proven)
-
-    def _least_epsilon(self) -> float:
-        return self.claimed_sensitivity / (_LARGEST_SCALE * self.grid_width)
 
 
 class _MinMaxScaled(Mechanism):

@@ -19,8 +19,7 @@ from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.corpora.labelled import TEST, TRAIN, VALIDATION, LabelledData, LabelledSplit
 from fl_sim.research.representations.evaluation import attacks
 from fl_sim.research.representations.local_privacy import NO_DROPOUT, LocalGuarantee, guarantee_of
-from fl_sim.research.representations.server.adversarial_training import EpochRow, train
-from fl_sim.research.representations.server.clients import Clients, LocalClients
+from fl_sim.research.representations.server.adversarial_training import Clients, EpochRow, train
 from fl_sim.research.representations.server.group_metrics import (
     accuracy,
     grms,
@@ -89,7 +88,8 @@ def run(
     if environment is not None:
         record["environment"] = environment
     if config.system.trains:
-        trained, width = _train(config, data, observe)
+        trained = _train(config, data, observe)
+        width = trained.sent[TEST].shape[1]
         record["dimensions"] = width
         record["privacy"] = _privacy(config, width)
         if training_guarantee is not None:
@@ -114,34 +114,13 @@ def describe_environment() -> dict[str, Any]:
 
 def train_and_release(config: ExperimentConfig) -> TrainedSystem:
     """Train the system and return it with its releases, for pictures and further attacks."""
-    return _train(config, open_data(config.data, config.seed), lambda row: None)[0]
+    return _train(config, open_data(config.data, config.seed), lambda row: None)
 
 
-def _train(
-    config: ExperimentConfig, data: LabelledData, observe: Callable[[EpochRow], None]
-) -> tuple[TrainedSystem, int]:
-    """Return the trained system and k; trained as a Flower run if the configuration has nodes."""
-    if config.nodes == 0:
-        workspace = Workspace(config)
-        trained, width = _train_with(LocalClients(workspace), config, data, observe)
-        seed = None if config.privacy.secure_noise else config.seed
-        others = [workspace.release_with(TEST, r.epsilon, r.word_dropout, seed) for r in config.releases]
-        return replace(trained, releases=tuple(others)), width
-    from fl_sim.engines.engine import run_inline
-    from fl_sim.research.representations.client.representation_app import app
-    from fl_sim.research.representations.server.federated import make_server_app
-
-    results: list[tuple[TrainedSystem, int]] = []
-    server = make_server_app(config, lambda clients: results.append(_train_with(clients, config, data, observe)))
-    run_inline(server, app, config.nodes)
-    return results[0]
-
-
-def _train_with(
-    clients: Clients, config: ExperimentConfig, data: LabelledData, observe: Callable[[EpochRow], None]
-) -> tuple[TrainedSystem, int]:
+def _train(config: ExperimentConfig, data: LabelledData, observe: Callable[[EpochRow], None]) -> TrainedSystem:
+    workspace = Workspace(config)
     server = Server(
-        clients.width,
+        workspace.width,
         len(data.classes),
         len(data.attributes),
         classifier=list(config.server.classifier),
@@ -152,16 +131,19 @@ def _train_with(
         weighed=config.server.weighed,
         seed=short_seed(config.seed, "server"),
     )
-    epochs = train(clients, server, data, config, observe)
+    epochs = train(Clients(workspace), server, data, config, observe)
     seed = None if config.privacy.secure_noise else config.seed
     splits = [VALIDATION, TEST]
     if _attackers(config, data) or config.system.projects:
         splits.append(TRAIN)
-    sent = {split: clients.release(split, seed) for split in splits}
+    sent = {split: workspace.release(split, seed) for split in splits}
     server.eval()
     if config.system.projects:
-        return _project(config, data, server, epochs, sent), clients.width
-    return TrainedSystem(epochs, sent, sent, lambda z: server.predictions(torch.from_numpy(z)).numpy()), clients.width
+        trained = _project(config, data, server, epochs, sent)
+    else:
+        trained = TrainedSystem(epochs, sent, sent, lambda z: server.predictions(torch.from_numpy(z)).numpy())
+    others = [workspace.release_with(TEST, r.epsilon, r.word_dropout, seed) for r in config.releases]
+    return replace(trained, releases=tuple(others))
 
 
 def _project(

@@ -28,7 +28,6 @@ WRITING = {
     "corpus weights --out": ["corpus", "weights", "bundled", "--entity-bound", "1", "--sentences", "9", "--out"],
     "represent run --out": ["represent", "run", "--out"],
     "represent run --picture": ["represent", "run", "--picture"],
-    "represent words --out": ["represent", "words", "no.csv", "--out"],
 }
 
 

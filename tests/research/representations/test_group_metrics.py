@@ -12,7 +12,6 @@ from sklearn.metrics import f1_score
 
 from fl_sim.research.representations.evaluation import attacks
 from fl_sim.research.representations.evaluation.representation_pictures import draw_tsne, tsne
-from fl_sim.research.representations.evaluation.word_attack import WordVectors, recover_words, train_word_vectors
 from fl_sim.research.representations.server.group_metrics import accuracy, f1, grms, group_accuracies, tpr_gap
 from fl_sim.research.representations.studies.adult_grid import Candidate, select
 
@@ -130,10 +129,6 @@ def test_description_length_is_equation_10_by_hand(monkeypatch: pytest.MonkeyPat
     assert found.recoded_kilobits == pytest.approx((4 + sum(ends[1:]) * each) / 1024)
 
 
-def test_the_eleven_fractions() -> None:
-    assert attacks.FRACTIONS == (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
-
-
 def test_selection_takes_the_fairest_within_the_threshold() -> None:
     candidates = [
         Candidate("a", 1, 0.90, 0.20),
@@ -146,33 +141,6 @@ def test_selection_takes_the_fairest_within_the_threshold() -> None:
     assert select(candidates, 0.03).point == "c"
     same = [Candidate("x", 5, 0.9, 0.1), Candidate("y", 2, 0.9, 0.1)]
     assert select(same, 0.01).point == "y"
-
-
-def test_words_are_recovered_by_their_nearest_neighbours_by_hand() -> None:
-    user = WordVectors(("king", "queen", "salt"), np.array([[1, 0.1], [0, 2], [-1, 0]], dtype=np.float32))
-    attacker = WordVectors(
-        ("king", "queen", "rook", "a", "b", "c"),
-        np.array([[3, 0], [1, 1], [0, 1], [-1, 1], [-1, -1], [0, -1]], dtype=np.float32),
-    )
-    found = recover_words(user, attacker)
-    assert found.words == 3
-    assert found.known == pytest.approx(2 / 3)
-    assert found.first == pytest.approx(1 / 3)
-    assert found.nearest == pytest.approx(2 / 3)
-
-
-def test_word2vec_models_of_overlapping_texts_let_words_be_recovered() -> None:
-    """The study's first situation: both have drawn half of the same sentences."""
-    rng = np.random.default_rng(0)
-    words = np.array([f"w{i}" for i in range(200)])
-    chances = 1.0 / np.arange(1, 201)
-    texts = [" ".join(rng.choice(words, 8, p=chances / chances.sum())) for _ in range(800)]
-    user, attacker = (train_word_vectors(texts[start : start + 600], 0, width=16, epochs=2) for start in (0, 200))
-    found = recover_words(user, attacker)
-    assert found.known > 0.9
-    assert found.nearest > 2 * 5 / len(attacker.words)  # by chance five of all words
-    again = train_word_vectors(texts[:600], 0, width=16, epochs=2)
-    np.testing.assert_array_equal(user.vectors, again.vectors)
 
 
 @pytest.mark.nightly

@@ -41,7 +41,7 @@ def test_the_module_normalises_as_the_maths_does(kind: type[UnitL1]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_flow_and_are_finite_at_zero_vectors(kind: type[UnitL1]) -> None:
     rows = torch.tensor([[0.0, 0, 0], [1, 1, 1], [1, -2, 3]], requires_grad=True)
-    PrivacyLayer(kind(3, 1.0))(rows, Draw.full_batch(1, 3)).square().sum().backward()
+    PrivacyLayer(kind(3, 1.0))(rows, Draw(1, 3)).square().sum().backward()
     assert rows.grad is not None
     assert torch.isfinite(rows.grad).all()
     assert (rows.grad[2] != 0).any()
@@ -54,18 +54,18 @@ def test_l1_gradients_are_those_of_the_quotient() -> None:
 
 
 def test_a_mask_keeps_the_share_and_the_mean() -> None:
-    mask = Draw.full_batch(1, 4000).dropout_mask("m", 25, 0.1)
+    mask = Draw(1, 4000).dropout_mask("m", 25, 0.1)
     assert mask.dtype == torch.float32
     assert (mask == 0).float().mean().item() == pytest.approx(0.1, abs=0.005)  # five standard deviations
     assert mask[mask > 0].unique().tolist() == [pytest.approx(1 / 0.9, rel=1e-4)]
-    assert Draw.full_batch(1, 3).dropout_mask("m", 3, 0.0).unique().tolist() == [1.0]
+    assert Draw(1, 3).dropout_mask("m", 3, 0.0).unique().tolist() == [1.0]
 
 
 def test_training_noise_is_laplace_of_the_scale_asked_for() -> None:
     layer = PrivacyLayer(UnitL1(8, 4.0))
     rows = torch.ones(5000, 8)
     for scale, expected in ((None, 0.5), (2.0, 2.0), (0.0, 0.0)):
-        noise = layer(rows, Draw.full_batch(3, 5000), scale) - layer(rows)
+        noise = layer(rows, Draw(3, 5000), scale) - layer(rows)
         assert float(noise.abs().mean()) == pytest.approx(expected, rel=0.02)
         # Laplace, and nothing else with that mean: E n² = 2b²
         assert float(noise.square().mean()) == pytest.approx(2 * expected**2, rel=0.05)
@@ -84,16 +84,11 @@ def test_what_is_released_is_the_mechanism_s_and_never_bare() -> None:
     assert bare.guarantee.any_text == float("inf")
 
 
-def test_a_step_s_numbers_do_not_depend_on_who_has_which_rows() -> None:
-    whole = Draw.full_batch(7, 10)
-    some = Draw(7, torch.tensor([8, 1]), 10)
-    for name in ("a", "b"):
-        assert torch.equal(whole.uniform(name, 3)[[8, 1]], some.uniform(name, 3))
-        assert torch.equal(whole.laplace(name, 3, 2.0)[[8, 1]], some.laplace(name, 3, 2.0))
-        assert torch.equal(whole.dropout_mask(name, 3, 0.5)[[8, 1]], some.dropout_mask(name, 3, 0.5))
+def test_a_step_s_numbers_follow_from_its_seed_and_their_purpose() -> None:
+    whole = Draw(7, 10)
     assert not torch.equal(whole.uniform("a", 3), whole.uniform("b", 3))
-    assert not torch.equal(whole.uniform("a", 3), Draw.full_batch(8, 10).uniform("a", 3))
-    assert torch.equal(whole.uniform("a", 3), Draw.full_batch(7, 10).uniform("a", 3))
+    assert not torch.equal(whole.uniform("a", 3), Draw(8, 10).uniform("a", 3))
+    assert torch.equal(whole.uniform("a", 3), Draw(7, 10).uniform("a", 3))
 
 
 def test_the_mlp_drops_at_its_rate_and_not_in_evaluation() -> None:
@@ -101,7 +96,7 @@ def test_the_mlp_drops_at_its_rate_and_not_in_evaluation() -> None:
     hidden = torch.relu(encoder.network.linears[0](torch.ones(1, 3)))
     with torch.no_grad():
         encoder.network.linears[1].weight.copy_(torch.eye(2000))
-        kept = encoder(torch.ones(1, 3), Draw.full_batch(0, 1))
+        kept = encoder(torch.ones(1, 3), Draw(0, 1))
         assert torch.allclose(encoder(torch.ones(1, 3)), hidden)
     alive = hidden[0] > 0
     share = float((kept[0][alive] > 0).float().mean())

@@ -11,21 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.serverapp import Grid
 from sklearn.neural_network import MLPClassifier
 
 from fl_sim.cli import main as cli
 from fl_sim.config import ConfigError
-from fl_sim.engines.grids import GridError
 from fl_sim.research.representations.client.client_workspace import Workspace, open_data
 from fl_sim.research.representations.client.encoder_inputs import UNKNOWN
 from fl_sim.research.representations.client.feed_forward import Draw
-from fl_sim.research.representations.config import METHODS, ExperimentConfig, load_file, load_mapping
+from fl_sim.research.representations.config import METHODS, ExperimentConfig, load_mapping
 from fl_sim.research.representations.evaluation.experiment_summary import summary
 from fl_sim.research.representations.representation_experiment import run, train_and_release
-from fl_sim.research.representations.server.adversarial_training import train, training_noise, weight_of
-from fl_sim.research.representations.server.clients import LocalClients, build_optimizer
-from fl_sim.research.representations.server.federated import FlowerClients
+from fl_sim.research.representations.server.adversarial_training import (
+    Clients,
+    build_optimizer,
+    train,
+    training_noise,
+    weight_of,
+)
 from fl_sim.research.representations.server.heads import Server
 from fl_sim.research.representations.studies import adult_grid, adult_pages, adult_study, reproductions
 from fl_sim.research.representations.studies.study_runs import Options, collect_records
@@ -148,11 +150,6 @@ def test_workers_of_ray_give_the_records_of_one_process(small_adult: Path) -> No
     assert len(said) == 8
 
 
-@pytest.mark.parametrize("method", ["federate", "adversarial"])
-def test_one_flower_node_gives_the_same_record_to_the_last_bit(method: str, small_adult: Path) -> None:
-    assert figures(run(configured(small_adult, method, nodes=1))) == figures(run(configured(small_adult, method)))
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("trained_layers", [None, 1])
 def test_a_fine_tuned_encoder_is_a_function_of_the_seed(
@@ -165,7 +162,7 @@ def test_a_fine_tuned_encoder_is_a_function_of_the_seed(
     found = []
     for number in range(2):
         torch.manual_seed(number)
-        found.append(figures(run(config.with_values({"nodes": number}))))  # a node computes its vectors again
+        found.append(figures(run(config)))
     assert found[0] == found[1]
 
 
@@ -180,15 +177,6 @@ def test_adversaries_of_a_single_epoch_need_a_constant_weight(small_adult: Path)
     assert plain["metrics"] != defended["metrics"], "with weight 0 they are equal"
 
 
-@pytest.mark.nightly
-def test_three_flower_nodes_differ_by_the_order_of_a_sum_alone(small_adult: Path) -> None:
-    one, three = run(configured(small_adult)), run(configured(small_adult, nodes=3))
-    losses = [[row["loss"] for row in record["epochs"]] for record in (one, three)]
-    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-6)
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)  # Adam makes more of it with every step
-    assert one["metrics"]["test"]["accuracy"] == pytest.approx(three["metrics"]["test"]["accuracy"], abs=0.02)
-
-
 def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
     """One graph through encoder, layer, classifier and reversed adversary, against vectors up and gradients down."""
     config = configured(small_adult, **{"encoder.dropout": 0.3, "server.dropout": 0.2})
@@ -200,19 +188,11 @@ def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
             weighed="gradient", seed=4,
         )  # fmt: skip
 
-    split, head = LocalClients(Workspace(config)), server()
+    split, head = Clients(Workspace(config)), server()
     train(split, head, data, config)
 
     workspace, joint = Workspace(config), server()
     optimizer = build_optimizer(config.optimizer, [*workspace.encoder.parameters(), *joint.parameters()])
-
-    class EndToEnd:
-        """Keeps the graph, so that the loss reaches the encoder by itself."""
-
-        width = 8
-
-        def forward(self, rows: np.ndarray, seed: int, scale: float | None) -> torch.Tensor:
-            return workspace.perturb("train", rows, Draw.full_batch(seed, len(rows)), scale)
 
     from fl_sim.strategies.primitives import streams
 
@@ -221,11 +201,12 @@ def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
         for number, start in enumerate(range(0, len(order), config.training.batch_size)):
             rows = order[start : start + config.training.batch_size]
             seed = streams.derived_seed(config.seed, "step", epoch, number) >> 65
-            z = EndToEnd().forward(rows, seed, training_noise(config, 8, epoch))
+            draw, scale = Draw(seed, len(rows)), training_noise(config, 8, epoch)
+            z = workspace.layer(workspace.encoder(workspace.batch("train", rows), draw), draw, scale)
             loss = joint.loss(
                 z, torch.from_numpy(data.train.labels[rows]), torch.from_numpy(data.train.private[rows]),
                 weight=weight_of(config, epoch), orthogonal=config.server.orthogonal,
-                draw=Draw.full_batch(seed, len(rows)),
+                draw=draw,
             )  # fmt: skip
             optimizer.zero_grad()
             loss.backward()
@@ -292,7 +273,7 @@ def test_a_dropped_word_is_the_unknown_word_or_none(small_persons: Path) -> None
     lengths = {}
     for how in ("removed", "unknown"):
         workspace = Workspace(configured(small_persons, "robust", **values, **{"privacy.dropped_words": how}))
-        inputs = workspace._reader.read("test", workspace.layer.dropout)
+        inputs = workspace.read("test", workspace.layer.dropout)
         assert set(inputs.batch(np.arange(len(inputs))).tokens.tolist()) <= {UNKNOWN}
         lengths[how] = [len(text) for text in inputs.texts]
     assert not any(lengths["removed"])
@@ -348,56 +329,6 @@ def test_secure_noise_cannot_be_repeated(small_adult: Path) -> None:
     np.testing.assert_array_equal(workspace.release("test", 3), workspace.release("test", 3))
 
 
-def test_nodes_send_their_own_rows_alone_and_of_the_same_noise(small_adult: Path) -> None:
-    workspace = Workspace(configured(small_adult, "noise"))
-    whole = workspace.release("test", 3)
-    np.testing.assert_array_equal(workspace.release("test", 3, np.array([5, 1])), whole[[5, 1]])
-
-
-class _OneSilent(Grid):
-    """A grid of which one node never answers."""
-
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
-
-    def set_run(self, run: Any) -> None: ...
-
-    @property
-    def run(self) -> Any: ...
-
-    def create_message(self, *args: Any) -> Any: ...
-
-    def get_node_ids(self) -> Any:
-        return self._grid.get_node_ids()
-
-    def push_messages(self, messages: Any) -> Any: ...
-
-    def pull_messages(self, message_ids: Any) -> Any: ...
-
-    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
-        return list(self._grid.send_and_receive(messages))[1:]
-
-
-def test_a_node_that_does_not_answer_ends_the_run_by_name(small_adult: Path) -> None:
-    from flwr.app import Context
-    from flwr.serverapp import ServerApp
-
-    from fl_sim.engines.engine import run_inline
-    from fl_sim.research.representations.client.representation_app import app
-
-    server = ServerApp()
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        FlowerClients(_OneSilent(grid), configured(small_adult))
-
-    with pytest.raises(GridError, match="1 of 2 nodes failed"):
-        run_inline(server, app, 2)
-
-
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -409,7 +340,6 @@ def test_a_node_that_does_not_answer_ends_the_run_by_name(small_adult: Path) -> 
         ({"method": "noise", "privacy": {"epsilon": -1}}, "privacy.epsilon is -1"),
         ({"method": "inlp", "training": {"epochs": 2, "stop_after": 3}}, "training.stop_after is 3"),
         ({"method": "inlp", "releases": [{"epsilon": 1.0}]}, "releases are 1; allowed with a privacy layer"),
-        ({"method": "noise", "privacy.epsilon": 1.0, "nodes": 2, "releases": [{"epsilon": 1.0}]}, "releases are 1"),
         ({"encoder.first_width": 9, "encoder.layers": 1}, "encoder: first_width is 9; allowed with kind = 'mlp'"),
         ({"encoder": {"kind": "bag", "first_width": 9}}, "encoder: first_width is 9"),
         ({"server.weighed": "both"}, "server.weighed is 'both'"),
@@ -432,13 +362,7 @@ def test_bad_configurations_are_named(values: dict[str, Any], said: str) -> None
     assert str(error.value).startswith(said)
 
 
-def test_settings_and_files(tmp_path: Path) -> None:
-    file = tmp_path / "x.toml"
-    file.write_text('method = "noise"\n[privacy]\nepsilon = 3.0\n')
-    assert load_file(file).layer == "l1"
-    file.write_text("method = ")
-    with pytest.raises(ConfigError, match="not TOML"):
-        load_file(file)
+def test_an_unknown_setting_is_named() -> None:
     with pytest.raises(ConfigError, match="privat: unknown key; allowed: method"):
         load_mapping({"method": "inlp"}).with_values({"privat.epsilon": 1})
 

@@ -183,14 +183,6 @@ def test_the_verdict_is_in_words_and_says_what_fairness_costs(dpnr_table: dict[s
 
 
 @pytest.mark.nightly
-def test_the_published_figures_are_the_paper_s() -> None:
-    assert ag_study.Grid().robust == ag_study.EPSILONS == (0.05, 0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
-    assert dpnr_published.TABLE_2[0.05] == dpnr_published.TABLE_4["dpnr"][0] == 80.87
-    assert ag_study.PUBLISHED["ag-news", 64]["adaptive 10/n"][4.0, 0.1] == 0.40
-    assert ag_study.PUBLISHED["ag-news", 32]["robust"][5.0, 0.0] == 0.73
-
-
-@pytest.mark.nightly
 def test_reproduce_knows_and_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce_command.TABLES == reproductions.NAMES
     assert main.main(["reproduce", "list"]) == 0
@@ -238,7 +230,7 @@ def test_epsilon_on_an_axis_is_rounded_up() -> None:
 def test_a_stored_record_is_found_again_by_what_was_asked_for() -> None:
     asked = {"method": "random", "data": {"source": "adult"}}
     name = study_runs.experiment_file(load_mapping(asked))
-    assert study_runs.experiment_file(load_mapping({**asked, "nodes": 0, "feature_cache": "there"})) == name
+    assert study_runs.experiment_file(load_mapping({**asked, "feature_cache": "there"})) == name
     assert study_runs.experiment_file(load_mapping({**asked, "seed": 1})) != name
 
 

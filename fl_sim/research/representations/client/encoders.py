@@ -109,7 +109,7 @@ class Transformer(Encoder):
     def train(self, mode: bool = True) -> Transformer:
         """Leave the model's own dropout off, as all training here does.
 
-        Its masks would come from torch's global generator: neither from the seed nor independent of the nodes.
+        Its masks would come from torch's global generator, not from the seed.
         """
         super().train(mode)
         self.module.eval()

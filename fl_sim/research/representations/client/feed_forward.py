@@ -1,17 +1,7 @@
-"""Random numbers of a training step, the same for every split of the batch over clients.
-
-Masks and noise are drawn for the full batch from the step's seed; each client reads the rows that it holds. So any
-number of clients computes with the same random numbers.
-
->>> full = Draw.full_batch(seed=7, total=4).uniform("noise", width=2)
->>> part = Draw(seed=7, rows=torch.tensor([3, 1]), total=4).uniform("noise", width=2)
->>> torch.equal(part, full[[3, 1]])
-True
-
-Feed-forward networks with dropout masks that are drawn per training step.
+"""Feed-forward networks, with dropout masks that follow from the training step's seed.
 
 >>> network = FeedForward([4, 8, 2], dropout=0.5, name="classifier")
->>> network(torch.zeros(3, 4), Draw.full_batch(seed=1, total=3)).shape
+>>> network(torch.zeros(3, 4), Draw(seed=1, rows=3)).shape
 torch.Size([3, 2])
 """
 
@@ -41,26 +31,14 @@ def short_seed(seed: int, purpose: str, *indices: int, bits: int = 63) -> int:
 
 @dataclass(frozen=True)
 class Draw:
-    """The randomness of one step for some rows of its batch.
-
-    Attributes:
-        seed: of the step.
-        rows: positions in the batch of the rows to draw for, int64 (B,); None for all of them.
-        total: rows of the full batch.
-    """
+    """The randomness of one training step with a batch of ``rows`` rows, a function of its ``seed``."""
 
     seed: int
-    rows: torch.Tensor | None
-    total: int
-
-    @classmethod
-    def full_batch(cls, seed: int, total: int) -> Draw:
-        """Return the draw for all ``total`` rows of a batch."""
-        return cls(seed, None, total)
+    rows: int
 
     def uniform(self, purpose: str, width: int) -> torch.Tensor:
         """Return uniform numbers in [0, 1), float32 (B, width)."""
-        return self._select_rows(self._generator(purpose).random((self.total, width), dtype=np.float32))
+        return torch.from_numpy(self._generator(purpose).random((self.rows, width), dtype=np.float32))
 
     def dropout_mask(self, purpose: str, width: int, rate: float) -> torch.Tensor:
         """Return a dropout mask, float32 (B, width): 0 with probability ``rate``, else 1 / (1 − rate).
@@ -70,7 +48,7 @@ class Draw:
         """
         dropped = round(rate * _RATE_STEPS)
         stays = self._bits(purpose, np.uint16, width) >= dropped
-        return self._select_rows(stays * np.float32(_RATE_STEPS / (_RATE_STEPS - dropped)))
+        return torch.from_numpy(stays * np.float32(_RATE_STEPS / (_RATE_STEPS - dropped)))
 
     def laplace(self, purpose: str, width: int, scale: float) -> torch.Tensor:
         """Return Laplace noise for training, float32 (B, width): a random sign times −scale·ln of a uniform number.
@@ -80,18 +58,14 @@ class Draw:
         """
         signed = self._bits(purpose, np.int32, width).astype(np.float32)
         logarithm = np.log(np.abs(signed) * np.float32(2.0**-31) + np.float32(_SMALLEST))
-        return self._select_rows(np.copysign(logarithm, signed) * np.float32(scale))
+        return torch.from_numpy(np.copysign(logarithm, signed) * np.float32(scale))
 
     def _bits(self, purpose: str, kind: type[np.uint16 | np.int32], width: int) -> NDArray[np.integer]:
-        """Return random bits as integers of type ``kind``, (total, width)."""
-        count = self.total * width
+        """Return random bits as integers of type ``kind``, (rows, width)."""
+        count = self.rows * width
         words = -(-count * np.dtype(kind).itemsize // 8)
         raw = self._generator(purpose).bit_generator.random_raw(words)
-        return np.asarray(raw.view(kind)[:count].reshape(self.total, width))
-
-    def _select_rows(self, numbers: NDArray[np.float32]) -> torch.Tensor:
-        batch = torch.from_numpy(numbers)
-        return batch if self.rows is None else batch[self.rows]
+        return np.asarray(raw.view(kind)[:count].reshape(self.rows, width))
 
     def _generator(self, purpose: str) -> np.random.Generator:
         return np.random.Generator(np.random.SFC64(streams.derived_seed(self.seed, purpose)))
@@ -108,7 +82,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, widths: list[int], dropout: float, name: str) -> None:
         super().__init__()
-        self.linears = _linear_layers(widths)
+        self.linears = nn.ModuleList(nn.Linear(inputs, outputs) for inputs, outputs in pairwise(widths))
+        for layer in self.linears:  # after all layers are made: the order of draws is part of the seed
+            nn.init.xavier_uniform_(cast(nn.Linear, layer).weight)
+            nn.init.zeros_(cast(nn.Linear, layer).bias)
         self.dropout = dropout
         self.name = name
 
@@ -153,12 +130,3 @@ class _Masked(Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         (mask,) = ctx.saved_tensors
         return gradients[0] * mask, None
-
-
-def _linear_layers(widths: list[int]) -> nn.ModuleList:
-    """Return linear layers from each width to the next, with Glorot-uniform weights and zero biases."""
-    layers = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(widths)]
-    for layer in layers:
-        nn.init.xavier_uniform_(layer.weight)
-        nn.init.zeros_(layer.bias)
-    return nn.ModuleList(layers)

@@ -107,6 +107,11 @@ class LabelledData:
         return self.splits[TEST]
 
     @property
+    def is_table(self) -> bool:
+        """Return whether the inputs are rows of numbers, not texts."""
+        return isinstance(self.train.inputs, np.ndarray)
+
+    @property
     def fingerprint(self) -> str:
         """Return the SHA-256 of all inputs, labels, attributes and splits, in hexadecimal."""
         digest = hashlib.sha256()

@@ -133,12 +133,7 @@ def attack(
 
 
 def majority_attack(train_private: Integers, test_private: Integers) -> Attack:
-    """Return the metrics of always guessing each attribute's more frequent value.
-
-    Args:
-        train_private: 0 or 1, int64 (n, p).
-        test_private: 0 or 1, int64 (m, p).
-    """
+    """Return the metrics of always guessing each attribute's more frequent value; 0 or 1, int64 (n, p) and (m, p)."""
     common = (train_private.mean(axis=0) > 0.5).astype(np.int64)
     correct = common == test_private
     guesses = np.broadcast_to(common, test_private.shape)
@@ -153,12 +148,7 @@ def majority_attack(train_private: Integers, test_private: Integers) -> Attack:
 def leakage(train: Floats, train_private: Integers, test: Floats, test_private: Integers, seed: int) -> float:
     """Return the accuracy on ``test`` of an MLPClassifier trained on standardised ``train``.
 
-    Args:
-        train: representations, float32 (n, k).
-        train_private: one attribute, 0 or 1, int64 (n,).
-        test: representations, float32 (m, k).
-        test_private: the same attribute, int64 (m,).
-        seed: of the classifier.
+    Representations are float32 (n, k) and (m, k), the values of one attribute 0 or 1, int64 (n,) and (m,).
     """
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -168,12 +158,9 @@ def leakage(train: Floats, train_private: Integers, test: Floats, test_private: 
 
 
 def description_length(vectors: Floats, private: Integers, seed: int) -> DescriptionLength:
-    """Return the code length of one attribute, in an order drawn by ``seed``.
+    """Return the code length of one attribute, 0 or 1, int64 (n,), given vectors, float32 (n, k).
 
-    Args:
-        vectors: representations, float32 (n, k).
-        private: one attribute, 0 or 1, int64 (n,).
-        seed: of the order and the classifiers.
+    ``seed`` draws the order of the examples and the classifiers.
     """
     order = streams.generator(seed, "mdl order").permutation(len(private))
     vectors, private = vectors[order], private[order]
@@ -230,7 +217,7 @@ def _guesses(
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
     labels = torch.from_numpy(target)
     for epoch in range(attacker.epochs):
-        order = Draw.full_batch(attacker_seed, len(target)).uniform(f"order {epoch}", 1)[:, 0].argsort()
+        order = Draw(attacker_seed, len(target)).uniform(f"order {epoch}", 1)[:, 0].argsort()
         for rows in order.split(attacker.batch):
             optimizer.zero_grad()
             functional.cross_entropy(model(train[rows]), labels[rows]).backward()

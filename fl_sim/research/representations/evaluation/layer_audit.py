@@ -53,10 +53,7 @@ def largest_log_ratio(mechanism: Mechanism, vectors: Floats) -> float:
 def attack_layer(mechanism: Mechanism, trials: int, confidence: float) -> Bound:
     """Return a lower bound on ε from releases of the worst pair, distinguished by their likelihood ratio.
 
-    Args:
-        mechanism: of the layer.
-        trials: releases of each of the two vectors.
-        confidence: that the bound holds, a share.
+    There are ``trials`` releases of each of the two vectors; ``confidence`` is a share.
     """
     pair = worst_pair(mechanism)
     layer = PrivacyLayer(mechanism)

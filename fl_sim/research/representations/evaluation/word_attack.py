@@ -37,24 +37,15 @@ from fl_sim.strategies.primitives import streams
 
 Texts = Sequence[str]
 PartName = Literal["halves", "samples"]
-PARTS = get_args(PartName)
 """Texts of the parties, from one corpus: disjoint halves, or two draws of half the texts, which overlap."""
 InitialName = Literal["word", "rank", "different"]
-_MOST_WIDTH = 1000
 NEAREST = 5
 _ROWS_AT_ONCE = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class WordRecovery:
-    """Shares of captured words that an attacker recovers.
-
-    Attributes:
-        words: captured words of the user's model.
-        known: the share in the attacker's vocabulary, an upper bound on recovery.
-        first: the share whose nearest word is correct.
-        nearest: the share with the correct word among the ``NEAREST`` nearest.
-    """
+    """Shares of the user's captured words: in the attacker's vocabulary, nearest, and among the ``NEAREST`` nearest."""
 
     words: int
     known: float
@@ -77,15 +68,7 @@ def train_word_vectors(
 
     gensim 4 draws the initial vector of a word from the word's rank and the seed: if user and attacker both keep the
     default seed, words of equal rank start alike. Until 3.8, the study's time, it drew it from the word itself and the
-    seed: every word starts alike in both models, whatever its rank.
-
-    Args:
-        texts: training texts.
-        seed: of the initial vectors.
-        width: d.
-        least: occurrences that a word needs.
-        epochs: of training.
-        by_word: draw initial vectors as gensim did until 3.8.
+    seed (``by_word``): every word starts alike in both models, whatever its rank.
     """
     from gensim.models import Word2Vec
 
@@ -161,12 +144,7 @@ class Setting(NamedTuple):
 class WordAttack:
     """Conditions to measure; perturbed vectors are attacked with initial vectors by word, the strongest attack.
 
-    Attributes:
-        widths: numbers per vector.
-        layer: of the user's vectors where ``epsilons`` are given.
-        epsilons: the layer's parameters.
-        least: occurrences that a word needs.
-        epochs: of Word2Vec.
+    ``layer`` is that of the user's vectors at each of ``epsilons``; ``least`` are the occurrences that a word needs.
     """
 
     widths: tuple[int, ...] = (100,)
@@ -174,17 +152,6 @@ class WordAttack:
     epsilons: tuple[float, ...] = ()
     least: int = 5
     epochs: int = 5
-
-    def __post_init__(self) -> None:
-        if bad := [width for width in self.widths if not 1 <= width <= _MOST_WIDTH]:
-            raise ConfigError(f"width is {bad[0]}; allowed: an integer from 1 to {_MOST_WIDTH}")
-        if min(self.least, self.epochs) < 1:
-            raise ConfigError(f"least is {self.least} and epochs {self.epochs}; allowed: at least 1")
-        if (self.layer == "none") != (not self.epsilons):
-            raise ConfigError(f"layer is {self.layer!r} with {len(self.epsilons)} ε; allowed: both or neither")
-        for width in self.widths:
-            for epsilon in self.epsilons:
-                build_mechanism(self.layer, width, epsilon)  # refuses an ε before anything is trained
 
     def settings(self) -> Iterator[Setting]:
         """Yield all conditions."""
@@ -204,33 +171,29 @@ def part_texts(texts: Texts, parts: PartName, seed: int) -> tuple[list[str], lis
 
 
 def attack_words(user: Texts, attacker: Texts, attack: WordAttack, seed: int) -> list[dict[str, Any]]:
-    """Return a row of shares for each condition of one seed.
-
-    Raises:
-        ConfigError: a party's texts have no word that is frequent enough.
-    """
+    """Return a row of shares for each condition of one seed; ConfigError without gensim."""
+    try:
+        import gensim  # noqa: F401
+    except ImportError as error:
+        raise ConfigError("gensim is not installed; pip install 'fl-sim[representations]'") from error
     rows = []
     for width in attack.widths:
-        by_word, by_rank = (_train("user", user, attack, width, seed, by_word=how) for how in (True, False))
+
+        def trained(texts: Texts, seed: int, *, by_word: bool, width: int = width) -> WordVectors:
+            return train_word_vectors(
+                texts, seed, width=width, least=attack.least, epochs=attack.epochs, by_word=by_word
+            )
+
+        by_word, by_rank = (trained(user, seed, by_word=how) for how in (True, False))
         apart = short_seed(seed, "words of the attacker", bits=31)
         models = {
-            "word": (by_word, _train("attacker", attacker, attack, width, seed, by_word=True)),
-            "rank": (by_rank, _train("attacker", attacker, attack, width, seed, by_word=False)),
-            "different": (by_rank, _train("attacker", attacker, attack, width, apart, by_word=False)),
+            "word": (by_word, trained(attacker, seed, by_word=True)),
+            "rank": (by_rank, trained(attacker, seed, by_word=False)),
+            "different": (by_rank, trained(attacker, apart, by_word=False)),
         }
         for setting in (setting for setting in attack.settings() if setting.width == width):
             rows.append(_measure(*models[setting.initial], setting, seed))
     return rows
-
-
-def _train(party: str, texts: Texts, attack: WordAttack, width: int, seed: int, *, by_word: bool) -> WordVectors:
-    try:
-        model = train_word_vectors(texts, seed, width=width, least=attack.least, epochs=attack.epochs, by_word=by_word)
-    except ImportError as error:
-        raise ConfigError("gensim is not installed; pip install 'fl-sim[representations]'") from error
-    except RuntimeError as error:  # gensim's only message for an empty vocabulary
-        raise ConfigError(f"the {party}'s texts have no word that occurs {attack.least} times; see least") from error
-    return model
 
 
 def _measure(user: WordVectors, attacker: WordVectors, setting: Setting, seed: int) -> dict[str, Any]:

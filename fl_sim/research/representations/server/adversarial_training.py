@@ -1,12 +1,10 @@
-"""Schedules over epochs: the weight of the adversaries, and ε of adaptive noise.
+"""The training loop, split between the parties: clients send vectors, the server returns gradients, both take a step.
+
+The randomness of a step is a function of (seed, epoch, step) alone, so a training that stops after epoch n is the
+beginning of a longer one.
 
 >>> [round(rising_weight(1.0, epoch, epochs=10), 3) for epoch in (0, 5, 9)]
 [0.0, 0.941, 0.996]
-
-The training loop: clients send vectors, the server returns gradients, and both take a step.
-
-The randomness of a step is a function of (seed, epoch, step) alone. So a training that stops after epoch n is the
-beginning of a longer one, and the numbers do not depend on where the clients run.
 
 >>> from fl_sim.research.representations.config import load_mapping
 >>> config = load_mapping({"method": "adaptive", "privacy.epsilon": 1.0})
@@ -17,38 +15,74 @@ beginning of a longer one, and the numbers do not depend on where the clients ru
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from fl_sim.research.representations.client.client_workspace import Workspace
+from fl_sim.research.representations.client.encoders import WordBag
 from fl_sim.research.representations.client.feed_forward import Draw, short_seed
-from fl_sim.research.representations.config import AdaptiveName, ExperimentConfig
-from fl_sim.research.representations.corpora.labelled import LabelledData, LabelledSplit
-from fl_sim.research.representations.server.clients import Clients, build_optimizer
+from fl_sim.research.representations.config import AdaptiveName, ExperimentConfig, OptimizerSection
+from fl_sim.research.representations.corpora.labelled import TRAIN, VALIDATION, LabelledData, LabelledSplit
 from fl_sim.research.representations.server.group_metrics import accuracy, grms, tpr_gap
 from fl_sim.research.representations.server.heads import Server
 from fl_sim.strategies.primitives import streams
 
-EpsilonSchedule = Callable[[int], float]
-"""ε_n of epoch n, from 1."""
-
-ADAPTIVE: dict[AdaptiveName, EpsilonSchedule] = {"1/n": lambda n: 1 / n, "10/n": lambda n: 10 / n}
-"""The schedules of the study of DPNR, by name."""
+ADAPTIVE: dict[AdaptiveName, Callable[[int], float]] = {"1/n": lambda n: 1 / n, "10/n": lambda n: 10 / n}
+"""ε_n of epoch n, from 1: the schedules of the study of DPNR, by name."""
 
 STEEPNESS = 7.0
 """p_i rises from 0 to this over the epochs: "scaled" in the paper, 7·i/epochs in its published code."""
 
 
-def rising_weight(weight: float, epoch: int, epochs: int) -> float:
-    """Return λ·λ_i, λ_i = 2/(1 + e^(−p_i)) − 1 with p_i = 7·i/epochs (FEDERATE, appendix D.4).
+def build_optimizer(section: OptimizerSection, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return a new optimizer of ``parameters``, at least one."""
+    if section.name == "sgd":
+        return torch.optim.SGD(parameters, lr=section.learning_rate, weight_decay=section.weight_decay)
+    # One pass over all small tensors: the steps of a small network are mostly overhead.
+    return torch.optim.AdamW(parameters, lr=section.learning_rate, weight_decay=section.weight_decay, fused=True)
 
-    Args:
-        weight: λ.
-        epoch: i, from 0.
-        epochs: of the schedule.
-    """
+
+class Clients:
+    """All clients together: they hold texts, encoder and privacy layer, send vectors and step along gradients."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        encoder, optimizer = workspace.encoder, workspace.config.optimizer
+        if isinstance(encoder, WordBag) and optimizer.name == "sgd" and optimizer.weight_decay == 0:
+            encoder.vectors.sparse = True  # a step changes the words of the batch alone
+        parameters = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
+        self._optimizer = build_optimizer(optimizer, parameters) if parameters else None
+        self._sent = torch.empty(0)
+
+    def forward(self, rows: NDArray[np.int64], seed: int, scale: float | None) -> torch.Tensor:
+        """Return perturbed vectors of training rows, int64 (B,), float32 (B, k), without a graph.
+
+        All randomness of the step follows from ``seed``; ``scale`` is that of the noise, None the layer's own.
+        """
+        workspace, draw = self.workspace, Draw(seed, len(rows))
+        workspace.encoder.train()
+        self._sent = workspace.layer(workspace.encoder(workspace.batch(TRAIN, rows), draw), draw, scale)
+        return self._sent.detach()
+
+    def backward(self, gradient: torch.Tensor) -> None:
+        """Step the encoder along the gradient in the vectors that :meth:`forward` last sent, float32 (B, k)."""
+        if self._optimizer is not None:
+            self._optimizer.zero_grad()
+            self._sent.backward(gradient)
+            self._optimizer.step()
+
+    def validate(self, seed: int) -> torch.Tensor:
+        """Return perturbed vectors of the validation rows, float32 (n, k), for model selection."""
+        vectors = self.workspace.encode(VALIDATION)
+        return self.workspace.layer(vectors, Draw(seed, len(vectors)))
+
+
+def rising_weight(weight: float, epoch: int, epochs: int) -> float:
+    """Return λ·λ_i of epoch i, from 0, λ_i = 2/(1 + e^(−p_i)) − 1 with p_i = 7·i/epochs (FEDERATE, appendix D.4)."""
     return weight * (2.0 / (1.0 + math.exp(-STEEPNESS * epoch / epochs)) - 1.0)
 
 
@@ -88,21 +122,16 @@ def train(
     config: ExperimentConfig,
     observe: Callable[[EpochRow], None] = lambda row: None,
 ) -> list[EpochRow]:
-    """Train encoder and server; return a row per epoch.
+    """Train encoder and server; return a row per epoch, with which ``observe`` is called.
 
-    Args:
-        clients: send vectors and receive gradients.
-        server: classifier and adversaries.
-        data: classes and private attributes of the training and validation rows (public in the papers' setting).
-        config: length, noise and weights of the training, and the server's optimizer.
-        observe: called with the row of every epoch.
+    Classes and private attributes of the training and validation rows are public in the papers' setting.
     """
     optimizer = build_optimizer(config.optimizer, server.parameters())
     classes, private = torch.from_numpy(data.train.labels), torch.from_numpy(data.train.private)
     history = []
     for epoch in range(config.training.stop_after or config.training.epochs):
         order = streams.generator(config.seed, "epoch order", epoch).permutation(len(data.train))
-        weight, scale = weight_of(config, epoch), training_noise(config, clients.width, epoch)
+        weight, scale = weight_of(config, epoch), training_noise(config, clients.workspace.width, epoch)
         losses = []
         server.train()
         for number, start in enumerate(range(0, len(order), config.training.batch_size)):
@@ -116,7 +145,7 @@ def train(
                 private[batch],
                 weight=weight,
                 orthogonal=config.server.orthogonal,
-                draw=Draw.full_batch(seed, len(rows)),
+                draw=Draw(seed, len(rows)),
             )
             optimizer.zero_grad()
             loss.backward()

@@ -1,5 +1,7 @@
 """Accuracy, gaps between groups, and accuracy of each group; rates are shares of 1, not percent.
 
+Predictions ŷ, labels y and groups s (0 or 1) are int64 (n,).
+
 >>> labels, group = np.array([1, 1, 1, 1, 0, 0]), np.array([1, 1, 0, 0, 1, 0])
 >>> predicted = np.array([1, 1, 1, 0, 0, 0])
 >>> tpr_gap(predicted, labels, group)
@@ -31,24 +33,12 @@ Integers = NDArray[np.int64]
 
 
 def accuracy(predicted: Integers, labels: Integers) -> float:
-    """Return the share of correct predictions; nan for no examples.
-
-    Args:
-        predicted: int64 (n,).
-        labels: int64 (n,).
-    """
+    """Return the share of correct predictions; nan for no examples."""
     return float((predicted == labels).mean()) if len(labels) else math.nan
 
 
 def tpr_gap(predicted: Integers, labels: Integers, group: Integers, positive: int = 1) -> float:
-    """Return P(ŷ = c | y = c, s = 1) − P(ŷ = c | y = c, s = 0); nan if a group has no example of class c.
-
-    Args:
-        predicted: ŷ, int64 (n,).
-        labels: y, int64 (n,).
-        group: s, 0 or 1, int64 (n,).
-        positive: the class c.
-    """
+    """Return P(ŷ = c | y = c, s = 1) − P(ŷ = c | y = c, s = 0), c the class ``positive``; nan if a group lacks it."""
     return _rate(predicted, labels, group == 1, positive) - _rate(predicted, labels, group == 0, positive)
 
 
@@ -56,11 +46,6 @@ def grms(predicted: Integers, labels: Integers, group: Integers) -> float:
     """Return the root mean square of the TPR-gaps of all classes (FEDERATE, equation 5).
 
     Classes that a group lacks are left out; nan if none remains.
-
-    Args:
-        predicted: ŷ, int64 (n,).
-        labels: y, int64 (n,).
-        group: s, 0 or 1, int64 (n,).
     """
     gaps = np.array([tpr_gap(predicted, labels, group, int(c)) for c in np.unique(labels)])
     known = gaps[~np.isnan(gaps)]
@@ -68,13 +53,7 @@ def grms(predicted: Integers, labels: Integers, group: Integers) -> float:
 
 
 def group_accuracies(predicted: Integers, labels: Integers, group: Integers) -> dict[str, float]:
-    """Return the accuracy ``without`` and ``with`` the attribute, and the share of examples with it.
-
-    Args:
-        predicted: int64 (n,).
-        labels: int64 (n,).
-        group: 1 with the attribute, else 0, int64 (n,).
-    """
+    """Return the accuracy ``without`` and ``with`` the attribute (1 in ``group``), and the share with it."""
     return {
         "share_with": float((group == 1).mean()) if len(group) else math.nan,
         "accuracy_without": accuracy(predicted[group == 0], labels[group == 0]),
@@ -83,12 +62,7 @@ def group_accuracies(predicted: Integers, labels: Integers, group: Integers) -> 
 
 
 def f1(predicted: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
-    """Return the micro-averaged F1 of the value 1; 0 if it is neither present nor predicted.
-
-    Args:
-        predicted: 0 or 1, int64 (n, p).
-        truth: 0 or 1, int64 (n, p).
-    """
+    """Return the micro-averaged F1 of the value 1, of int64 (n, p) each; 0 if it is neither present nor predicted."""
     hits = int(((predicted == 1) & (truth == 1)).sum())
     wrong = int((predicted != truth).sum())
     return 2 * hits / (2 * hits + wrong) if 2 * hits + wrong else 0.0
@@ -107,12 +81,7 @@ DRAWS = 2000
 
 
 class SamplingErrors(NamedTuple):
-    """Standard errors, shares of 1; nan where a rate has no rows.
-
-    Attributes:
-        tpr_gap: of the TPR-gap of the positive class.
-        grms: of the root mean square of all classes' gaps.
-    """
+    """Standard errors of the TPR-gap of the positive class and of GRMS, shares of 1; nan where a rate has no rows."""
 
     tpr_gap: float
     grms: float
@@ -126,15 +95,7 @@ def share_error(share: float, rows: int) -> float:
 def sampling_errors(
     predicted: Integers, labels: Integers, group: Integers, rng: np.random.Generator, positive: int = 1
 ) -> SamplingErrors:
-    """Return the standard errors of `group_metrics.tpr_gap` and `group_metrics.grms`.
-
-    Args:
-        predicted: ŷ, int64 (n,).
-        labels: y, int64 (n,).
-        group: s, 0 or 1, int64 (n,).
-        rng: of the draws.
-        positive: the class of the TPR-gap.
-    """
+    """Return the standard errors of :func:`tpr_gap` and :func:`grms`; ``rng`` draws the bootstrap."""
     classes = np.unique(labels)
     rates = [_drawn_rates(predicted[group == value], labels[group == value], classes, rng) for value in (0, 1)]
     gaps = rates[1] - rates[0]

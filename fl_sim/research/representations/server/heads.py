@@ -13,10 +13,6 @@ gradient in z suffices to train a client's encoder. With C the classifier and A 
   instead of λ·λ_ort, and λ_ort/λ for an adversary.
 * ``coavoux`` (Coavoux, Narayan and Cohen 2018, multidetasking; DPNR's ADV): L(y, C(z)) + λ·(−ln P_A(¬s | z)); the
   adversary is trained on −ln P_A(s | z) alone.
-* ``declustering`` (the same authors): L(y, C(z)) + λ·mean over pairs (½ − a)·‖u − u'‖², with a the share of private
-  attributes that the pair has in common and u = z / ‖z‖₂. Pairs with more than half in common are pushed apart. The
-  study of DPNR prints the opposite sign with l as a distance, which would pull them together; without u the loss has
-  no lower bound.
 
 >>> z = torch.ones(2, 3, requires_grad=True)
 >>> reverse_gradient(z, weight=0.5).sum().backward()
@@ -80,33 +76,11 @@ def _directions(states: torch.Tensor) -> torch.Tensor:
     return unit.T @ unit
 
 
-def declustering(z: torch.Tensor, private: torch.Tensor, partner: torch.Tensor) -> torch.Tensor:
-    """Return the mean of (½ − a)·‖u − u'‖² over rows and their partners.
-
-    Args:
-        z: float32 (B, k).
-        private: int64 (B, p).
-        partner: a row for each row, int64 (B,).
-    """
-    alike = (private == private[partner]).float().mean(dim=1)
-    u = functional.normalize(z, dim=1)
-    return ((0.5 - alike) * (u - u[partner]).square().sum(dim=1)).mean()
-
-
 class Server(nn.Module):
-    """Classifier and adversaries.
+    """Classifier and adversaries of vectors of ``inputs`` (k) numbers, for ``attributes`` (p) private attributes.
 
-    Args:
-        inputs: k.
-        classes: number of classes.
-        attributes: p, the number of private attributes.
-        classifier: widths of its hidden layers.
-        adversary: widths of each adversary's hidden layers.
-        dropout: rate in the classifier.
-        adversary_dropout: rate in each adversary.
-        style: of the adversaries.
-        weighed: the factor of λ.
-        seed: of all weights.
+    ``classifier`` and ``adversary`` are the widths of hidden layers, ``weighed`` the factor of λ; all weights follow
+    from ``seed``.
     """
 
     def __init__(
@@ -126,7 +100,7 @@ class Server(nn.Module):
         super().__init__()
         self.style = style
         self.weighed = weighed
-        copies = {"none": 0, "declustering": 0, "multiple": NUM_DIVERSE}.get(style, 1)
+        copies = {"none": 0, "multiple": NUM_DIVERSE}.get(style, 1)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             self.classifier = FeedForward([inputs, *classifier, classes], dropout, "classifier")
@@ -158,9 +132,6 @@ class Server(nn.Module):
             draw: the randomness of the step.
         """
         total = functional.cross_entropy(self.classifier(z, draw), classes)
-        if self.style == "declustering":
-            partner = draw.uniform("declustering", 1)[:, 0].argsort()
-            return total + weight * declustering(z, private, partner)
         for number in range(private.shape[1] if self.copies else 0):
             target = private[:, number]
             group = [self._adversary(number * self.copies + copy) for copy in range(self.copies)]

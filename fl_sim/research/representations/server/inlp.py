@@ -30,15 +30,10 @@ Estimator = TypeVar("Estimator")
 
 
 def fit_quietly(estimator: Estimator, inputs: NDArray[Any], labels: NDArray[np.int64]) -> Estimator:
-    """Return ``estimator`` fitted, without warnings that its solver has not converged.
+    """Return an estimator of scikit-learn fitted, without warnings that its solver has not converged.
 
     Online coding fits some classifiers on a handful of examples, and a null space needs a direction, not an optimum.
     A neural network of scikit-learn takes Ctrl-C for the end of its training; here a stop ends the command.
-
-    Args:
-        estimator: of scikit-learn.
-        inputs: float (n, k).
-        labels: int64 (n,).
     """
     from sklearn.exceptions import ConvergenceWarning
 

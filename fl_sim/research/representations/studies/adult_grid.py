@@ -119,14 +119,7 @@ Trained = Mapping[str, Sequence[Point]]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A grid point's model after an epoch, with its validation metrics.
-
-    Attributes:
-        point: identifies the grid point.
-        epoch: from 1.
-        accuracy: on validation, a share.
-        unfairness: |TPR-gap| on validation, or GRMS; lower is better.
-    """
+    """A grid point's model after an epoch, from 1, with its accuracy and |TPR-gap| (or GRMS) on validation, shares."""
 
     point: Any
     epoch: int
@@ -135,13 +128,9 @@ class Candidate:
 
 
 def select(candidates: Sequence[Candidate], relaxation: float) -> Candidate:
-    """Return the least unfair candidate with an accuracy in [α* − relaxation, α*], α* the best accuracy.
+    """Return the least unfair candidate with an accuracy in [α* − relaxation, α*], α* the best accuracy, both shares.
 
     Ties go to the more accurate candidate, then to the earlier epoch.
-
-    Args:
-        candidates: at least one.
-        relaxation: the relaxation threshold, a share (the paper's 1.0 is 0.01).
     """
     best = max(candidate.accuracy for candidate in candidates)
     near = [c for c in candidates if c.accuracy >= best - relaxation - 1e-12]
@@ -149,13 +138,7 @@ def select(candidates: Sequence[Candidate], relaxation: float) -> Candidate:
 
 
 class Selected(NamedTuple):
-    """A selected model's final training.
-
-    Attributes:
-        system: its name.
-        relaxations: the thresholds that select it; none if it is the choice of one ε.
-        config: stopped after the selected epoch, with attacks.
-    """
+    """A final training up to the selected epoch, with the thresholds that select it; none for the choice of one ε."""
 
     system: str
     relaxations: tuple[float, ...]
@@ -182,9 +165,7 @@ def selected_by_threshold(trained: Trained) -> Iterator[Selected]:
 def selected_by_epsilon(trained: Trained, attacked: Collection[ExperimentConfig]) -> Iterator[Selected]:
     """Yield the model of each ε of each system with noise, selected at the threshold of table 3 (figure 4).
 
-    Args:
-        trained: all systems.
-        attacked: final trainings that are made anyhow, which serve here if they are of the same model.
+    Final trainings that are ``attacked`` anyhow serve here if they are of the same model.
     """
     for system in NOISY:
         epsilons = {config.privacy.epsilon for config, _ in trained[system]}

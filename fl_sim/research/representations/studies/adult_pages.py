@@ -12,22 +12,17 @@ from typing import TYPE_CHECKING, Any
 from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.studies.adult_grid import RELAXATION
 from fl_sim.research.representations.studies.adult_study import METRICS, SHOWN
-from fl_sim.research.representations.studies.agreement import Published, spread, table_cell
+from fl_sim.research.representations.studies.agreement import spread, table_cell
 from fl_sim.research.representations.studies.study_pictures import Curve, Panel, Picture, curves_of, draw_panels
 from fl_sim.research.study_files import markdown_table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from fl_sim.reporting.plots import Look
 
 Row = Mapping[str, Any]
 
 _ON_EVERY_MODEL = METRICS[:3]  # MDL is measured on the models of table 3 alone
-_LABELS = {"accuracy": "Accuracy", "tpr_gap": "TPR-gap", "leakage": "Leakage", "mdl": "MDL"}
-_APART = 0.16  # between ours and the published figure, in rows
-_BARS: dict[str, Any] = {"linestyle": "none", "capsize": 2, "linewidth": 1}
+_LABELS = {"accuracy": "Accuracy", "tpr_gap": "TPR-gap", "leakage": "Leakage"}
 
 
 def as_markdown(table: Row) -> str:
@@ -97,84 +92,10 @@ def _fairness_table(rows: Sequence[Row]) -> list[str]:
 def draw(table: Row) -> list[Picture]:
     """Return the pictures of a table of `adult_study.reproduce`."""
     return [
-        Picture("figures", "Every figure of table 3 with its 95 % interval, ours and published", _figures(table)),
-        Picture("tradeoff", "TPR-gap and leakage against accuracy, ours and published", _tradeoff(table["rows"])),
         Picture("thresholds", "Accuracy, TPR-gap and leakage against the relaxation threshold", _sweep(table)),
         Picture("epsilon", "Accuracy, leakage and TPR-gap against proven ε", _by_epsilon(table["by_epsilon"])),
         Picture("fairness", "The fairest model of each accuracy", _fairness(table["fairness_by_accuracy"])),
     ]
-
-
-def _figures(table: Row) -> Figure:
-    """Draw a panel per metric and a row per system: ours by both rules of selection, and published."""
-    from matplotlib.figure import Figure
-
-    from fl_sim.reporting.plots import looks
-
-    rows = {selection["relaxation"]: _with_a_model(selection["rows"]) for selection in table["selections"]}
-    series = {
-        "ours, relaxation threshold 1.0": (rows[table["relaxation"]], False),
-        "ours, best accuracy": (rows[0.0], False),
-        "published": (rows[0.0], True),
-    }
-    figure = Figure(figsize=(12.5, 4.2), layout="constrained")
-    for axes, metric in zip(figure.subplots(1, len(METRICS), sharey=True), METRICS, strict=True):
-        for look, (label, (of, published)) in zip(looks(len(series)), series.items(), strict=True):
-            bars = [(at, _bar(row.get(metric), published)) for at, row in enumerate(of.values())]
-            y = [at + (look.number - 1) * _APART for at, bar in bars if bar]
-            _draw_bars(axes, label, look, published, [bar for _, bar in bars if bar], y)
-        axes.grid(axis="x", alpha=0.3)
-        axes.set_xlabel("MDL, kbit (the code's sum)" if metric == "mdl" else f"{_LABELS[metric]}, percent")
-    figure.axes[0].set_yticks(range(len(rows[0.0])), list(rows[0.0]))
-    figure.axes[0].invert_yaxis()
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
-    return figure
-
-
-def _draw_bars(
-    axes: Axes,
-    label: str,
-    look: Look,
-    published: bool,
-    x: Sequence[tuple[float, float]],
-    y: Sequence[float],
-    **bars: float,
-) -> None:
-    """Draw means with their half widths; hollow marks are ours, full ones published."""
-    means, widths = zip(*x, strict=True)
-    style: dict[str, Any] = {"color": look.colour, "marker": look.marker, "markersize": 5, **_BARS, **bars}
-    axes.errorbar(means, y, xerr=widths, label=label, fillstyle="full" if published else "none", **style)
-
-
-def _bar(figure: Row | None, published: bool) -> tuple[float, float] | None:
-    """Return the mean and half width of a figure, ours or published; None if there is none."""
-    if figure is None or (published and figure["published"] is None):
-        return None
-    if published:
-        of = Published(*figure["published"])
-        return of.mean, of.half_width(figure["measured"]["sampling_error"])
-    return figure["measured"]["mean"], figure["measured"]["half_width"]
-
-
-def _tradeoff(rows: Row) -> Figure:
-    """Draw TPR-gap and leakage against accuracy."""
-    from matplotlib.figure import Figure
-
-    from fl_sim.reporting.plots import looks
-
-    shown = _with_a_model(rows)
-    figure = Figure(figsize=(10.5, 4.2), layout="constrained")
-    for axes, metric in zip(figure.subplots(1, 2), ("tpr_gap", "leakage"), strict=True):
-        for look, (system, row) in zip(looks(len(shown)), shown.items(), strict=True):
-            for published in (False, True):
-                x, y = (_bar(row[name], published) for name in ("accuracy", metric))
-                if x is not None and y is not None:
-                    label = f"{system}, published" if published else system
-                    _draw_bars(axes, label, look, published, [x], [y[0]], yerr=y[1])
-        axes.set_xlabel("accuracy, percent")
-        axes.set_ylabel(f"{_LABELS[metric]}, percent")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
-    return figure
 
 
 def _sweep(table: Row) -> Figure:
@@ -183,7 +104,8 @@ def _sweep(table: Row) -> Figure:
     for metric in _ON_EVERY_MODEL:
         measured = {
             system: tuple(selection["rows"][system][metric]["measured"] for selection in table["selections"])
-            for system in _with_a_model(table["rows"])
+            for system in table["rows"]
+            if system != "random"  # it has no model
         }
         curves = tuple(Curve(system, thresholds, values) for system, values in measured.items())
         panels.append(Panel(_LABELS[metric], curves))
@@ -199,7 +121,3 @@ def _fairness(rows: Sequence[Row]) -> Figure:
     title = "The smallest validation TPR-gap within half a point of an accuracy"
     panel = Panel(title, curves_of(rows, "system", "accuracy", "tpr_gap"))
     return draw_panels([panel], "validation accuracy, percent", "TPR-gap, percent", log=False)
-
-
-def _with_a_model(rows: Row) -> dict[str, Any]:
-    return {system: row for system, row in rows.items() if system != "random"}

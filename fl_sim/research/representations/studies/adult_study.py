@@ -27,7 +27,6 @@ from fl_sim.research.representations.studies.adult_grid import (
     THIN,
     Candidate,
     Selected,
-    Trained,
     candidates_of,
     grid_points,
     selected_by_epsilon,
@@ -59,21 +58,32 @@ PUBLISHED: dict[str, dict[str, tuple[float, float] | None]] = {
 
 
 def reproduce(options: Options, log: Log = lambda line: None) -> Row:
-    """Return the table as a JSON-ready mapping: published and measured figures, selected points, every value.
-
-    Args:
-        options: of the reproduction.
-        log: called with a line of progress.
-    """
-    by_seed = _trained(options, log)
-    finals = [final for trained in by_seed for final in _selected(trained)]
+    """Return the table as a JSON-ready mapping: published and measured figures, selected points, every value."""
+    grid = FULL if options.full else THIN
+    points = {(seed, of): list(grid_points(of, seed, grid, options)) for seed in options.seeds for of in SYSTEMS}
+    records = iter(collect_records([config for configs in points.values() for config in configs], options, log))
+    trained = {
+        key: list(zip(configs, itertools.islice(records, len(configs)), strict=True)) for key, configs in points.items()
+    }
+    finals: list[Selected] = []
+    gaps: dict[tuple[str, int], list[float]] = defaultdict(list)  # of the fairest model, by system and accuracy
+    for seed in options.seeds:
+        of_seed = {of: trained[seed, of] for of in SYSTEMS}
+        by_threshold = list(selected_by_threshold(of_seed))
+        finals += [*by_threshold, *selected_by_epsilon(of_seed, [selected.config for selected in by_threshold])]
+        for of in SYSTEMS[1:]:
+            for centre, gap in fairest_by_accuracy(candidates_of(of_seed[of])).items():
+                gaps[of, centre].append(gap)
     chosen: list[Row] = []
     by_epsilon: list[Row] = []
     for final, record in zip(finals, collect_records([f.config for f in finals], options, log), strict=True):
         (chosen if final.relaxations else by_epsilon).extend(_rows(final, record))
-    fairest = [{of: fairest_by_accuracy(candidates_of(trained[of])) for of in SYSTEMS[1:]} for trained in by_seed]
     selections = {
-        relaxation: _table([r for r in chosen if r["relaxation"] == relaxation]) for relaxation in RELAXATIONS
+        relaxation: {
+            of: _summary(of, [row for row in chosen if (row["relaxation"], row["system"]) == (relaxation, of)])
+            for of in SYSTEMS
+        }
+        for relaxation in RELAXATIONS
     }
     return {
         **heading("adult", "FEDERATE (Maheshwari et al. 2022), table 3", options),
@@ -82,26 +92,13 @@ def reproduce(options: Options, log: Log = lambda line: None) -> Row:
         "rows": selections[RELAXATION],
         "selections": [{"relaxation": relaxation, "rows": rows} for relaxation, rows in selections.items()],
         "reproduced": {str(relaxation): _counts(selections[relaxation]) for relaxation in (0.0, RELAXATION)},
-        "fairness_by_accuracy": fairness_rows(fairest),
+        "fairness_by_accuracy": [
+            {"system": system, "accuracy": centre, "seeds": len(values), "tpr_gap": estimate(values)}
+            for (system, centre), values in sorted(gaps.items())
+        ],
         "by_epsilon": epsilon_rows(by_epsilon),
         "chosen": chosen,
     }
-
-
-def _trained(options: Options, log: Log) -> list[Trained]:
-    """Return each seed's points of all systems with their records, all run in one grid."""
-    grid = FULL if options.full else THIN
-    points = {(seed, of): list(grid_points(of, seed, grid, options)) for seed in options.seeds for of in SYSTEMS}
-    records = iter(collect_records([config for configs in points.values() for config in configs], options, log))
-    with_records = {
-        key: list(zip(configs, itertools.islice(records, len(configs)), strict=True)) for key, configs in points.items()
-    }
-    return [{of: with_records[seed, of] for of in SYSTEMS} for seed in options.seeds]
-
-
-def _selected(trained: Trained) -> list[Selected]:
-    by_threshold = list(selected_by_threshold(trained))
-    return [*by_threshold, *selected_by_epsilon(trained, [selected.config for selected in by_threshold])]
 
 
 def _rows(final: Selected, record: Row) -> Iterator[Row]:
@@ -132,10 +129,6 @@ def _rows(final: Selected, record: Row) -> Iterator[Row]:
             "data": record["data"]["fingerprint"],
             "cpu_seconds": record["cpu_seconds"],
         }
-
-
-def _table(chosen: Sequence[Row]) -> dict[str, Any]:
-    return {system: _summary(system, [row for row in chosen if row["system"] == system]) for system in SYSTEMS}
 
 
 def _summary(system: str, rows: Sequence[Row]) -> dict[str, Any]:
@@ -169,29 +162,8 @@ def fairest_by_accuracy(candidates: Sequence[Candidate]) -> dict[int, float]:
     return dict(sorted(fairest.items()))
 
 
-def fairness_rows(by_seed: Sequence[dict[str, dict[int, float]]]) -> list[Row]:
-    """Return a row per system and accuracy: the fairest candidate's TPR-gap over the seeds that have one.
-
-    Args:
-        by_seed: of each seed, each system's :func:`fairest_by_accuracy`.
-    """
-    gaps: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for of_system in by_seed:
-        for system, fairest in of_system.items():
-            for centre, gap in fairest.items():
-                gaps[system, centre].append(gap)
-    return [
-        {"system": system, "accuracy": centre, "seeds": len(values), "tpr_gap": estimate(values)}
-        for (system, centre), values in sorted(gaps.items())
-    ]
-
-
 def epsilon_rows(chosen: Sequence[Row]) -> list[Row]:
-    """Return a row per system and ε: test accuracy and leakage over the seeds.
-
-    Args:
-        chosen: a row of figures for each seed, system and ε.
-    """
+    """Return a row per system and ε: test accuracy and leakage over the seeds; ``chosen`` has one of each seed."""
     groups: dict[tuple[str, float, float], list[Row]] = defaultdict(list)
     for row in chosen:
         privacy = row["privacy"]

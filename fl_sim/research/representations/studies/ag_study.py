@@ -62,14 +62,7 @@ PUBLISHED_PLAIN = {("ag-news", 32): 0.80, ("ag-news", 64): 0.77}
 
 @dataclass(frozen=True)
 class Grid:
-    """The trainings of each corpus.
-
-    Attributes:
-        robust: ε of the Robust trainings, 4 among them; one training each.
-        dimensions: k.
-        rows: texts of training and validation.
-        epochs: of each training.
-    """
+    """The trainings of each corpus: ε of Robust (4 among them), k, texts of training and validation, epochs."""
 
     robust: tuple[float, ...] = EPSILONS
     dimensions: tuple[int, ...] = (32, 64)
@@ -84,9 +77,7 @@ GRID = Grid()
 def reproduce(options: Options, log: Log = lambda line: None) -> Record:
     """Return the figures as a JSON-ready mapping: a row for each corpus, k, system, ε and μ.
 
-    Args:
-        options: of the reproduction; ``source`` has a folder for each corpus (:data:`FOLDERS`).
-        log: called with a line of progress.
+    ``options.source`` has a folder for each corpus (:data:`FOLDERS`).
     """
     rows = collect_figures(lambda seed: _configs(seed, GRID, options), _accuracies, options, log)
     return {

@@ -49,14 +49,7 @@ class Estimate(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published figure.
-
-    Attributes:
-        mean: over the publication's runs.
-        deviation: over the runs; None if it is not published.
-        runs: their number.
-        rounding: half of the last published digit.
-    """
+    """A published figure: mean and deviation over its runs, and half of the last published digit."""
 
     mean: float
     deviation: float | None = None
@@ -66,19 +59,13 @@ class Published:
     def half_width(self, sampling_error: float | None) -> float:
         """Return the half width of the 95 % interval of the mean; 0 if no deviation is published.
 
-        Args:
-            sampling_error: of one run's figure, on a test set of the size of ours.
+        ``sampling_error`` is that of one run's figure, on a test set of the size of ours.
         """
         return 0.0 if self.deviation is None else _half_width(self.deviation, sampling_error, self.runs)
 
 
 def estimate(values: Sequence[float], errors: Sequence[float] = ()) -> Estimate:
-    """Return the mean of a figure over seeds, with its interval.
-
-    Args:
-        values: one per seed.
-        errors: the sampling error of each; none if they were not measured.
-    """
+    """Return the mean of a figure over seeds, with its interval; ``errors`` are the sampling errors, if measured."""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     known = [error for error in errors if not math.isnan(error)]
     error = statistics.fmean(known) if known else None
@@ -106,15 +93,7 @@ def spread(measured: Estimate, seeds: int, digits: int) -> str:
 
 
 def table_cell(measured: Estimate, seeds: int, digits: int, published: str | None, reproduced: bool | None) -> str:
-    """Return ``mean ± deviation [± half width] (published) ✓``.
-
-    Args:
-        measured: the figure over the seeds.
-        seeds: number of seeds.
-        digits: after the decimal point.
-        published: the paper's figure; None is shown as a dash.
-        reproduced: shown as a mark.
-    """
+    """Return ``mean ± deviation [± half width] (published) ✓``; a figure that is not published is a dash."""
     shown = "–" if published is None else published
     return f"{spread(measured, seeds, digits)} ({shown}){mark(reproduced)}"
 

@@ -79,12 +79,7 @@ FULL = Grid()
 
 
 def reproduce(options: Options, log: Log = lambda line: None) -> Record:
-    """Return tables and figures as a JSON-ready mapping: a row for each encoder, system, ε and μ.
-
-    Args:
-        options: of the reproduction.
-        log: called with a line of progress.
-    """
+    """Return tables and figures as a JSON-ready mapping: a row for each encoder, system, ε and μ."""
     grid = FULL if options.full else THIN
     rows: Rows = collect_figures(lambda seed: _frozen(seed, grid, options), _figures, options, log)
     tuned = replace(options, seeds=options.seeds[: grid.tuned_seeds])

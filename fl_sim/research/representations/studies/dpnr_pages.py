@@ -25,21 +25,16 @@ from fl_sim.research.representations.studies.dpnr_published import (
     ATTACKED,
     EPSILON_OF_RATES,
     LAYERS,
-    PERSONS,
     TABLE_2,
     TABLE_3,
     TABLE_4,
-    narrowing,
     verdict_lines,
 )
-from fl_sim.research.representations.studies.study_pictures import Picture
+from fl_sim.research.representations.studies.study_pictures import Curve, Panel, Picture, curves_of, draw_panels
 from fl_sim.research.study_files import markdown_table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from fl_sim.reporting.plots import Look
 
 Row = Mapping[str, Any]
 
@@ -49,9 +44,6 @@ _PAIRS = (
     (5, "attacker", "the attacker's accuracy, absent / present"),
     (7, "task", "the task's accuracy, absent / what is added where present"),
 )
-_BESIDE = 1.05  # the factor between the positions of two curves at one ε, which would hide each other
-_PUBLISHED: dict[str, Any] = {"marker": "D", "fillstyle": "none", "linestyle": "none", "markersize": 6}
-_WORDS = {"accuracy": "accuracy", "privacy_f": "empirical privacy 1 − F"}
 
 
 def as_markdown(table: Row) -> str:
@@ -153,11 +145,7 @@ def unpack_points(text: str) -> NDArray[np.uint8]:
 
 
 def scattered(systems: Mapping[str, ExperimentConfig]) -> dict[str, Any]:
-    """Return figure 4's points, JSON-ready: t-SNE of the test texts' sent vectors, and who is named in them.
-
-    Args:
-        systems: name to experiment, all on the same texts.
-    """
+    """Return figure 4's points, JSON-ready: t-SNE of the test texts' sent vectors by system, and who is named."""
     from fl_sim.research.representations.client.client_workspace import open_data
     from fl_sim.research.representations.representation_experiment import train_and_release
 
@@ -173,106 +161,39 @@ def draw_pictures(table: Mapping[str, Any]) -> list[Picture]:
     """Return all pictures of a record."""
     return [
         Picture("epsilon", "Accuracy and empirical privacy against ε, accuracy against μ", _draw_epsilon(table)),
-        Picture("fairness", "By how much DPNR narrows each person's gap", _draw_fairness(table)),
         Picture("tsne", f"t-SNE of the sent vectors, by {table['tsne']['person']}", _draw_tsne(table)),
     ]
 
 
 def _draw_epsilon(table: Mapping[str, Any]) -> Figure:
-    """Draw accuracy against ε (table 2) and μ (table 3), and empirical privacy against ε (figure 3)."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13.5, 4.4), layout="constrained")
-    axes = figure.subplots(1, 3)
+    """Draw accuracy and empirical privacy against ε (table 2, figure 3), and accuracy against μ (table 3)."""
     rows = table["rows"]
-    for panel, metric in zip(axes[:2], _WORDS, strict=True):
-        _draw_curves(panel, [row for row in rows if not row["word_dropout"]], metric, "epsilon")
-        _draw_levels(panel, rows, metric)
-        panel.set_xscale("log")
-        _name_epsilons(panel, rows)
-        panel.set_ylabel(f"{_WORDS[metric]}, percent")
-    panel, at_one = axes[2], [row for row in rows if row["epsilon"] == EPSILON_OF_RATES and row["encoder"] == "frozen"]
-    _draw_curves(panel, at_one, "accuracy", "word_dropout")
-    panel.set_xlabel(f"μ, at ε = {_proven(rows, EPSILON_OF_RATES)} proven ({EPSILON_OF_RATES:g} claimed) of dpnr")
-    panel.set_ylabel("accuracy, percent")
-    for panel, title in zip(axes, ("Table 2: accuracy", "Figure 3: empirical privacy", "Table 3: μ"), strict=True):
-        panel.set_title(title, loc="left", fontsize="medium")
-    published = [TABLE_2, {ATTACKED: TABLE_4["dpnr"][1]}, {0.0: TABLE_2[EPSILON_OF_RATES], **TABLE_3}]
-    for panel, figures in zip(axes, published, strict=True):
-        panel.plot(list(figures), list(figures.values()), color="grey", label="published", **_PUBLISHED)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize="small")
-    return figure
+    plain = [row for row in rows if not row["word_dropout"]]
+    at_one = [row for row in rows if row["epsilon"] == EPSILON_OF_RATES and row["encoder"] == "frozen"]
+    factor = next(row["epsilon_proven"] / row["epsilon"] for row in plain if row["system"] == "dpnr")
+    of_epsilon = f"ε claimed; proven: {factor:g} times as much (dpnr), ∞ (dpnr-shared)"
+    of_rate = f"μ, at ε = {_proven(rows, EPSILON_OF_RATES)} proven ({EPSILON_OF_RATES:g} claimed) of dpnr"
+    of_accuracy = {0.0: TABLE_2[EPSILON_OF_RATES], **TABLE_3}
+    panels = (
+        Panel("Table 2: accuracy", _curves(plain, "accuracy", "epsilon", TABLE_2), of_epsilon),
+        Panel(
+            "Figure 3: empirical privacy", _curves(plain, "privacy_f", "epsilon", {ATTACKED: TABLE_4["dpnr"][1]}),
+            of_epsilon, "empirical privacy 1 − F, percent",
+        ),
+        Panel("Table 3: μ", _curves(at_one, "accuracy", "word_dropout", of_accuracy), of_rate, log=False),
+    )  # fmt: skip
+    return draw_panels(panels, "", "accuracy, percent")
 
 
-def _draw_curves(axes: Axes, rows: Sequence[Row], metric: str, against: str) -> None:
-    """Draw the metric of each encoder and version of DPNR, with 95 % intervals of the means."""
-    from fl_sim.reporting.plots import looks
-
-    keys = list(dict.fromkeys((row["encoder"], row["system"]) for row in rows if row["system"] in LAYERS))
-    for look, (encoder, system) in zip(looks(len(keys)), keys, strict=True):
-        curve = [row for row in rows if (row["encoder"], row["system"]) == (encoder, system) and metric in row]
-        curve.sort(key=lambda row: row[against])
-        shift = _BESIDE ** (look.number - (len(keys) - 1) / 2) if against == "epsilon" else 1.0
-        _draw_curve(axes, curve, metric, [shift * row[against] for row in curve], look, f"{system}, {encoder}")
-
-
-def _draw_curve(axes: Axes, curve: Sequence[Row], metric: str, at: Sequence[float], look: Look, name: str) -> None:
-    means = [row[metric]["mean"] for row in curve]
-    widths = [row[metric]["half_width"] for row in curve]
-    style: dict[str, Any] = {"color": look.colour, "marker": look.marker, "fillstyle": "none", "linestyle": look.dash}
-    axes.errorbar(at, means, widths, capsize=3, label=name, **style)
-
-
-def _draw_levels(axes: Axes, rows: Sequence[Row], metric: str) -> None:
-    """Draw what does not depend on ε as lines: NON-PRIV of both encoders, majority, and NON-PRIV as published."""
-    dashes = {("frozen", "non-priv"): "--", ("fine-tuned", "non-priv"): "-.", ("frozen", "majority"): ":"}
-    for row in rows:
-        dash = dashes.get((row["encoder"], row["system"]))
-        if dash is not None:
-            name = row["system"] if row["system"] == "majority" else f"{row['system']}, {row['encoder']}"
-            axes.axhline(row[metric]["mean"], color="black", linewidth=0.9, linestyle=dash, label=name)
-    level = TABLE_4["non-priv"][list(_WORDS).index(metric)]
-    axes.axhline(level, color="grey", linewidth=2.2, alpha=0.4, label="non-priv, published")
-
-
-def _name_epsilons(axes: Axes, rows: Sequence[Row]) -> None:
-    """Label the axis with ε as proven of DPNR, and as claimed below it."""
-    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
-
-    plain = [row for row in rows if row["system"] == "dpnr" and not row["word_dropout"]]
-    proven = {row["epsilon"]: row["epsilon_proven"] for row in plain}
-    axes.xaxis.set_major_locator(FixedLocator(sorted(proven)))
-    axes.xaxis.set_major_formatter(FixedFormatter([f"{format_epsilon(proven[e])}\n({e:g})" for e in sorted(proven)]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("ε of dpnr, proven (claimed); dpnr-shared: ∞ proven")
-
-
-def _draw_fairness(table: Mapping[str, Any]) -> Figure:
-    """Draw by how much each person's gap narrows, with 95 % intervals, beside the published figure."""
-    from matplotlib.figure import Figure
-
-    from fl_sim.reporting.plots import looks
-
-    rows = table["fairness"]
-    keys = list(dict.fromkeys((row["encoder"], row["system"]) for row in rows))
-    people = list(dict.fromkeys(row["person"] for row in rows))
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    axes = figure.subplots()
-    axes.axhline(0, color="black", linewidth=0.8)
-    for look, key in zip(looks(len(keys)), keys, strict=True):
-        own = [row for row in rows if (row["encoder"], row["system"]) == key]
-        at = [people.index(row["person"]) + 0.15 * (look.number - (len(keys) - 1) / 2) for row in own]
-        means, widths = [row["narrower_by"] for row in own], [1.96 * row["standard_error"] for row in own]
-        style: dict[str, Any] = {"color": look.colour, "marker": look.marker, "fillstyle": "none"}
-        axes.errorbar(at, means, widths, capsize=3, linestyle="none", label=f"{key[1]}, {key[0]}", **style)
-    shown = [people.index(person) for person in PERSONS]
-    axes.plot(shown, [narrowing(person) for person in PERSONS], color="grey", label="published", **_PUBLISHED)
-    axes.set_xticks(range(len(people)), people)
-    axes.set_ylabel("points by which the gap is\nnarrower than NON-PRIV's")
-    words = f"ε of dpnr {_proven(table['rows'], ATTACKED)} proven ({ATTACKED:g} claimed); dpnr-shared: ∞ proven"
-    axes.set_title(f"Table 7: is DPNR fairer? (95 % intervals)\n{words}", loc="left", fontsize="medium")
-    figure.legend(loc="outside right upper", fontsize="small")
-    return figure
+def _curves(rows: Sequence[Row], metric: str, against: str, published: Mapping[float, float]) -> tuple[Curve, ...]:
+    """Return a curve per encoder and system that has the metric, and the published points; baselines are levels."""
+    named = [
+        {**row, "label": f"{row['system']}, {row['encoder']}"}
+        for row in rows
+        if metric in row and row["system"] != "adv"
+    ]
+    points = tuple({"mean": value, "half_width": 0.0} for value in published.values())
+    return (*curves_of(named, "label", against, metric), Curve("published", tuple(published), points))
 
 
 def _draw_tsne(table: Mapping[str, Any]) -> Figure:

@@ -102,29 +102,18 @@ system is, when a figure counts as reproduced, and why one is not the published 
 """
 
 
-def named(name: str) -> Reproduction:
-    """Return the reproduction called ``name``.
-
-    Raises:
-        ConfigError: if there is none.
-    """
-    if name not in REPRODUCTIONS:
-        raise ConfigError(f"reproduction is {name!r}; allowed: {', '.join(NAMES)}")
-    return REPRODUCTIONS[name]
-
-
 def run(name: str, options: Options, log: Log = lambda line: None) -> Record:
     """Make a table and return it as a JSON-ready mapping, with its environment.
 
     Args:
-        name: one of ``NAMES``.
+        name: of the table.
         options: of the reproduction.
         log: called with a line of progress.
 
     Raises:
-        ConfigError: if the name or the layer is unknown.
+        ConfigError: the table does not have this layer.
     """
-    reproduction = named(name)
+    reproduction = REPRODUCTIONS[name]
     if options.layer not in reproduction.layers:
         raise ConfigError(f"layer is {options.layer!r}; allowed for {name}: {', '.join(reproduction.layers)}")
     environment = describe_environment()  # at the start: later edits of the sources do not change the running code

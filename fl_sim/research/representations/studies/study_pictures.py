@@ -51,7 +51,6 @@ class Curve:
     """Figures of one system over a variable.
 
     Attributes:
-        label: of the legend.
         x: the variable; empty draws a horizontal line, for a system that the variable does not change.
         measured: the figures (``agreement.Estimate``: mean and half_width), one per x; one for a horizontal line.
         published: mean and half width of each, None where none is published.
@@ -65,23 +64,22 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves that share their axes."""
+    """Curves that share their axes; ``x``, ``y`` and ``log`` where they are not those of the whole picture."""
 
     title: str
     curves: tuple[Curve, ...]
+    x: str | None = None
+    y: str | None = None
+    log: bool | None = None
 
 
 def curves_of(
     rows: Iterable[Mapping[str, Any]], label: str, x: str, figure: str, published: str | None = None
 ) -> tuple[Curve, ...]:
-    """Return a curve per value of ``label``, sorted by ``x``; a horizontal line where ``x`` is None or infinite.
+    """Return a curve per value of the entry ``label``, sorted by the entry ``x``.
 
-    Args:
-        rows: of a table.
-        label: the entry that names the curve.
-        x: the entry of the variable.
-        figure: the entry of the figure over the seeds, an ``agreement.Estimate``.
-        published: the entry of the published figure, which has no deviation.
+    It is a horizontal line where ``x`` is None or infinite. ``figure`` is the entry of the figure over the seeds, an
+    ``agreement.Estimate``, ``published`` that of the published figure, which has no deviation.
     """
     curves: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -101,13 +99,8 @@ def _curve_of(name: str, rows: Sequence[Mapping[str, Any]], x: str, figure: str,
 def draw_panels(panels: Sequence[Panel], x: str, y: str, *, log: bool = True) -> Figure:
     """Return a figure of panels with one legend; hollow marks are measured, full ones published.
 
-    Up to three panels stand in one row, more in rows of two.
-
-    Args:
-        panels: at least one; curves of one label look alike in all of them.
-        x: label of the variable.
-        y: label of the figures.
-        log: whether the variable is ε, on a logarithmic axis with labels rounded up.
+    Up to three panels stand in one row, more in rows of two. With ``log`` the variable is ε, on a logarithmic axis with
+    labels rounded up.
     """
     from matplotlib.figure import Figure
 
@@ -121,14 +114,15 @@ def draw_panels(panels: Sequence[Panel], x: str, y: str, *, log: bool = True) ->
     for number, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, number)
         values = sorted({value for curve in panel.curves for value in curve.x})
-        beside = None if log or not values else _SHARE_BESIDE * (values[-1] - values[0])
+        is_log = log if panel.log is None else panel.log
+        beside = None if is_log or not values else _SHARE_BESIDE * (values[-1] - values[0])
         for curve in panel.curves:
             _draw_curve(axes, curve, look[curve.label], len(labels), beside)
         axes.set_title(panel.title, loc="left", fontsize="medium")
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
+        axes.set_xlabel(panel.x or x)
+        axes.set_ylabel(panel.y or y)
         if values:
-            _set_scale(axes, values, log=log)
+            _set_scale(axes, values, log=is_log)
     entries: dict[str, Any] = {}
     for axes in figure.axes:
         entries |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))

@@ -5,7 +5,7 @@ only (and the seconds in the records).
 
 >>> from tempfile import TemporaryDirectory
 >>> from fl_sim.research.representations.config import load_mapping
->>> from fl_sim.research.representations.corpora.adult_reader import write_toy_adult
+>>> from fl_sim.research.representations.corpora.tables import write_toy_adult
 >>> off = {"leakage": False, "mdl": False}
 >>> with TemporaryDirectory() as folder:
 ...     source = write_toy_adult(Path(folder), rows=50)
@@ -78,14 +78,7 @@ def collect_figures(
     options: Options,
     log: Log,
 ) -> dict[RowKey, list[Figures]]:
-    """Return the figures of every row of a table, one value per seed.
-
-    Args:
-        configs: the experiments of a seed.
-        figures: the rows of a record, each with its figures.
-        options: of the reproduction.
-        log: called with a line of progress.
-    """
+    """Return the figures of every row of a table, one value per seed; ``figures`` yields the rows of a record."""
     rows: dict[RowKey, list[Figures]] = {}
     for seed in options.seeds:
         for record in collect_records(list(configs(seed)), options, log):

@@ -1,0 +1,413 @@
+"""Tables with a class to predict and private columns: files of one's own, and UCI Adult.
+
+A table is CSV, tab-separated values, JSON lines or Parquet. Every column but task, private attributes and split is a
+feature, unless ``features`` names some. A column whose every value is a number is numeric. Any other has categories,
+which become one column each. Columns are standardised by the training rows' mean and deviation.
+
+* A row without a task or a private value is left out. A number that is missing becomes the training rows' mean, and a
+  missing category is a category of its own. All of them are counted.
+* A private column of two values is one attribute, the second value in alphabetical order. One of more values is an
+  attribute per value: it has this value or not.
+* Rows without a split column are divided by the experiment's seed.
+
+>>> import tempfile
+>>> rows = ["age,town,job,sex"] + [f"{20 + k},{'LRB'[k % 3]},{'ab'[k % 2]},{'fm'[k // 2 % 2]}" for k in range(80)]
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder) / "people.csv"
+...     _ = path.write_text("\\n".join(rows))
+...     data = read_own_table(path, 0, TableColumns(task="job", private=("sex",), least_rows=1))
+>>> data.classes, data.attributes, data.train.table.shape
+(('a', 'b'), ('sex=m',), (48, 4))
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fl_sim.data_prep.readers.cleaning import DEFAULT_MAX_CHARACTERS, MEANING, Cleaning, Note, Reading
+from fl_sim.data_prep.readers.tables import require_columns, table_rows
+from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.store.textfiles import DEFAULT_RECORD_MB, DEFAULT_UNPACKING, SourceLimits, decoded_lines
+from fl_sim.formats import printable
+from fl_sim.research.representations.corpora.labelled import (
+    SPLITS,
+    TEST,
+    TRAIN,
+    Integers,
+    LabelledData,
+    LabelledSplit,
+    cut,
+    shuffled,
+)
+from fl_sim.research.study_files import StrictModel
+
+AdultColumns = Literal["nine", "code"]
+AdultSplit = Literal["paper", "code"]
+
+_KINDS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".parquet": "parquet"}
+_PACKED = (".xz", ".gz")
+_MISSING = ("", "?", "NA", "NaN", "nan", "null", "None")
+_FLAG = re.compile(r"--(bad-bytes|max-characters|max-record-mb|max-unpacking)\b")  # of fl-sim prepare
+_MOST_VALUES = 50
+_SHOWN = 30
+
+
+class TableColumns(StrictModel):
+    """The columns of a table of one's own."""
+
+    task: str = Field("", description="the column with the class to predict")
+    private: tuple[str, ...] = Field((), description="the columns that the sent vectors should hide")
+    text: str | None = Field(None, description="the column with a text, which is then the only input")
+    features: tuple[str, ...] = Field((), description="the columns that are inputs; default: all others")
+    leave_out: tuple[str, ...] = Field((), description="columns that are no inputs, such as ids")
+    categories: tuple[str, ...] = Field((), description="columns of numbers that stand for categories")
+    split: str | None = Field(None, description="a column with train, validation or test; default: drawn by the seed")
+    validation_share: float = Field(0.2, gt=0, lt=1, description="of the rows, without a split column")
+    test_share: float = Field(0.2, gt=0, lt=1, description="of the rows, without a split column")
+    least_rows: int = Field(10, ge=1, description="the fewest test rows of a class in a group whose rates are compared")
+    bad_bytes: Literal["refuse", "replace"] = Field("refuse", description="what becomes of bytes that are not UTF-8")
+    max_characters: int = Field(
+        DEFAULT_MAX_CHARACTERS, ge=100, description="longest text; a longer one is cut at white space"
+    )
+    max_record_mb: int = Field(DEFAULT_RECORD_MB, ge=1, le=2048, description="longest line, row or cell, MiB")
+    max_unpacking: int = Field(
+        DEFAULT_UNPACKING, ge=1, le=10**6, description="bytes that a byte of a packed file may stand for"
+    )
+
+
+def read_own_table(path: Path, seed: int, columns: TableColumns) -> LabelledData:
+    """Return the examples of a table in three splits.
+
+    Args:
+        path: a file named .csv, .tsv, .jsonl or .parquet; text files may be compressed (.xz, .gz).
+        seed: of the order of rows, without a split column.
+        columns: what they are.
+
+    Raises:
+        CorpusError: the file, a column or a value does not fit; the message names it.
+    """
+    limits = SourceLimits(record_mb=columns.max_record_mb, unpacking=columns.max_unpacking)
+    reading = Reading(Cleaning(columns.max_characters, columns.bad_bytes, limits))
+    try:
+        frame = _read_frame(path, reading)
+    except CorpusError as error:
+        raise CorpusError(_with_keys(str(error))) from error
+    _check_columns(path, columns, list(frame))
+    kept = frame[~frame[[columns.task, *columns.private]].apply(_is_missing).any(axis=1)]
+    if kept.empty:
+        raise CorpusError(f"{path}: no row has a value of {', '.join((columns.task, *columns.private))}")
+    counts = {"rows left out": len(frame) - len(kept)}
+    if columns.text is not None:
+        kept = _with_clean_text(path, kept, columns.text, reading)
+    data = _labelled(path, kept, columns, seed, "own table split", np.float64)
+    counts |= {**data.counts, **{_with_keys(MEANING[Note(name)]): count for name, count in reading.notes.items()}}
+    _check_splits(path, data, columns)
+    return replace(data, counts={subject: count for subject, count in counts.items() if count})
+
+
+def _read_frame(path: Path, reading: Reading) -> pd.DataFrame:
+    """Return all rows of a file, values as they are; ``reading`` says how bad text is treated, and counts it."""
+    suffixes = [suffix for suffix in path.suffixes if suffix not in _PACKED]
+    kind = _KINDS.get(suffixes[-1] if suffixes else "")
+    if kind is None:
+        raise CorpusError(f"data.source is {path}; allowed: a file named {', '.join(_KINDS)}")
+    if not path.is_file():
+        raise CorpusError(f"{path}: there is no such file")
+    names = pq.read_schema(path).names if kind == "parquet" else []
+    rows = [values for _, values in table_rows(kind, path, names, reading)]
+    if not rows:
+        raise CorpusError(f"{path}: has no rows")
+    present = names or list(dict.fromkeys(name for row in rows for name in row))
+    return pd.DataFrame(rows, columns=present, dtype=object)
+
+
+def _with_keys(message: str) -> str:
+    """Return a message with the keys of this table in the place of `fl-sim prepare`'s flags."""
+    message = message.replace("prepare it with --bad-bytes replace", "set data.table.bad_bytes=replace")
+    return _FLAG.sub(lambda flag: f"data.table.{flag[1].replace('-', '_')}", message)
+
+
+def _with_clean_text(path: Path, frame: pd.DataFrame, column: str, reading: Reading) -> pd.DataFrame:
+    """Return the rows with their texts as `fl-sim prepare` cleans them; blank ones are left out, long ones cut."""
+    texts = frame[column].astype(str).mask(_is_missing(frame[column]), "")
+    cleaned = [next(reading.clean([Sentence("", "", text, ())]), None) for text in texts]
+    frame = frame.assign(**{column: [None if text is None else text.text for text in cleaned]})
+    frame = frame[[text is not None for text in cleaned]]
+    if frame.empty:
+        raise CorpusError(f"{path}: no row has a text in column {column!r}")
+    return frame
+
+
+def _check_columns(path: Path, columns: TableColumns, present: list[str]) -> None:
+    if not columns.task:
+        raise CorpusError("data.table.task is missing; allowed: the column with the class to predict")
+    one = [name for name in (columns.text, columns.split) if name is not None]
+    named = [columns.task, *columns.private, *columns.features, *columns.leave_out, *columns.categories, *one]
+    require_columns(list(dict.fromkeys(named)), present, str(path))
+    roles = Counter([columns.task, *columns.private, *columns.features, *one])
+    twice = next((name for name, count in roles.items() if count > 1), None)
+    if twice is not None:
+        raise CorpusError(f"data.table: column {printable(twice)!r} has two roles; allowed: one")
+    if columns.validation_share + columns.test_share >= 1:
+        raise CorpusError(
+            f"data.table.test_share is {columns.test_share:g} beside validation_share {columns.validation_share:g}; "
+            "allowed: together below 1"
+        )
+
+
+def _labelled(
+    path: Path, frame: pd.DataFrame, columns: TableColumns, seed: int, purpose: str, precision: type[np.floating[Any]]
+) -> LabelledData:
+    """Return the examples of complete rows; ``counts`` has the missing values by column.
+
+    Args:
+        path: named in messages.
+        frame: rows with a class and all private values.
+        columns: what they are.
+        seed: of the order of rows, without a split column.
+        purpose: of the draw of that order.
+        precision: in which columns are standardised.
+    """
+    classes, labels = _classes(path, columns.task, frame)
+    attributes, private = _attributes(path, columns.private, frame)
+    parts = _parts(path, frame, columns, seed, purpose)
+    missing: dict[str, int] = {}
+    if columns.text is not None:
+        whole = LabelledSplit(tuple(frame[columns.text]), labels, private)
+    else:
+        others = {columns.task, *columns.private, *columns.leave_out, columns.split}
+        features = list(columns.features) or [name for name in frame if name not in others]
+        if not features:
+            raise CorpusError(f"{path}: no column is left as a feature; allowed: at least one, or data.table.text")
+        missing = {f"missing {name}": int(_is_missing(frame[name]).sum()) for name in features}
+        blocks = [_block(path, frame[name], name in columns.categories, parts[TRAIN]) for name in features]
+        table = np.hstack(blocks).astype(precision)
+        mean, deviation = table[parts[TRAIN]].mean(axis=0), table[parts[TRAIN]].std(axis=0)
+        deviation[deviation == 0] = 1.0
+        whole = LabelledSplit(((table - mean) / deviation).astype(np.float32), labels, private)
+    splits = {name: whole.take(parts[name]) for name in SPLITS}
+    return LabelledData(path.stem.partition(".")[0], classes, attributes, splits, missing)
+
+
+def _classes(path: Path, column: str, frame: pd.DataFrame) -> tuple[tuple[str, ...], Integers]:
+    """Return the names of the classes and the class of each row, int64 (n,)."""
+    names, codes = np.unique(_texts(frame[column]), return_inverse=True)
+    if len(names) < 2:
+        raise CorpusError(
+            f"{path}: column {column!r} has one value, {printable(names[0][:_SHOWN])!r}; allowed: at least 2"
+        )
+    if len(names) > min(_MOST_VALUES, len(frame) // 2):
+        raise CorpusError(
+            f"{path}: column {column!r} has {len(names)} classes in {len(frame)} rows; allowed: at most "
+            f"{_MOST_VALUES}, and two rows of each"
+        )
+    return tuple(names.tolist()), codes.astype(np.int64)
+
+
+def _attributes(path: Path, columns: Sequence[str], frame: pd.DataFrame) -> tuple[tuple[str, ...], Integers]:
+    """Return the names of the private attributes, and which rows have each, int64 (n, p)."""
+    named: dict[str, NDArray[np.bool_]] = {}
+    for column in columns:
+        texts = _texts(frame[column])
+        values = np.unique(texts).tolist()
+        if not 2 <= len(values) <= _MOST_VALUES:
+            raise CorpusError(
+                f"{path}: private column {column!r} has {len(values)} {'value' if len(values) == 1 else 'values'}; "
+                f"allowed: 2 to {_MOST_VALUES}"
+            )
+        for value in values[1:] if len(values) == 2 else values:
+            named[f"{column}={value}"] = texts == value
+    held = np.stack(list(named.values()), axis=1) if named else np.zeros((len(frame), 0))
+    return tuple(named), held.astype(np.int64)
+
+
+def _parts(path: Path, frame: pd.DataFrame, columns: TableColumns, seed: int, purpose: str) -> dict[str, Integers]:
+    """Return the rows of each split, int64 (m,)."""
+    if columns.split is None:
+        shares = (1 - columns.validation_share - columns.test_share, columns.validation_share, columns.test_share)
+        return dict(zip(SPLITS, cut(shuffled(len(frame), seed, purpose), shares), strict=True))
+    names = np.array([name.lower() for name in _texts(frame[columns.split])])
+    unknown = sorted(set(names.tolist()) - set(SPLITS))
+    if unknown:
+        raise CorpusError(
+            f"{path}: column {columns.split!r} has {printable(unknown[0][:_SHOWN])!r}; allowed: {', '.join(SPLITS)}"
+        )
+    return {name: np.flatnonzero(names == name) for name in SPLITS}
+
+
+def _block(path: Path, values: pd.Series, is_category: bool, train: Integers) -> NDArray[np.float64]:
+    """Return a numeric column, float64 (n, 1), missing values as the training rows' mean; else a column per category.
+
+    Raises:
+        CorpusError: a number is not finite, or there are too many categories.
+    """
+    column, missing = values.name, _is_missing(values).to_numpy()
+    numbers = pd.to_numeric(values.mask(missing), errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    if not is_category and not np.isnan(numbers[~missing]).any():
+        if np.isinf(numbers).any():
+            raise CorpusError(
+                f"{path}: column {column!r} has {values.iloc[np.isinf(numbers).argmax()]!r}; allowed: finite numbers"
+            )
+        of_train = numbers[train][~missing[train]]
+        return np.where(missing, of_train.mean() if len(of_train) else 0.0, numbers)[:, None]
+    names, codes = np.unique(np.where(missing, "", _texts(values)), return_inverse=True)
+    if len(names) > max(_MOST_VALUES, len(values) // 10):
+        raise CorpusError(
+            f"{path}: column {column!r} has {len(names)} categories in {len(values)} rows; allowed: fewer, or name it "
+            "in data.table.leave_out (an id), or as data.table.text"
+        )
+    return np.eye(len(names))[codes]
+
+
+def _check_splits(path: Path, data: LabelledData, columns: TableColumns) -> None:
+    """Check that every class can be trained, and that every rate that is compared has rows enough."""
+    for name in SPLITS:
+        if not len(data.splits[name]):
+            raise CorpusError(f"{path}: the split {name} has no row; allowed: rows in all of {', '.join(SPLITS)}")
+    absent = sorted(set(range(len(data.classes))) - set(data.train.labels.tolist()))
+    if absent:
+        raise CorpusError(f"{path}: no training row has the class {printable(data.classes[absent[0]])!r}")
+    for number, attribute in enumerate(data.attributes):
+        for held in (0, 1):
+            group = data.test.private[:, number] == held
+            for label, name in enumerate(data.classes):
+                size = int((group & (data.test.labels == label)).sum())
+                if size < columns.least_rows:
+                    words = attribute if held else f"not {attribute}"
+                    raise CorpusError(
+                        f"{path}: {size} {TEST} rows with {printable(words)} have the class {printable(name)!r}, too "
+                        f"few for its rate; allowed: at least data.table.least_rows, {columns.least_rows}"
+                    )
+
+
+def _texts(values: pd.Series) -> NDArray[np.str_]:
+    """Return the values as texts without white space at their ends, (n,)."""
+    return np.array([str(value).strip() for value in values], dtype=np.str_)
+
+
+def _is_missing(values: pd.Series) -> pd.Series:
+    return values.isna() | values.astype(str).str.strip().isin(_MISSING)
+
+
+ATTRIBUTE = "sex"
+"""The private attribute of Adult."""
+_CLASSES, _SEXES = ("<=50K", ">50K"), ("Female", "Male")
+_SHARES: dict[AdultSplit, tuple[float, float]] = {"paper": (0.2, 0.2), "code": (0.08, 0.2)}
+_COLUMNS = (
+    "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship",
+    "race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income",
+)  # fmt: skip
+_NUMBERS = ("age", "education-num", "capital-gain", "capital-loss", "hours-per-week", "fnlwgt")
+_FEATURES: dict[AdultColumns, tuple[str, ...]] = {
+    "nine": (
+        "workclass", "marital-status", "occupation", "relationship", "race", "native-country",
+        "age", "education-num", "hours-per-week",
+    ),
+    "code": (
+        "workclass", "education", "marital-status", "occupation", "relationship", "native-country", *_NUMBERS,
+    ),
+}  # fmt: skip
+_SCHOOLS = {
+    **dict.fromkeys(("Preschool", "1st-4th", "5th-6th", "7th-8th"), "prim-middle-school"),
+    **dict.fromkeys(("9th", "10th", "11th", "12th"), "high-school"),
+}
+
+
+def read_adult(source: Path, seed: int, columns: AdultColumns = "nine", split: AdultSplit = "paper") -> LabelledData:
+    """Return UCI Adult (Becker and Kohavi 1996): the class is an income above 50,000 dollars, private is the sex.
+
+    Rows with a missing value are dropped (45,222 of 48,842 remain). Countries are the United States or others.
+    FEDERATE's paper and its published code differ in split (60 : 20 : 20 and 72 : 8 : 20) and columns: ``nine`` (the
+    paper: "a total of 9 features", after Wu, Zhang and Wu 2019), or all but race, with the lowest and the unfinished
+    schools as two groups.
+
+    Args:
+        source: the folder with ``adult.data`` and ``adult.test`` (or .xz, .gz).
+        seed: of the order of rows.
+        columns: the paper's ``nine``, or those of its ``code``.
+        split: shares as in the ``paper``, or in its ``code``.
+
+    Raises:
+        CorpusError: naming file and line, for a row of another shape or an unknown value.
+    """
+    rows = [row for name in ("adult.data", "adult.test") for row in _adult_rows(source, name)]
+    frame = pd.DataFrame(rows, columns=list(_COLUMNS), dtype=object)
+    if frame.empty:
+        raise CorpusError("Adult has no complete row")
+    frame["education"] = frame["education"].replace(_SCHOOLS)
+    frame["native-country"] = np.where(frame["native-country"] == "United-States", "US", "NonUS")
+    validation_share, test_share = _SHARES[split]
+    chosen = TableColumns(
+        task="income", private=(ATTRIBUTE,), features=_FEATURES[columns], validation_share=validation_share,
+        test_share=test_share,
+    )  # fmt: skip
+    data = _labelled(source, frame, chosen, seed, "adult split", np.float32)
+    return replace(data, name="adult", attributes=(ATTRIBUTE,), counts={})
+
+
+def _adult_rows(source: Path, name: str) -> list[list[str]]:
+    """Return the complete rows of a file."""
+    path = next((source / f"{name}{end}" for end in ("", ".xz", ".gz") if (source / f"{name}{end}").is_file()), None)
+    if path is None:
+        raise CorpusError(f"{source}: no {name} (or .xz, .gz) in this folder")
+    rows = []
+    for number, line in decoded_lines(path):
+        cells = [cell.strip() for cell in line.strip().rstrip(".").split(",")]
+        if cells == [""] or cells[0].startswith("|"):  # adult.test begins with a comment
+            continue
+        if len(cells) != len(_COLUMNS):
+            raise CorpusError(f"{path}, line {number}: {len(cells)} columns, must be {len(_COLUMNS)}")
+        row = dict(zip(_COLUMNS, cells, strict=True))
+        for column, allowed in (("income", _CLASSES), ("sex", _SEXES)):
+            if row[column] not in allowed:
+                raise CorpusError(
+                    f"{path}, line {number}: {column} is {row[column][:_SHOWN]!r}, must be one of {', '.join(allowed)}"
+                )
+        wrong = next((column for column in _NUMBERS if not row[column].isdigit()), None)
+        if wrong is not None:
+            raise CorpusError(f"{path}, line {number}: {wrong} is {row[wrong][:_SHOWN]!r}, must be an integer")
+        if "?" not in cells:
+            rows.append(cells)
+    return rows
+
+
+def write_toy_adult(folder: Path, rows: int = 600, seed: int = 0) -> Path:
+    """Write made-up ``adult.data`` and ``adult.test`` with half of the rows each; return the folder.
+
+    60 % are men. Half of the men and 30 % of the women earn more than 50,000. Four of five men are husbands. Higher
+    earners mostly have more years of education.
+
+    Args:
+        folder: created if needed.
+        rows: of both files together.
+        seed: of the rows.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    lines = []
+    for _ in range(rows):
+        male = rng.random() < 0.6
+        rich = rng.random() < (0.5 if male else 0.3)
+        home = "Husband" if male and rng.random() < 0.8 else "Own-child"
+        years = int(rng.integers(11, 17) if rich else rng.integers(5, 13))
+        cells = [
+            int(rng.integers(20, 60)), "Private", 100, "Bachelors", years, "Never-married", "Sales", home, "White",
+            "Male" if male else "Female", 0, 0, int(rng.integers(20, 60)), "United-States",
+            ">50K" if rich else "<=50K",
+        ]  # fmt: skip
+        lines.append(", ".join(map(str, cells)))
+    half = rows // 2
+    (folder / "adult.data").write_text("\n".join(lines[:half]) + "\n")
+    (folder / "adult.test").write_text("\n".join(f"{line}." for line in lines[half:]) + "\n")
+    return folder
