@@ -57,11 +57,7 @@ def swap_names(
 ) -> Sentence:
     """Return ``sentence`` with names exchanged for others of their label; all other text stays.
 
-    Args:
-        sentence: without overlapping mentions.
-        pools: label → names (:func:`name_pools`).
-        share: the probability that a plain name is exchanged.
-        rng: draws.
+    A plain name is exchanged with probability ``share`` for one of ``pools`` (:func:`name_pools`).
     """
     parts: list[str] = []
     mentions: list[Mention] = []

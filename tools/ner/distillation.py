@@ -49,18 +49,10 @@ damps them as well."""
 def distil_table(
     words: Sequence[str], targets: NDArray[np.float32], others: Sequence[str], rows: int
 ) -> NDArray[np.float32]:
-    """Return a table from which every word reads about its target, and unknown words about zero.
+    """Return a table, float32 (rows, width), from which words read about their targets, and unknown words about zero.
 
-    The fit is by least squares; the word at rank i weighs (1 + i/1000)^-1/2.
-
-    Args:
-        words: commonest first.
-        targets: float32 (words, width).
-        others: words that the teacher does not know.
-        rows: of the table.
-
-    Returns:
-        float32 (rows, width).
+    The fit is by least squares; the word at rank i weighs (1 + i/1000)^-1/2. ``words`` are sorted, the commonest first,
+    ``targets`` float32 (words, width), ``others`` the words that the teacher does not know.
     """
     read = np.array(_rows_of([*words, *others], rows))
     weights = np.concatenate([(1 + np.arange(len(words)) / _COMMON) ** -0.5, np.full(len(others), _OTHER_WEIGHT)])
@@ -75,12 +67,9 @@ def distil_table(
 
 
 def hashed_vectors(table: NDArray[np.float32], strings: StringStore, hashes: int = HASHES) -> Vectors:
-    """Return ``table`` as spaCy's vectors: a token has the mean of the rows chosen by hashes of its lower case.
+    """Return ``table``, float32 (rows, width), as spaCy's vectors: a token has the mean of ``hashes`` rows.
 
-    Args:
-        table: float32 (rows, width).
-        strings: of the pipeline.
-        hashes: rows that a token reads.
+    They are chosen by hashes of its lower case.
     """
     return Vectors(
         strings=strings,
@@ -97,15 +86,8 @@ def hashed_vectors(table: NDArray[np.float32], strings: StringStore, hashes: int
 def distil(trained: Path, config_file: Path, documents: Path, encoder: Path, out: Path) -> None:
     """Write what the second training starts from: the pipeline ``start`` with the table in it, and ``again.cfg``.
 
-    Args:
-        trained: the pipeline that was trained on the encoder's word vectors.
-        config_file: of that training.
-        documents: of that training; their words that the encoder lacks are fitted to about zero.
-        encoder: its folder.
-        out: the folder to write to.
-
-    Raises:
-        CorpusError: the recipe asks for more columns than the pipeline's map has.
+    ``trained`` was trained on the vectors of ``encoder`` by ``config_file``; the words of its ``documents`` that the
+    encoder lacks are fitted to about zero. CorpusError if the recipe asks for more columns than the pipeline's map has.
     """
     recipe, pipeline, words = Recipe.of(config_file), load_model(trained), word_vectors(encoder)
     tokens = {

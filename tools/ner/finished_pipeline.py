@@ -52,14 +52,7 @@ Scores = dict[str, dict[str, dict[str, float | None]]]
 def finish(trained: Path, record: Mapping[str, Any], parts: Iterable[NamedPart], out: Path) -> str:
     """Write the pipeline that ships to the new folder ``out``; return the checksum of its weights.
 
-    Args:
-        trained: the folder of the trained pipeline.
-        record: how it was trained.
-        parts: of the sets that it is measured on.
-        out: the folder to make.
-
-    Raises:
-        CorpusError: ``out`` is taken.
+    ``record`` says how it was trained, ``parts`` are of the sets that it is measured on.
     """
     with folder_appearing_at(out) as folder:
         pipeline = without_words(load_model(trained))
@@ -106,12 +99,7 @@ def weights_checksum(folder: Path) -> str:
 
 
 def described(training: Mapping[str, Any], scores: Scores) -> dict[str, Any]:
-    """Return the pipeline's meta data: terms, sources, how it was trained, and how good it is.
-
-    Args:
-        training: how it was trained, with the sizes of the ``sets``.
-        scores: of :func:`measure`.
-    """
+    """Return the pipeline's meta data: terms, sources, how it was trained (with the sizes of its sets), and scores."""
     return {
         "name": NAME,
         "version": VERSION,

@@ -31,16 +31,9 @@ TRAIN, VALIDATION, TEST = "train", "validation", "test"
 
 @dataclass(frozen=True)
 class OpenSet:
-    """A set.
+    """A set in ``folder``: a part for each file, or None where ``cut`` decides, and which :data:`LABELS` it marks.
 
-    Attributes:
-        name: of the set.
-        folder: of its files.
-        files: file → part, or None if ``cut`` decides.
-        labels: those of :data:`LABELS` that the set marks.
-        licence: of the set.
-        source: the publication, as the licence asks.
-        cut: maps a percentage in [0, 100), from a hash of the name of a document or run of sentences, to a part.
+    ``cut`` maps a percentage in [0, 100), from a hash of the name of a document or run of sentences, to a part.
     """
 
     name: str
@@ -108,14 +101,7 @@ OPEN_SETS = (
 
 @dataclass(frozen=True)
 class NamedPart:
-    """The sentences of one part of a set.
-
-    Attributes:
-        name: of the set.
-        part: train, validation or test.
-        labels: those of :data:`LABELS` that the set marks.
-        sentences: of the part.
-    """
+    """The sentences of one part of a set, train, validation or test, and those of :data:`LABELS` that it marks."""
 
     name: str
     part: str

@@ -74,16 +74,7 @@ class Recipe(BaseModel):
 
 
 def training_sentences(parts: Iterable[NamedPart], recipe: Recipe, seed: int) -> list[Sentence]:
-    """Return the training sentences in the order of training.
-
-    Args:
-        parts: of the sets.
-        recipe: how to make them.
-        seed: of selection, augmentation and order.
-
-    Raises:
-        CorpusError: the recipe names none of the sets.
-    """
+    """Return the training sentences in the order of training; CorpusError if the recipe names none of the sets."""
     rng = np.random.default_rng([seed, 1])
     training = [part for part in parts if part.part == TRAIN and recipe.repeats.get(part.name, 0) > 0]
     pools = name_pools(sentence for part in training for sentence in part.sentences)
@@ -132,12 +123,7 @@ def _mark_document(document: Doc, mentions: Iterable[Mention]) -> Doc:
 def make_training_data(source: Path, config_file: Path, seed: int, encoder: Path, out: Path) -> None:
     """Write ``train.spacy``, ``dev.spacy``, ``vectors/`` and :data:`RECORD` to the folder ``out``.
 
-    Args:
-        source: the folder with the open sets.
-        config_file: a training configuration of spaCy with a section ``recipe``.
-        seed: of the training sentences.
-        encoder: the folder of a pretrained encoder.
-        out: the folder, made if need be.
+    ``source`` has the open sets, ``config_file`` a section ``recipe``, ``encoder`` is a pretrained encoder's folder.
 
     Raises:
         CorpusError: a set is incomplete, no set has sentences to train or to choose on, or there is no encoder.

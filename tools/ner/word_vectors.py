@@ -96,21 +96,11 @@ def word_vectors(encoder: Path) -> WordVectors:
 
 
 def reduce_vectors(pipeline: Language, component: str, width: int) -> NDArray[np.float32]:
-    """Reduce the vectors that a component reads to ``width`` columns, with the smallest error.
+    """Return the vectors that a component reads in ``width`` columns, with the smallest error, float32 (words, width).
 
     With rows V and the learnt map W the component sees V Wᵀ. Its singular value decomposition gives the component's new
-    map and the new vectors. The pipeline's own vectors stay; the caller replaces them.
-
-    Args:
-        pipeline: trained.
-        component: its name.
-        width: from 1 to the width of the component's map.
-
-    Returns:
-        float32 (rows of V, width).
-
-    Raises:
-        CorpusError: ``width`` is out of range.
+    map and the new vectors. The pipeline's own vectors stay; the caller replaces them. CorpusError if ``width`` is not
+    from 1 to the width of the component's map.
     """
     model = cast(EntityRecognizer, pipeline.get_pipe(component)).model
     (layer,) = (node for node in model.walk() if node.name == "static_vectors")

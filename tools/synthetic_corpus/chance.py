@@ -23,11 +23,6 @@ def draw_rank(size: int, rng: np.random.Generator, offset: float = 2.0) -> int:
     """Return a rank in [0, size) with probability about 1/(rank + offset) (Zipf–Mandelbrot).
 
     It is drawn by inverting the continuous distribution, without a table.
-
-    Args:
-        size: number of ranks.
-        rng: draws.
-        offset: of the distribution.
     """
     rank = offset * ((size + offset) / offset) ** rng.random() - offset
     return min(int(rank), size - 1)

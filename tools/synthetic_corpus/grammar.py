@@ -81,15 +81,7 @@ class Grammar:
                     raise CorpusError(f"grammar rule {name!r}: {text!r} names the unknown rule {used!r}")
 
     def expand(self, rule: str, tense: str, negated: bool, writer: Writer, rng: np.random.Generator) -> list[Piece]:
-        """Return a production of a rule; all choices come from ``rng`` and ``writer``.
-
-        Args:
-            rule: its name.
-            tense: of the sentence.
-            negated: whether the first verb is negated.
-            writer: of the sentence.
-            rng: draws.
-        """
+        """Return a production of a rule in a tense; all choices come from ``rng`` and ``writer``."""
         modal = MODALS[rng.integers(len(MODALS))]
         sentence = _Expansion(self.rules, tense, negated, writer, rng, modal)
         sentence.rule(rule)

@@ -115,14 +115,9 @@ def be_of(agreement: Agreement, past: bool) -> str:
 
 
 def conjugate(lemma: str, tense: str, agreement: Agreement, *, negated: bool = False, modal: str = "should") -> str:
-    """Return the finite form of a verb with its auxiliaries.
+    """Return the finite form of a verb with its auxiliaries, in one of :data:`TENSES`.
 
-    Args:
-        lemma: the verb.
-        tense: one of :data:`TENSES`.
-        agreement: of the subject.
-        negated: whether to add "not".
-        modal: for the tense "modal", one of :data:`MODALS`.
+    ``modal`` is one of :data:`MODALS`, for the tense "modal".
     """
     no = " not" if negated else ""
     if tense == "progressive" and lemma in _STATIVE:

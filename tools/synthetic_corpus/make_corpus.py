@@ -60,14 +60,7 @@ def synthetic_sentences(num_users: int = DEFAULT_USERS, seed: int = DEFAULT_SEED
 
 
 def user_sentences(world: World, split: str, key: str, rng: np.random.Generator) -> Iterator[Sentence]:
-    """Yield the sentences of one user; their number is log-normal, from 5 to 40 with mean about 14.
-
-    Args:
-        world: of the corpus.
-        split: of the user.
-        key: of the user.
-        rng: draws.
-    """
+    """Yield the sentences of one user; their number is log-normal, from 5 to 40 with mean about 14."""
     user = User.of(world, rng)
     count = int(np.clip(round(rng.lognormal(2.55, 0.5)), _FEWEST, _MOST))
     for _ in range(count):

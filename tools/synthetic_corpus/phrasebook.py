@@ -24,15 +24,7 @@ _TOPIC_PREFIX = "topic_"
 
 @dataclass(frozen=True)
 class Phrasebook:
-    """All phrases.
-
-    Attributes:
-        grammar: the rules of all topics.
-        topics: their names.
-        hedges: sentence openings such as "honestly".
-        subjects: phrases, each with its pronoun.
-        nameless_firms: phrases for firms without a name.
-    """
+    """All phrases: the rules of all topics, openings such as "honestly", subjects with pronouns, unnamed firms."""
 
     grammar: Grammar
     topics: tuple[str, ...]
