@@ -155,11 +155,7 @@ NO_DROPOUT = WordDropout()
 
 @dataclass(frozen=True)
 class Mechanism(ABC):
-    """Normalisation plus Laplace noise.
-
-    Attributes:
-        dimensions: k.
-        epsilon: the method's parameter ε.
+    """Normalisation of vectors of k ``dimensions``, plus Laplace noise by the method's parameter ε.
 
     Raises:
         PrivacyError: if k is outside [1, 65536], or ε is not finite, not above 0, or too small for the grid.
@@ -360,12 +356,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {kind.name: kind for kind in (MinMax, M
 
 
 def build_mechanism(name: LayerName, dimensions: int, epsilon: float | None) -> Mechanism | None:
-    """Return the mechanism ``name``; None for ``none``, which sends vectors unchanged.
-
-    Args:
-        name: of the privacy layer.
-        dimensions: k.
-        epsilon: the layer's parameter ε; None with ``none`` only.
+    """Return the mechanism ``name`` for k ``dimensions``; None for ``none``, which sends vectors unchanged.
 
     Raises:
         PrivacyError: if the name is unknown or ε is missing or impossible.

@@ -18,6 +18,16 @@ from fl_sim.research.representations.client.feed_forward import short_seed
 from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.corpora.labelled import TEST, TRAIN, VALIDATION, LabelledData, LabelledSplit
 from fl_sim.research.representations.evaluation import attacks
+from fl_sim.research.representations.experiment_record import (
+    AttackRow,
+    ExperimentRecord,
+    GroupFigures,
+    GuaranteeRow,
+    Metrics,
+    PrivacyRow,
+    ReleaseRow,
+    Utility,
+)
 from fl_sim.research.representations.local_privacy import NO_DROPOUT, LocalGuarantee, guarantee_of
 from fl_sim.research.representations.server.adversarial_training import Clients, EpochRow, train
 from fl_sim.research.representations.server.group_metrics import (
@@ -64,44 +74,48 @@ def run(
     observe: Callable[[EpochRow], None] = lambda row: None,
     *,
     environment: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> ExperimentRecord:
     """Run an experiment and return its record, JSON-ready but for infinities (`fl_sim.storage.run_folder.encode`).
 
-    Args:
-        config: a checked configuration.
-        observe: called with the row of every epoch.
-        environment: of :func:`describe_environment`; None leaves it out (a grid describes it once).
+    ``observe`` is called with the row of every epoch; ``environment`` is that of :func:`describe_environment`, which a
+    grid describes once.
     """
     started, used = time.perf_counter(), time.process_time()
     torch.set_num_threads(1)
     # First: a run without a valid ledger cannot be an encoder.
     training_guarantee = None if config.encoder.run is None else guarantee_of_run(Path(config.encoder.run).expanduser())
     data = open_data(config.data, config.seed)
-    record: dict[str, Any] = {
+    trained = _train(config, data, observe) if config.system.trains else None
+    record: ExperimentRecord = {
         "format": RECORD_FORMAT,
         "config": config.model_dump(mode="json"),
         "seed": config.seed,
-        "data": {"name": data.name, "fingerprint": data.fingerprint, **{n: len(s) for n, s in data.splits.items()}},
+        "data": {
+            "name": data.name,
+            "fingerprint": data.fingerprint,
+            "train": len(data.train),
+            "validation": len(data.validation),
+            "test": len(data.test),
+        },
+        "privacy": {"note": "nothing of the text is sent"},
+        "epochs": [],
+        "metrics": _baseline(config, data) if trained is None else _metrics(config, data, trained),
+        "seconds": 0.0,
+        "cpu_seconds": 0.0,
     }
     if data.counts:
         record["data"]["counts"] = dict(data.counts)
     if environment is not None:
         record["environment"] = environment
-    if config.system.trains:
-        trained = _train(config, data, observe)
+    if trained is not None:
         width = trained.sent[TEST].shape[1]
         record["dimensions"] = width
         record["privacy"] = _privacy(config, width)
         if training_guarantee is not None:
             record["privacy_of_training"] = training_guarantee
         record["epochs"] = [asdict(row) for row in trained.epochs]
-        record["metrics"] = _figures(config, data, trained)
         if config.releases:
             record["releases"] = _releases(config, data, trained)
-    else:
-        record["privacy"] = {"note": "nothing of the text is sent"}
-        record["epochs"] = []
-        record["metrics"] = _baseline(config, data)
     record["seconds"] = round(time.perf_counter() - started, 3)
     record["cpu_seconds"] = round(time.process_time() - used, 3)
     return record
@@ -174,7 +188,7 @@ def _project(
     return TrainedSystem(epochs, sent, released, predict)
 
 
-def _privacy(config: ExperimentConfig, width: int) -> dict[str, Any]:
+def _privacy(config: ExperimentConfig, width: int) -> PrivacyRow:
     mechanism = config.mechanism(width)
     guarantee = guarantee_of(mechanism, word_dropout(config) if mechanism else NO_DROPOUT)
     return {
@@ -186,26 +200,24 @@ def _privacy(config: ExperimentConfig, width: int) -> dict[str, Any]:
     }
 
 
-def _figures(config: ExperimentConfig, data: LabelledData, trained: TrainedSystem) -> dict[str, Any]:
-    figures: dict[str, Any] = {}
-    for split in (VALIDATION, TEST):
-        truth = data.splits[split]
-        predicted = trained.predict(trained.sent[split])
-        figures[split] = _utility(predicted, truth, data.attributes, config.seed)
-    figures["attacks"] = _attacks(config, data, trained.released)
-    return figures
+def _metrics(config: ExperimentConfig, data: LabelledData, trained: TrainedSystem) -> Metrics:
+    return {
+        "validation": _utility(trained.predict(trained.sent[VALIDATION]), data.validation, data, config.seed),
+        "test": _utility(trained.predict(trained.sent[TEST]), data.test, data, config.seed),
+        "attacks": _attacks(config, data, trained.released),
+    }
 
 
-def _releases(config: ExperimentConfig, data: LabelledData, trained: TrainedSystem) -> list[dict[str, Any]]:
+def _releases(config: ExperimentConfig, data: LabelledData, trained: TrainedSystem) -> list[ReleaseRow]:
     """Return the classifier's utility on each other release, with its ε as claimed and as proven."""
-    rows = []
+    rows: list[ReleaseRow] = []
     for section, (sent, guarantee) in zip(config.releases, trained.releases, strict=True):
-        utility = _utility(trained.predict(sent), data.test, data.attributes, config.seed)
+        utility = _utility(trained.predict(sent), data.test, data, config.seed)
         rows.append({"word_dropout": section.word_dropout, "privacy": _guarantee_row(guarantee), "test": utility})
     return rows
 
 
-def _guarantee_row(guarantee: LocalGuarantee) -> dict[str, float]:
+def _guarantee_row(guarantee: LocalGuarantee) -> GuaranteeRow:
     return {
         "epsilon_any_text": guarantee.any_text,
         "epsilon_corrected": guarantee.one_word,
@@ -214,9 +226,9 @@ def _guarantee_row(guarantee: LocalGuarantee) -> dict[str, float]:
     }
 
 
-def _utility(predicted: Integers, truth: LabelledSplit, attributes: tuple[str, ...], seed: int) -> dict[str, Any]:
-    groups = {}
-    for number, (name, group) in enumerate(zip(attributes, truth.private.T, strict=True)):
+def _utility(predicted: Integers, truth: LabelledSplit, data: LabelledData, seed: int) -> Utility:
+    groups: dict[str, GroupFigures] = {}
+    for number, (name, group) in enumerate(zip(data.attributes, truth.private.T, strict=True)):
         errors = sampling_errors(predicted, truth.labels, group, streams.generator(seed, "bootstrap", number))
         groups[name] = {
             "tpr_gap": tpr_gap(predicted, truth.labels, group),
@@ -228,12 +240,12 @@ def _utility(predicted: Integers, truth: LabelledSplit, attributes: tuple[str, .
     return {"accuracy": accuracy(predicted, truth.labels), "groups": groups}
 
 
-def _attacks(config: ExperimentConfig, data: LabelledData, released: dict[str, Floats]) -> dict[str, Any]:
-    rows: dict[str, Any] = {}
+def _attacks(config: ExperimentConfig, data: LabelledData, released: dict[str, Floats]) -> dict[str, AttackRow]:
+    rows: dict[str, AttackRow] = {}
     for number, name in enumerate(data.attributes):
         seed = short_seed(config.seed, "attacks", number)
         validation, test = (data.splits[split].private[:, number] for split in (VALIDATION, TEST))
-        row: dict[str, Any] = {}
+        row: AttackRow = {}
         if config.attacks.leakage:
             row["leakage"] = attacks.leakage(released[VALIDATION], validation, released[TEST], test, seed)
         if config.attacks.mdl:
@@ -258,25 +270,31 @@ def _attackers(config: ExperimentConfig, data: LabelledData) -> dict[str, attack
     return chosen if data.attributes else {}
 
 
-def _attacker_row(result: attacks.Attack) -> dict[str, Any]:
-    return {**asdict(result), "empirical_privacy_x": 1 - result.accuracy, "empirical_privacy_f": 1 - result.f1}
+def _attacker_row(result: attacks.Attack) -> AttackRow:
+    return {
+        "accuracy": result.accuracy,
+        "f1": result.f1,
+        "absent": result.absent,
+        "present": result.present,
+        "empirical_privacy_x": 1 - result.accuracy,
+        "empirical_privacy_f": 1 - result.f1,
+    }
 
 
-def _baseline(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]:
+def _baseline(config: ExperimentConfig, data: LabelledData) -> Metrics:
     """Return the metrics of random and majority; an attacker knows the attributes' frequencies alone."""
-    figures: dict[str, Any] = {}
-    for number, split in enumerate((VALIDATION, TEST)):
-        truth = data.splits[split]
+    utility = []
+    for number, truth in enumerate((data.validation, data.test)):
         if config.method == "random":
             rng = streams.generator(config.seed, "random class", number)
             predicted = rng.integers(0, len(data.classes), len(truth))
         else:
             predicted = np.full(len(truth), np.bincount(data.train.labels).argmax())
-        figures[split] = _utility(predicted, truth, data.attributes, config.seed)
-    figures["attacks"] = {}
+        utility.append(_utility(predicted, truth, data, config.seed))
+    rows: dict[str, AttackRow] = {}
     if data.attributes:
         guess = _attacker_row(attacks.majority_attack(data.train.private, data.test.private))
-        figures["attacks"] |= dict.fromkeys(["attacker", *_attackers(config, data)], guess)
+        rows |= dict.fromkeys(["attacker", *_attackers(config, data)], guess)
     if config.attacks.mdl:
         noise = {
             split: streams.generator(config.seed, "random vectors", number)
@@ -286,6 +304,5 @@ def _baseline(config: ExperimentConfig, data: LabelledData) -> dict[str, Any]:
         }
         # Vectors that are independent of the text: the largest possible description length.
         plain = config.with_values({"attacks.attacker": False, "attacks.published_attacker": False})
-        for name, row in _attacks(plain, data, noise).items():
-            figures["attacks"][name] = row
-    return figures
+        rows |= _attacks(plain, data, noise)
+    return {"validation": utility[0], "test": utility[1], "attacks": rows}

@@ -147,7 +147,10 @@ def picture_name(record: Record) -> str:
 
 def document(records: Sequence[Record], head: str = _HEAD) -> str:
     """Return the text of README.md, with the head of a folder's own."""
-    contents = [f"* [{record.title}](#{_anchor(record.title)})" for record in records]
+    contents = []
+    for record in records:
+        kept = "".join(c for c in record.title.lower() if c.isalnum() or c in " -_")  # as in GitHub's anchors
+        contents.append(f"* [{record.title}](#{kept.replace(' ', '-')})")
     parts = [head, "\n".join(contents) + "\n"]
     for record in records:
         parts.append(section(record, Path(file_name(record)).name, picture_name(record)))
@@ -207,16 +210,6 @@ def _origin_line(record: Record, source: str) -> str:
         parts.append(f"seeds {', '.join(map(str, record.seeds))}")
         seconds = sum(point.seconds for panel in record.panels for curve in panel.curves for point in curve.points)
         parts.append(f"{math.ceil(seconds / 60)} minutes of one core in rounds")
-    parts += [f"size: {record.size}", f"made {record.when[:10]} from {_short_commits(record.commit)}"]
+    commits = ", ".join(" ".join([words[0][:12], *words[1:]]) for words in map(str.split, record.commit.split(", ")))
+    parts += [f"size: {record.size}", f"made {record.when[:10]} from {commits}"]
     return f"*{'; '.join(parts)}.*"
-
-
-def _short_commits(commits: str) -> str:
-    named = [commit.split() for commit in commits.split(", ")]
-    return ", ".join(" ".join([words[0][:12], *words[1:]]) for words in named)
-
-
-def _anchor(title: str) -> str:
-    """Return GitHub's anchor of a heading."""
-    kept = (c for c in title.lower() if c.isalnum() or c in " -_")
-    return "".join(kept).replace(" ", "-")

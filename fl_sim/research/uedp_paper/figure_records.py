@@ -13,7 +13,7 @@ import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypedDict
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -184,6 +184,19 @@ class _Record(RecordModel):
 
     format: Literal[1] = FORMAT
     figure: Name
+    title: str
+    size: Literal["default", "full"]
+    commit: str
+    config: dict[str, Any]
+    versions: dict[str, str | None]
+    when: str
+    skipped: dict[str, str]
+
+
+class CommonFields(TypedDict):
+    """The fields of :class:`_Record`, for the records of all kinds."""
+
+    figure: str
     title: str
     size: Literal["default", "full"]
     commit: str

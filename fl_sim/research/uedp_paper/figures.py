@@ -220,7 +220,8 @@ class TrainingFigure(_Figure):
         for number in self.published:
             _check_known("published.panel", number.panel, panels)
         _check_known("baseline", self.baseline, [None, *curves])
-        layers = [self.set, self.full.set, *(part.set for part in (*self.panels, *self.curves))]
+        layers = [self.set, self.full.set, *(panel.set for panel in self.panels)]
+        layers += [curve.set for curve in self.curves]
         layers += [point.set for curve in self.curves for point in curve.points]
         for key in itertools.chain(*layers):
             if key in _OWN_KEYS:

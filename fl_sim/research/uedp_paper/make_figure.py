@@ -38,6 +38,7 @@ from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpus
 from fl_sim.research.uedp_paper.figure_document import picture_of, section
 from fl_sim.research.uedp_paper.figure_records import (
     AttackedPanelRecord,
+    CommonFields,
     EpsilonCurveRecord,
     EpsilonPanelRecord,
     EpsilonRecord,
@@ -187,12 +188,16 @@ def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
     folders = [Path(str(run.config.out)) for run in plan.runs]
     environments = [RunFolder.open(folder).environment for folder in folders if (folder / "config.json").exists()]
     common = _common_fields(making.name, figure, skipped, environments, making.full)
-    common |= {"seeds": figure.seeds, "metric": figure.metric, "delta": plan.runs[0].config.privacy.delta}
+    delta = plan.runs[0].config.privacy.delta
     if attacked:
-        return _write_results(making, LeakageRecord(**common, panels=tuple(attacked)), endings)
+        leaks = LeakageRecord(**common, seeds=figure.seeds, metric=figure.metric, delta=delta, panels=tuple(attacked))
+        return _write_results(making, leaks, endings)
     shown = {panel.name for panel in panels}
     record = TrainingRecord(
         **common,
+        seeds=figure.seeds,
+        metric=figure.metric,
+        delta=delta,
         x=figure.x,
         x_words=figure.x_words,
         joint=figure.joint,
@@ -206,7 +211,7 @@ def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
 
 def _common_fields(
     name: str, figure: Figure, skipped: dict[str, str], environments: Iterable[dict[str, Any]], full: bool = False
-) -> dict[str, Any]:
+) -> CommonFields:
     """Return the common fields of all records."""
     described = list(environments)
     states = [environment.get("git") or {} for environment in described]

@@ -136,11 +136,7 @@ class Workspace:
     ) -> tuple[NDArray[np.float32], LocalGuarantee]:
         """Return what the same encoder sends of a split at another ε and μ, float32 (n, k), and its guarantee.
 
-        Args:
-            split: all rows of it are sent.
-            epsilon: the layer's parameter ε.
-            word_dropout: μ.
-            seed: of noise and dropped words, independent of other releases; None: the noise is the operating system's.
+        Noise and dropped words follow from ``seed``, independent of other releases; None: secure noise.
         """
         dropout = replace(self.layer.dropout, rate=word_dropout)
         layer = PrivacyLayer(build_mechanism(self.config.layer, self.encoder.width, epsilon), dropout)
@@ -192,12 +188,9 @@ def _cached_entity_words(path: str | None) -> frozenset[str]:
 
 @dataclass(frozen=True, eq=False)
 class _Encoding:
-    """How texts become an encoder's inputs; experiments on the same examples share it, and its texts without dropout.
+    """How texts become an encoder's inputs of ``size`` numbers, or from so many words.
 
-    Attributes:
-        size: numbers of a row, or words of the vocabulary.
-        encode: texts to inputs.
-        plain: the inputs of each split, once they were read.
+    Experiments on the same examples share it, with the inputs of texts without dropout.
     """
 
     size: int

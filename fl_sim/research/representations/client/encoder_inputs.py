@@ -87,14 +87,7 @@ class TokenLists(EncoderInputs):
 
 
 def token_ids(tokenizer: Any, texts: Sequence[str], boundary: tuple[int, int], max_tokens: int) -> list[list[int]]:
-    """Return ``[bos] + tokens + [eos]`` of each text, truncated to ``max_tokens``.
-
-    Args:
-        tokenizer: of Hugging Face.
-        texts: may be empty.
-        boundary: the ids bos and eos.
-        max_tokens: most ids of a text.
-    """
+    """Return ``[bos] + tokens + [eos]`` of each text (``boundary``: bos, eos), truncated to ``max_tokens`` ids."""
     if not texts:
         return []
     bos, eos = boundary

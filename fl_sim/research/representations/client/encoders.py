@@ -168,10 +168,7 @@ def model_spec(spec: EncoderSection, tune: Literal["full", "head"]) -> ModelSpec
 def build_encoder(spec: EncoderSection, inputs: int, seed: int) -> Encoder:
     """Return an encoder whose weights are a pure function of ``seed``; torch's global generator keeps its state.
 
-    Args:
-        spec: kind and shape of the encoder.
-        inputs: numbers of a row (table, mlp) or words of the vocabulary (bag).
-        seed: of new weights.
+    ``inputs`` are the numbers of a row (table, mlp) or the words of the vocabulary (bag).
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

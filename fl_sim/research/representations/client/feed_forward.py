@@ -74,10 +74,7 @@ class Draw:
 class FeedForward(nn.Module):
     """Linear layers with ReLU and dropout between them, none after the last.
 
-    Args:
-        widths: of the input, each hidden layer, and the output.
-        dropout: its rate in [0, 1).
-        name: prefix of its dropout masks' purposes.
+    ``widths`` are those of the input, each hidden layer and the output; ``name`` begins its dropout masks' purposes.
     """
 
     def __init__(self, widths: list[int], dropout: float, name: str) -> None:
@@ -105,14 +102,7 @@ class FeedForward(nn.Module):
 
 
 def apply_dropout(state: torch.Tensor, rate: float, draw: Draw | None, purpose: str) -> torch.Tensor:
-    """Return ``state`` (B, h) times the step's dropout mask; ``state`` itself in evaluation.
-
-    Args:
-        state: float32 (B, h).
-        rate: probability that an entry becomes 0.
-        draw: the randomness of a training step; None in evaluation.
-        purpose: names the mask among those of the step.
-    """
+    """Return ``state``, float32 (B, h), times the step's mask of this purpose; ``state`` itself in evaluation."""
     if draw is None or rate == 0:
         return state
     return cast(torch.Tensor, _Masked.apply(state, draw.dropout_mask(purpose, state.shape[1], rate)))

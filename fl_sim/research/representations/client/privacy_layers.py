@@ -52,12 +52,9 @@ class PrivacyLayer(nn.Module):
         return _NORMALISE[self.mechanism.name](vectors)
 
     def forward(self, vectors: torch.Tensor, draw: Draw | None = None, scale: float | None = None) -> torch.Tensor:
-        """Return normalised vectors with training noise, float32 (B, k).
+        """Return normalised vectors, float32 (B, k), with training noise; without noise where ``draw`` is None.
 
-        Args:
-            vectors: float32 (B, k).
-            draw: the randomness of the training step; None adds no noise.
-            scale: of the noise, if a schedule sets another than the mechanism's.
+        ``scale`` is that of the noise, if a schedule sets another than the mechanism's.
         """
         state = self.normalise(vectors)
         if self.mechanism is None or draw is None:

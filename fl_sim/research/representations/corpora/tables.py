@@ -87,12 +87,9 @@ class TableColumns(StrictModel):
 
 
 def read_own_table(path: Path, seed: int, columns: TableColumns) -> LabelledData:
-    """Return the examples of a table in three splits.
+    """Return the examples of a table in three splits; ``seed`` orders the rows, without a split column.
 
-    Args:
-        path: a file named .csv, .tsv, .jsonl or .parquet; text files may be compressed (.xz, .gz).
-        seed: of the order of rows, without a split column.
-        columns: what they are.
+    ``path`` is named .csv, .tsv, .jsonl or .parquet; text files may be compressed (.xz, .gz).
 
     Raises:
         CorpusError: the file, a column or a value does not fit; the message names it.
@@ -103,7 +100,7 @@ def read_own_table(path: Path, seed: int, columns: TableColumns) -> LabelledData
         frame = _read_frame(path, reading)
     except CorpusError as error:
         raise CorpusError(_with_keys(str(error))) from error
-    _check_columns(path, columns, list(frame))
+    _check_columns(path, columns, [str(name) for name in frame])
     kept = frame[~frame[[columns.task, *columns.private]].apply(_is_missing).any(axis=1)]
     if kept.empty:
         raise CorpusError(f"{path}: no row has a value of {', '.join((columns.task, *columns.private))}")
@@ -128,6 +125,9 @@ def _read_frame(path: Path, reading: Reading) -> pd.DataFrame:
     rows = [values for _, values in table_rows(kind, path, names, reading)]
     if not rows:
         raise CorpusError(f"{path}: has no rows")
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise CorpusError(f"{path}: has two columns {printable(twice)!r}; allowed: different names")
     present = names or list(dict.fromkeys(name for row in rows for name in row))
     return pd.DataFrame(rows, columns=present, dtype=object)
 
@@ -142,8 +142,8 @@ def _with_clean_text(path: Path, frame: pd.DataFrame, column: str, reading: Read
     """Return the rows with their texts as `fl-sim prepare` cleans them; blank ones are left out, long ones cut."""
     texts = frame[column].astype(str).mask(_is_missing(frame[column]), "")
     cleaned = [next(reading.clean([Sentence("", "", text, ())]), None) for text in texts]
-    frame = frame.assign(**{column: [None if text is None else text.text for text in cleaned]})
-    frame = frame[[text is not None for text in cleaned]]
+    frame = frame[[text is not None for text in cleaned]].copy()
+    frame[column] = [text.text for text in cleaned if text is not None]
     if frame.empty:
         raise CorpusError(f"{path}: no row has a text in column {column!r}")
     return frame
@@ -169,15 +169,9 @@ def _check_columns(path: Path, columns: TableColumns, present: list[str]) -> Non
 def _labelled(
     path: Path, frame: pd.DataFrame, columns: TableColumns, seed: int, purpose: str, precision: type[np.floating[Any]]
 ) -> LabelledData:
-    """Return the examples of complete rows; ``counts`` has the missing values by column.
+    """Return the examples of rows with a class and all private values; ``counts`` has the missing values by column.
 
-    Args:
-        path: named in messages.
-        frame: rows with a class and all private values.
-        columns: what they are.
-        seed: of the order of rows, without a split column.
-        purpose: of the draw of that order.
-        precision: in which columns are standardised.
+    ``seed`` and ``purpose`` draw the order of rows, without a split column; columns are standardised in ``precision``.
     """
     classes, labels = _classes(path, columns.task, frame)
     attributes, private = _attributes(path, columns.private, frame)
@@ -187,7 +181,7 @@ def _labelled(
         whole = LabelledSplit(tuple(frame[columns.text]), labels, private)
     else:
         others = {columns.task, *columns.private, *columns.leave_out, columns.split}
-        features = list(columns.features) or [name for name in frame if name not in others]
+        features = list(columns.features) or [str(name) for name in frame if name not in others]
         if not features:
             raise CorpusError(f"{path}: no column is left as a feature; allowed: at least one, or data.table.text")
         missing = {f"missing {name}": int(_is_missing(frame[name]).sum()) for name in features}
@@ -387,11 +381,6 @@ def write_toy_adult(folder: Path, rows: int = 600, seed: int = 0) -> Path:
 
     60 % are men. Half of the men and 30 % of the women earn more than 50,000. Four of five men are husbands. Higher
     earners mostly have more years of education.
-
-    Args:
-        folder: created if needed.
-        rows: of both files together.
-        seed: of the rows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)

@@ -13,12 +13,11 @@ Accuracy    0.8500 on 20 test examples
 
 from __future__ import annotations
 
-from typing import Any
-
 from fl_sim.formats import format_epsilon
+from fl_sim.research.representations.experiment_record import AttackRow, ExperimentRecord
 
 
-def summary(record: dict[str, Any]) -> str:
+def summary(record: ExperimentRecord) -> str:
     """Return the summary of a record, some ten lines; proven ε stands first, claimed ε beside it."""
     metrics = record["metrics"]
     lines = [
@@ -43,7 +42,7 @@ def _counts(counts: dict[str, int] | None) -> list[str]:
     return [f"Data        {'; '.join(f'{subject}: {count:,}' for subject, count in counts.items())}"] if counts else []
 
 
-def _privacy(record: dict[str, Any]) -> list[str]:
+def _privacy(record: ExperimentRecord) -> list[str]:
     privacy = record["privacy"]
     if "layer" not in privacy:
         return [f"Privacy     {privacy['note']}"]
@@ -58,7 +57,7 @@ def _privacy(record: dict[str, Any]) -> list[str]:
     ]
 
 
-def _training_lines(record: dict[str, Any]) -> list[str]:
+def _training_lines(record: ExperimentRecord) -> list[str]:
     """Return the guarantee of the encoder's own run, which protects other people's data."""
     training = record.get("privacy_of_training")
     if training is None:
@@ -74,7 +73,7 @@ def _training_lines(record: dict[str, Any]) -> list[str]:
     ]
 
 
-def _attack(name: str, row: dict[str, Any]) -> str:
+def _attack(name: str, row: AttackRow) -> str:
     if "accuracy" in row:
         whose = "of DPNR's code: " if name == "published_attacker" else ""
         figures = f"accuracy {row['accuracy']:.4f}, F1 {row['f1']:.4f}, 1−X {row['empirical_privacy_x']:.4f}"

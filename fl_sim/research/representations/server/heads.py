@@ -134,7 +134,7 @@ class Server(nn.Module):
         total = functional.cross_entropy(self.classifier(z, draw), classes)
         for number in range(private.shape[1] if self.copies else 0):
             target = private[:, number]
-            group = [self._adversary(number * self.copies + copy) for copy in range(self.copies)]
+            group = [cast(FeedForward, self.adversaries[number * self.copies + copy]) for copy in range(self.copies)]
             if self.style == "coavoux":
                 total = total + self._multidetasking_loss(group[0], z, target, weight, draw)
             else:
@@ -150,9 +150,6 @@ class Server(nn.Module):
         """Return the input of the classifier's last layer, float32 (n, h); ``z`` itself if it has one layer."""
         with torch.no_grad():
             return self.classifier.hidden(z)
-
-    def _adversary(self, number: int) -> FeedForward:
-        return cast(FeedForward, self.adversaries[number])
 
     def _reversal_loss(
         self,

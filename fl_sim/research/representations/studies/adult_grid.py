@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
-from fl_sim.research.representations.studies.study_runs import Options, Record
+from fl_sim.research.representations.experiment_record import ExperimentRecord
+from fl_sim.research.representations.studies.study_runs import Options
 
 SYSTEMS = ("random", "unconstrained", "inlp", "noise", "adversarial", "adversarial-multiple", "federate")
 NOISY = ("noise", "federate")
@@ -38,16 +39,9 @@ _EPSILONS = (8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 20.0)
 
 @dataclass(frozen=True)
 class Grid:
-    """The grid points of each system.
+    """The grid points of each system: λ, λ_ort, ε of noise, ε of federate (combined with λ), classifiers of INLP.
 
-    Attributes:
-        weights: λ.
-        orthogonal: λ_ort.
-        epsilons: ε of noise.
-        federate_epsilons: ε of federate, combined with λ.
-        inlp_rounds: classifiers of INLP.
-        epochs: of systems without noise.
-        noisy_epochs: of systems with noise.
+    Systems with noise train for ``noisy_epochs``.
     """
 
     weights: tuple[float, ...]
@@ -111,7 +105,7 @@ RELAXATION = 0.01
 """That of the paper's table 3, 1.0 point."""
 _WITH_MDL = (0.0, RELAXATION)  # as in the paper; MDL costs most of an attack's time
 
-Point = tuple[ExperimentConfig, Record]
+Point = tuple[ExperimentConfig, ExperimentRecord]
 """A grid point and its record."""
 Trained = Mapping[str, Sequence[Point]]
 """The grid points of each system."""
@@ -181,9 +175,9 @@ def _final(config: ExperimentConfig, candidate: Candidate, *, mdl: bool) -> Expe
     return config.with_values(values)
 
 
-def _candidates(number: int, record: Record) -> list[Candidate]:
+def _candidates(number: int, record: ExperimentRecord) -> list[Candidate]:
     if record["config"]["method"] in ("inlp", "random"):
         metrics = record["metrics"]["validation"]
         last = record["config"]["training"]["epochs"]
         return [Candidate(number, last, metrics["accuracy"], abs(metrics["groups"]["sex"]["tpr_gap"]))]
-    return [Candidate(number, row["epoch"], row["accuracy"], abs(row["tpr_gap"])) for row in record["epochs"]]
+    return [Candidate(number, int(row["epoch"]), row["accuracy"], abs(row["tpr_gap"])) for row in record["epochs"]]

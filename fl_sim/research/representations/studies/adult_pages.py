@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.studies.adult_grid import RELAXATION
@@ -15,9 +15,6 @@ from fl_sim.research.representations.studies.adult_study import METRICS, SHOWN
 from fl_sim.research.representations.studies.agreement import spread, table_cell
 from fl_sim.research.representations.studies.study_pictures import Curve, Panel, Picture, curves_of, draw_panels
 from fl_sim.research.study_files import markdown_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
 
@@ -91,33 +88,33 @@ def _fairness_table(rows: Sequence[Row]) -> list[str]:
 
 def draw(table: Row) -> list[Picture]:
     """Return the pictures of a table of `adult_study.reproduce`."""
-    return [
-        Picture("thresholds", "Accuracy, TPR-gap and leakage against the relaxation threshold", _sweep(table)),
-        Picture("epsilon", "Accuracy, leakage and TPR-gap against proven ε", _by_epsilon(table["by_epsilon"])),
-        Picture("fairness", "The fairest model of each accuracy", _fairness(table["fairness_by_accuracy"])),
-    ]
-
-
-def _sweep(table: Row) -> Figure:
     thresholds = tuple(100 * selection["relaxation"] for selection in table["selections"])
-    panels = []
+    swept = []
     for metric in _ON_EVERY_MODEL:
-        measured = {
-            system: tuple(selection["rows"][system][metric]["measured"] for selection in table["selections"])
-            for system in table["rows"]
-            if system != "random"  # it has no model
-        }
-        curves = tuple(Curve(system, thresholds, values) for system, values in measured.items())
-        panels.append(Panel(_LABELS[metric], curves))
-    return draw_panels(panels, "relaxation threshold, points of accuracy", "percent", log=False)
-
-
-def _by_epsilon(rows: Sequence[Row]) -> Figure:
-    panels = [Panel(_LABELS[metric], curves_of(rows, "system", "epsilon_proven", metric)) for metric in _ON_EVERY_MODEL]
-    return draw_panels(panels, "ε, proven", "percent")
-
-
-def _fairness(rows: Sequence[Row]) -> Figure:
-    title = "The smallest validation TPR-gap within half a point of an accuracy"
-    panel = Panel(title, curves_of(rows, "system", "accuracy", "tpr_gap"))
-    return draw_panels([panel], "validation accuracy, percent", "TPR-gap, percent", log=False)
+        curves = tuple(
+            Curve(of, thresholds, tuple(selection["rows"][of][metric]["measured"] for selection in table["selections"]))
+            for of in table["rows"]
+            if of != "random"  # it has no model
+        )
+        swept.append(Panel(_LABELS[metric], curves))
+    by_epsilon = [
+        Panel(_LABELS[metric], curves_of(table["by_epsilon"], "system", "epsilon_proven", metric))
+        for metric in _ON_EVERY_MODEL
+    ]
+    fairest = Panel(
+        "The smallest validation TPR-gap within half a point of an accuracy",
+        curves_of(table["fairness_by_accuracy"], "system", "accuracy", "tpr_gap"),
+    )
+    return [
+        Picture(
+            "thresholds", "Accuracy, TPR-gap and leakage against the relaxation threshold",
+            draw_panels(swept, "relaxation threshold, points of accuracy", "percent", log=False),
+        ),
+        Picture(
+            "epsilon", "Accuracy, leakage and TPR-gap against proven ε", draw_panels(by_epsilon, "ε, proven", "percent")
+        ),
+        Picture(
+            "fairness", "The fairest model of each accuracy",
+            draw_panels([fairest], "validation accuracy, percent", "TPR-gap, percent", log=False),
+        ),
+    ]  # fmt: skip

@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fl_sim.research.representations.experiment_record import ExperimentRecord
 from fl_sim.research.representations.server.group_metrics import share_error
 from fl_sim.research.representations.studies.adult_grid import (
     FULL,
@@ -101,7 +102,7 @@ def reproduce(options: Options, log: Log = lambda line: None) -> Row:
     }
 
 
-def _rows(final: Selected, record: Row) -> Iterator[Row]:
+def _rows(final: Selected, record: ExperimentRecord) -> Iterator[Row]:
     """Yield a row of figures for each threshold that selects a model; one, without any, for the choice of an ε."""
     test = record["metrics"]["test"]
     attacks = record["metrics"]["attacks"]["sex"]

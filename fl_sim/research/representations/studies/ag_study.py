@@ -19,6 +19,7 @@ from typing import Any
 
 from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
+from fl_sim.research.representations.experiment_record import ExperimentRecord, GuaranteeRow
 from fl_sim.research.representations.server.adversarial_training import AdaptiveName
 from fl_sim.research.representations.studies.agreement import Published, estimate, reproduces, table_cell
 from fl_sim.research.representations.studies.study_pictures import Panel, Picture, curves_of, draw_panels
@@ -158,7 +159,7 @@ def _sections(keys: list[Key] | tuple[Key, ...]) -> list[dict[str, float]]:
     return [{"epsilon": epsilon, "word_dropout": rate} for epsilon, rate in keys]
 
 
-def _accuracies(record: Record) -> Iterator[tuple[RowKey, tuple[float, Record | None]]]:
+def _accuracies(record: ExperimentRecord) -> Iterator[tuple[RowKey, tuple[float, GuaranteeRow | None]]]:
     """Yield the row, accuracy and guarantee of each release of a record."""
     config = record["config"]
     corpus, width, system = config["data"]["name"], config["encoder"]["width"], config["method"]
@@ -172,7 +173,7 @@ def _accuracies(record: Record) -> Iterator[tuple[RowKey, tuple[float, Record | 
         yield (corpus, width, system, key), (release["test"]["accuracy"], release["privacy"])
 
 
-def _row(key: RowKey, values: list[tuple[float, Record | None]]) -> Record:
+def _row(key: RowKey, values: list[tuple[float, GuaranteeRow | None]]) -> Record:
     corpus, width, system, release = key
     row: Record = {
         "corpus": corpus,
@@ -188,7 +189,7 @@ def _row(key: RowKey, values: list[tuple[float, Record | None]]) -> Record:
     else:
         published = PUBLISHED.get((corpus, width), {}).get(system, {}).get(release)
         row |= {"epsilon": release[0], "word_dropout": release[1]}
-        row |= {name: privacy[name] for name in ("epsilon_claimed", "epsilon_corrected")}
+        row |= {"epsilon_claimed": privacy["epsilon_claimed"], "epsilon_corrected": privacy["epsilon_corrected"]}
     agrees = None if published is None else reproduces(row["measured"], Published(100 * published, rounding=0.5))
     return row | {"published": None if published is None else 100 * published, "agrees": agrees}
 

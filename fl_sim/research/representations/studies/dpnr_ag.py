@@ -18,6 +18,7 @@ from typing import Any
 
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
 from fl_sim.research.representations.corpora.labelled_text import AG_PERSONS
+from fl_sim.research.representations.experiment_record import ExperimentRecord
 from fl_sim.research.representations.studies.agreement import Estimate, Published, estimate, reproduces
 from fl_sim.research.representations.studies.dpnr_pages import scattered
 from fl_sim.research.representations.studies.dpnr_published import (
@@ -49,12 +50,8 @@ class Grid:
     Attributes:
         epsilons: ε of DPNR, 0.05 and 1 among them; one training and one attacker each.
         rates: μ at ε = 1.
-        epochs: of training on frozen features.
-        attacker_epochs: of the attacker's training.
-        model: the encoder.
         tuned_seeds: number of seeds that are also fine-tuned; None for all.
         tuned_epsilons: ε of DPNR with a fine-tuned encoder, 0.05 among them.
-        tuned_epochs: of fine-tuning.
         tuned_layers: uppermost layers that train, with the pooler.
         tuned_tokens: longest text of a fine-tuned encoder.
     """
@@ -177,7 +174,7 @@ def _pictured(seed: int, grid: Grid, options: Options) -> dict[str, ExperimentCo
     return systems
 
 
-def _figures(record: Record) -> Iterator[tuple[RowKey, Record]]:
+def _figures(record: ExperimentRecord) -> Iterator[tuple[RowKey, Record]]:
     """Yield the rows of a record and their figures, in percent."""
     test, privacy = record["metrics"]["test"], record["privacy"]
     method = record["config"]["method"]

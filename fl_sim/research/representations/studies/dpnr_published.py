@@ -69,10 +69,7 @@ TABLE_7 = {system: dict(zip(PERSONS, rows, strict=True)) for system, rows in _TA
 def published_figures(system: str, epsilon: float | None, rate: float) -> Record:
     """Return the paper's figures of a row; both versions of DPNR get its figures.
 
-    Args:
-        system: "majority", "non-priv", "adv" or a layer.
-        epsilon: claimed; None for a system without a layer.
-        rate: μ.
+    ``system`` is "majority", "non-priv", "adv" or a layer, ``epsilon`` claimed (None without a layer), ``rate`` μ.
     """
     name = "dpnr" if system in LAYERS else system
     published: Record = {}
@@ -98,14 +95,7 @@ _LEVEL_95 = 1.96
 
 
 def gap_error(absent: float, absences: int, present: float, presences: int) -> float:
-    """Return the standard error of the difference of two groups' accuracies, shares of 1.
-
-    Args:
-        absent: accuracy on texts without a person.
-        absences: their number.
-        present: accuracy on texts with the person.
-        presences: their number.
-    """
+    """Return the standard error of the difference of accuracies, shares of 1, of groups of such sizes."""
     return math.hypot(share_error(absent, absences), share_error(present, presences))
 
 
@@ -117,14 +107,10 @@ def verdict(standard_errors: Sequence[float]) -> str:
 
 
 def fairness_row(system: str, person: str, plain: Sequence[Record], private: Sequence[Record]) -> Record:
-    """Return by how much a person's gap narrows, JSON-ready.
+    """Return by how much a person's gap narrows under "dpnr" or "dpnr-shared", JSON-ready.
 
-    Args:
-        system: "dpnr" or "dpnr-shared".
-        person: whose gap.
-        plain: NON-PRIV's figures of each seed: "task", accuracy without and what is added with each person, in
-            percent, and "sizes", the numbers of texts without and with.
-        private: the system's figures of the same seeds.
+    ``plain`` are NON-PRIV's figures of each seed: "task", accuracy without and what is added with a person, in percent,
+    and "sizes", the numbers of texts without and with; ``private`` the system's of the same seeds.
     """
     narrower = [abs(a["task"][person][1]) - abs(b["task"][person][1]) for a, b in zip(plain, private, strict=True)]
     sampling = math.hypot(_mean_error(person, plain), _mean_error(person, private))

@@ -28,13 +28,9 @@ from fl_sim.storage.run_folder import replace_file
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A reproducible table.
+    """A reproducible table of the corpus in ``folder``.
 
     Attributes:
-        title: for people.
-        folder: of its corpus, in a folder of corpora.
-        make: returns the table's mapping.
-        show: returns the table in Markdown.
         layers: allowed privacy layers, the default first.
         draw: returns the table's pictures; they are written beside its record, and README.md shows them.
         seeds: how many, from 0 on, if nobody says which.
@@ -103,16 +99,7 @@ system is, when a figure counts as reproduced, and why one is not the published 
 
 
 def run(name: str, options: Options, log: Log = lambda line: None) -> Record:
-    """Make a table and return it as a JSON-ready mapping, with its environment.
-
-    Args:
-        name: of the table.
-        options: of the reproduction.
-        log: called with a line of progress.
-
-    Raises:
-        ConfigError: the table does not have this layer.
-    """
+    """Make a table and return it, with its environment; ConfigError if it does not have the layer."""
     reproduction = REPRODUCTIONS[name]
     if options.layer not in reproduction.layers:
         raise ConfigError(f"layer is {options.layer!r}; allowed for {name}: {', '.join(reproduction.layers)}")

@@ -33,13 +33,7 @@ _SIDE_BY_SIDE, _SHARE_BESIDE = 1.03, 0.006
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a table.
-
-    Attributes:
-        name: its part of the file name: ``RECORD-NAME.png``.
-        words: what it shows, for people who cannot see it.
-        figure: the picture.
-    """
+    """A picture of a table: ``RECORD-NAME.png``, and what it shows, for people who cannot see it."""
 
     name: str
     words: str

@@ -31,14 +31,15 @@ from typing import Any, TypeVar
 from fl_sim.config import ConfigError
 from fl_sim.files import remove_temporaries
 from fl_sim.research.representations.config import ExperimentConfig
+from fl_sim.research.representations.experiment_record import ExperimentRecord
 from fl_sim.research.representations.representation_experiment import RECORD_FORMAT, run
 from fl_sim.research.study_files import read_json, write_json
 
 Record = dict[str, Any]
-Work = Callable[[str], Record]
 Log = Callable[[str], None]
 RowKey = TypeVar("RowKey")
 Figures = TypeVar("Figures")
+Made = TypeVar("Made", bound=Mapping[str, Any])
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def heading(name: str, paper: str, options: Options) -> Record:
 
 def collect_figures(
     configs: Callable[[int], Iterable[ExperimentConfig]],
-    figures: Callable[[Record], Iterable[tuple[RowKey, Figures]]],
+    figures: Callable[[ExperimentRecord], Iterable[tuple[RowKey, Figures]]],
     options: Options,
     log: Log,
 ) -> dict[RowKey, list[Figures]]:
@@ -87,12 +88,12 @@ def collect_figures(
     return rows
 
 
-def collect_records(configs: Sequence[ExperimentConfig], options: Options, log: Log) -> list[Record]:
+def collect_records(configs: Sequence[ExperimentConfig], options: Options, log: Log) -> list[ExperimentRecord]:
     """Return the records of all experiments, in order; run those that the work folder lacks, equal ones once."""
     names = [experiment_file(config) for config in configs]
     tasks = {name: config.model_dump_json() for name, config in zip(names, configs, strict=True)}
 
-    def words(record: Record) -> str:
+    def words(record: ExperimentRecord) -> str:
         return f"{record['config']['method']} seed {record['seed']}: {record['seconds']:.1f} s,"
 
     records = collect(_run_json, tasks, options, words, log)
@@ -100,8 +101,8 @@ def collect_records(configs: Sequence[ExperimentConfig], options: Options, log: 
 
 
 def collect(
-    work: Work, tasks: Mapping[str, str], options: Options, words: Callable[[Record], str], log: Log
-) -> dict[str, Record]:
+    work: Callable[[str], Made], tasks: Mapping[str, str], options: Options, words: Callable[[Made], str], log: Log
+) -> dict[str, Made]:
     """Return what ``work`` makes of every task, by name; run the tasks that the work folder lacks, and keep them there.
 
     Args:
@@ -111,7 +112,7 @@ def collect(
         words: the beginning of a record's line of progress.
         log: called with that line.
     """
-    records: dict[str, Record] = {}
+    records: dict[str, Made] = {}
     if options.work is not None:
         options.work.mkdir(parents=True, exist_ok=True)
         remove_temporaries(options.work)
@@ -141,7 +142,7 @@ def task_file(task: str) -> str:
     return f"{hashlib.sha256(task.encode()).hexdigest()[:32]}.json"
 
 
-def _stored(file: Path) -> Record | None:
+def _stored(file: Path) -> Any:
     """Return a stored record; None if there is none of the current format."""
     if not file.exists():
         return None
@@ -149,14 +150,14 @@ def _stored(file: Path) -> Record | None:
         record = read_json(file)
     except ValueError as error:
         raise ConfigError(f"{file}: is corrupt (no JSON); remove it") from error
-    return dict(record) if record.get("format") == RECORD_FORMAT else None
+    return record if record.get("format") == RECORD_FORMAT else None
 
 
-def _run_json(config: str) -> Record:
+def _run_json(config: str) -> ExperimentRecord:
     return run(ExperimentConfig.model_validate_json(config))
 
 
-def _run_on_ray(work: Work, tasks: Sequence[str], jobs: int) -> Iterator[tuple[int, Record]]:
+def _run_on_ray(work: Callable[[str], Made], tasks: Sequence[str], jobs: int) -> Iterator[tuple[int, Made]]:
     """Yield the number and the result of each task as it ends."""
     import ray
     from ray.exceptions import RayTaskError

@@ -10,10 +10,10 @@ News texts; they have disjoint halves of it; the attacker has SST-2 instead. Its
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.corpora.labelled import TRAIN
@@ -64,14 +64,10 @@ def reproduce(options: Options, log: Log = lambda line: None) -> Record:
     for record in records.values():
         rows[record["situation"]] += record["rows"]
     # Both attacks measure vectors without a layer.
-    different = {name: {_condition(row): row for row in of_one}.values() for name, of_one in rows.items()}
-    situations = {name: over_seeds(list(of_one)) for name, of_one in different.items()}
+    condition = operator.itemgetter("seed", *Setting._fields)
+    situations = {name: over_seeds(list({condition(row): row for row in of}.values())) for name, of in rows.items()}
     title = "Study of DPNR (Zouhri and Abecidan 2021), section 1.2"
     return {**heading("words", title, replace(options, full=True)), "texts": TEXTS, "situations": situations}
-
-
-def _condition(row: Record) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("seed", *Setting._fields))
 
 
 def _attack(task: str) -> Record:
@@ -119,15 +115,14 @@ def over_seeds(rows: Sequence[Record]) -> list[Record]:
     conditions: dict[Setting, list[Record]] = {}
     for row in rows:
         conditions.setdefault(Setting(*(row[name] for name in Setting._fields)), []).append(row)
-    return [_over_seeds(setting, of_setting) for setting, of_setting in conditions.items()]
-
-
-def _over_seeds(setting: Setting, rows: Sequence[Record]) -> Record:
-    summary = {**setting._asdict(), **{name: rows[0][name] for name in ("epsilon_proven", "epsilon_claimed")}}
-    for share in SHARES:
-        errors = [100 * share_error(row[share], row["words"]) for row in rows]
-        summary[share] = estimate([100 * row[share] for row in rows], errors)
-    return summary | {"words": [row["words"] for row in rows]}
+    summaries = []
+    for setting, of_setting in conditions.items():
+        summary = {**setting._asdict(), **{name: of_setting[0][name] for name in ("epsilon_proven", "epsilon_claimed")}}
+        for share in SHARES:
+            errors = [100 * share_error(row[share], row["words"]) for row in of_setting]
+            summary[share] = estimate([100 * row[share] for row in of_setting], errors)
+        summaries.append(summary | {"words": [row["words"] for row in of_setting]})
+    return summaries
 
 
 def _share_table(rows: Sequence[Record], seeds: int) -> list[str]:
