@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -54,10 +55,12 @@ from fl_sim.strategies.registry import STRATEGIES, built_in_strategies, load_str
 from fl_sim.strategies.uedp import UserEntityConfig
 
 
-class TrackingConfig(BaseModel):
-    """Where the trackers among ``observers`` write."""
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+class TrackingConfig(_Section):
+    """Where the trackers among ``observers`` write."""
 
     project: Text = Field("fl_sim", description="the project of Weights & Biases and the experiment of MLflow")
     folder: Text | None = Field(
@@ -100,10 +103,6 @@ _LARGEST_SEED = 2**63 - 1
 
 class ConfigError(ValueError):
     """A configuration that cannot be run; the message names the key, the value and what is allowed."""
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 class CorpusConfig(_Section):
@@ -299,14 +298,10 @@ class RunConfig(_Section):
         >>> RunConfig.from_mapping({"model.device": "cuda"}).placed_engine.gpus_per_node
         1.0
         """
-        engine, device = self.engine, self.model.device
-        with_ray = engine.name == "ray"
-        share = engine.gpus_per_node
-        placement = {
-            "gpus_per_node": self._default_share if share is None else share,
-            "server_device": engine.server_device or ("cpu" if with_ray else device),
-        }
-        return engine.model_copy(update=placement)
+        engine = self.engine
+        share = self._default_share if engine.gpus_per_node is None else engine.gpus_per_node
+        device = engine.server_device or ("cpu" if engine.name == "ray" else self.model.device)
+        return engine.model_copy(update={"gpus_per_node": share, "server_device": device})
 
     @property
     def tuned_on(self) -> Origin | None:
@@ -344,12 +339,7 @@ class RunConfig(_Section):
             raise ConfigError(_explain(error, tree)) from error
 
     def changed(self, overrides: Mapping[str, Any]) -> RunConfig:
-        """Return the configuration with other values for some keys, nested or dotted.
-
-        ``noise_multiplier`` takes the place of ``target_epsilon``, and vice versa.
-
-        Raises:
-            ConfigError: names every mistake in one line.
+        """Return the configuration with other values for some keys, nested or dotted, as :meth:`load` overrides them.
 
         >>> RunConfig().changed({"privacy.q_s": 0.05, "rounds": 3}).privacy.q_s
         0.05
@@ -432,16 +422,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def add_setting(values: dict[str, Any], key: str, text: str) -> None:
-    """Add the value that ``text`` means under ``key``, in place.
-
-    Args:
-        values: settings by dotted key.
-        key: the key.
-        text: its value, as :func:`parse_value` reads it.
-
-    Raises:
-        ConfigError: ``values`` already has another value under ``key``.
-    """
+    """Add the value that ``text`` means under the dotted ``key``, in place; ConfigError if there is another one."""
     value = parse_value(key, text)
     if key in values and values[key] != value:
         raise ConfigError(
@@ -521,16 +502,8 @@ def _check_leaves(values: Mapping[str, Any], section: str = "") -> None:
             _check_leaves(value, f"{key}.")
         elif isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{key} is {value}; allowed: {_allowed_for(key) or 'a finite number'}")
-        elif isinstance(value, str) and ("\0" in value or not _is_unicode(value)):
+        elif isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
             raise ConfigError(f"{key} is {value!r}; allowed: Unicode text without NUL")
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _explain(error: ValidationError, tree: Mapping[str, Any]) -> str:

@@ -91,13 +91,7 @@ def nearest(name: str, keys: Mapping[str, Key]) -> str | None:
 
 
 def check_table(model: type[BaseModel], values: Mapping[str, Any], section: str, owner: str) -> None:
-    """Check the keys and values of a table against the settings of the plug-in that reads it.
-
-    Args:
-        model: settings of the plug-in.
-        values: the table.
-        section: name of the table, such as ``origin``.
-        owner: name of the plug-in.
+    """Check the keys and values of the table ``section`` that ``owner`` writes against its settings.
 
     Raises:
         ValueError: a key is unknown, or a value is not allowed; the message names every mistake in one line.

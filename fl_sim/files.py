@@ -4,11 +4,9 @@ Input files may be hostile: regular files alone are read, and no more of them th
 folders are for their owner alone: 0600 and 0700, whatever the process's umask. Output files are written whole or not
 at all, in place of nothing or of a regular file: never of a device or a link.
 
-A device, FIFO or socket has no end, or blocks for ever; so may a link to one, whatever its name. Every file that a
-command or a configuration names is opened here, or by a library after :func:`check_regular`.
-
-What holds private text, entities, ledgers or models is written within :func:`owner_only`, by any library. The umask
-belongs to the whole process, so files that another thread makes meanwhile are private, too.
+A device, FIFO or socket has no end, or blocks for ever. Every file that a command or a configuration names is opened
+here, or by a library after :func:`check_regular`. What holds private text, entities, ledgers or models is written
+within :func:`owner_only`, by any library.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:  # doctest: +ELLIPSIS
@@ -51,8 +49,9 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 MOST_BYTES = 1 << 26
 """The largest file of settings or records (64 MiB), unless a caller allows more: a TOML file, a manifest, a result."""
@@ -70,11 +69,7 @@ _KINDS = {
 
 
 def check_regular(path: Path | str, *, follow_links: bool = True) -> os.stat_result:
-    """Check that ``path`` is a regular file, and return its state; nothing is opened, so nothing blocks.
-
-    Args:
-        path: of the file.
-        follow_links: whether a link to a regular file is one.
+    """Check that ``path`` is a regular file, or a link to one, and return its state; nothing is opened.
 
     Raises:
         OSError: it is absent, a folder, a device, a FIFO or a socket; the message names the path.
@@ -82,7 +77,7 @@ def check_regular(path: Path | str, *, follow_links: bool = True) -> os.stat_res
     return _checked(Path(path).stat(follow_symlinks=follow_links), path)
 
 
-def open_regular(path: Path | str) -> BinaryIO:
+def open_regular(path: Path | str) -> BufferedReader:
     """Open a regular file for reading.
 
     Raises:
@@ -100,11 +95,8 @@ def open_regular(path: Path | str) -> BinaryIO:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of the bytes of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with open_regular(path) as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def read_bytes(path: Path | str, most: int = MOST_BYTES) -> bytes:
@@ -179,7 +171,10 @@ _blocks: list[int] = []  # the umask before each of the blocks under way, of any
 
 @contextmanager
 def owner_only() -> Iterator[None]:
-    """Give no rights to others on what is created in the block; also a decorator, as ``@owner_only()``."""
+    """Give no rights to others on what is created in the block; also a decorator, as ``@owner_only()``.
+
+    The umask belongs to the whole process, so files that another thread makes meanwhile are private, too.
+    """
     with _lock:
         before = os.umask(_OTHERS)
         os.umask(before | _OTHERS)
@@ -196,7 +191,7 @@ def owner_only() -> Iterator[None]:
 
 
 def close_to_others(folder: Path) -> None:
-    """Take the rights of others on what is in ``folder``, as earlier versions created it, as far as it is ours."""
+    """Take the rights of others on what is in ``folder``, such as a copy with other rights, as far as it is ours."""
     for path in (folder, *folder.rglob("*")):
         with suppress(OSError):
             mode = path.lstat().st_mode
@@ -243,12 +238,7 @@ def replace_file_by(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextmanager
 def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Let an error of the system in the block name ``path``: that of a full disk names no file.
-
-    Args:
-        path: the file that is written.
-        temporary: another file that stands for it.
-    """
+    """Let an error of the system in the block name ``path``, not ``temporary``: that of a full disk names no file."""
     try:
         yield
     except OSError as error:
@@ -258,12 +248,7 @@ def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 
 def remove_temporaries(folder: Path, name: str | None = None) -> None:
-    """Remove the temporary files that a killed :func:`replace_file` left in ``folder``, as far as they can be removed.
-
-    Args:
-        folder: of files that no other process writes.
-        name: of the file that was to be replaced; None for any.
-    """
+    """Remove the temporary files that a killed :func:`replace_file` of ``name``, or of any file, left in ``folder``."""
     pattern = f".{'*' if name is None else glob.escape(name)}.{'?' * 2 * _RANDOM_BYTES}{_TEMPORARY}"
     with suppress(OSError):
         for file in folder.glob(pattern):

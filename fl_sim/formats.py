@@ -123,12 +123,7 @@ def format_at_risk(delta: float | None, users: float | None) -> str:
 
 
 def format_figure(name: str, value: Any) -> str:
-    """Return the figure ``name`` of a JSON report as text, rounded to its safe side.
-
-    Args:
-        name: its key, such as ``epsilon_user`` or ``q_u``.
-        value: a number, a text, a list or a mapping of such.
-    """
+    """Return a figure of a JSON report (number, text, list, mapping) as text, rounded to the safe side of ``name``."""
     if isinstance(value, list):
         return ", ".join(format_figure(name, item) for item in value)
     if isinstance(value, dict):

@@ -118,8 +118,7 @@ def raising_stops() -> Iterator[None]:
 def stops_seen() -> tuple[str, ...]:
     """Return the names of all stop signals that this process has handled, in their order.
 
-    A run that is in its last round when it is asked to stop just finishes; who runs another after it learns of the stop
-    by comparing what was seen before and after.
+    A run in its last round just finishes; who runs another after it compares what was seen before and after.
     """
     return tuple(_seen)
 

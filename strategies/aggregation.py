@@ -3,11 +3,6 @@
 This is the mechanism of docs/privacy.md, section 2, as a Flower strategy. Strategies differ only in their
 :class:`~fl_sim.strategies.mechanism.Mechanism`, which defines clips, noise and denominator.
 
-First the sum in a fixed order, whatever the order in which replies arrive; then the round.
-
-A vector that comes in its turn is added at once and forgotten; one that comes early waits. With as many nodes as
-workers, at most one vector per worker waits.
-
 >>> total = OrderedSum([3, 1, 2], size=2)
 >>> total.settle(2, np.array([1.0, 0.0], dtype=np.float32))  # waits for node 1
 >>> total.settle(1, None)  # node 1 sent nothing: node 2 is added
@@ -29,7 +24,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +55,8 @@ Vector = npt.NDArray[np.float32]
 
 class OrderedSum:
     """Hold the running sum of the vectors of nodes, added in ascending order of node ids.
+
+    A vector that comes in its turn is added at once and forgotten; one that comes early waits.
 
     Args:
         nodes: the ids of the nodes that may send a vector.
@@ -97,16 +94,15 @@ log = logging.getLogger(__name__)
 
 # Rounding may lift the norm of a float32 sum above the sum of its bounds, but by less than this share.
 _NORM_TOLERANCE = 1e-3
-_NO_REPLY = frozenset({3, 4, 5})  # flwr.common.constant.ErrorCode: message, reply or node unavailable
+# flwr.common.constant.ErrorCode 3 to 5: message, reply or node unavailable
+_KIND_OF_CODE = {3: "silent", 4: "silent", 5: "silent", IMPERSONATION: "impersonation"}
 
 
 class Shard(NamedTuple):
-    """Describe the users of one node.
+    """Describe the users ``first`` to ``stop`` − 1 of one node.
 
     Attributes:
         node: its id; None if the node that holds these users is absent, so that they count as zero.
-        first: the first user.
-        stop: the last user plus one.
         workspace: JSON that names the corpus and the model (``fl_sim.clients.worker.workspace``).
         turn: the place of the node in the sum, different for every node; the same in every run of one seed.
     """
@@ -173,7 +169,7 @@ class RoundTally:
         self.nonfinite += reply.nonfinite
         self.loss_sum += reply.loss_sum
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, float]:
         """Return the tally as one flat row; a mean over no sentences is NaN.
 
         ``failed_nodes`` counts all replies that count as zero, and ``failed_KIND`` those of each kind that occurred
@@ -320,9 +316,6 @@ class BoundedSumStrategy(Strategy):
             train_config, evaluate_config: accepted for Flower's interface; not read.
             evaluate_fn: called with the round and the model after each round, and with 0 before the first.
             first_round: 1, or the next round of a checkpoint.
-
-        Returns:
-            The last model and the metrics of each round.
         """
         result = Result()
         arrays = initial_arrays
@@ -345,14 +338,7 @@ class BoundedSumStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Sample the round's users and return one request per node that hosts a sampled user.
-
-        Args:
-            server_round: the round, from 1.
-            arrays: the current model.
-            config: not read.
-            grid: the nodes.
-        """
+        """Sample the round's users and return one request per node that hosts a sampled user."""
         federation = self.federation
         cohort = self.mechanism.cohort(federation.seed, server_round, federation.num_users)
         vector = arrays_to_vector(arrays)
@@ -362,7 +348,14 @@ class BoundedSumStrategy(Strategy):
             if len(users) and shard.node is None:
                 absent += 1
             elif len(users) and shard.node is not None:
-                request = self._request(server_round, users, vector, shard.workspace)
+                request = TrainRequest(
+                    server_round=server_round,
+                    round_seed=sampling.round_seed(federation.seed, server_round),
+                    users=runs_of(users),
+                    rule=self.client_rule,
+                    workspace=shard.workspace,
+                    vector=vector,
+                )
                 sentences = int(federation.sentences_per_user[users].sum())
                 asked[shard.node] = Asked(len(users), sentences, request.identity, shard.turn)
                 requests.append(Message(request.to_record(arrays), shard.node, TRAIN_MESSAGE))
@@ -391,10 +384,6 @@ class BoundedSumStrategy(Strategy):
 
         A failed node counts as zero. Noise is added in every round, also when no user was sampled. ``before_release``
         runs before noise is drawn, so the ledger has recorded every release.
-
-        Args:
-            server_round: the round, from 1.
-            replies: of the nodes, in any order.
         """
         mechanism, self.tally = self.mechanism, self._open.tally
         total, votes = self._sum(replies)
@@ -421,18 +410,6 @@ class BoundedSumStrategy(Strategy):
     def summary(self) -> None:
         """Log the plan."""
         log.info("%s: %s", type(self).__name__, self.plan)
-
-    def _request(
-        self, server_round: int, users: npt.NDArray[np.int64], vector: npt.NDArray[np.float32], workspace: str
-    ) -> TrainRequest:
-        return TrainRequest(
-            server_round=server_round,
-            round_seed=sampling.round_seed(self.federation.seed, server_round),
-            users=runs_of(users),
-            rule=self.client_rule,
-            workspace=workspace,
-            vector=vector,
-        )
 
     def _sum(self, replies: Iterable[Message]) -> tuple[Floats, float]:
         """Return the sums of vectors, float64 (d,), and of votes over all accepted replies.
@@ -461,16 +438,9 @@ class BoundedSumStrategy(Strategy):
         return total.finish(), sum((reply.votes for reply in accepted), 0.0)
 
     def _add_noise(self, server_round: int, total: Floats, std: float, purpose: str = "noise") -> float:
-        """Add Gaussian noise to a sum in place, which then may be released (docs/privacy-threats.md, section 10).
+        """Add noise of deviation ``std`` to a sum, float64 (d,), in place, and return the norm of the noise.
 
-        Args:
-            server_round: the round, which keys the seeded noise together with seed and ``noise_key``.
-            total: the sum, float64 (d,).
-            std: σ of each coordinate.
-            purpose: the name of the random stream.
-
-        Returns:
-            The norm of the noise.
+        Round, seed and ``noise_key`` key seeded noise (docs/privacy-threats.md, section 10).
         """
         if self._parts.secure_noise and std > 0:
             return add_secure_noise(total, std)
@@ -500,7 +470,8 @@ class BoundedSumStrategy(Strategy):
         """
         node = message.metadata.src_node_id
         if message.has_error():
-            raise MessageError(f"node {node} failed: {printable(message.error.reason)}", _kind_of(message.error.code))
+            kind = _KIND_OF_CODE.get(message.error.code, "error")
+            raise MessageError(f"node {node} failed: {printable(message.error.reason)}", kind)
         if asked is None:
             raise MessageError(f"node {node} was not asked, or answered twice", "duplicate")
         reply, users = TrainReply.from_message(message, len(self._open.vector)), asked.users
@@ -524,13 +495,6 @@ class BoundedSumStrategy(Strategy):
             kind = "too_large" if math.isfinite(length) else "not_finite"
             raise MessageError(f"node {node} sent a sum of norm {length:g}; {users} users allow {bound:g}", kind)
         return asked.turn, reply
-
-
-def _kind_of(code: int) -> str:
-    """Return the kind of rejection of an error message with this code of Flower's, or of ours."""
-    if code == IMPERSONATION:
-        return "impersonation"
-    return "silent" if code in _NO_REPLY else "error"
 
 
 def partition_users(sentences_per_user: npt.NDArray[np.int64], num_nodes: int) -> list[tuple[int, int]]:

@@ -30,7 +30,7 @@ import math
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeGuard, get_args
@@ -173,19 +173,13 @@ class Entry:
         return self.terms.mechanism.exposed(self.terms.guarantee.seen(adjacency))
 
 
-_Line = tuple[Entry, str]
-"""An entry, and the hash of its line."""
-
-
 class Ledger:
     """Read and write the ledger of one run, with a single writer.
 
     :meth:`create` starts the ledger of a new run, :meth:`open` continues one, :meth:`read` reads one.
     """
 
-    def __init__(
-        self, folder: Path, run: str, ancestors: Sequence[LedgerHead], computation: str, lines: Iterable[_Line] = ()
-    ) -> None:
+    def __init__(self, folder: Path, run: str, ancestors: Sequence[LedgerHead], computation: str) -> None:
         self.folder = folder
         self.run = run
         self.ancestors = tuple(ancestors)
@@ -196,8 +190,6 @@ class Ledger:
         self._sums: dict[int, list[str]] = {}  # of each round, in order
         self._last_round = 0
         self._first_repeated = math.inf  # the first round with several entries of seeded noise
-        for line in lines:
-            self._add(*line)
 
     @classmethod
     def create(cls, folder: Path, ancestors: Sequence[LedgerHead] = ()) -> Ledger:
@@ -308,13 +300,9 @@ class Ledger:
         """Yield all releases with the hash of each, which depends on all before it."""
         return zip(self._entries, self._hashes[1:], strict=True)
 
-    def begins_with(self, other: Ledger) -> bool:
-        """Return whether the first entries are those of another copy of the run's ledger."""
-        return self._hashes[: len(other._hashes)] == other._hashes
-
-    def first_sums(self) -> dict[int, str]:
-        """Return the hash of the sum to which each round's own seeded noise was added, by round."""
-        return {number: sums[0] for number, sums in self._sums.items()}
+    def continues(self, other: Ledger) -> bool:
+        """Return whether ``other`` is a copy of this ledger whose entries are all or the first of its entries."""
+        return self.run == other.run and self._hashes[: len(other._hashes)] == other._hashes
 
     def releases(self, up_to: int) -> int:
         """Return the number of releases of the rounds 1 to ``up_to``; a round with fresh noise may have several."""
@@ -350,9 +338,9 @@ class Ledger:
         """
         file, before = self.file, self._terms.get(server_round)
         if before is not None and before != terms:
-            raise LedgerError(
-                f"{file}: round {server_round} was released with other settings ({_differ(before, terms)})"
-            )
+            old, new = before.record(), terms.record()
+            differ = (f"{name} {old[name]} then, {new[name]} now" for name in old if old[name] != new[name])
+            raise LedgerError(f"{file}: round {server_round} was released with other settings ({', '.join(differ)})")
         if terms.noise == "secure":
             total = secrets.token_hex(16)
         anew = terms.noise == "secure" or self.is_repeated(server_round, total)
@@ -361,7 +349,8 @@ class Ledger:
         if not 1 <= server_round <= self.last_round + 1:
             raise LedgerError(f"{file}: round {server_round} does not follow round {self.last_round}")
         entry = Entry(self.run, server_round, terms, total)
-        values = _values_of(entry, self._hashes[-1])
+        recorded = {name: "inf" if value == math.inf else value for name, value in terms.record().items()}
+        values = {"round": server_round, **recorded, "sum": total, "previous": self._hashes[-1]}
         own = sha256_of_json(values)
         with naming(file), file.open("ab") as stream:
             stream.write(canonical_json(values | {"hash": own}) + b"\n")
@@ -404,9 +393,6 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
         adjacency: the protected user and entity.
         delta: δ, in (0, 1).
         robust: return the bound that holds even if the entity was not detected (q_e := 1).
-
-    Raises:
-        PrivacyError: if ``delta`` is impossible.
     """
 
     def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
@@ -425,9 +411,6 @@ def epsilon_of_any(entries: Sequence[Entry], delta: float, *, missed: bool = Fal
         entries: the releases, in any order, with the bounds under which each was computed.
         delta: δ, in (0, 1).
         missed: count the stated number of missed mentions besides; inf if one states none.
-
-    Raises:
-        PrivacyError: if ``delta`` is impossible.
     """
     for entry in entries:
         event = entry.terms.mechanism.event()
@@ -458,10 +441,10 @@ def _units(entry: Entry, event: accountant.RoundEvent, missed: bool) -> tuple[Pr
 
 
 Exposed = Callable[[Entry, accountant.RoundEvent], tuple[accountant.RoundEvent, Adjacency]]
+"""Give the event and the adjacency at which a release counts."""
 
 
 def _composed(entries: Sequence[Entry], delta: float, exposed: Exposed) -> float:
-    """Return ε of all ``entries``, each at the event and adjacency that ``exposed`` gives; inf if one had no noise."""
     parts = parts_of(entries, exposed)
     return math.inf if parts is None else accountant.composed_epsilon(parts, delta)
 
@@ -469,15 +452,12 @@ def _composed(entries: Sequence[Entry], delta: float, exposed: Exposed) -> float
 def parts_of(entries: Sequence[Entry], exposed: Exposed) -> list[accountant.Part] | None:
     """Return the kinds of releases and their numbers for the accountant; None if a release had hardly any noise.
 
-    Args:
-        entries: the releases, in any order.
-        exposed: gives the event and the adjacency at which a release counts.
-
     Raises:
         LedgerError: if the epochs of a run differ in length, so that their allocations are not independent.
     """
     parts: Counter[tuple[accountant.RoundEvent | EpochEvent, Adjacency]] = Counter()
-    epochs: dict[tuple[str, int, int], list[tuple[float, Adjacency]]] = {}
+    epochs: dict[tuple[str, int, int], list[tuple[float, Adjacency]]] = {}  # by run, length and number
+    lengths: dict[str, int] = {}
     for entry, sums in _rounds_of(entries):
         event = entry.terms.mechanism.event()
         if event is None or entry.terms.mechanism.noise_multiplier < LEAST_NOISE * math.sqrt(sums):
@@ -487,9 +467,12 @@ def parts_of(entries: Sequence[Entry], exposed: Exposed) -> list[accountant.Part
         if event.epoch_rounds is None:
             parts[accounted, adjacency] += 1
         else:
+            if (length := lengths.setdefault(entry.run, event.epoch_rounds)) != event.epoch_rounds:
+                raise LedgerError(
+                    f"epoch_rounds is {event.epoch_rounds}; allowed: {length}, as in earlier rounds of the run"
+                )
             epoch = (entry.run, event.epoch_rounds, (entry.round - 1) // event.epoch_rounds)
             epochs.setdefault(epoch, []).append((event.noise_multiplier, adjacency))
-    _check_epochs(epochs)
     for (_, length, _), rounds in epochs.items():
         # The smallest noise counts; a run has one guarantee, so all its rounds have the same adjacency.
         parts[EpochEvent(min(z for z, _ in rounds), length, len(rounds)), rounds[0][1]] += 1
@@ -508,32 +491,12 @@ def _rounds_of(entries: Sequence[Entry]) -> Iterator[tuple[Entry, int]]:
     coordinates, in which a contribution is at most √k times as long: it counts as one round of noise z/√k
     (docs/privacy-accounting.md, section 9).
     """
-    sums = Counter(_samples_of(entry) for entry in entries if entry.terms.noise == "seeded")
+    sums = Counter((entry.run, entry.round, entry.terms) for entry in entries if entry.terms.noise == "seeded")
     for entry in entries:
         if entry.terms.noise == "secure":
             yield entry, 1
-        elif count := sums.pop(_samples_of(entry), 0):
+        elif count := sums.pop((entry.run, entry.round, entry.terms), 0):
             yield entry, count
-
-
-def _samples_of(entry: Entry) -> tuple[str, int, ReleaseRecord]:
-    return entry.run, entry.round, entry.terms
-
-
-def _check_epochs(epochs: Iterable[tuple[str, int, int]]) -> None:
-    """Refuse epochs of one run that differ in length, so that their allocations are not independent.
-
-    Args:
-        epochs: the run, the number of rounds and the number of each epoch; a round belongs to epoch (round − 1) // t.
-
-    Raises:
-        LedgerError: if they differ.
-    """
-    lengths: dict[str, int] = {}
-    for run, length, _ in epochs:
-        before = lengths.setdefault(run, length)
-        if before != length:
-            raise LedgerError(f"epoch_rounds is {length}; allowed: {before}, as in earlier rounds of the run")
 
 
 def together(ledgers: Sequence[Ledger]) -> list[Entry]:
@@ -556,7 +519,7 @@ def together(ledgers: Sequence[Ledger]) -> list[Entry]:
             other = seeds.setdefault(stream, ledger)
             if other.run != ledger.run:
                 raise LedgerError(f"{file}: has its samples from the same seed as {other.file}, so no ε holds for both")
-        for number, total in ledger.first_sums().items():
+        for number, (total, *_) in ledger._sums.items():
             if sums.setdefault((ledger.run, number), total) != total:
                 raise LedgerError(
                     f"{file}: round {number} has another sum than in another copy of the run, under the same noise, so "
@@ -573,7 +536,7 @@ def longest(ledgers: Sequence[Ledger]) -> list[Ledger]:
     """Return the ledgers without those that another one continues or equals, in order."""
     kept: list[Ledger] = []
     for ledger in sorted(ledgers, key=lambda ledger: -len(ledger.entries)):
-        if not any(other.run == ledger.run and other.begins_with(ledger) for other in kept):
+        if not any(other.continues(ledger) for other in kept):
             kept.append(ledger)
     return [ledger for ledger in ledgers if any(ledger is other for other in kept)]
 
@@ -594,7 +557,8 @@ def since(entries: Sequence[Entry], server_round: int) -> list[Entry]:
 def _read_lines(file: Path, lines: Sequence[bytes]) -> Ledger:
     """Return the ledger of complete lines, the first of which names the run; LedgerError names a line of no chain."""
     first, _ = _checked(lines[0], f"{file}, line 1")
-    if not _is_first_line(first):
+    kinds = {name: type(value) for name, value in first.items()}
+    if kinds != {"run": str, "ancestors": list, "computation": str} or not all(map(is_head, first["ancestors"])):
         raise LedgerError(f"{file}, line 1: does not begin a ledger of this version of fl-sim")
     ledger = Ledger(file.parent, first["run"], first["ancestors"], first["computation"])
     for number, line in enumerate(lines[1:], start=2):
@@ -615,11 +579,6 @@ def _checked(line: bytes, where: str) -> tuple[dict[str, Any], str]:
     return values, str(own)
 
 
-def _is_first_line(values: Mapping[str, Any]) -> bool:
-    kinds = {name: type(value) for name, value in values.items()}
-    return kinds == {"run": str, "ancestors": list, "computation": str} and all(map(is_head, values["ancestors"]))
-
-
 def _entry(run: str, values: Mapping[str, Any], where: str) -> Entry:
     if _KINDS.keys() != values.keys():
         raise LedgerError(f"{where}: is no entry of this version of fl-sim (other fields)")
@@ -636,12 +595,6 @@ def _entry(run: str, values: Mapping[str, Any], where: str) -> Entry:
         raise LedgerError(f"{where}: {error}") from error
     except (TypeError, ValueError) as error:  # a part with other fields, or with text where a number is needed
         raise LedgerError(f"{where}: is corrupt ({' '.join(str(error).split())})") from error
-
-
-def _values_of(entry: Entry, previous: str) -> dict[str, object]:
-    """Return the values of an entry's line, without its hash."""
-    terms = {name: "inf" if value == math.inf else value for name, value in entry.terms.record().items()}
-    return {"round": entry.round, **terms, "sum": entry.sum, "previous": previous}
 
 
 def _read_head(file: Path) -> LedgerHead:
@@ -669,8 +622,3 @@ def _object(content: bytes, where: str) -> dict[str, Any]:
         return json_object(content)
     except ValueError as error:
         raise LedgerError(f"{where}: is corrupt (no JSON object)") from error
-
-
-def _differ(before: ReleaseRecord, now: ReleaseRecord) -> str:
-    old, new = before.record(), now.record()
-    return ", ".join(f"{name} {old[name]} then, {new[name]} now" for name in old if old[name] != new[name])

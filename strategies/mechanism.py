@@ -7,13 +7,6 @@ object, so they cannot disagree. docs/extending.md adds one.
 Guarantee: :meth:`PrivacyPlan.epsilon_curve` states the ε of docs/privacy.md, section 1, computed as in its section 7
 from :meth:`Mechanism.event`. Assumptions: its section 2, and that the event describes what a round releases.
 
-First the settings of local training (``[local]``): a user sends gradients, or the change after several local steps.
-
->>> local = LocalTrainingConfig(update="steps", epochs=2)
->>> rule = gradients_or_steps("steps", local, {"q_e": 1.0, "q_s": 1.0, "user_clip": 0.5, "vote": None})
->>> type(rule).__name__, rule.epochs, rule.batch_size
-('LocalSteps', 2, 8)
-
 >>> from fl_sim.strategies.accounting.adjacency import Adjacency
 >>> from fl_sim.strategies.user_level import UserLevelDP
 >>> mechanism = UserLevelDP(
@@ -72,25 +65,10 @@ class LocalTrainingConfig(BaseModel):
 def gradients_or_steps(
     update: Literal["gradients", "steps"], local: LocalTrainingConfig, bounds: RuleBounds
 ) -> ClientRule:
-    """Return the client rule for the sum of gradients (FedSGD), or for the change after local steps (FedAvg).
-
-    Args:
-        update: ``gradients`` or ``steps``.
-        local: the settings of the local steps.
-        bounds: the fields that all rules share.
-
-    Raises:
-        PrivacyError: a rate or a bound is out of range.
-    """
+    """Return the client rule for the sum of gradients (FedSGD), or for the change after local steps (FedAvg)."""
     if update == "gradients":
         return ClippedGradients(**bounds)
-    return LocalSteps(
-        **bounds,
-        optimizer=local.optimizer,
-        epochs=local.epochs,
-        batch_size=local.batch_size,
-        learning_rate=local.learning_rate,
-    )
+    return LocalSteps(**bounds, **local.model_dump(include=set(LOCAL_STEPS)))
 
 
 UnreadSettings = tuple[str, tuple[str, ...], str]
@@ -233,11 +211,7 @@ class Mechanism(ABC):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Return the mechanism of a run's settings.
-
-        Raises:
-            PrivacyError: a setting is out of range.
-        """
+        """Return the mechanism of a run's settings; PrivacyError names one that is out of range."""
         privacy = settings.privacy
         return cls(
             strategy=privacy.strategy,
@@ -266,25 +240,14 @@ class Mechanism(ABC):
 
     @classmethod
     def unread(cls, strategy: str, local: LocalTrainingConfig) -> Iterator[UnreadSettings]:
-        """Yield the settings outside ``[privacy]`` that a run does not read.
-
-        Args:
-            strategy: the name of the strategy, for the reasons.
-            local: the section ``[local]``.
-        """
+        """Yield the settings outside ``[privacy]`` that a run of ``strategy`` does not read."""
         yield "local", ("update",), f"{strategy} decides it"
         yield "local", LOCAL_STEPS, "users take no local steps, they send gradients"
 
     # --- a round ----------------------------------------------------------------------------------------------------
 
     def cohort(self, seed: int, server_round: int, num_users: int) -> npt.NDArray[np.int64]:
-        """Return the ids of the users who take part in a round, int64 (cohort,), ascending: each with probability q_u.
-
-        Args:
-            seed: the root seed of the samples.
-            server_round: the round, from 1.
-            num_users: U, the number of users who hold data.
-        """
+        """Return the ids of the sampled users of a round, int64 (cohort,), ascending: each with probability q_u."""
         return sampling.sample_users(seed, server_round, num_users, self.q_u)
 
     @abstractmethod
@@ -342,15 +305,7 @@ class Mechanism(ABC):
         return adjacency
 
     def claims(self, rounds: int, delta: float) -> dict[str, npt.NDArray[np.float64]]:
-        """Return published but unproven claims of ε for the mechanism.
-
-        Args:
-            rounds: T.
-            delta: the δ of the claims.
-
-        Returns:
-            By metric, ε after 0 to T rounds, float64 (T+1,).
-        """
+        """Return published but unproven claims of ε: by metric, ε after 0 to T rounds, float64 (T+1,)."""
         return {}
 
     # --- for people and records ---------------------------------------------------------------------------------------
@@ -468,7 +423,7 @@ class PrivacyPlan:
             raise PrivacyError(f"{self.mechanism.strategy} guarantees nothing; allowed: a strategy with an event")
         units = [self.mechanism.exposed(adjacency)]
         accounted = event.robust() if robust else event
-        accounted_noise = accountant.calibrate_noise_multiplier(accounted, units, self.rounds, self.delta, target)
+        accounted_noise = accountant.solve("noise_multiplier", accounted, units, self.rounds, self.delta, target)
         # The accountant may be given a multiple of z, which is proportional to z.
         return accounted_noise * self.mechanism.noise_multiplier / event.noise_multiplier
 

@@ -138,11 +138,7 @@ class TrainRequest:
         return hashlib.sha256(content.encode()).hexdigest()
 
     def to_record(self, arrays: ArrayRecord | None = None) -> RecordDict:
-        """Return the content of a Flower message.
-
-        Args:
-            arrays: those of ``vector``, which several messages may share; None makes them.
-        """
+        """Return the content of a Flower message; several may share the ``arrays`` of one ``vector``."""
         from flwr.app import ConfigRecord, RecordDict
 
         config = ConfigRecord(
@@ -175,11 +171,10 @@ class TrainRequest:
 
 
 class Request(Protocol):
-    """A request that a :class:`TrainReply` can answer."""
+    """A request that a :class:`TrainReply` can answer; the reply repeats its hash."""
 
     @property
-    def identity(self) -> str:
-        """Return a hash of the request, which its reply repeats."""
+    def identity(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import NoiseScale
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED, Estimator, Floats, PublishedSettings
 from fl_sim.strategies.client_rules import ClientRule, WeightedGradients, weights_of
-from fl_sim.strategies.mechanism import CorpusCounts, Description, Mechanism, Settings
+from fl_sim.strategies.mechanism import Description, Mechanism, Settings
 from fl_sim.strategies.primitives.limits import PrivacyError, require
 from fl_sim.strategies.privacy_config import PrivacyConfig
 
@@ -139,14 +139,20 @@ class PublishedTerms:
         corpus, privacy = settings.corpus, settings.privacy_as(PublishedConfig)
         cap, from_corpus = privacy.user_weight_cap, privacy.settings_from_corpus
         _check_public_sums(privacy)
-        _check_user_cap(cap, int(corpus.sentences_per_user.max()))
+        largest = int(corpus.sentences_per_user.max())
+        if cap is not None and cap > largest:
+            raise PrivacyError(
+                f"user_weight_cap is {cap:g}; allowed: at most {largest}, the sentences of the corpus's largest user, "
+                "so that the largest weight is 1"
+            )
         entities, extended = privacy.entity_weights, privacy.extended_weights
         if entities is None:
             entities = float(weights_of(corpus.sentences_per_entity, privacy.entity_weight_cap).sum())
         if extended is None and not from_corpus:
             extended = 0.0  # f_e does not read it
-        elif extended is None:
-            extended = _sum_of_extended_weights(corpus, privacy.extended_weight_cap)
+        elif extended is None:  # |S|·w_s: the paper sets n_s = |S|, so all these sentences have the same weight
+            number = corpus.sentences_without_entity
+            extended = number * float(weights_of(np.array([number]), privacy.extended_weight_cap)[0])
         return cls(
             estimator=privacy.estimator or "f_e_plus",
             noise=privacy.noise or "as-stated",
@@ -184,20 +190,6 @@ def _check_public_sums(privacy: PublishedConfig) -> None:
             f"user_weight_cap is {privacy.user_weight_cap:g}; allowed: nothing, or settings_from_corpus = true, "
             "because the sum of the users' weights is private"
         )
-
-
-def _check_user_cap(cap: float | None, largest: int) -> None:
-    if cap is not None and cap > largest:
-        raise PrivacyError(
-            f"user_weight_cap is {cap:g}; allowed: at most {largest}, the sentences of the corpus's largest user, so "
-            "that the largest weight is 1"
-        )
-
-
-def _sum_of_extended_weights(corpus: CorpusCounts, cap: float | None) -> float:
-    """Return W_s = |S|·w_s; the paper sets n_s = |S|, so all sentences without an entity have the same weight."""
-    extended = corpus.sentences_without_entity
-    return extended * float(weights_of(np.array([extended]), cap)[0])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -355,7 +355,7 @@ class UserLevelDifferentialPrivacy(Strategy):
         counted = self._open.round.tally.metrics()
         for name in ("train_loss", "cohort_sentences"):  # of text alone
             del counted[name]
-        return counted | {"seconds": seconds}
+        return {**counted, "seconds": seconds}
 
     def _in_words(self, server_round: int, rounds: int, figures: Figures) -> str:
         delta, epsilon = format_delta(self.settings.delta), format_epsilon(self.epsilon())

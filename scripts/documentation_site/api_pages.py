@@ -112,7 +112,7 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
         (
             (
                 f"{_ACCOUNTING}.accountant",
-                ("RoundEvent", "epsilon", "epsilon_curve", "composed_epsilon", "delta", "calibrate_noise_multiplier"),
+                ("RoundEvent", "epsilon", "epsilon_curve", "composed_epsilon", "delta", "solve"),
             ),
             (f"{_ACCOUNTING}.adjacency", ("Adjacency", "ContributionBound")),
             (f"{_ACCOUNTING}.guarantee", ("Guarantee", "ProtectedUnit")),

@@ -1,21 +1,12 @@
 """Account for the privacy loss of training: events, and the ε proven for them.
 
-A :class:`RoundEvent` describes one round by the settings that its ε depends on. :func:`epsilon_curve`, :func:`epsilon`,
-:func:`composed_epsilon` and :func:`delta` return the (ε, δ) of a number of rounds for a stated
-:class:`~fl_sim.strategies.accounting.adjacency.Adjacency`.
-The guarantee, its assumptions and its proof are in docs/privacy.md; in short: users, entities and sentences are sampled
-independently and afresh each round, the noise is Gaussian with standard deviation z·β on the sum of clipped client
-updates, and everything else that the server uses is public. Every figure is an upper bound, rounding included.
-
-At the end: ε of a training that continues earlier ones, after their rounds and 1, 2, …, T of its own.
-
-A run that starts from a privately trained model releases its rounds after those of the earlier training. The product
-of all dominating pairs dominates both together (docs/privacy-accounting.md, section 9).
+A :class:`RoundEvent` describes one round by the settings that its ε depends on. Every figure is an upper bound,
+rounding included; guarantee, assumptions and proofs are in docs/privacy.md.
 
 >>> event = RoundEvent("uedp", noise_multiplier=1.0, q_u=0.05, q_e=0.5, user_cap=15)
 >>> round(epsilon(event, Adjacency(), rounds=50, delta=1e-5), 2)
 2.67
->>> z = calibrate_noise_multiplier(event, [Adjacency()], rounds=50, delta=1e-5, target_epsilon=1.0)
+>>> z = solve("noise_multiplier", event, [Adjacency()], rounds=50, delta=1e-5, target_epsilon=1.0)
 >>> 0.995 <= epsilon(replace(event, noise_multiplier=z), Adjacency(), rounds=50, delta=1e-5) <= 1.0
 True
 
@@ -160,10 +151,9 @@ Part = tuple[RoundEvent | EpochEvent, Adjacency, int]
 def composed_epsilon(parts: Iterable[Part], delta: float) -> float:
     """Return ε of rounds of several kinds, of several runs on one corpus for instance; inf where none is provable.
 
-    Every round is dominated by a pair of its own and the training by the product of the pairs, in any order
-    (docs/privacy-accounting.md, section 9). Each kind has its own adjacency: the same user and entity may be exposed
-    differently. Of several proofs for a kind of round, the one with the smallest ε of its own is used. ε is never below
-    that of a kind alone.
+    The product of the rounds' dominating pairs dominates the training (docs/privacy-accounting.md, section 9). Each
+    kind has its own adjacency. Of several proofs for a kind, the one with the smallest ε of its own is used; ε is never
+    below that of a kind alone.
 
     Args:
         parts: the kinds of rounds and their numbers, 0 included; equal kinds are added. Under random allocation also
@@ -196,15 +186,12 @@ def _composed(counted: tuple[Part, ...], delta: float) -> float:
     if len(counted) == 1:
         return alone[0]
     largest_first = [counted[index] for index in np.argsort(alone)[::-1]]
-    sizes = range(max(2, len(counted) - _COMPARED + 1), len(counted) + 1)
-    together = [_epsilon_together(largest_first[:size], delta) for size in sizes]
+    together = []
+    for size in range(max(2, len(counted) - _COMPARED + 1), len(counted) + 1):
+        parts = largest_first[:size]
+        choices = _dominating_parts(parts, delta, composition.tail_share(delta, _rounds(parts)))
+        together.append(min(composition.epsilon_of_parts(choice, delta) for choice in choices))
     return max([*alone, *together])  # grids of their own may put upper bounds in the wrong order in their last digits
-
-
-def _epsilon_together(parts: Sequence[Part], delta: float) -> float:
-    """Return ε of several kinds of rounds; the smaller one with and without bounds on the user that hardly matter."""
-    tail = composition.tail_share(delta, _rounds(parts))
-    return min(composition.epsilon_of_parts(choice, delta) for choice in _dominating_parts(parts, delta, tail))
 
 
 def _rounds(parts: Iterable[Part]) -> int:
@@ -267,24 +254,6 @@ def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) 
     tail = composition.tail_share(composition.DELTA_IN_SEARCH, rounds)
     pairs = [pair for wide in _widened(event, adjacency) for pair in dominating_pairs_for(event, wide, tail)]
     return min(composition.delta_at(pair, event.noise_multiplier, rounds, epsilon) for pair in pairs)
-
-
-def calibrate_noise_multiplier(
-    event: RoundEvent, adjacencies: Sequence[Adjacency], rounds: int, delta: float, target_epsilon: float
-) -> float:
-    """Return z at which the largest ε over ``adjacencies`` is at most the target and within 0.5 % of it.
-
-    Args:
-        event: the event of every round; its noise multiplier is ignored.
-        adjacencies: the protected users and entities; the largest ε of them counts.
-        rounds: number of rounds.
-        delta: δ, in (0, 1).
-        target_epsilon: finite and above 0.
-
-    Raises:
-        PrivacyError: if the target is impossible, or even the largest noise multiplier exceeds it.
-    """
-    return solve("noise_multiplier", event, adjacencies, rounds, delta, target_epsilon)
 
 
 def solve(
@@ -486,6 +455,8 @@ def continued_epsilon_curve(
 ) -> Floats:
     """Return ε of ``earlier`` and each number of further rounds, float64 (len(rounds),); inf where none is provable.
 
+    A run that starts from a privately trained model releases its rounds after those of the earlier training.
+
     Args:
         earlier: the rounds that were released before, of one run or of several.
         event: the event of every further round.
@@ -507,8 +478,3 @@ def continued_epsilon_curve(
     # Fewer rounds are a part of what more rounds release.
     monotone = np.minimum.accumulate(np.array(curve)[::-1])[::-1]
     return np.asarray(monotone[np.searchsorted(computed, wanted)])
-
-
-def epsilon_before(earlier: Sequence[Part], delta: float) -> float:
-    """Return ε of the earlier rounds alone; 0 if there are none, inf where none is provable."""
-    return composed_epsilon(earlier, delta)

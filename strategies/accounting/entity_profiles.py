@@ -1,17 +1,15 @@
 """Compute ε of a user together with one entity from that entity's own profile, for thousands of profiles.
 
 A *profile* holds, for each user who mentions an entity, the number of that user's sentences that do: whole numbers of
-at least 1, int64 (num_users,), largest first. A contribution bound
-(:class:`~fl_sim.strategies.accounting.adjacency.ContributionBound`) bounds a profile by three numbers; the profile
+at least 1, int64 (num_users,), largest first. A contribution bound bounds a profile by three numbers; the profile
 itself gives a stochastically smaller shift and so a smaller ε. Given the sampled users b, the entity shifts a round's
 sum by at most A·Σ_w b_w·min(K_w, 2ŵ) sentence clips, K_w ~ Binomial(n_w, q_s) (docs/privacy-proofs.md, Theorem 1, step
 (b) and remark iv).
 
-If users are sampled, a round reveals the number of sentences with the entity that belong to sampled users
-(docs/privacy-proofs.md, Theorem 1, remark iv). The probability of such a case depends on the profile, its loss does
-not. So every case is discretised once, and a profile takes a weighted sum of cases and one composition. The widths of
-the grids are powers of two, so that profiles share grids too. Detected and missed entities share the cases, at
-different q_e.
+If users are sampled, a round reveals the number of sentences with the entity that belong to sampled users. The
+probability of such a case depends on the profile, its loss does not: every case is discretised once, and a profile
+takes a weighted sum of cases and one composition. The widths of the grids are powers of two, so that profiles share
+grids too; detected and missed entities share the cases, at different q_e.
 
 >>> event = RoundEvent("uedp", noise_multiplier=1.0, q_s=0.5, user_cap=2)
 >>> shift = all_sampled(event, np.array([2, 1]), tail=1e-12)
@@ -56,6 +54,7 @@ _MOST_CASES_BETWEEN = 2048
 _NEGLIGIBLE = 1e-60
 _STEPS = 16  # a fractional cap is rounded up to a multiple of 1/16 of a sentence
 _TRIM = 1e-3  # share of the tail that each convolution may cut off
+_cached_binomial = functools.lru_cache(maxsize=1 << 14)(dominating_pairs.binomial)
 
 
 def reduced_profile(event: RoundEvent, profile: Profile) -> Profile:
@@ -76,22 +75,11 @@ def reduced_profile(event: RoundEvent, profile: Profile) -> Profile:
     return profile
 
 
-def users_above_cap(event: RoundEvent, profile: Profile) -> int:
-    """Return the number of users of a reduced profile who have more sentences than the cap of 2ŵ."""
-    return int(np.count_nonzero(profile > 2 * event.user_cap)) if event.clips_sentences else 0
-
-
 def all_sampled(event: RoundEvent, profile: Profile, tail: float) -> dominating_pairs.Distribution:
-    """Return the distribution of an active entity's shift where q_u is 1, counted in sentences.
-
-    Args:
-        event: the event of every round.
-        profile: a reduced profile, int64 (num_users,).
-        tail: probability mass that each truncation may cut off.
-    """
+    """Return the distribution of the shift of an active entity with a reduced profile where q_u is 1, in sentences."""
     if not event.clips_sentences:
         return accountant.entity_distribution(event, len(profile), len(profile), tail)
-    above = users_above_cap(event, profile)
+    above = int(np.count_nonzero(profile > 2 * event.user_cap))
     uncapped = dominating_pairs.binomial(int(profile[above:].sum()), event.q_s, tail)
     if not above:
         return uncapped
@@ -167,46 +155,29 @@ def profile_exposure(event: RoundEvent, profile: Profile, tail: float) -> domina
     M is kept beside J where the cap of 2ŵM is likely to matter: a user has more than 2ŵ sentences, and more than ŵ of
     them take part on average. Elsewhere M counts as all users. Too many cases are joined to larger ones, the same for
     all profiles.
-
-    Args:
-        event: the event of every round.
-        profile: a reduced profile, int64 (num_users,).
-        tail: probability mass that each truncation may cut off.
     """
-    capped = users_above_cap(event, profile) > 0 and event.q_s * int(profile.max()) > event.user_cap
+    most = int(profile.max(initial=0))
+    capped = event.clips_sentences and most > 2 * event.user_cap and event.q_s * most > event.user_cap
     counts, multiplicities = np.unique(profile, return_counts=True)
     # Only powers of two divide the tail, so that many profiles share a cached distribution.
     share = tail / 2 ** math.ceil(math.log2(max(1, len(counts))))
     sampled = [
-        (int(count), _sampled(int(users), event.q_u, share))
+        (int(count), _cached_binomial(int(users), event.q_u, share))
         for count, users in zip(counts, multiplicities, strict=True)
     ]
-    cases = _with_users(sampled) if capped else _without_users(sampled, tail)
+    if capped:
+        cases = _Cases(np.ones(1), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
+        for count, distribution in sampled:
+            cases = cases.plus(distribution, count).coarsened(_MOST_CASES_BETWEEN)
+    else:
+        ladder = _Ladder(0, np.ones(1))
+        for count, distribution in sampled:
+            ladder = _plus_multiple(ladder, distribution, count, tail)
+        present = np.flatnonzero(ladder.masses)
+        cases = _Cases(ladder.masses[present], np.zeros(len(present), dtype=np.int64), ladder.first + present)
     final = cases.without_rare(tail).joined(_MOST_CASES)
     users = final.users if capped else np.minimum(final.sentences, len(profile))
     return dominating_pairs.Exposure(final.probabilities, users, final.sentences)
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _sampled(users: int, q_u: float, tail: float) -> dominating_pairs.Distribution:
-    return dominating_pairs.binomial(users, q_u, tail)
-
-
-def _without_users(sampled: Sequence[tuple[int, dominating_pairs.Distribution]], tail: float) -> _Cases:
-    """Return the distribution of J alone, from (sentences of a user, number of sampled users with as many)."""
-    ladder = _Ladder(0, np.ones(1))
-    for count, distribution in sampled:
-        ladder = _plus_multiple(ladder, distribution, count, tail)
-    present = np.flatnonzero(ladder.masses)
-    return _Cases(ladder.masses[present], np.zeros(len(present), dtype=np.int64), ladder.first + present)
-
-
-def _with_users(sampled: Sequence[tuple[int, dominating_pairs.Distribution]]) -> _Cases:
-    """Return the distribution of J and M, from (sentences of a user, number of sampled users with as many)."""
-    cases = _Cases(np.ones(1), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
-    for count, distribution in sampled:
-        cases = cases.plus(distribution, count).coarsened(_MOST_CASES_BETWEEN)
-    return cases
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,11 +277,7 @@ class ProfileAccountant:
         return float(self.epsilons([profile])[0])
 
     def epsilons(self, profiles: Sequence[Profile]) -> Floats:
-        """Return ε for each profile, float64 (num_profiles,).
-
-        Args:
-            profiles: for each entity the number of sentences of each user that mention it, int64 (num_users,), largest
-                first; empty for no entity.
+        """Return ε for each profile, float64 (num_profiles,); an empty profile is no entity.
 
         Raises:
             PrivacyError: if a profile is impossible.

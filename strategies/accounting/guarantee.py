@@ -158,10 +158,5 @@ class Guarantee:
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> Guarantee:
-        """Return the guarantee of a :meth:`record`.
-
-        Raises:
-            PrivacyError: a value is out of range.
-            TypeError: a key is unknown.
-        """
+        """Return the guarantee of a :meth:`record`; PrivacyError for a value out of range, TypeError for other keys."""
         return cls(**values)

@@ -16,9 +16,9 @@ users', the entities' and the sensitive share. That ε is a claim and no guarant
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -37,14 +37,7 @@ AS_PUBLISHED = "epsilon_as_published"
 
 
 def denominator(expected_weight: float, q_e: float, entity_weights: float, extended: float) -> float:
-    """Return D of equation 4.
-
-    Args:
-        expected_weight: q_u·W_u.
-        q_e: the entity rate.
-        entity_weights: W_e.
-        extended: q_s·W_s; 0 for ``f_e``.
-    """
+    """Return D of equation 4, from q_u·W_u, q_e, W_e and q_s·W_s (0 for ``f_e``)."""
     return expected_weight * (q_e * entity_weights + extended)
 
 
@@ -89,7 +82,8 @@ class PublishedSettings:
     sensitive_sentences: int = 1
 
     def __post_init__(self) -> None:
-        require(self.estimator in _ESTIMATORS, "estimator", repr(self.estimator), ", ".join(map(repr, _ESTIMATORS)))
+        estimators = get_args(Estimator)
+        require(self.estimator in estimators, "estimator", repr(self.estimator), ", ".join(map(repr, estimators)))
         require(self.users >= 1, "users", self.users, "an integer of at least 1")
         cohort = f"above 0, at most users ({self.users})"
         require(0 < self.users_per_round <= self.users, "users_per_round", self.users_per_round, cohort)
@@ -107,30 +101,17 @@ class PublishedSettings:
     @property
     def claimed_rate(self) -> float:
         """The sampling probability behind the paper's ε."""
-        return _ESTIMATORS[self.estimator].claimed_rate(self)
+        if self.estimator == "user_level":
+            return self.q_u
+        rate = self.q_u * self.q_e
+        return rate * self.sensitive_sentences / self.sentences if self.estimator == "f_e_plus" else rate
 
     @property
     def noise_per_clip(self) -> float:
         """The standard deviation of the noise on the sum, divided by β."""
-        return _ESTIMATORS[self.estimator].noise_per_clip(self)
-
-
-class _EstimatorModel(NamedTuple):
-    """What the paper does under one of its estimators."""
-
-    claimed_rate: Callable[[PublishedSettings], float]
-    noise_per_clip: Callable[[PublishedSettings], float]
-
-
-def _noise_of_both(settings: PublishedSettings) -> float:
-    return stated_noise(settings.noise_multiplier, settings.users_per_round)
-
-
-_ESTIMATORS: dict[str, _EstimatorModel] = {
-    "f_e": _EstimatorModel(lambda of: of.q_u * of.q_e, _noise_of_both),
-    "f_e_plus": _EstimatorModel(lambda of: of.q_u * of.q_e * of.sensitive_sentences / of.sentences, _noise_of_both),
-    "user_level": _EstimatorModel(lambda of: of.q_u, lambda of: of.noise_multiplier),
-}
+        if self.estimator == "user_level":
+            return self.noise_multiplier
+        return stated_noise(self.noise_multiplier, self.users_per_round)
 
 
 def epsilon_as_published(settings: PublishedSettings, rounds: int, delta: float) -> float:

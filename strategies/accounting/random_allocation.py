@@ -1,32 +1,19 @@
 """Account for random allocation: in every epoch of t rounds each user takes part in exactly one, chosen uniformly.
 
-The allocations of users and epochs are independent. The rounds of an epoch are not, so an epoch is accounted for as a
-whole; epochs compose as rounds do. A part of an epoch costs what a user costs who takes part in each of its rounds with
-probability 1/t and never twice. Proofs: docs/privacy-proofs.md, section 16.
+The rounds of an epoch are not independent, so an epoch is accounted for as a whole; epochs compose as rounds do. Proofs:
+docs/privacy-proofs.md, section 16.
 
-* A user alone: the loss of an epoch is that of its atoms.
-* A user with an entity of few users: that of the user together with the entity, where it is smaller.
+* A user alone: P = (1/t) Σ_i N(e_i, z²I) against Q = N(0, z²I), in units of the user clip. Under Q the likelihood ratio
+  is S = (1/t) Σ_i E_i with independent E_i = exp(x_i/z − 1/(2z²)), and every hockey-stick divergence is E f(S) with a
+  convex f, so any S' that is larger in the convex order bounds both directions. Each E_i, and each sum of two sums, is
+  put on a grid: the mass between two grid points goes to both and keeps its mean, which can only raise E f. What lies
+  above the grid is cut off, and its mean counts as a certain loss. All numbers are positive: rounding is relative.
 * A user with an entity: the allocation of all protected users is revealed. With M_r users who mention the entity in
   round r and the user in round I, round r shifts by at most 2·M_r + 1{I = r} clips, the epoch by the root of the sum of
   the squares.
-
-First atoms that dominate the privacy loss of one epoch in both directions, then ε of a user together with an entity,
-then the account of whole epochs for every adjacency.
-
-A user takes part in one of t rounds, chosen uniformly. In units of the user clip the epoch is dominated by
-P = (1/t) Σ_i N(e_i, z²I) against Q = N(0, z²I) (docs/privacy-proofs.md, section 16). Under Q the likelihood ratio is
-S = (1/t) Σ_i E_i with independent E_i = exp(x_i/z − 1/(2z²)), and every hockey-stick divergence of the pair is E f(S)
-with a convex f. So any S' that is larger than S in the convex order bounds both directions. Each E_i, and each sum of
-two sums, is put on a grid of values such that the mass between two grid points goes to both and keeps its mean: this
-can only raise E f. What lies above the largest grid point is cut off, and its mean counts as a certain loss. All
-numbers are positive, so that rounding is relative.
-
-The F users who mention the entity take part with one update on the smaller corpus and with another on the larger. Which
-of them share a round is revealed, and for each of these groups two disjoint sets of rounds: one contains its round on
-the smaller corpus, the other its round on the larger, for the coupling puts a group into different rounds on the two
-corpora. Within a set the round stays hidden and uniform, so that each set is random allocation over its rounds
-(docs/privacy-proofs.md, section 16, Theorem 6). A group of m users shifts by m clips, and by m + 1 where the protected
-user is in it.
+* A user with an entity of few users, where it is smaller (Theorem 6): only who shares a round is revealed, and for each
+  such group two disjoint sets of rounds, one with its round on the smaller corpus, the other with that on the larger. A
+  set is random allocation over its rounds. A group of m users shifts by m clips, with the protected user by m + 1.
 
 >>> forward, reverse = allocation_atoms(noise_multiplier=1.0, epoch_rounds=20, rounds=20, tail=1e-12)
 >>> [round(float(loss.masses.sum() + loss.infinite), 9) for loss in (forward, reverse)]
@@ -56,11 +43,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.losses import composition
-from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GaussianMixturePair, GridLoss, LossAtoms
+from fl_sim.strategies.accounting.losses.privacy_loss import (
+    Floats,
+    GaussianMixturePair,
+    GridLoss,
+    LossAtoms,
+    binned,
+    interval_masses,
+)
 from fl_sim.strategies.primitives.limits import MOST_EPOCH_ROUNDS
 
 _UNIT_ROUND_OFF = 2.0**-53
@@ -118,7 +112,7 @@ def _single(noise_multiplier: float, tail: float) -> _Sum:
     shift = 1 / noise_multiplier
     x = np.linspace(ndtri(min(_FAINT, tail)), shift - ndtri(tail), _POINTS)
     values = np.concatenate([[0.0], np.exp(shift * x - shift**2 / 2)])
-    masses, means = _interval_masses(x), _interval_masses(x - shift)
+    masses, means = interval_masses(x), interval_masses(x - shift)
     upper = np.clip((means[:-1] - values[:-1] * masses[:-1]) / np.diff(values), 0.0, masses[:-1])
     on_grid = np.append(masses[:-1] - upper, masses[-1])
     on_grid[1:] += upper
@@ -145,7 +139,7 @@ def _add(first: _Sum, second: _Sum, tail: float) -> _Sum:
     values = np.minimum(values, grid[-1])
     below = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, len(grid) - 2)
     upper = masses * ((values - grid[below]) / np.diff(grid)[below])
-    on_grid = _binned(below, masses - upper, len(grid)) + _binned(below + 1, upper, len(grid))
+    on_grid = binned(below, masses - upper, len(grid)) + binned(below + 1, upper, len(grid))
     terms = 2 * int(np.bincount(below).max())
     round_off = first.round_off + second.round_off + (16 + terms) * _UNIT_ROUND_OFF
     return _Sum(grid, on_grid, first.cut + second.cut + cut, round_off)
@@ -172,18 +166,6 @@ def _grid(values: Floats, masses: Floats, tail: float) -> Floats:
     return np.unique(np.concatenate([[values.min()], points, edges[last + 1 : last + 2]]))
 
 
-def _binned(places: NDArray[np.int64], masses: Floats, length: int) -> Floats:
-    return np.bincount(places, masses, length).astype(np.float64, copy=False)
-
-
-def _interval_masses(x: Floats) -> Floats:
-    """Return the standard normal masses below, between and above ascending points, float64 (len(x) + 1,)."""
-    tails = ndtr(-np.abs(x))
-    one_side = (x[1:] <= 0) | (x[:-1] >= 0)
-    between = np.where(one_side, np.abs(np.diff(tails)), 1.0 - tails[1:] - tails[:-1])
-    return np.concatenate([[ndtr(x[0])], between, [ndtr(-x[-1])]])
-
-
 MOST_USERS = 5
 _HIDDEN_CASES = 16  # the most probable cases hide the rounds, the others reveal them
 _LEAST_NOISE = 0.2  # of a block in units of its shift; below, it is revealed
@@ -197,12 +179,7 @@ Groups = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Hold which protected users share a round of an epoch.
-
-    Attributes:
-        probability: of the case.
-        groups: for each group the number of its users who take part on the smaller and on the larger corpus.
-    """
+    """Hold which protected users share a round: per group the numbers of users on the smaller and the larger corpus."""
 
     probability: float
     groups: Groups
@@ -241,13 +218,7 @@ class _Block:
 
 
 def cases(users: int, epoch_rounds: int, with_user: bool) -> list[Case]:
-    """Return all cases, the most probable first.
-
-    Args:
-        users: F.
-        epoch_rounds: t.
-        with_user: whether a user is protected besides the entity.
-    """
+    """Return all cases of :class:`HiddenEpochs`, the most probable first."""
     result = []
     for sizes in _partitions(users, users):
         groups, probability = len(sizes), _partition_probability(sizes, users, epoch_rounds)
@@ -264,13 +235,7 @@ def cases(users: int, epoch_rounds: int, with_user: bool) -> list[Case]:
 
 
 def entity_epsilon_curve(epochs: HiddenEpochs, numbers: NDArray[np.int64], delta: float) -> Floats:
-    """Return ε after each number of epochs, float64 (len(numbers),); inf where none is provable.
-
-    Args:
-        epochs: the release of every epoch.
-        numbers: numbers of epochs, int64, ascending.
-        delta: δ, in (0, 1).
-    """
+    """Return ε after each number of epochs, ascending, float64 (len(numbers),); inf where none is provable."""
     losses, windows = _losses(epochs, int(numbers[-1]), delta)
     both = [
         composition.epsilons(loss, numbers, delta, window, _GRID) for loss, window in zip(losses, windows, strict=True)
@@ -335,8 +300,10 @@ def _on_grid(z: float, epoch: _Epoch, forward: bool, width: float, tail: float) 
 
 def _case_on_grid(z: float, blocks: Sequence[_Block], forward: bool, width: float, tail: float) -> GridLoss:
     """Return the loss of independent blocks; a block of the smaller corpus has its directions exchanged."""
-    numbers = Counter(blocks).items()
-    factors = [(_atoms(z, block, tail)[forward != block.larger].on_grid(width), n) for block, n in numbers]
+    factors = []
+    for block, n in Counter(blocks).items():
+        directions = allocation_atoms(z / block.shift, block.rounds, block.rounds, tail)
+        factors.append((directions[forward != block.larger].on_grid(width), n))
     if len(blocks) == 1:
         return factors[0][0]
     length = sum(n * (len(loss.masses) - 1) for loss, n in factors) + 1
@@ -355,13 +322,10 @@ def _case_on_grid(z: float, blocks: Sequence[_Block], forward: bool, width: floa
     )
 
 
-def _atoms(z: float, block: _Block, tail: float) -> tuple[LossAtoms, LossAtoms]:
-    return allocation_atoms(z / block.shift, block.rounds, block.rounds, tail)
-
-
 def _coarse_width(z: float, epoch: _Epoch, tail: float) -> float:
     """Return a width at which the widest block has `_COARSE_POINTS` grid points."""
-    atoms = [_atoms(z, block, tail)[0] for _, blocks in epoch for block in set(blocks)]
+    all_blocks = {block for _, blocks in epoch for block in blocks}
+    atoms = [allocation_atoms(z / block.shift, block.rounds, block.rounds, tail)[0] for block in all_blocks]
     return float(max(loss.losses[-1] - loss.losses[0] for loss in atoms)) / _COARSE_POINTS
 
 
@@ -437,14 +401,7 @@ def epochs(noise_multiplier: float, epoch_rounds: int, rounds: int) -> dict[Epoc
 
 
 def part(event: EpochEvent, adjacency: Adjacency, count: int, tail: float) -> composition.Part | composition.AtomPart:
-    """Return ``count`` equal epochs with their dominating pair, for composition with other rounds.
-
-    Args:
-        event: the release of one epoch.
-        adjacency: the protected user and entity.
-        count: the number of epochs.
-        tail: probability mass that each truncation may cut off.
-    """
+    """Return ``count`` equal epochs with their dominating pair, for composition with other rounds."""
     if _is_revealed(event.noise_multiplier, adjacency):
         return composition.Part(_revealed(event.epoch_rounds, adjacency, tail), event.noise_multiplier, count)
     atoms = allocation_atoms(event.noise_multiplier, event.epoch_rounds, event.rounds, tail)
@@ -458,13 +415,6 @@ def epsilon_curve(
 
     For a long curve ε is computed at a few numbers of rounds; between two of them the later, larger ε holds, because
     the earlier rounds are a part of what the later ones release.
-
-    Args:
-        noise_multiplier: z.
-        epoch_rounds: t.
-        adjacency: the protected user and entity.
-        rounds: numbers of rounds, each at least 1.
-        delta: δ, in (0, 1).
     """
     wanted = np.asarray(rounds, dtype=np.int64)
     if _is_revealed(noise_multiplier, adjacency):
@@ -477,53 +427,37 @@ def epsilon_curve(
         return curve[position]
     tail = composition.tail_share(delta, int(wanted.max()))
     computed = _computed_counts(np.unique(wanted), epoch_rounds)
-    epsilons = [_epsilon(noise_multiplier, epoch_rounds, adjacency, int(count), delta, tail) for count in computed]
+    epsilons = [
+        composed(epochs(noise_multiplier, epoch_rounds, int(count)), adjacency, delta, tail) for count in computed
+    ]
     monotone = np.minimum.accumulate(np.array(epsilons)[::-1])[::-1]
     return monotone[np.searchsorted(computed, wanted)]
 
 
 def delta_of(noise_multiplier: float, epoch_rounds: int, adjacency: Adjacency, rounds: int, epsilon: float) -> float:
-    """Return an upper bound on δ(ε) after ``rounds`` rounds: nearly the smallest δ whose ε is at most ``epsilon``.
-
-    Args:
-        noise_multiplier: z.
-        epoch_rounds: t.
-        adjacency: the protected user and entity.
-        rounds: number of rounds.
-        epsilon: ε, finite and at least 0.
-    """
+    """Return an upper bound on δ(ε) after ``rounds`` rounds: nearly the smallest δ whose ε is at most ``epsilon``."""
     tail = composition.tail_share(composition.DELTA_IN_SEARCH, rounds)
     if _is_revealed(noise_multiplier, adjacency):
         number = -(-rounds // epoch_rounds)
         revealed = composition.delta_at(_revealed(epoch_rounds, adjacency, tail), noise_multiplier, number, epsilon)
         hidden = _hidden(noise_multiplier, epoch_rounds, adjacency)
         return min(revealed, delta_at(hidden, number, epsilon) if hidden else 1.0)
+    released = epochs(noise_multiplier, epoch_rounds, rounds)
     low, high = math.log(composition.DELTA_IN_SEARCH), 0.0
     for _ in range(_SEARCH_STEPS):
         middle = (low + high) / 2
-        at = _epsilon(noise_multiplier, epoch_rounds, adjacency, rounds, math.exp(middle), tail)
+        at = composed(released, adjacency, math.exp(middle), tail)
         low, high = (low, middle) if at <= epsilon else (middle, high)
     return math.exp(high)
 
 
 def composed(events: Mapping[EpochEvent, int], adjacency: Adjacency, delta: float, tail: float) -> float:
-    """Return ε of epochs that differ in nothing but the number of rounds that are released.
-
-    Args:
-        events: the number of epochs of each kind, not empty.
-        adjacency: the protected user and entity.
-        delta: δ, in (0, 1).
-        tail: probability mass that each truncation may cut off.
-    """
+    """Return ε of epochs, by their number, that differ in nothing but how many of their rounds are released."""
     event = next(iter(events))
     if not _is_revealed(event.noise_multiplier, adjacency):
         return composition.epsilon_of_parts([part(kind, adjacency, n, tail) for kind, n in events.items()], delta)
     whole = sum(events.values()) * event.epoch_rounds
     return float(epsilon_curve(event.noise_multiplier, event.epoch_rounds, adjacency, [whole], delta)[0])
-
-
-def _epsilon(z: float, epoch_rounds: int, adjacency: Adjacency, rounds: int, delta: float, tail: float) -> float:
-    return composed(epochs(z, epoch_rounds, rounds), adjacency, delta, tail)
 
 
 def _computed_counts(counts: NDArray[np.int64], epoch_rounds: int) -> NDArray[np.int64]:

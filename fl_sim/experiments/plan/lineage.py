@@ -94,7 +94,7 @@ class Earlier:
     def epsilon_before(self, metric: str, delta: float) -> float:
         """Return ε of the earlier releases alone under ``metric``."""
         releases = self._releases(metric)
-        return math.inf if releases is None else accountant.epsilon_before(releases, delta)
+        return math.inf if releases is None else accountant.composed_epsilon(releases, delta)
 
     def epsilon_of(self, entries: Sequence[Entry], metric: str, unit: ProtectedUnit, delta: float) -> float:
         """Return ε of the earlier releases and ``entries`` of this run together.
@@ -106,7 +106,7 @@ class Earlier:
             delta: δ, in (0, 1).
         """
         earlier, own = self._releases(metric), parts_of(entries, _exposing(unit))
-        return math.inf if earlier is None or own is None else accountant.epsilon_before([*earlier, *own], delta)
+        return math.inf if earlier is None or own is None else accountant.composed_epsilon([*earlier, *own], delta)
 
     def counts(self, last: int, most: int) -> npt.NDArray[np.int64]:
         """Return at most ``most`` numbers of rounds from 1 to ``last`` at which ε is computed, ascending."""

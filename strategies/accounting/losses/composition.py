@@ -109,7 +109,7 @@ def epsilon_curve(
         mixtures: the dominating pair of one round, one mixture per revealed case, shifts in units of β.
         noise_multiplier: z, the standard deviation of the noise in units of β.
         counts: numbers of rounds, int64 (num_counts,), ascending.
-        delta: δ of the guarantee.
+        delta: δ.
     """
     result: Floats = np.zeros(len(counts))
     if not _moves(mixtures):
@@ -123,14 +123,7 @@ def epsilon_curve(
 
 
 def delta_at(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float, rounds: int, epsilon: float) -> float:
-    """Return an upper bound on δ(ε) after ``rounds`` rounds, the larger of both directions.
-
-    Args:
-        mixtures: the dominating pair of one round, one mixture per revealed case, shifts in units of β.
-        noise_multiplier: z, the standard deviation of the noise in units of β.
-        rounds: number of equal rounds.
-        epsilon: ε of the guarantee.
-    """
+    """Return an upper bound on δ(ε) after ``rounds`` rounds, the larger of both directions."""
     if not _moves(mixtures):
         return 0.0
     both = _on_grids([Part(mixtures, noise_multiplier, rounds)], DELTA_IN_SEARCH, _SINGLE_GRID)
@@ -138,12 +131,7 @@ def delta_at(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float,
 
 
 def epsilon_of_parts(parts: Sequence[Part | AtomPart], delta: float) -> float:
-    """Return the smallest provable ε after rounds of several kinds; inf where none is provable.
-
-    Args:
-        parts: the kinds of rounds, in any order.
-        delta: δ of the guarantee.
-    """
+    """Return the smallest provable ε after rounds of several kinds, in any order; inf where none is provable."""
     moving = [part for part in parts if isinstance(part, AtomPart) or _moves(part.mixtures)]
     if not moving:
         return 0.0
@@ -320,7 +308,7 @@ class _Series:
         self._low = int(np.floor(window.low / self._width))
 
     def epsilons(self, counts: Counts, delta: float) -> Floats:
-        """Return the smallest provable ε after each number of rounds, float64 (num_counts,); inf for none.
+        """Return the smallest provable ε, float64 (num_counts,); inf for none.
 
         Args:
             counts: the number of rounds of each kind, int64 (num_counts, num_kinds), ascending.
@@ -395,20 +383,16 @@ class _Series:
         return np.asarray(np.exp(np.minimum(exponents.min(axis=1), 0.0)), dtype=np.float64)
 
     def _moments(self, counts: Counts, *, negated: bool = False) -> Floats:
-        return _added([kind.moments(column, negated=negated) for kind, column in self._columns(counts)])
+        return np.sum([kind.moments(column, negated=negated) for kind, column in self._columns(counts)], axis=0)
 
     def _certain(self, counts: Counts) -> Floats:
-        return _added([kind.certain(column) for kind, column in self._columns(counts)])
+        return np.sum([kind.certain(column) for kind, column in self._columns(counts)], axis=0)
 
     def _relative(self, counts: Counts) -> Floats:
-        return _added([kind.relative(column) for kind, column in self._columns(counts)])
+        return np.sum([kind.relative(column) for kind, column in self._columns(counts)], axis=0)
 
     def _columns(self, counts: Counts) -> Iterator[tuple[_Kind, Counts]]:
         return zip(self._kinds, counts.T, strict=True)
-
-
-def _added(terms: Sequence[Floats]) -> Floats:
-    return np.asarray(np.sum(terms, axis=0), dtype=np.float64)
 
 
 def _on_grids(parts: Sequence[Part | AtomPart], delta: float, size: int) -> tuple[_Series, _Series]:

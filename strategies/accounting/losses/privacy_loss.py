@@ -222,9 +222,9 @@ class _LossCurve:
         """Return the masses under P and Q of the intervals between ascending x, float64 (len(x) + 1,) each."""
         under_p, under_q = np.zeros(len(x) + 1), np.zeros(len(x) + 1)
         for shift, weight in zip(self.opposed, self.opposed_weights, strict=True):
-            under_q += weight * _interval_masses(x + shift)
+            under_q += weight * interval_masses(x + shift)
         for shift, weight in zip(self.shifts, self.weights, strict=True):
-            under_p += weight * _interval_masses(x - shift)
+            under_p += weight * interval_masses(x - shift)
         return under_p + self.common * under_q, under_q
 
     def central_range(self, tail: float) -> tuple[float, float]:
@@ -278,7 +278,8 @@ def _log_tilt(x: Floats, shifts: Floats, weights: Floats) -> tuple[Floats, Float
     """Return ln Σ weights_i exp(shifts_i·x − shifts_i²/2) and its derivative at every x, float64 (len(x),) each."""
     value, slope = np.empty_like(x), np.empty_like(x)
     offsets = np.log(weights) - shifts**2 / 2
-    for rows in _row_blocks(len(x), len(shifts)):
+    step = max(1, _CELLS // len(shifts))
+    for rows in (slice(start, start + step) for start in range(0, len(x), step)):
         exponents = np.multiply.outer(x[rows], shifts)
         exponents += offsets
         top = exponents.max(axis=1)
@@ -343,22 +344,6 @@ def _exp(losses: Floats) -> Floats:
     return np.exp(np.minimum(losses, _EXPONENT_LIMIT))
 
 
-def _interval_masses(points: Floats) -> Floats:
-    """Return the standard normal masses of the intervals between ascending points, in full precision."""
-    tails = ndtr(-np.abs(points))
-    same_side = (points[1:] <= 0) | (points[:-1] >= 0)
-    between = np.where(same_side, np.abs(np.diff(tails)), 1.0 - tails[1:] - tails[:-1])
-    below = tails[0] if points[0] <= 0 else 1.0 - tails[0]
-    above = tails[-1] if points[-1] >= 0 else 1.0 - tails[-1]
-    return np.concatenate([[below], between, [above]])
-
-
-def _row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    step = max(1, _CELLS // columns)
-    for start in range(0, rows, step):
-        yield slice(start, start + step)
-
-
 _STEP = 1 / 32  # distance of two x, in standard deviations of a cluster of shifts, noise included
 _WIDEST = 1 / 20  # widest step in standard deviations of the noise, or _SHARE of the cluster's mean if that is wider
 _SHARE = 1e-3
@@ -399,7 +384,7 @@ class LossAtoms:
         first = int(index[0])
         index -= first
         length = int(index[-1]) + 2
-        masses = _binned(index, self.masses - upper_masses, length) + _binned(index + 1, upper_masses, length)
+        masses = binned(index, self.masses - upper_masses, length) + binned(index + 1, upper_masses, length)
         return GridLoss(width, first, masses, self.infinite, self.round_off)
 
 
@@ -429,10 +414,10 @@ def both_directions(
     finest = min(piece.step for piece in pieces)
     dense = _Lattices.of(parts[0], spacing / noise_multiplier, finest)
     x = _points(pieces) if dense is None else dense.points(pieces)
-    under_q = _masses_with_tails(x)
+    under_q = interval_masses(x)
     terms: list[_Part | _Lattices] = [dense or parts[0], parts[1]]
     log_ratios, under_p = [term.log_ratio(x) for term in terms], [term.masses(x, under_q) for term in terms]
-    log_q = _log_interval_masses(x, under_q)
+    log_q = _log_masses(x, under_q)
     error = round_off((active, inactive), noise_multiplier)
     result = []
     for rate in rates:
@@ -651,7 +636,7 @@ def _atoms(
     return forward, LossAtoms(-losses[::-1], smaller[::-1].copy(), unbounded, error)
 
 
-def _binned(places: NDArray[np.int64], masses: Floats, length: int) -> Floats:
+def binned(places: NDArray[np.int64], masses: Floats, length: int) -> Floats:
     return np.bincount(places, masses, length).astype(np.float64, copy=False)
 
 
@@ -667,12 +652,12 @@ def _between(points: Floats) -> Floats:
     return np.where((upper <= 0) | (lower >= 0), np.abs(tails[1:] - tails[:-1]), 1.0 - tails[1:] - tails[:-1])
 
 
-def _masses_with_tails(x: Floats) -> Floats:
+def interval_masses(x: Floats) -> Floats:
     """Return the standard normal masses of the intervals between ascending x, float64 (len(x) + 1,)."""
     return np.concatenate([[ndtr(x[0])], _between(x), [ndtr(-x[-1])]])
 
 
-def _log_interval_masses(x: Floats, masses: Floats) -> Floats:
+def _log_masses(x: Floats, masses: Floats) -> Floats:
     """Return ln of ``masses``, also far to the right, where the masses underflow."""
     tails = log_ndtr(-x)
     with np.errstate(divide="ignore"):

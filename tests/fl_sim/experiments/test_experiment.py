@@ -144,7 +144,7 @@ def test_a_built_in_name_means_what_ships(corpus: Path, tmp_path: Path, monkeypa
 def test_the_noise_of_a_target_is_found_once(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(corpus, tmp_path / "out", **{"privacy.target_epsilon": 1.0})
     recorded = json.loads((tmp_path / "out" / "config.json").read_text())["plan"]["noise_multiplier"]
-    monkeypatch.setattr("fl_sim.strategies.accounting.accountant.calibrate_noise_multiplier", breaks)
+    monkeypatch.setattr("fl_sim.strategies.accounting.accountant.solve", breaks)
     folder = simulation.resume(tmp_path / "out")
     assert (folder.result or {})["plan"]["noise_multiplier"] == recorded
     assert 0.995 <= (folder.result or {})["epsilon_any"] <= 1

@@ -10,7 +10,6 @@ from fl_sim.strategies.accounting.accountant import (
     composed_epsilon,
     continued_epsilon_curve,
     epsilon,
-    epsilon_before,
 )
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 
@@ -35,7 +34,6 @@ def test_all_earlier_trainings_count() -> None:
     earlier = [(UEDP, BOTH, 20), (OTHER, Adjacency(12), 5), (USERS, BOTH, 3)]
     together = composed_epsilon([*earlier, (UEDP, Adjacency(12), 4)], 1e-5)
     assert continued_epsilon_curve(earlier, UEDP, Adjacency(12), [4], 1e-5)[0] == pytest.approx(together, rel=1e-6)
-    assert epsilon_before(earlier, 1e-5) == pytest.approx(composed_epsilon(earlier, 1e-5), rel=1e-6)
 
 
 def test_every_release_has_the_bounds_of_its_own_run() -> None:

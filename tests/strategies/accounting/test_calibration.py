@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from fl_sim.strategies.accounting.accountant import RoundEvent, calibrate_noise_multiplier, epsilon, solve
+from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon, solve
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound, PrivacyError
 
 USERS = RoundEvent("uedp", 1.0, q_u=0.05, q_e=0.5, user_cap=15)
@@ -26,7 +26,7 @@ def worst(event: RoundEvent, rounds: int) -> float:
 @pytest.mark.parametrize(("target", "rounds"), [(0.3, 1), (2.0, 50), (40.0, 1000)])
 def test_the_noise_meets_the_target_quickly(event: RoundEvent, target: float, rounds: int) -> None:
     started = time.process_time()
-    z = calibrate_noise_multiplier(event, PAIR, rounds, 1e-5, target)
+    z = solve("noise_multiplier", event, PAIR, rounds, 1e-5, target)
     assert time.process_time() - started < 5
     assert 0.995 * target <= worst(replace(event, noise_multiplier=z), rounds) <= target
 
@@ -64,9 +64,9 @@ def test_an_unreachable_target_is_refused_with_figures(
 @pytest.mark.parametrize("target", [0.0, -1.0, math.inf, math.nan])
 def test_impossible_targets_are_refused(target: float) -> None:
     with pytest.raises(PrivacyError, match="target_epsilon is"):
-        calibrate_noise_multiplier(USERS, PAIR, 50, 1e-5, target)
+        solve("noise_multiplier", USERS, PAIR, 50, 1e-5, target)
 
 
 def test_a_target_without_a_protected_unit_is_refused() -> None:
     with pytest.raises(PrivacyError, match="without a protected user or entity"):
-        calibrate_noise_multiplier(USERS, [Adjacency(0, NO_ENTITY)], 50, 1e-5, 1.0)
+        solve("noise_multiplier", USERS, [Adjacency(0, NO_ENTITY)], 50, 1e-5, 1.0)

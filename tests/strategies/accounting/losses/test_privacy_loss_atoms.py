@@ -91,7 +91,7 @@ def test_convolutions_agree_with_the_sum_of_terms(name: str) -> None:
     lattices = privacy_loss._Lattices.of(part, 0.2, min(piece.step for piece in pieces))
     assert lattices is not None
     x = lattices.points(pieces)
-    under_q = privacy_loss._masses_with_tails(x)
+    under_q = privacy_loss.interval_masses(x)
     assert lattices.log_ratio(x) == pytest.approx(part.log_ratio(x), rel=1e-9, abs=1e-9)
     by_terms = part.masses(x, under_q)
     assert lattices.masses(x, under_q) == pytest.approx(by_terms, rel=1e-9, abs=1e-300)
