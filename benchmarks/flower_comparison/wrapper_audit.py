@@ -76,7 +76,7 @@ def _judged(
         "noise_std": round(NOISE * CLIP / COHORT, 4),
         "epsilon_stated": claims[0][1],
         "epsilon_proven": proven,
-        "epsilon_at_least": epsilon_lower_bound(scores, DELTA, CONFIDENCE).epsilon,
+        "epsilon_at_least": epsilon_lower_bound(scores, DELTA, CONFIDENCE),
         "judged": {"delta": verdict.delta, "claimed": verdict.claimed, "at_least": verdict.epsilon},
         "refuted": verdict.refuted,
     }

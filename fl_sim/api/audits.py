@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fl_sim.api.accounts import EntityBound, adjacencies, round_event
 from fl_sim.api.runs import Run
 from fl_sim.strategies.accounting.accountant import Strategy
-from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, PrivacyError
+from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 
 if TYPE_CHECKING:
     from fl_sim.auditing.cases import Case, Finding, Table
@@ -43,9 +43,7 @@ def audit(
     delta: float = 1e-5,
     user_sentences: float = math.inf,
     entity: EntityBound = (1, 1),
-    companions: int = 0,
     units: Sequence[AuditedUnit] = UNITS,
-    mutation: str | None = None,
     trials: int = 20_000,
     seed: int = 0,
     confidence: float = 0.95,
@@ -62,9 +60,7 @@ def audit(
         delta: The δ at which ε is stated, in (0, 1).
         user_sentences: The bound n' on the protected user's sentences.
         entity: The contribution bound of the protected entity.
-        companions: The number of other entities that each sentence of the entity mentions.
         units: Whom to audit for; units that the bounds leave out are skipped.
-        mutation: Break the mechanism on purpose (docs/audit.md).
         trials: The number of trainings per corpus.
         seed: The seed of all random draws.
         confidence: The probability that a bound holds, in (0, 1).
@@ -89,8 +85,7 @@ def audit(
     for unit in UNITS:
         bound = known[unit].entity_bound
         if unit in units and (known[unit].user_sentences > 0 or unit == "entity") and (bound.total or unit == "user"):
-            others = companions if bound != NO_ENTITY else 0
-            cases.append(own_case(unit, event, known[unit], rounds, delta, mutation=mutation, companions=others))
+            cases.append(own_case(unit, event, known[unit], rounds, delta))
     return _findings(cases, trials, seed, confidence, pin_noise, progress)
 
 
@@ -129,7 +124,7 @@ def audit_published(
     Raises:
         PrivacyError: a value is impossible or missing.
     """
-    from fl_sim.auditing.cases import WIDE, WIDE_TRIALS, published_case
+    from fl_sim.auditing.cases import published_case
 
     if as_coded and entities is None:
         raise PrivacyError("entities is missing; allowed: a value is needed as coded")
@@ -148,8 +143,7 @@ def audit_published(
                 entities=entities or 1,
                 as_coded=as_coded,
             )
-            of_case = min(trials, WIDE_TRIALS) if knowers[unit] > WIDE else trials
-            findings += _findings([case], of_case, seed, confidence, pin_noise, progress)
+            findings += _findings([case], case.affordable(trials), seed, confidence, pin_noise, progress)
     return findings
 
 
@@ -173,9 +167,13 @@ def audit_table(
     Raises:
         PrivacyError: a value is impossible.
     """
-    from fl_sim.auditing import cases
+    from fl_sim.auditing.cases import Row, Table, cases
 
-    return cases.audit_table(trials=trials, seed=seed, confidence=confidence, pin_noise=pin_noise, progress=progress)
+    rows = []
+    for mechanism, entity_users, case in cases():
+        (finding,) = _findings([case], case.affordable(trials), seed, confidence, pin_noise, progress)
+        rows.append(Row(mechanism, entity_users, finding))
+    return Table(tuple(rows), seed)
 
 
 def audit_one_run(
@@ -216,7 +214,6 @@ def audit_real_rounds(
     rounds: int = 30,
     delta: float = 1e-5,
     noise_multiplier: float | None = None,
-    mutation: str | None = None,
     seed: int = 0,
     confidence: float = 0.95,
     progress: Callable[[str], None] = lambda name: None,
@@ -229,7 +226,6 @@ def audit_real_rounds(
         rounds: The number of rounds T.
         delta: The δ at which ε is stated, in (0, 1).
         noise_multiplier: The noise multiplier z; that of the case by default.
-        mutation: Break the product on purpose (docs/audit.md).
         seed: The seed of all random draws.
         confidence: The probability that the bounds of one case hold together, in (0, 1).
         progress: Called with each case and each round.
@@ -239,45 +235,33 @@ def audit_real_rounds(
     """
     from fl_sim.auditing.real_rounds.canary_cases import CASES, audit_case
 
-    audits = []
-    for name in cases or tuple(CASES):
-        with _broken(mutation):
-            audits.append(
-                audit_case(
-                    name,
-                    canaries=canaries,
-                    rounds=rounds,
-                    delta=delta,
-                    noise_multiplier=noise_multiplier,
-                    seed=seed,
-                    confidence=confidence,
-                    progress=lambda number, name=name: progress(f"{name}, round {number} of {rounds}"),  # type: ignore[misc]
-                )
-            )
-    return audits
+    return [
+        audit_case(
+            name,
+            canaries=canaries,
+            rounds=rounds,
+            delta=delta,
+            noise_multiplier=noise_multiplier,
+            seed=seed,
+            confidence=confidence,
+            progress=partial(lambda name, number: progress(f"{name}, round {number} of {rounds}"), name),
+        )
+        for name in cases or tuple(CASES)
+    ]
 
 
-def audit_sensitivity(
-    *, mutation: str | None = None, seed: int = 0, progress: Callable[[str], None] = lambda name: None
-) -> list[RoundDifference]:
+def audit_sensitivity(*, seed: int = 0, progress: Callable[[str], None] = lambda name: None) -> list[RoundDifference]:
     """Compare real rounds on adjacent corpora without noise, as ``fl-sim audit sensitivity`` does.
 
     Args:
-        mutation: Break the product on purpose (docs/audit.md).
         seed: The seed of all random draws.
         progress: Called with each case.
-
-    Raises:
-        PrivacyError: there is no such mutation.
     """
     from fl_sim.auditing.real_rounds.round_sensitivity import SENSITIVITY_CASES, measure_rounds
 
-    with _broken(mutation):
-        return [
-            difference
-            for name in SENSITIVITY_CASES
-            for difference in measure_rounds(name, seed=seed, progress=progress)
-        ]
+    return [
+        difference for name in SENSITIVITY_CASES for difference in measure_rounds(name, seed=seed, progress=progress)
+    ]
 
 
 def audit_ledgers(
@@ -307,7 +291,6 @@ def leak(
     *,
     attacks: Sequence[str] | None = None,
     entity: str | None = None,
-    references: Sequence[str | Path] = (),
     raw: str | Path | None = None,
     max_users: int = 500,
     sentences_per_user: int = 20,
@@ -325,8 +308,6 @@ def leak(
         runs: at least one, each open or as the path of its folder.
         attacks: names of "users", "canaries", "entities"; by default all that make sense for a run.
         entity: attack this name alone, in all its mentions.
-        references: runs that never saw the attacked users or the attacked name, whose models are the reference in place
-            of the model with which the attacked run began.
         raw: the corpus from which that of the runs was de-identified; its text is attacked.
         max_users: attack at most so many users of each side.
         sentences_per_user: read at most so many sentences of a user, or of the named entity.
@@ -354,7 +335,6 @@ def leak(
         seed=seed,
         max_users=max_users,
         sentences_per_user=sentences_per_user,
-        references=tuple(map(str, references)),
         secrets=secrets,
         entities=entities,
         candidates=candidates,
@@ -364,15 +344,6 @@ def leak(
     )
     folders = [run.path if isinstance(run, Run) else run for run in runs]
     return attack_runs(folders, options, attacks, raw, **({} if progress is None else {"progress": progress}))
-
-
-def _broken(mutation: str | None) -> AbstractContextManager[None]:
-    """Return a block in which the product has the fault ``mutation``; None for the intact product."""
-    if mutation is None:
-        return nullcontext()
-    from fl_sim.auditing.real_rounds.round_faults import fault
-
-    return fault(mutation)
 
 
 def _findings(

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from fl_sim.auditing.audited_rounds import AuditedMechanism
 from fl_sim.auditing.lower_bounds import Scores
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 from fl_sim.strategies.primitives import streams
@@ -29,33 +29,6 @@ _LEARNING_COPIES = 20_000
 _LEARNING_ROUNDS = 2
 _ITEMS_PER_BATCH = 2_000_000  # users and sentences in memory at once
 _DECIMALS = 5  # sums without noise that agree to this number of decimals count as one value
-
-
-class Target(Protocol):
-    """Define a mechanism on one pair of adjacent corpora, in units of the user clip β."""
-
-    @property
-    def noise_std(self) -> float:
-        """Return the standard deviation of the noise on a round's sum, in units of β."""
-
-    @property
-    def items_per_copy(self) -> int:
-        """Return the number of users and sentences of one independent copy, for the use of memory."""
-
-    @property
-    def random_shift(self) -> bool:
-        """Tell whether sampling makes the shift of a round's sum by the protected data random."""
-
-    def outputs(self, present: bool, rounds: int, copies: int, seed: int, *, noise: bool = True) -> Floats:
-        """Return the noisy sums of independent copies, float64 (rounds, copies).
-
-        Args:
-            present: whether the corpus holds the protected data.
-            rounds: T, the number of rounds of each copy.
-            copies: the number of independent copies.
-            seed: root seed of every draw.
-            noise: False for sums without noise.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +52,7 @@ class Distribution:
         return total
 
 
-def attack(target: Target, rounds: int, trials: int, seed: int) -> Scores:
+def attack(target: AuditedMechanism, rounds: int, trials: int, seed: int) -> Scores:
     """Return the log likelihood ratios of ``trials`` independent trainings on either corpus.
 
     Args:
@@ -111,7 +84,7 @@ def attack(target: Target, rounds: int, trials: int, seed: int) -> Scores:
     return Scores(without=scores(False), present=scores(True))
 
 
-def _learn(target: Target, present: bool, seed: int) -> Distribution:
+def _learn(target: AuditedMechanism, present: bool, seed: int) -> Distribution:
     """Estimate the distribution of a round's sum before noise, from rounds that no trial uses."""
     copies = next(_batches(target, _LEARNING_COPIES))
     sums = target.outputs(present, _LEARNING_ROUNDS, copies, _seed(seed, "audit learning", present, 0), noise=False)
@@ -119,9 +92,9 @@ def _learn(target: Target, present: bool, seed: int) -> Distribution:
     return Distribution(values, np.log(counts / counts.sum()))
 
 
-def _batches(target: Target, copies: int) -> Iterator[int]:
+def _batches(target: AuditedMechanism, copies: int) -> Iterator[int]:
     """Yield numbers of copies that fit into memory together and add up to ``copies``."""
-    most = max(1, _ITEMS_PER_BATCH // max(target.items_per_copy, 1))
+    most = max(1, _ITEMS_PER_BATCH // max(target.scenario.items, 1))
     for start in range(0, copies, most):
         yield min(most, copies - start)
 

@@ -1,23 +1,17 @@
 """Define audit cases: a mechanism on its worst-case corpora, with all claims about it.
 
-Then compare every mechanism with its claim in one table: claimed ε, our ε and audited lower bound, for entities of 1
-to all users.
-
-The federation is that of the published evaluation on CoNLL-2003 (946 users, 50 of them expected per round, 14,040
-sentences, 11,176 of them with an entity; 7,610 distinct entities in the training split): T = 50, δ = 1e-5, z = 2 for
-the published algorithm and its user-level baseline. Our mechanisms have z = 1 and ŵ = 15, so that their noise is that
-of the user-level baseline at z = 1, and use 5 % of the sentences in expectation per round.
+:func:`cases` are the rows of ``fl-sim audit table``: every mechanism, for entities of 1, 15 and all users, in the
+federation of the published evaluation on CoNLL-2003 (946 users, 50 of them expected per round, 14,040 sentences, 11,176
+of them with one of 7,610 entities): T = 50, δ = 1e-5, z = 2 for the published algorithm and its user-level baseline.
+Our mechanisms have z = 1 and ŵ = 15, so that their noise is that of the baseline at z = 1, and use 5 % of the sentences
+in expectation per round.
 
 >>> event = RoundEvent("uedp", noise_multiplier=1.0)
->>> target = OwnMechanism(seam_of(event, rounds=1, delta=1e-5), worst_case(event, Adjacency(user_sentences=1)))
+>>> target = AuditedMechanism(mechanism_of(event), worst_case(event, Adjacency(user_sentences=1)))
 >>> case = Case("one user, of whom ε = 2 is claimed", target, rounds=1, delta=1e-5, proven=((1e-5, 2.0),))
 >>> finding = examine(case, trials=4000, seed=0, confidence=0.95)
->>> round(finding.gaussian.epsilon, 1), finding.holds
+>>> round(finding.epsilon_lower_gaussian, 1), finding.holds
 (3.5, False)
-
->>> mechanism, entity_users, case = next(cases())
->>> mechanism, entity_users, round(case.as_published, 3)
-('published f_E+, as stated', 0, 0.519)
 """
 
 from __future__ import annotations
@@ -27,10 +21,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fl_sim.auditing.attack import Target, attack
-from fl_sim.auditing.audited_rounds import OwnMechanism, mutate, published_target, seam_of, worst_case
+from fl_sim.auditing.attack import attack
+from fl_sim.auditing.audited_rounds import AuditedMechanism, mechanism_of, published_target, worst_case
 from fl_sim.auditing.lower_bounds import (
-    Bound,
+    Claim,
     Verdict,
     epsilon_lower_bound,
     gaussian_lower_bound,
@@ -42,17 +36,14 @@ from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting import paper_model as as_published
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
-from fl_sim.strategies.accounting.guarantee import NoiseScale
 from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
-Claims = Sequence[tuple[float, float]]
-"""Pairs (δ, ε)."""
-
 # Besides the requested δ, the claimed curve is tested at these: some bugs show at a large δ only.
-_CURVE_DELTAS = (1e-3, 0.01, 0.1, 0.2, 0.5)
+CURVE_DELTAS = (1e-3, 0.01, 0.1, 0.2, 0.5)
 _NOISE_DELTAS = (1e-3, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7)  # the same for the bound on the noise
 _USER_CLIP = 0.1  # β; it scales the noise as coded
-_CHEAP_BOUND = 100  # beyond this number of users with the entity, curves at many noise multipliers take too long
+_WIDE = 100  # beyond this number of users with the entity trials and curves at many noise multipliers take long,
+_WIDE_TRIALS = 2_000  # and the bound is at its ceiling anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +62,16 @@ class Case:
     """
 
     name: str
-    target: Target
+    target: AuditedMechanism
     rounds: int
     delta: float
-    proven: tuple[tuple[float, float], ...]
+    proven: tuple[Claim, ...]
     as_published: float | None = None
-    noise: tuple[float, Callable[[float], Claims]] | None = None
+    noise: tuple[float, Callable[[float], Sequence[Claim]]] | None = None
+
+    def affordable(self, trials: int) -> int:
+        """Return the number of trainings per corpus: at most 2,000 for an entity of more than 100 users."""
+        return min(trials, _WIDE_TRIALS) if self.target.scenario.entity_users > _WIDE else trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +80,8 @@ class Finding:
 
     Attributes:
         case: the case.
-        bound: the lower bound on ε at the case's δ, valid for any mechanism.
-        gaussian: the Gaussian lower bound if the shift is fixed (nothing is sampled), else None.
+        epsilon_lower: the lower bound on ε at the case's δ, valid for any mechanism.
+        epsilon_lower_gaussian: the Gaussian lower bound if the shift is fixed (nothing is sampled), else None.
         verdict: the verdict on the whole claimed curve; None if nothing is claimed.
         noise_at_most: an upper bound on the true noise multiplier if all else is as claimed; None if not requested.
         trials: the number of trainings per corpus; half of them choose the event, the other half test it.
@@ -94,8 +89,8 @@ class Finding:
     """
 
     case: Case
-    bound: Bound
-    gaussian: Bound | None
+    epsilon_lower: float
+    epsilon_lower_gaussian: float | None
     verdict: Verdict | None
     noise_at_most: float | None
     trials: int
@@ -105,11 +100,6 @@ class Finding:
     def epsilon_proven(self) -> float:
         """Return our ε at the case's δ; inf if nothing is proven."""
         return self.case.proven[0][1] if self.case.proven else math.inf
-
-    @property
-    def epsilon_lower(self) -> float:
-        """Return the audited lower bound, valid for any mechanism."""
-        return self.bound.epsilon
 
     @property
     def epsilon_lower_model(self) -> float | None:
@@ -125,7 +115,7 @@ class Finding:
     def holds(self) -> bool:
         """Tell whether the audit refutes nothing that our accountant proves."""
         noise, verdict = self.noise_at_most, self.verdict
-        within = max(self.epsilon_lower, self.gaussian.epsilon if self.gaussian else 0.0) <= self.epsilon_proven
+        within = max(self.epsilon_lower, self.epsilon_lower_gaussian or 0.0) <= self.epsilon_proven
         enough_noise = noise is None or self.case.noise is None or noise >= self.case.noise[0]
         return within and enough_noise and not (verdict and verdict.refuted)
 
@@ -150,7 +140,7 @@ class Finding:
             "epsilon_as_published": self.case.as_published,
             "epsilon_proven": self.epsilon_proven,
             "epsilon_lower": self.epsilon_lower,
-            "epsilon_lower_gaussian": self.gaussian and self.gaussian.epsilon,
+            "epsilon_lower_gaussian": self.epsilon_lower_gaussian,
             "epsilon_lower_model": self.epsilon_lower_model,
             "noise_multiplier": self.case.noise and self.case.noise[0],
             "noise_multiplier_at_most": self.noise_at_most,
@@ -163,17 +153,8 @@ class Finding:
         return {name: "inf" if value == math.inf else value for name, value in values.items()}
 
 
-def own_case(
-    name: str,
-    event: RoundEvent,
-    adjacency: Adjacency,
-    rounds: int,
-    delta: float,
-    *,
-    mutation: str | None = None,
-    companions: int = 0,
-) -> Case:
-    """Return a case of one of our mechanisms, or of a broken copy, with the ε proven for the intact one.
+def own_case(name: str, event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) -> Case:
+    """Return a case of one of our mechanisms, with the ε that is proven for it.
 
     Args:
         name: the name in reports.
@@ -181,19 +162,14 @@ def own_case(
         adjacency: the protected user and entity.
         rounds: T.
         delta: δ.
-        mutation: the name of the part to break; None for the intact mechanism.
-        companions: further entities in every sentence with e'.
     """
-    seam = seam_of(event, rounds, delta)
-    if mutation is not None:
-        seam = mutate(seam, mutation)
-    target = OwnMechanism(seam, worst_case(event, adjacency, companions))
 
-    def claims_at(noise_multiplier: float) -> Claims:
+    def claims_at(noise_multiplier: float) -> Sequence[Claim]:
         changed = replace(event, noise_multiplier=noise_multiplier)
         return _curve(changed, adjacency, rounds, delta, _NOISE_DELTAS)
 
-    cheap = event.q_u == 1 or adjacency.entity_bound.users <= _CHEAP_BOUND
+    target = AuditedMechanism(mechanism_of(event), worst_case(event, adjacency))
+    cheap = event.q_u == 1 or adjacency.entity_bound.users <= _WIDE
     noise = (event.noise_multiplier, claims_at) if cheap else None
     return Case(name, target, rounds, delta, _curve(event, adjacency, rounds, delta), noise=noise)
 
@@ -232,8 +208,7 @@ def published_case(
         if as_coded:
             raise PrivacyError("estimator is user_level; allowed as coded: f_e, f_e_plus")
         return replace(own_case(name, event, adjacency, rounds, delta), as_published=claimed)
-    noise: NoiseScale = "as-coded" if as_coded else "as-stated"
-    target = published_target(settings, entities, adjacency, _USER_CLIP, noise)
+    target = published_target(settings, entities, adjacency, _USER_CLIP, "as-coded" if as_coded else "as-stated")
     proven = () if as_coded else _curve(event, adjacency, rounds, delta)
     return Case(name, target, rounds, delta, proven, claimed)
 
@@ -258,8 +233,8 @@ def examine(case: Case, *, trials: int, seed: int, confidence: float, pin_noise:
     each = 1 - (1 - confidence) / (1 + fixed_shift + bool(case.proven) + (noise is not None))
     return Finding(
         case=case,
-        bound=epsilon_lower_bound(scores, case.delta, each),
-        gaussian=gaussian_lower_bound(scores, case.delta, each) if fixed_shift else None,
+        epsilon_lower=epsilon_lower_bound(scores, case.delta, each),
+        epsilon_lower_gaussian=gaussian_lower_bound(scores, case.delta, each) if fixed_shift else None,
         verdict=judge_claims(scores, case.proven, each) if case.proven else None,
         noise_at_most=noise_at_most(scores, noise[1], noise[0], each) if noise else None,
         trials=trials,
@@ -268,12 +243,8 @@ def examine(case: Case, *, trials: int, seed: int, confidence: float, pin_noise:
 
 
 def _curve(
-    event: RoundEvent,
-    adjacency: Adjacency,
-    rounds: int,
-    delta: float,
-    others: tuple[float, ...] = _CURVE_DELTAS,
-) -> tuple[tuple[float, float], ...]:
+    event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float, others: tuple[float, ...] = CURVE_DELTAS
+) -> tuple[Claim, ...]:
     """Return the proven pairs (δ, ε), that at ``delta`` first."""
     return tuple((d, accountant.epsilon(event, adjacency, rounds, d)) for d in (delta, *others))
 
@@ -281,10 +252,7 @@ def _curve(
 USERS, USERS_PER_ROUND, ENTITIES = 946, 50, 7610
 ROUNDS, DELTA, Q_E = 50, 1e-5, 0.5
 CONTRIBUTION_QUANTILES = (1, 15, USERS)
-
 _USER_SENTENCES = 15
-WIDE = 100  # beyond this number of users with the entity a trial is slow, and the bound is at its ceiling anyway
-WIDE_TRIALS = 2_000
 
 _F_E_PLUS = PublishedSettings(
     "f_e_plus",
@@ -296,14 +264,11 @@ _F_E_PLUS = PublishedSettings(
     sensitive_sentences=11_176,
 )
 _USER_LEVEL = replace(_F_E_PLUS, estimator="user_level")
+_RATE, _CAP = USERS_PER_ROUND / USERS, float(_USER_SENTENCES)
 _OURS = {
-    "uedp, users sampled": RoundEvent(
-        "uedp", 1.0, q_u=USERS_PER_ROUND / USERS, q_e=Q_E, user_cap=float(_USER_SENTENCES)
-    ),
-    "uedp, sentences sampled": RoundEvent(
-        "uedp", 1.0, q_e=Q_E, q_s=USERS_PER_ROUND / USERS, user_cap=float(_USER_SENTENCES)
-    ),
-    "user clip only": RoundEvent("uedp", 1.0, q_u=USERS_PER_ROUND / USERS, q_e=Q_E, clipping="user"),
+    "uedp, users sampled": RoundEvent("uedp", 1.0, q_u=_RATE, q_e=Q_E, user_cap=_CAP),
+    "uedp, sentences sampled": RoundEvent("uedp", 1.0, q_e=Q_E, q_s=_RATE, user_cap=_CAP),
+    "user clip only": RoundEvent("uedp", 1.0, q_u=_RATE, q_e=Q_E, clipping="user"),
 }
 
 
@@ -314,6 +279,14 @@ class Row:
     mechanism: str
     entity_users: int
     finding: Finding
+
+    @property
+    def protected(self) -> str:
+        """Return the protected unit in words."""
+        if self.entity_users == 0:
+            return "user"
+        everyone = self.entity_users == USERS  # an entity of all users is protected alone
+        return f"{'' if everyone else 'user, '}entity of {'all' if everyone else self.entity_users} users"
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,40 +308,33 @@ class Table:
         ]
         return {"users": USERS, "rounds": ROUNDS, "delta": DELTA, "seed": self.seed, "rows": rows}
 
+    def text(self) -> str:
+        """Return the table for a terminal of 80 columns: the mechanisms, numbered, and under them their figures."""
 
-def audit_table(
-    *,
-    trials: int,
-    seed: int,
-    confidence: float,
-    pin_noise: bool = False,
-    progress: Callable[[str], None] = lambda name: None,
-) -> Table:
-    """Audit every mechanism of the table.
+        def shown(value: float | None, rounded: Callable[[float, int], str]) -> str:
+            return "–" if value is None else rounded(value, 3)
 
-    Args:
-        trials: the number of trainings per corpus; slow rows use fewer.
-        seed: root seed of every draw.
-        confidence: confidence of each row.
-        pin_noise: bound the true noise of our mechanisms too, as in :func:`fl_sim.auditing.cases.examine`.
-        progress: called with the name of each case before it starts.
-    """
-    rows = []
-    for mechanism, entity_users, case in cases():
-        progress(case.name)
-        row_trials = min(trials, WIDE_TRIALS) if entity_users > WIDE else trials
-        rows.append(
-            Row(
-                mechanism,
-                entity_users,
-                examine(case, trials=row_trials, seed=seed, confidence=confidence, pin_noise=pin_noise),
+        names, figures = [], []
+        for row in self.rows:
+            finding = row.finding
+            refuted = " (claim refuted)" if finding.as_published_holds is False else ""
+            names.append(f"{row.mechanism}: {row.protected}{refuted}")
+            figures.append(
+                [
+                    shown(finding.case.as_published, round_up),
+                    shown(finding.epsilon_proven if finding.case.proven else None, round_up),
+                    shown(finding.epsilon_lower, round_down),
+                    shown(finding.epsilon_lower_gaussian, round_down),
+                    shown(finding.epsilon_lower_model, round_down),
+                    str(finding.trials),
+                ]
             )
-        )
-    return Table(tuple(rows), seed)
+        head = ["claimed ε", "our ε", "audited ε ≥", "if Gaussian ≥", "if only z ≥", "trials"]
+        return "\n".join(numbered(names, head, figures)) + "\n"
 
 
 def cases() -> Iterator[tuple[str, int, Case]]:
-    """Yield (mechanism, users with the entity, case) for every row; 0 users protect the user alone."""
+    """Yield (mechanism, users with the entity, case) for every row of the table; 0 users protect the user alone."""
     published = {
         "published f_E+, as stated": (_F_E_PLUS, False),
         "published f_E+, as coded: σ² for σ": (_F_E_PLUS, True),
@@ -376,15 +342,13 @@ def cases() -> Iterator[tuple[str, int, Case]]:
     }
     for mechanism, (settings, as_coded) in published.items():
         for entity_users in (0, *CONTRIBUTION_QUANTILES):
-            name = f"{mechanism}, entity of {entity_users}"
-            user = entity_users < USERS  # an entity of all users is protected alone
             case = published_case(
-                name,
+                f"{mechanism}, entity of {entity_users}",
                 settings,
                 ROUNDS,
                 DELTA,
                 entity_users=entity_users,
-                user=user,
+                user=entity_users < USERS,  # an entity of all users is protected alone
                 entities=ENTITIES,
                 as_coded=as_coded,
             )
@@ -393,67 +357,8 @@ def cases() -> Iterator[tuple[str, int, Case]]:
     for mechanism, event in _OURS.items():
         for entity_users in (0, *CONTRIBUTION_QUANTILES):
             unit = Adjacency(_USER_SENTENCES, ContributionBound(entity_users, 1 if entity_users else 0))
-            case = own_case(f"{mechanism}, entity of {entity_users}", event, unit, ROUNDS, DELTA)
-            yield mechanism, entity_users, case
-
-
-def markdown(table: Table) -> str:
-    """Return the table as Markdown."""
-    head = [
-        "mechanism",
-        "protected",
-        "claimed ε",
-        "our ε",
-        "audited ε ≥",
-        "if Gaussian, ε ≥",
-        "if only z is in question, ε ≥",
-        "trials",
-    ]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for row in table.rows:
-        claimed, ours, audited, *others = _figures(row)
-        audited += " (claim refuted)" if row.finding.as_published_holds is False else ""
-        cells = [row.mechanism, _protected(row.entity_users), claimed, ours, audited, *others]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def text(table: Table) -> str:
-    """Return the table for a terminal of 80 columns: the mechanisms, numbered, and under them their figures."""
-    names = [
-        f"{row.mechanism}: {_protected(row.entity_users)}"
-        + (" (claim refuted)" if row.finding.as_published_holds is False else "")
-        for row in table.rows
-    ]
-    head = ["claimed ε", "our ε", "audited ε ≥", "if Gaussian ≥", "if only z ≥", "trials"]
-    return "\n".join(numbered(names, head, [_figures(row) for row in table.rows])) + "\n"
-
-
-def _figures(row: Row) -> list[str]:
-    """Return claimed and proven ε, the audit's lower bounds, and the number of trials."""
-    finding = row.finding
-    gaussian = finding.gaussian
-    return [
-        _upper(finding.case.as_published),
-        _upper(finding.epsilon_proven if finding.case.proven else None),
-        _lower(finding.epsilon_lower),
-        _lower(gaussian.epsilon if gaussian else None),
-        _lower(finding.epsilon_lower_model),
-        str(finding.trials),
-    ]
-
-
-def _protected(entity_users: int) -> str:
-    if entity_users == 0:
-        return "user"
-    return (
-        f"{'user, ' if entity_users < USERS else ''}entity of {'all' if entity_users == USERS else entity_users} users"
-    )
-
-
-def _upper(value: float | None) -> str:
-    return "–" if value is None else round_up(value, 3)
-
-
-def _lower(value: float | None) -> str:
-    return "–" if value is None else round_down(value, 3)
+            yield (
+                mechanism,
+                entity_users,
+                own_case(f"{mechanism}, entity of {entity_users}", event, unit, ROUNDS, DELTA),
+            )

@@ -5,16 +5,14 @@ with other settings than the record's, a seed or a source of noise that differs,
 too high, updates that are too long, and an ε that does not follow from the releases, or is too small for the simulated
 attack. They trust the numbers that the run measured: a run that falsifies its metrics consistently passes.
 
-First sentence weights against the contribution bounds that they enforce; then δ at a claimed ε, bounded from below by
-simulating the privacy loss of one pair of corpora, without any accountant; then the audit.
+*Enforced bounds*: the check counts by another way than any rule that chooses weights: it walks over the mentions, adds
+up the weights of every entity and user, and compares them with k, F and m.
 
-Enforced bounds: The check counts again, by another way than any rule that chooses weights: it walks over the mentions,
-adds up the weights of every entity and user, and compares them with k, F and m.
-
-The simulation: The pair is that of docs/privacy.md: every protected sentence pulls one way, with a gradient longer
-than the clip. A round releases the shift of :mod:`fl_sim.auditing.real_rounds.canary_audit` plus Gaussian noise. With
-L the privacy loss of T rounds, δ(ε) = E[(1 − e^{ε−L})⁺] on the corpus with the protected data; the empirical Bernstein
-bound (Maurer and Pontil 2009) limits this mean from below.
+*The simulated attack* bounds δ at a claimed ε from below, without any accountant. The pair is that of docs/privacy.md:
+every protected sentence pulls one way, with a gradient longer than the clip. A round releases the shift of
+:mod:`fl_sim.auditing.real_rounds.canary_audit` plus Gaussian noise. With L the privacy loss of T rounds,
+δ(ε) = E[(1 − e^{ε−L})⁺] on the corpus with the protected data; the empirical Bernstein bound (Maurer and Pontil 2009)
+limits this mean from below.
 
 >>> ownership = Ownership(  # user 0 has sentences 0 and 1, user 1 has sentence 2; entity 0 is in all three
 ...     user_offsets=np.array([0, 2, 3]), entity_offsets=np.array([0, 1, 2, 3]),
@@ -138,24 +136,17 @@ def delta_at_least(
         seed: of the simulation.
         trials: the number of simulated trainings.
     """
-    rng = streams.generator(seed, "simulated losses")
+    rng, weights = streams.generator(seed, "simulated losses"), np.exp(law.log_weights)
     parts = []
     for start in range(0, trials, _AT_ONCE):
-        losses = _losses(law, noise_std, rounds, min(_AT_ONCE, trials - start), rng)
+        size = (rounds, min(_AT_ONCE, trials - start))
+        shifts = rng.choice(law.values, size=size, p=weights / weights.sum())
+        losses = log_ratios(law, shifts + noise_std * rng.standard_normal(size), noise_std)
         parts.append(-np.expm1(np.minimum(epsilon - losses, 0.0)))
     excess = np.concatenate(parts)
     spread = math.log(2 / FAILURE)
     slack = math.sqrt(2 * excess.var(ddof=1) * spread / trials) + 7 * spread / (3 * (trials - 1))
     return max(0.0, float(excess.mean()) - slack)
-
-
-def _losses(
-    law: Distribution, noise_std: float, rounds: int, trials: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Return the privacy losses of trainings on the corpus with the protected data, float64 (trials,)."""
-    weights = np.exp(law.log_weights)
-    shifts = rng.choice(law.values, size=(rounds, trials), p=weights / weights.sum())
-    return log_ratios(law, shifts + noise_std * rng.standard_normal(shifts.shape), noise_std)
 
 
 _FAILURE = 1e-6  # of each statistical check

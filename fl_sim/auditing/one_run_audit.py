@@ -138,8 +138,8 @@ def audit_training(
         folder = simulation.execute(experiment, engine, attacker.watch)
     rounds = folder.last_round or 0
     proven = float(plan.epsilon_curve(Adjacency(1), [rounds])[0])
-    lower = f_dp_epsilon(planted.included, attacker.scores(), plan.delta, confidence)
-    return OneRunAudit(proven, lower, confidence, planted.included, attacker.scores(), rounds, plan.delta)
+    lower = f_dp_epsilon(planted.included, attacker.alignment, plan.delta, confidence)
+    return OneRunAudit(proven, lower, confidence, planted.included, attacker.alignment, rounds, plan.delta)
 
 
 # A training that leaks as much as its ε allows: every user takes part in every round, and a canary fills the cap.
@@ -199,7 +199,8 @@ class Attacker:
         experiment: the run under attack.
         model: the attacker's own copy of the model.
         canaries: the m canaries, encoded.
-        alignment: Σ_t ⟨θ_t − θ_{t−1}, v_i(θ_{t−1})⟩ of each canary i, float64 (m,), with v_i centred over the canaries.
+        alignment: the score of each canary i, high if it took part, float64 (m,):
+            Σ_t ⟨θ_t − θ_{t−1}, v_i(θ_{t−1})⟩, with v_i centred over the canaries.
         before: the model of the previous round, float32 (d,).
     """
 
@@ -224,22 +225,14 @@ class Attacker:
         if checkpoint is None or checkpoint.server_round != row["round"]:
             raise PrivacyError("checkpoint_every is not 1; allowed in an audit: 1, it reads every round's model")
         self.model.set_vector(self.before)
-        updates = self._updates()
-        step = (checkpoint.vector - self.before).astype(np.float64)
-        self.alignment += (updates - updates.mean(axis=0)) @ step
-        self.before = checkpoint.vector
-
-    def scores(self) -> Vector:
-        """Return the score of each canary, float64 (m,); a high score indicates that it took part."""
-        return self.alignment.copy()
-
-    def _updates(self) -> Vector:
-        """v_i: what each canary would send at the model of the round, (m, d)."""
         mechanism = self.experiment.planned.plan.mechanism
         rule = mechanism.client_rule(mechanism.clip_norm)
-        rows = []
+        rows = []  # v_i: what each canary would send at the model before the round
         for canary in self.canaries:
             vector = clipped_gradient_sum(self.model, [canary], rule.sentence_clip, stability=rule.stability).vector
             clipping.project(vector, rule.user_clip)
             rows.append(vector)
-        return np.asarray(rows, dtype=np.float64)
+        updates = np.asarray(rows, dtype=np.float64)
+        step = (checkpoint.vector - self.before).astype(np.float64)
+        self.alignment += (updates - updates.mean(axis=0)) @ step
+        self.before = checkpoint.vector

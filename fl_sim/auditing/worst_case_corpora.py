@@ -1,32 +1,33 @@
 """Build the worst-case adjacent corpora: the owner of each sentence, and its gradient in a one-dimensional model.
 
-The guarantee holds for any gradients, so the auditor chooses them. All protected data pull one way (+), all other
-sentences of the users who mention the entity pull the other way (−), and there are no other users. One corpus holds
-many independent *copies* of this small federation, each with its own users, entities, sentences and one coordinate of
-the model. Every random draw concerns one user, entity or sentence, and the noise of the coordinates is independent, so
-one round of the real code on the whole corpus is one independent round on each copy.
+All protected data pull one way (+), all other sentences of the users who mention the entity pull the other way (−). One
+corpus holds many independent *copies* of this small federation, each with its own users, entities, sentences and one
+coordinate of the model (docs/audit.md).
 
 >>> scenario = Scenario(entity_users=2, entity_sentences=1, user_sentences=3, background=1)
->>> build(scenario, present=True, copies=2).kinds.tolist()
+>>> build(scenario, copies=2).kinds.tolist()
 [0, 1, 0, 1, 2, 2, 2, 0, 1, 0, 1, 2, 2, 2]
->>> build(scenario, present=False, copies=2).kinds.tolist()
+>>> build(scenario, copies=2, present=False).kinds.tolist()
 [0, 0, 0, 0]
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_sim.clients.selection import Selection
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 
 Ints = NDArray[np.int64]
 
-BACKGROUND, ENTITY, LONE = 0, 1, 2  # kinds of sentences
+BACKGROUND, ENTITY, LONE = 0, 1, 2
+"""Kinds of sentences: with nothing protected, with the protected entity, of the protected user."""
+BYSTANDER = -1
+"""The copy of users who belong to none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +62,11 @@ class Scenario:
             raise PrivacyError("the scenario protects neither a user nor an entity; allowed: at least one of them")
 
     @property
-    def users(self) -> int:
-        """Return the number of users of a copy, u' included."""
-        return self.entity_users + (self.user_sentences > 0)
-
-    @property
-    def sentences(self) -> int:
-        """Return the number of sentences of a copy with the protected data."""
-        return self.entity_users * (self.background + self.entity_sentences) + self.user_sentences
+    def items(self) -> int:
+        """Return the number of users, sentences and mentions of a copy, for the use of memory."""
+        users = self.entity_users + (self.user_sentences > 0)
+        sentences = self.entity_users * (self.background + self.entity_sentences) + self.user_sentences
+        return users + sentences * (1 + self.companions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +76,7 @@ class CopiedCorpus:
     Attributes:
         ownership: the owner and the entities of each sentence of all copies.
         kinds: BACKGROUND, ENTITY or LONE for each sentence, int64 (S,).
-        copy_of_user: the copy of each user, which is its coordinate of the model, int64 (U,).
+        copy_of_user: the copy of each user, which is its coordinate of the model, or BYSTANDER, int64 (U,).
         copies: the number of copies.
     """
 
@@ -87,45 +85,53 @@ class CopiedCorpus:
     copy_of_user: Ints
     copies: int
 
+    @property
+    def copy_of_sentence(self) -> Ints:
+        """Return the copy of each sentence, int64 (S,)."""
+        return self.copy_of_user[self.ownership.user_of_sentence]
 
-def build(scenario: Scenario, present: bool, copies: int) -> CopiedCorpus:
+
+def build(scenario: Scenario, copies: int, *, present: bool = True, bystanders: int = 0) -> CopiedCorpus:
     """Return the corpus with or without the protected data, in many copies.
+
+    A sentence with e' mentions all entities of its copy, whose ids follow one another.
 
     Args:
         scenario: the pair of corpora.
-        present: whether the corpus holds the protected user, who is not enrolled otherwise, and the protected entity.
         copies: the number of copies.
+        present: whether the corpus holds the protected user, who is not enrolled otherwise, and the protected entity.
+        bystanders: users with a sentence each, after all copies.
     """
     of_affected = [BACKGROUND] * scenario.background + ([ENTITY] * scenario.entity_sentences if present else [])
-    kinds_by_user = [of_affected] * scenario.entity_users
+    users = [of_affected] * scenario.entity_users
     if present and scenario.user_sentences:
-        kinds_by_user.append([LONE] * scenario.user_sentences)
-    users = len(kinds_by_user)
-    kinds_of_copy = np.array([kind for user in kinds_by_user for kind in user], dtype=np.int64)
-    counts = np.tile([len(user) for user in kinds_by_user], copies).astype(np.int64)
-    kinds = np.tile(kinds_of_copy, copies)
+        users.append([LONE] * scenario.user_sentences)
+    of_copy = np.array([kind for user in users for kind in user], dtype=np.int64)
+    kinds = np.append(np.tile(of_copy, copies), np.full(bystanders, BACKGROUND))
+    owned = np.append(np.tile([len(user) for user in users], copies), np.ones(bystanders)).astype(np.int64)
+    entities, in_copies = scenario.companions + 1, np.arange(len(kinds)) < copies * len(of_copy)
+    everywhere = np.where(in_copies & scenario.everywhere, scenario.companions, 0)
+    counts = np.where(kinds == ENTITY, entities, everywhere)
+    copy = np.arange(len(kinds)) // max(len(of_copy), 1)
+    first, ends = np.where(kinds == ENTITY, 0, 1) + copy * entities, np.cumsum(counts)
     return CopiedCorpus(
-        ownership=_ownership(scenario, kinds, counts, copies),
+        ownership=Ownership(
+            user_offsets=np.concatenate([[0], np.cumsum(owned)]).astype(np.int64),
+            entity_offsets=np.concatenate([[0], ends]).astype(np.int64),
+            entity_ids=(np.repeat(first - (ends - counts), counts) + np.arange(counts.sum())).astype(np.int32),
+            num_entities=copies * entities,
+        ),
         kinds=kinds,
-        copy_of_user=np.repeat(np.arange(copies, dtype=np.int64), users),
+        copy_of_user=np.append(np.repeat(np.arange(copies), len(users)), np.full(bystanders, BYSTANDER)),
         copies=copies,
     )
 
 
-def _ownership(scenario: Scenario, kinds: Ints, sentences_of_user: Ints, copies: int) -> Ownership:
-    """Return the ownership: a sentence with e', the first entity of its copy, mentions all entities of the copy."""
-    with_entity, entities = kinds == ENTITY, scenario.companions + 1
-    counts = np.where(with_entity, entities, scenario.companions if scenario.everywhere else 0)
-    copy = np.arange(len(kinds)) // max(len(kinds) // copies, 1)
-    first = np.where(with_entity, 0, 1) + copy * entities
-    ends = np.cumsum(counts)
-    ids = np.repeat(first - (ends - counts), counts) + np.arange(counts.sum())
-    return Ownership(
-        user_offsets=np.concatenate([[0], np.cumsum(sentences_of_user)]).astype(np.int64),
-        entity_offsets=np.concatenate([[0], ends]).astype(np.int64),
-        entity_ids=ids.astype(np.int32),
-        num_entities=copies * entities,
-    )
+def only(selection: Selection, kept: NDArray[np.bool_]) -> Selection:
+    """Return the selection with those of its sentences that the mask ``kept``, bool (K,), marks."""
+    owner = np.repeat(np.arange(len(selection.users)), selection.counts)
+    counts = np.bincount(owner[kept], minlength=len(selection.users))
+    return replace(selection, sentences=selection.sentences[kept], counts=counts)
 
 
 def gradients(user_clip: float) -> NDArray[np.float32]:
@@ -136,19 +142,3 @@ def gradients(user_clip: float) -> NDArray[np.float32]:
     rows = np.empty((3, 1), dtype=np.float32)
     rows[BACKGROUND], rows[ENTITY], rows[LONE] = -2 * user_clip, 4 * user_clip, 2 * user_clip
     return rows
-
-
-def background_needed(entity_sentences: int, user_cap: float, clips_sentences: bool) -> int:
-    """Return the number of opposed sentences per user with which the entity reverses the user's clipped update.
-
-    One is enough if only users are clipped. If sentences are clipped, opposed sentences help only if the sentences with
-    the entity can exceed the user's cap.
-
-    Args:
-        entity_sentences: n, the number of sentences of a user with the entity.
-        user_cap: ŵ.
-        clips_sentences: whether sentences are clipped.
-    """
-    if not clips_sentences:
-        return 1
-    return math.ceil(user_cap) if entity_sentences > user_cap else 0

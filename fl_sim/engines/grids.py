@@ -167,7 +167,11 @@ class AttendedGrid(Grid):
                 answered = True
             yield reply
         if requests and not answered:
-            raise GridError(f"all {len(requests)} nodes failed in this round: {_reason(failures, timeout)}")
+            if failures:
+                reason = " ".join((failures[0].error.reason or "no reason given").split())[:500]
+            else:
+                reason = f"no answer within {timeout:g} seconds (engine.timeout)"
+            raise GridError(f"all {len(requests)} nodes failed in this round: {reason}")
 
     def _with_retries(self, requests: list[Message], timeout: float | None) -> Iterator[Message]:
         """Yield the replies to ``requests``; lost work is requested again, and fails at last."""
@@ -263,10 +267,3 @@ def _copy(message: Message) -> Message:
     """Return an unsent copy of a message."""
     sent = message.metadata
     return Message(message.content, sent.dst_node_id, sent.message_type, ttl=sent.ttl, group_id=sent.group_id)
-
-
-def _reason(replies: list[Message], timeout: float | None) -> str:
-    """Return the first node's reason of failure, in one line."""
-    if not replies:
-        return f"no answer within {timeout:g} seconds (engine.timeout)"
-    return " ".join((replies[0].error.reason or "no reason given").split())[:500]

@@ -58,18 +58,14 @@ def check_request(engine: EngineConfig) -> None:
     if engine.cpus_per_node > cpus:
         raise EngineError(f"engine.cpus_per_node is {engine.cpus_per_node}; allowed: at most {cpus}, what Ray has")
     if engine.num_gpus:
-        _check_gpus(engine.num_gpus)
+        import torch
 
-
-def _check_gpus(asked: int) -> None:
-    import torch
-
-    there = torch.cuda.device_count()
-    if asked > there:
-        raise EngineError(
-            f"engine.num_gpus is {asked}; allowed: at most {there}, the GPUs of this machine, or engine.address, a "
-            "cluster that has more"
-        )
+        gpus = torch.cuda.device_count()
+        if engine.num_gpus > gpus:
+            raise EngineError(
+                f"engine.num_gpus is {engine.num_gpus}; allowed: at most {gpus}, the GPUs of this machine, or "
+                "engine.address, a cluster that has more"
+            )
 
 
 @dataclass(frozen=True, slots=True)

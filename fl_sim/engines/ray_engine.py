@@ -1,14 +1,11 @@
-"""Flower's simulation engine on Ray, started or joined while the run is being prepared.
+"""Flower's simulation engine on Ray, started or joined while the run is being prepared. Ray is imported when it starts.
 
-First finding and ending the processes of a Ray that this process started, because some outlive Ray's own shutdown by
-many seconds; then the share of a GPU that the server reserves, so that no worker counts on it. Ray is imported when it
-starts.
+Some processes of a Ray outlive its own shutdown by many seconds: the agents of a raylet notice only by polling that it
+is gone, and a raylet that ends may just have started them. So this process adopts what its descendants leave behind,
+and ends it. Where there is no ``/proc``, Ray is left to end its processes.
 
-The agents of a raylet notice only by polling that it is gone, and a raylet that ends may just have started them. So
-this process adopts what its descendants leave behind. Where there is no ``/proc``, Ray is left to end its processes.
-
-Ray reserves for processes that it starts, and the server is none. So an idle worker on the server's machine holds the
-share as long as the run lives, and tells which GPU it is.
+Ray reserves GPUs for processes that it starts, and the server is none. So an idle worker on the server's machine holds
+the server's share as long as the run lives, and tells which GPU it is.
 
 >>> with RayProcesses() as processes:  # no Ray was started
 ...     processes.server_ended
@@ -117,7 +114,12 @@ class RayProcesses:
         _adopt_orphans(self._adopted_before)
 
     def _alive(self) -> set[Process]:
-        return {process for process in self._noted if _start_time(process[0]) == process[1]}
+        alive = set()
+        for process in self._noted:
+            fields = _fields(process[0])
+            if fields is not None and fields[0] != "Z" and fields[19] == process[1]:
+                alive.add(process)
+        return alive
 
 
 def _adopt_orphans(adopt: bool) -> bool:
@@ -137,12 +139,6 @@ def _parents() -> dict[int, tuple[int, str]]:
         if entry.name.isdigit() and (fields := _fields(int(entry.name))) is not None:
             parents[int(entry.name)] = (int(fields[1]), fields[19])
     return parents
-
-
-def _start_time(pid: int) -> str | None:
-    """Return when a process started; None if it is gone."""
-    fields = _fields(pid)
-    return None if fields is None or fields[0] == "Z" else fields[19]
 
 
 def _fields(pid: int) -> list[str] | None:
@@ -219,7 +215,11 @@ def reserve_server_share(device: str, share: float) -> ServerShare:
             f"engine.server_device is '{device}', but the server's machine has no {share:g} of a GPU to give; allowed: "
             f"cpu, or at most what is free there: {there}"
         ) from error
-    _wait_until_reported(before - share)
+    deadline = time.monotonic() + _REPORT_SECONDS
+    while sum(machine.free_gpus for machine in machines_of_ray()) > before - share + 1e-6:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_RESERVED_LOOK_SECONDS)
     kind = device.partition(":")[0]
     return ServerShare(f"{kind}:{visible_index(gpu, os.environ.get('CUDA_VISIBLE_DEVICES'))}", holder)
 
@@ -233,12 +233,6 @@ def visible_index(gpu: str, visible: str | None) -> int:
     """
     names = [name.strip() for name in visible.split(",")] if visible else []
     return names.index(gpu) if gpu in names else int(gpu)
-
-
-def _wait_until_reported(free: float) -> None:
-    deadline = time.monotonic() + _REPORT_SECONDS
-    while sum(machine.free_gpus for machine in machines_of_ray()) > free + 1e-6 and time.monotonic() < deadline:
-        time.sleep(_RESERVED_LOOK_SECONDS)
 
 
 # A dead Ray worker (out of memory, say) restarts on any machine with room. The AttendedGrid requests its work again;
@@ -396,7 +390,8 @@ class RayEngine:
         if self._started.done():
             return False
         for _ in range(_INTERRUPTIONS):
-            _raise_in_thread(self._thread_id.result(), SystemExit)  # code of Ray's may ignore it, so once more
+            thread = ctypes.c_ulong(self._thread_id.result())  # code of Ray's may ignore the exception, so once more
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(SystemExit))
             if wait([self._started], timeout=_LOOK_SECONDS).done:
                 break
         return True
@@ -472,7 +467,8 @@ def _start(engine: EngineConfig, given_up: threading.Event) -> _Started:
         failure = (
             f"Ray cannot be joined at engine.address {engine.address}" if engine.address else "Ray cannot be started"
         )
-        raise EngineError(f"{failure}: {_first_line(error)}") from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise EngineError(f"{failure}: {reason}") from error
     if given_up.is_set():
         raise SystemExit
     return _start_workers(engine)
@@ -510,10 +506,6 @@ def _workers_in_pool(
         yield
     finally:
         raybackend.BasicActorPool = before  # type: ignore[misc]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _stay_local() -> None:
@@ -554,11 +546,6 @@ def _shield_from_hangups() -> None:
     """Keep SIGHUP from this thread, and so from the processes of Ray that it starts: a round under way needs them."""
     if hasattr(signal, "SIGHUP"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-
-
-def _raise_in_thread(thread: int, error: type[BaseException]) -> None:
-    """Raise ``error`` in a thread as soon as it runs Python code."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
 def _attended(

@@ -1,17 +1,11 @@
 """The Ray workers of a run: the model they read, the work they get, where they are, and whether they can work.
 
-Ray holds a worker for which it has no room, forever. So a worker without a process half a minute after the last one got
-its own is left out, and the run goes on with the others.
-
-The model of a round is put into Ray's object store once, fetched once by every machine, and read in place. A lost
-worker gets work again once it has restarted. Workers are waited for until they have their cores and GPUs, and open
-corpus and model before the first round; a machine where that fails is named.
-
-Flower pickles every message with its arrays. Here a message to a worker carries a handle instead, so a round of many
-nodes costs the server one copy of the model, and a machine one transfer.
-
-What a worker opens here stays open, so the first round does not wait for it. A machine that does not see the server's
-files gets them once, through Ray's object store (:mod:`fl_sim.clients.worker.sent_files`).
+Flower pickles every message with its arrays. Here a message to a worker carries a handle instead: the model of a round
+is put into Ray's object store once, fetched once by every machine, and read in place. A lost worker gets work again
+once it has restarted. A worker without a process half a minute after the last one got its own is left out: Ray would
+hold it forever. Workers open corpus and model before the first round, and keep them open; a machine where that fails is
+named. One that does not see the server's files gets them once, through Ray's object store
+(:mod:`fl_sim.clients.worker.sent_files`).
 
 >>> from unittest.mock import patch
 >>> import numpy as np
@@ -97,25 +91,19 @@ class Broadcast:
             return message
         records = message.content.array_records
         arrays = {id(array): array for record in records.values() for array in record.values()}
-        self._shared = {key: self._share(key, array) for key, array in arrays.items() if _is_large(array)}
-        content = RecordDict({**message.content, **{name: self._lightened(record) for name, record in records.items()}})
+        self._shared = {  # each with its array, so that the id stays its own
+            key: self._shared.get(key) or (array, SharedArray(array, self._put(array_view(array))))
+            for key, array in arrays.items()
+            if len(array.data) > _SMALL_BYTES
+        }
+        content = RecordDict(dict(message.content))
+        for name, record in records.items():
+            of_record = content[name] = ArrayRecord()
+            for key, array in record.items():
+                of_record[key] = self._shared[id(array)][1] if id(array) in self._shared else array
         light = copy.copy(message)
         light.content = content
         return light
-
-    def _share(self, key: int, array: Array) -> tuple[Array, SharedArray]:
-        """Return an array, kept so that its id stays its own, with what messages carry instead."""
-        return self._shared.get(key) or (array, SharedArray(array, self._put(array_view(array))))
-
-    def _lightened(self, record: ArrayRecord) -> ArrayRecord:
-        light = ArrayRecord()
-        for name, array in record.items():
-            light[name] = self._shared[id(array)][1] if id(array) in self._shared else array
-        return light
-
-
-def _is_large(array: Array) -> bool:
-    return len(array.data) > _SMALL_BYTES
 
 
 _LOOK_SECONDS = 0.1  # between two checks for an idle worker

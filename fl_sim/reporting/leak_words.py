@@ -118,7 +118,7 @@ def _entity_words(record: dict[str, Any]) -> list[str]:
     lines += [
         f"true name before {_percent(figures['ahead'])} of {record['candidates']} candidates, "
         f"{_percent(figures['initial_ahead'])} at the start; 50 % is chance",
-        f"by ratio to a model that never saw it before {_percent(figures['ratio_ahead'])}",
+        f"by ratio to the start before {_percent(figures['ratio_ahead'])}",
         f"any attack on {bound['unit']}: {proven}",
     ]
     ranks = [f"{printable(row['name'])} {row['rank']} of {row['of']}" for row in record.get("ranks", ())]

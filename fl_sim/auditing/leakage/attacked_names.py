@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fl_sim.data_prep.identity import Identity, Name, NameIndex, name_of
+from fl_sim.data_prep.identity import Identity, NameIndex, name_of
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.categories import category_of
@@ -78,13 +77,24 @@ def training_entities(corpus: Corpus, split: str) -> list[Target]:
         split: the training split; all other splits are public here.
     """
     identity = Identity.of_corpus(corpus.manifest.settings)
-    entities: dict[str, _Entity] = defaultdict(_Entity)
-    for text, start, end, label in _mentions(corpus, split):
-        entities[identity.key(text[start:end])].add(Occurrence.of(text, start, end), label)
-    index = NameIndex(surface for entity in entities.values() for surface in entity.surfaces)
+    mentions: dict[str, list[tuple[Occurrence, str]]] = defaultdict(list)
+    texts = corpus.texts(split).to_pylist()
+    columns = (corpus.mentions(split).column(name).to_pylist() for name in ("sentence", "start", "end", "label"))
+    for sentence, start, end, label in zip(*columns, strict=True):
+        text = texts[sentence]
+        mentions[identity.key(text[start:end])].append((Occurrence.of(text, start, end), label))
+    index = NameIndex(occurrence.name for entity in mentions.values() for occurrence, _ in entity)
     others = (str(text) for name in corpus.splits if name != split for text in corpus.texts(name).to_pylist())
     public = {name for text in others for name in index.names_in(text)}
-    return [entity.target(key, public) for key, entity in entities.items()]
+    entities = []
+    for key, entity in mentions.items():
+        occurrences, labels = zip(*entity, strict=True)
+        surfaces = Counter(occurrence.name for occurrence in occurrences)
+        names = {name_of(surface) for surface in surfaces}
+        private = not names & public and all(sum(map(len, name)) >= _FEWEST_CHARACTERS for name in names)
+        kind = str(category_of(Counter(labels).most_common(1)[0][0]))
+        entities.append(Target(key, kind, surfaces.most_common(1)[0][0], occurrences, private))
+    return entities
 
 
 def entity_of_name(corpus: Corpus, split: str, entities: list[Target], name: str) -> Target:
@@ -98,31 +108,3 @@ def entity_of_name(corpus: Corpus, split: str, entities: list[Target], name: str
         if entity.key == key:
             return entity
     raise CorpusError(f"entity is '{name}'; allowed: one that split {split} of {corpus.path} mentions")
-
-
-class _Entity:
-    """Collects the mentions of an entity."""
-
-    def __init__(self) -> None:
-        self.surfaces: Counter[str] = Counter()
-        self._labels: Counter[str] = Counter()
-        self._occurrences: list[Occurrence] = []
-
-    def add(self, occurrence: Occurrence, label: str) -> None:
-        self.surfaces[occurrence.name] += 1
-        self._labels[label] += 1
-        self._occurrences.append(occurrence)
-
-    def target(self, key: str, public: set[Name]) -> Target:
-        names = {name_of(surface) for surface in self.surfaces}
-        private = not names & public and all(sum(map(len, name)) >= _FEWEST_CHARACTERS for name in names)
-        kind = str(category_of(self._labels.most_common(1)[0][0]))
-        return Target(key, kind, self.surfaces.most_common(1)[0][0], tuple(self._occurrences), private)
-
-
-def _mentions(corpus: Corpus, split: str) -> Iterator[tuple[str, int, int, str]]:
-    """Yield text, first character, end and label of every mention of a split."""
-    texts = corpus.texts(split).to_pylist()
-    columns = (corpus.mentions(split).column(name).to_pylist() for name in ("sentence", "start", "end", "label"))
-    for sentence, start, end, label in zip(*columns, strict=True):
-        yield texts[sentence], start, end, label

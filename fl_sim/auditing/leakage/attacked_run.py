@@ -37,6 +37,7 @@ from fl_sim.experiments.run_record import Record, read_order
 from fl_sim.experiments.training_text import check_text
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
+_RAW = "the corpus from which fl-sim corpus deidentify made that of the run"
 _LEAST = {"seed": 0, "max_users": 1, "sentences_per_user": 1, "secrets": 2, "entities": 1, "candidates": 2}
 
 
@@ -48,7 +49,6 @@ class Options:
         seed: seed of the attacked units.
         max_users: most users of each side, a seeded sample.
         sentences_per_user: most sentences of a user, or of the named entity, a seeded sample.
-        references: run folders whose models are the reference; none for the model with which the run began.
         secrets: secrets that are drawn beside each canary's.
         entities: most attacked entities, a seeded sample.
         candidates: names that are ranked for each, the true one included.
@@ -63,7 +63,6 @@ class Options:
     seed: int = 0
     max_users: int = 500
     sentences_per_user: int = 20
-    references: tuple[str, ...] = ()
     secrets: int = 1000
     entities: int = 200
     candidates: int = 50
@@ -214,39 +213,3 @@ def _raw_corpus(own: Corpus, raw: Path | str, splits: tuple[str, ...]) -> Corpus
         ):
             raise ConfigError(f"raw is {corpus.path}, whose split '{split}' has other users; allowed: {_RAW}")
     return corpus
-
-
-_RAW = "the corpus from which fl-sim corpus deidentify made that of the run"
-
-
-@dataclass(frozen=True, eq=False)
-class ReferenceRun:
-    """Hold a finished run of the same task as the attacked one, whose model is a reference.
-
-    Attributes:
-        path: the run's folder.
-        model: the model that it released last.
-        texts: the texts of its training split.
-    """
-
-    path: str
-    model: LanguageModel
-    texts: frozenset[str]
-
-    @classmethod
-    def open(cls, path: str, run: AttackedRun) -> Self:
-        """Open a run folder.
-
-        Raises:
-            ConfigError: the run has another task than the attacked one.
-            ResultsError: it has no model, or its corpus has changed.
-        """
-        folder = RunFolder.open(path)
-        model = released_model(folder)
-        if model.task.name != run.model.task.name or model.task.classes != run.model.task.classes:
-            raise ConfigError(
-                f"reference is {path}, whose task is another; allowed: {run.model.task.name}, with its classes"
-            )
-        record = Record.read(folder)
-        texts = record.open_corpus(folder).texts(record.config.corpus.train_split)
-        return cls(path, model, frozenset(map(str, texts.to_pylist())))

@@ -12,25 +12,16 @@ others are taken, it is exact.
 
 *Left-out canaries are the control.* No two canaries have the same secret, and none is drawn again. So a secret that
 was left out and the n drawn ones are exchangeable, whatever the model is: the rank is uniform on 1, …, n + 1 (ties
-count against the canary), and the mean exposure is about 1/ln 2 = 1.44 bits, a little less for small n. Canaries share
-the drawn secrets where they share the public words, so their exposures are not independent; the interval of their mean,
-a bootstrap over canaries, takes the drawn secrets as given. It is too narrow for a few canaries: whether a model knows
-them is decided by what the mean exposure of so many left-out secrets stays below (``most_by_chance``).
+count against the canary). Canaries share the drawn secrets where they share the public words; the interval of their
+mean, a bootstrap over canaries, takes the drawn secrets as given. It is too narrow for a few canaries: whether a model
+knows them is decided by what the mean exposure of so many left-out secrets stays below (``most_by_chance``).
 
-*Scores for the one-run audit* (:meth:`CanaryExposures.audit_arrays`): the distance of a canary's log-perplexity from
-the mean of the drawn secrets', in their standard deviations. Any function of the model and the texts is a valid score,
-and this one has no ties and no cap.
-
-Then the attack on a run's canaries, tested against what the run's ledger proves.
-
-Every canary was included with probability ½, independently. The corpora with it and without it are neighbours that
-differ by the canary's user or entity, and many canaries in one training are the game for which the number of right
-guesses has a valid bound (:mod:`fl_sim.auditing.lower_bounds`). Canaries of one owner and one number of
-repetitions contribute alike: they are tested together against the bound of that contribution, and all canaries of an
-owner against that of the largest.
-
-Assumptions: those of the run's ε, and N as ``PlantedCanaries.population`` has it; another N depends on which
-canaries are included, and nothing is tested.
+*The test against the ledger.* Every canary was included with probability ½, independently: a game of many canaries in
+one training, for which the number of right guesses has a valid bound (:mod:`fl_sim.auditing.lower_bounds`). A score is
+the distance of a canary's log-perplexity from the mean of the drawn secrets', in their standard deviations. Canaries of
+one owner and one number of repetitions contribute alike: they are tested together against the bound of that
+contribution, and all canaries of an owner against that of the largest. N must be what ``PlantedCanaries.population``
+has; another N depends on which canaries are included, and nothing is tested.
 
 >>> round(uniform_exposure(1000), 3)
 1.436
@@ -46,15 +37,13 @@ canaries are included, and nothing is tested.
 >>> from fl_sim.strategies.accounting.guarantee import Guarantee
 >>> entity_contribution(Guarantee(mention_graph="public", entity_bound=3), repetitions=8).profile
 array([1, 1, 1])
->>> user_contribution(Guarantee(user_sentences=32), repetitions=64)
-32.0
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -77,7 +66,7 @@ from fl_sim.strategies.accounting.adjacency import ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.primitives import streams
 
-DRAWN = 1000
+_FEWEST = 2
 METHOD = "percentile bootstrap over canaries, 95 %"
 
 Floats = NDArray[np.float64]
@@ -88,13 +77,10 @@ class CanaryExposure:
     """The exposure of one canary.
 
     Attributes:
-        number: of the canary.
-        owner: what it belongs to.
-        repetitions: how many sentences say it where it is included.
-        included: whether the training text has it.
+        number, owner, repetitions, included: those of the canary.
         rank: among the drawn secrets and its own, from 1.
         exposure: in bits, from the rank.
-        score: of the one-run audit; high means included.
+        score: for the test against the ledger; high means included.
     """
 
     number: int
@@ -160,11 +146,6 @@ class CanaryExposures:
     possible: int
     seed: int
 
-    @property
-    def uniform(self) -> float:
-        """The mean exposure of canaries that were left out, in bits, if the preparation is as recorded."""
-        return uniform_exposure(self.drawn)
-
     def groups(self) -> list[ExposureGroup]:
         """Return the means with their intervals: of all canaries, by owner, and by owner and repetitions."""
         kinds: list[tuple[Owner | None, int | None]] = [(None, None)]
@@ -172,8 +153,15 @@ class CanaryExposures:
         kinds += sorted(
             {(c.owner, c.repetitions) for c in self.canaries}, key=lambda kind: (kind[0] != "user", kind[1])
         )
-        groups = (self._group(*kind, included) for kind in kinds for included in (True, False))
-        return [group for group in groups if group.canaries]
+        groups = []
+        for owner, repetitions in kinds:
+            for included in (True, False):
+                chosen = [c.exposure for c in self._chosen(owner, repetitions) if c.included == included]
+                if chosen:
+                    rng = streams.generator(self.seed, "leak-exposure-bootstrap")
+                    (mean,) = intervals(np.stack([chosen, np.ones(len(chosen))], axis=1), rng, RESAMPLES)
+                    groups.append(ExposureGroup(owner, repetitions, included, len(chosen), mean))
+        return groups
 
     def audit_arrays(
         self, owner: Owner | None = None, repetitions: int | None = None
@@ -195,7 +183,7 @@ class CanaryExposures:
             "drawn_secrets": self.drawn,
             "possible_secrets": self.possible,
             "largest_exposure": math.log2(self.drawn + 1),
-            "exposure_of_left_out": self.uniform,
+            "exposure_of_left_out": uniform_exposure(self.drawn),
             "intervals": METHOD,
             "seed": self.seed,
             "groups": [group.record() for group in self.groups()],
@@ -204,20 +192,13 @@ class CanaryExposures:
     def _chosen(self, owner: Owner | None, repetitions: int | None) -> list[CanaryExposure]:
         return [c for c in self.canaries if owner in (None, c.owner) and repetitions in (None, c.repetitions)]
 
-    def _group(self, owner: Owner | None, repetitions: int | None, included: bool) -> ExposureGroup:
-        chosen = [c for c in self._chosen(owner, repetitions) if c.included == included]
-        sums = np.array([[c.exposure, 1.0] for c in chosen]).reshape(-1, 2)
-        rng = streams.generator(self.seed, "leak-exposure-bootstrap")
-        (exposure,) = intervals(sums, rng, RESAMPLES)
-        return ExposureGroup(owner, repetitions, included, len(chosen), exposure)
-
 
 def canary_exposures(
     model: LanguageModel,
     planted: PlantedCanaries,
     *,
     seed: int,
-    drawn: int = DRAWN,
+    drawn: int,
     observer: Observer = lambda done, total: None,
 ) -> CanaryExposures:
     """Return the exposure of every canary under a next-word model.
@@ -230,14 +211,15 @@ def canary_exposures(
         observer: called with the number of canaries that are done, and that of all.
 
     Raises:
-        ModelError: ``drawn`` is below 2, the model predicts classes, or its context is too short for a canary.
+        ModelError: the model's context is too short for a canary.
     """
-    if drawn < 2:
-        raise ModelError(f"drawn is {drawn}; allowed: an integer of at least 2")
     secrets = {canary.secret for canary in planted.canaries}
     drawn = min(drawn, planted.law.size - len(secrets))
+    by_public_words: dict[str, list[Canary]] = defaultdict(list)
+    for canary in planted.canaries:
+        by_public_words[canary.before].append(canary)
     exposures: list[CanaryExposure] = []
-    for number, canaries in enumerate(_by_public_words(planted)):
+    for number, canaries in enumerate(by_public_words.values()):
         rng = streams.generator(seed, "leak-exposure-secrets", number)
         others = planted.law.draw(rng, drawn, without=secrets).tolist()
         texts = [canaries[0].text(planted.law, secret) for secret in others]
@@ -273,9 +255,8 @@ def sentence_nats(model: LanguageModel, texts: Sequence[str]) -> Floats:
     """Return the log-perplexity of whole texts, the sum over their words and their end in nats, float64 (n,).
 
     Raises:
-        ModelError: the model predicts classes, or a text does not fit into its context.
+        ModelError: a text does not fit into the model's context.
     """
-    check_next_word(model)
     examples = model.encode(texts)
     for example in examples:
         if int(example.tokens[-1]) != model.eos_id:
@@ -285,26 +266,9 @@ def sentence_nats(model: LanguageModel, texts: Sequence[str]) -> Floats:
     return held_out(model, examples).nats
 
 
-def check_next_word(model: LanguageModel) -> None:
-    """Raise ModelError for a model that predicts classes."""
-    if model.task.classes:
-        raise ModelError("the model predicts classes; allowed: a model whose task is next-word")
-
-
 def uniform_exposure(drawn: int) -> float:
     """Return the mean of log₂(n + 1) − log₂ k over k = 1, …, n + 1, for n drawn secrets."""
     return math.log2(drawn + 1) - float(special.gammaln(drawn + 2)) / math.log(2) / (drawn + 1)
-
-
-def _by_public_words(planted: PlantedCanaries) -> Iterator[list[Canary]]:
-    """Yield the canaries with the same public words."""
-    groups: dict[str, list[Canary]] = defaultdict(list)
-    for canary in planted.canaries:
-        groups[canary.before].append(canary)
-    yield from groups.values()
-
-
-_FEWEST = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,18 +323,23 @@ def attack_canaries(run: AttackedRun, options: Options, observer: Observer = lam
     planted = read_canaries(run.corpus)
     exposures, initial = (
         canary_exposures(
-            model, planted, seed=options.seed, drawn=options.secrets, observer=partial(_of_both, observer, number)
+            model,
+            planted,
+            seed=options.seed,
+            drawn=options.secrets,
+            observer=partial(lambda before, done, total: observer(before * total + done, 2 * total), number),
         )
         for number, model in enumerate((run.model, run.initial))
     )
-    kinds = sorted({(canary.owner, canary.repetitions) for canary in exposures.canaries})
-    bounds = {kind: _proven(run, *kind) for kind in kinds}
+    guarantee = run.bounds.guarantee
+    bounds: dict[tuple[Owner, int], ProvenRates] = {}
+    for owner, repetitions in sorted({(canary.owner, canary.repetitions) for canary in exposures.canaries}):
+        if owner == "user":
+            proven = run.proof.of_user(float(min(repetitions, guarantee.user.user_sentences)))
+        else:
+            proven = run.proof.of_entity(entity_contribution(guarantee, repetitions))
+        bounds[owner, repetitions] = proven
     return CanaryAttack(exposures, initial, bounds, judge_canaries(run, planted, exposures, bounds, options.failure))
-
-
-def user_contribution(guarantee: Guarantee, repetitions: int) -> float:
-    """Return how many sentences of a user who says a canary so often take part at most."""
-    return float(min(repetitions, guarantee.user.user_sentences))
 
 
 def entity_contribution(guarantee: Guarantee, repetitions: int) -> EntityContribution:
@@ -380,19 +349,6 @@ def entity_contribution(guarantee: Guarantee, repetitions: int) -> EntityContrib
         return EntityContribution.of_profile([1] * most)
     limit = ContributionBound(users=repetitions, sentences_per_user=most, sentences=most, weighted=True)
     return EntityContribution(np.ones(repetitions, dtype=np.int64), limit)
-
-
-def _of_both(observer: Observer, number: int, done: int, total: int) -> None:
-    """Pass on that ``done`` canaries of model ``number`` are ready, of two models."""
-    observer(number * total + done, 2 * total)
-
-
-def _proven(run: AttackedRun, owner: Owner, repetitions: int) -> ProvenRates:
-    """Return what is proven for a canary in or out."""
-    guarantee = run.bounds.guarantee
-    if owner == "user":
-        return run.proof.of_user(user_contribution(guarantee, repetitions))
-    return run.proof.of_entity(entity_contribution(guarantee, repetitions))
 
 
 def judge_canaries(

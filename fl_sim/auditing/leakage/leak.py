@@ -136,16 +136,12 @@ class Leakage:
         }
 
 
-def _silent(words: str) -> AbstractContextManager[Observer]:
-    return nullcontext(lambda done, total: None)
-
-
 def attack_runs(
     runs: Sequence[Path | str],
     options: Options | None = None,
     attacks: Sequence[str] | None = None,
     raw: Path | str | None = None,
-    progress: Progress = _silent,
+    progress: Progress = lambda words: nullcontext(lambda done, total: None),
 ) -> Leakage:
     """Attack runs, one after the other.
 

@@ -2,24 +2,15 @@
 
 The score of a user is the mean over the user's sentences of ln p(s; model) − ln p(s; reference) (Kandpal, Pillutla,
 Oprea, Kairouz, Choquette-Choo and Xu 2023, "User Inference Attacks on Large Language Models"). p is the probability of
-the sentence's tokens, or of its class for classification. Attacker: sees the released model, a reference, and the raw
-text of the user; knows no other text. The reference is the model with which the run began, or runs that never saw the
-attacked text; of several, the mean of ln p.
+the sentence's tokens, or of its class for classification. The reference is the model with which the run began.
+Attacker: sees both models and the raw text of the user; knows no other text.
 
-What the comparison needs. Members are users of the training split, non-members those of the held-out split. Their
-rates estimate TPR and FPR if users are *exchangeable*: every division of the same people into splits of these sizes was
-equally likely. A split by time or by source makes an attack look strong that recognises the time or the source. So the
-reference scores the same users first: where it already tells the splits apart, nothing is tested. A run that began with
-the model of a run on the same text needs a reference that did not see it.
-
-What is tested. Under exchangeability the training corpora that are compared hold equally many users, so they differ by
-exchanging users, not by adding one: with the trade-off function F of one user in or out, an attack may reach F∘F.
-(Example: one of two users trains, each with probability ½, and the sum of the values +1 and −1 is released with noise
-1. The score value·sum has mean 1 for the member and −1 for the other, twice the distance that in or out allows.) The
-test pairs members with non-members and takes F∘F; the bound that is shown beside the rates is F, that of one user in or
-out. Scores of one model depend on each other, so counting them as independent could contradict a proof that holds; the
-test does not (:func:`~fl_sim.auditing.leakage.rates.judge_pairs`). F is that of the largest contribution among the
-attacked users, on either side: F grows with the contribution and is concave, so it also bounds the mean over users.
+Users of the training split are compared with users of the held-out split, as if every division of the same people into
+splits of these sizes had been equally likely. So the reference scores the same users first: where it already tells the
+splits apart, nothing is tested. The training corpora of two divisions differ by *exchanging* users, so with the
+trade-off function F of one user in or out an attack may reach F∘F, which the test of pairs takes; the bound that is
+shown beside the rates is F (docs/audit.md has the reasons). F is that of the largest contribution among the attacked
+users, on either side: F grows with the contribution and is concave, so it also bounds the mean over users.
 """
 
 from __future__ import annotations
@@ -31,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options, ReferenceRun, Side
+from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options, Side
 from fl_sim.auditing.leakage.proven_rates import FALSE_POSITIVE_RATES, ProvenRates
 from fl_sim.auditing.leakage.rates import (
     Rates,
@@ -52,8 +43,6 @@ from fl_sim.reporting.bootstrap import Figure
 from fl_sim.strategies.primitives import streams
 
 AT_ONCE = 256
-_TELLING_WORDS = 4  # shorter sentences are anybody's: "see you later"
-_SHARED = 0.5  # share of a user's telling sentences in a reference's text from which it was trained on that user
 _EXPOSED = 5  # users who are named where names are shown
 
 Floats = NDArray[np.float64]
@@ -121,40 +110,33 @@ def attack_users(run: AttackedRun, options: Options, observer: Observer = lambda
 
     Raises:
         NotApplicableError: most held-out users also train.
-        ConfigError: a reference was trained on an attacked user, or for another task.
-        ResultsError: a reference has no model, or its corpus has changed.
     """
     samples = sample_users(run, options)
-    references = reference_models(run, samples, options)
     rng = streams.generator(options.seed, "leak-users")
-    models, sizes = [run.model, *references], [len(side.ids) for side in samples]
-    ln_p: list[list[Floats]] = []
-    for number, model in enumerate(models):
-        starts = (number * sum(sizes), number * sum(sizes) + sizes[0])
-        ln_p.append(
-            [
-                log_likelihoods(model, side, partial(_continued, observer, start, len(models) * sum(sizes)))
-                for side, start in zip(samples, starts, strict=True)
-            ]
-        )
-    own, before = ln_p[0], [np.mean(side, axis=0) for side in zip(*ln_p[1:], strict=True)]
+    total, begun = 2 * sum(len(side.ids) for side in samples), 0
+    ln_p: list[list[Floats]] = [[], []]
+    for of_model, model in zip(ln_p, (run.model, run.initial), strict=True):
+        for side in samples:
+            told = partial(lambda before, done, of: observer(before + done, total), begun)
+            of_model.append(log_likelihoods(model, side, told))
+            begun += len(side.ids)
+    own, before = ln_p
     users, member_scores = samples[0].mean_by_user(own[0] - before[0])
     scores = Scores(member_scores, samples[1].mean_by_user(own[1] - before[1])[1])
     untrained = Scores(*(side.mean_by_user(values)[1] for side, values in zip(samples, before, strict=True)))
     proven, p_value = proven_user(run, *samples), differ_before_training(untrained)
+    exposed: list[tuple[str, float]] = []
+    if options.show_names:
+        order = np.argsort(-member_scores, kind="stable")[:_EXPOSED]
+        exposed = [(run.members.users[int(users[i])], float(member_scores[i])) for i in order]
     return UserAttack(
         rates=Rates.of(scores, rng, FALSE_POSITIVE_RATES),
         before_training=Rates.of(untrained, rng).area,
         p_value=p_value,
         bound=proven,
         verdict=judge_users(scores, proven, p_value, options.failure, rng),
-        most_exposed=_most_exposed(run, users, member_scores) if options.show_names else (),
+        most_exposed=tuple(exposed),
     )
-
-
-def _continued(observer: Observer, start: int, total: int, done: int, of: int) -> None:
-    """Tell the observer of ``done`` further sentences after the first ``start`` of all."""
-    observer(start + done, total)
 
 
 def sample_users(run: AttackedRun, options: Options) -> tuple[Sample, Sample]:
@@ -194,34 +176,6 @@ def _sample(side: Side, attacked: set[str], options: Options) -> Sample:
     return Sample(side, np.concatenate(ids), np.repeat(users, [len(own) for own in ids]).astype(np.int64))
 
 
-def reference_models(run: AttackedRun, samples: tuple[Sample, Sample], options: Options) -> list[LanguageModel]:
-    """Return the models of the references: the one with which the run began if none is given.
-
-    Raises:
-        ConfigError: a reference was trained on text of attacked users.
-    """
-    references = [ReferenceRun.open(path, run) for path in options.references]
-    for reference in references:
-        for drawn in samples:
-            count = users_in(reference.texts, drawn)
-            if count:
-                raise ConfigError(
-                    f"reference is {reference.path}, which was trained on the text of {count} attacked users of split "
-                    f"{drawn.side.split}; allowed: runs on other users' text"
-                )
-    return [reference.model for reference in references] or [run.initial]
-
-
-def users_in(texts: frozenset[str], drawn: Sample) -> int:
-    """Return how many attacked users of a side have more than half of their telling sentences among ``texts``."""
-    own = drawn.side.read(drawn.ids)
-    telling = np.array([len(text.split()) >= _TELLING_WORDS for text in own])
-    shared = np.array([text in texts for text in own]) & telling
-    size = int(drawn.users.max()) + 1
-    counts = np.maximum(np.bincount(drawn.users[telling], minlength=size), 1)
-    return int((np.bincount(drawn.users[shared], minlength=size) / counts > _SHARED).sum())
-
-
 def log_likelihoods(model: LanguageModel, drawn: Sample, observer: Observer = lambda done, total: None) -> Floats:
     """Return ln p of each attacked sentence of a side under a model, float64 (n,).
 
@@ -232,17 +186,14 @@ def log_likelihoods(model: LanguageModel, drawn: Sample, observer: Observer = la
     """
     parts = [np.empty(0)]
     for start in range(0, len(drawn.ids), AT_ONCE):
-        parts.append(_of_sentences(model, drawn.side, drawn.ids[start : start + AT_ONCE]))
+        ids, targets = drawn.ids[start : start + AT_ONCE], drawn.side.targets
+        examples = model.encode(drawn.side.read(ids), None if targets is None else targets[ids].tolist())
+        if model.reads_features:
+            states = sentence_features(model, examples)
+            examples = [replace(example, features=state) for example, state in zip(examples, states, strict=True)]
+        parts.append(-held_out(model, examples).nats)
         observer(sum(map(len, parts)), len(drawn.ids))
     return np.concatenate(parts)
-
-
-def _of_sentences(model: LanguageModel, side: Side, ids: Ids) -> Floats:
-    examples = model.encode(side.read(ids), None if side.targets is None else side.targets[ids].tolist())
-    if model.reads_features:
-        states = sentence_features(model, examples)
-        examples = [replace(example, features=state) for example, state in zip(examples, states, strict=True)]
-    return -held_out(model, examples).nats
 
 
 def proven_user(run: AttackedRun, members: Sample, non_members: Sample) -> ProvenRates:
@@ -271,8 +222,3 @@ def judge_users(
     verdict = judge_pairs(scores, proven.exchanged(), failure, rng)
     above = verdict.state == "within" and is_above(scores, proven.largest_after_exchange, failure)
     return replace(verdict, state="above") if above else verdict
-
-
-def _most_exposed(run: AttackedRun, users: Ids, scores: Floats) -> tuple[tuple[str, float], ...]:
-    order = np.argsort(-scores, kind="stable")[:_EXPOSED].tolist()
-    return tuple((run.members.users[int(users[i])], float(scores[i])) for i in order)

@@ -7,19 +7,15 @@ others that are drawn uniformly from the entities of its kind. Ties count agains
 ranked by
 
 * the perplexity of the whole sentence under the attacked model, as in the paper;
-* the *ratio* of the perplexities under the attacked model and under a reference, which is the model with which the
-  training began, or one trained on text without the name. What makes a name likely in any text cancels.
+* the *ratio* of the perplexities under the attacked model and under the model with which the training began. What makes
+  a name likely in any text cancels.
 
 Attacked are a sample of the private entities, one mention of each, or all mentions of one entity that the caller names.
 Figures are means over the attacked mentions: the share of names that are ranked ``first``, and ``ahead``, the share of
 the other candidates that come after the true name: ½ for an attacker who knows nothing. With ``ratio_`` before it a
-figure is that of the ratio, with ``initial_`` that of the model with which the training began; ``gain`` is the
-difference of ``ahead`` and ``initial_ahead``. An attacker without a model is right with probability 1/m: ``chance``.
-The rest of a sentence may tell which names fit (a street, a language), which the initial model shows.
-
-Beside it stands what the ledger proves: of a test whether any user with any entity took part, or whether the named
-entity did, by its own contribution. No verdict follows, because the names that are ranked beside the true one trained,
-too, and because one entity of one training cannot contradict a bound on rates over many trainings.
+figure is that of the ratio, with ``initial_`` that of the initial model; ``gain`` is the difference of ``ahead`` and
+``initial_ahead``, and ``chance`` is 1/m. Beside them stands what the ledger proves; docs/audit.md says why no verdict
+follows.
 
 >>> [bin_of(mentions) for mentions in (1, 2, 3, 4, 100)]
 [(1, 1), (2, 3), (2, 3), (4, 7), (64, 127)]
@@ -35,15 +31,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.auditing.leakage.attacked_names import Occurrence, Target, entity_of_name, training_entities
-from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options, ReferenceRun
-from fl_sim.auditing.leakage.canary_exposure import check_next_word
+from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options
 from fl_sim.auditing.leakage.proven_rates import EntityContribution, ProvenRates
 from fl_sim.auditing.leakage.rates import figure_record
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
-from fl_sim.config import ConfigError
-from fl_sim.data_prep.identity import NameIndex
 from fl_sim.reporting.bootstrap import Figure, intervals
 from fl_sim.strategies.primitives import streams
 
@@ -81,7 +74,7 @@ class RankedName:
         target: the entity.
         candidates: the number of ranked names.
         rank: by the attacked model.
-        ratio_rank: by the ratio of its perplexity and the reference's.
+        ratio_rank: by the ratio of its perplexity and the initial model's.
         initial_rank: by the model with which the training began.
     """
 
@@ -164,7 +157,6 @@ def attack_names(run: AttackedRun, options: Options, observer: Observer = lambda
     Raises:
         NotApplicableError: the model predicts classes, or no name can be attacked.
         CorpusError: the training split does not mention ``options.entity``.
-        ConfigError: a reference was trained on text that names it.
     """
     if run.model.task.classes:
         raise NotApplicableError("the model predicts classes; allowed: next-word models, to attack entities")
@@ -172,11 +164,11 @@ def attack_names(run: AttackedRun, options: Options, observer: Observer = lambda
     private, named = [entity for entity in entities if entity.is_private], None
     if options.entity is None:
         questions = list(questions_about(run.model, private, options))
-        references, bound = [run.initial], run.proof.of_any()
+        bound = run.proof.of_any()
     else:
         named = entity_of_name(run.corpus, run.members.split, entities, options.entity)
         questions = list(questions_about_one(run.model, named, entities, options))
-        references, bound = reference_models(run, named, options), _bound_of(run, named)
+        bound = _bound_of(run, named)
     if not questions:
         raise NotApplicableError(
             f"no {'private entity' if named is None else 'mention of the entity'} fits into the model's context with "
@@ -184,7 +176,7 @@ def attack_names(run: AttackedRun, options: Options, observer: Observer = lambda
         )
     ranked = []
     for done, question in enumerate(questions, start=1):
-        ranked.append(rank_names(question, run.model, run.initial, references))
+        ranked.append(rank_names(question, run.model, run.initial))
         observer(done, len(questions))
     groups = grouped(ranked, streams.generator(options.seed, "leak-inference-bootstrap"))
     return NameAttack(
@@ -250,41 +242,28 @@ def fits(model: LanguageModel, text: str) -> bool:
     return int(model.encode([text])[0].tokens[-1]) == model.eos_id
 
 
-def rank_names(
-    question: Question, model: LanguageModel, initial: LanguageModel, references: Sequence[LanguageModel]
-) -> RankedName:
-    """Return the ranks of the true name.
+def rank_names(question: Question, model: LanguageModel, initial: LanguageModel) -> RankedName:
+    """Return the ranks of the true name, by log-perplexities per token; equal values come before it.
 
     Args:
         question: the mention and its candidates.
         model: the attacked model.
         initial: the model with which its training began.
-        references: the models whose mean log-perplexity the ratio is taken to; ``initial`` alone costs nothing more.
     """
-    own, before = read(model, question.texts), read(initial, question.texts)
-    others = [before if reference is initial else read(reference, question.texts) for reference in references]
-    ranks = map(_rank_of_first, (own, own - np.mean(others, axis=0), before))
+    own, before = (held_out(one, one.encode(question.texts)).losses for one in (model, initial))
+    ranks = (1 + int((losses[1:] <= losses[0]).sum()) for losses in (own, own - before, before))
     return RankedName(question.target, len(question.texts), *ranks)
-
-
-def read(model: LanguageModel, texts: Sequence[str]) -> Floats:
-    """Return the log-perplexities of a next-word model per token of texts, in nats, float64 (n,).
-
-    Raises:
-        ModelError: the model predicts classes.
-    """
-    check_next_word(model)
-    return held_out(model, model.encode(texts)).losses
-
-
-def _rank_of_first(losses: Floats) -> int:
-    """Return the rank of the first value among all, from 1; equal values come before it."""
-    return 1 + int((losses[1:] <= losses[0]).sum())
 
 
 def grouped(ranked: Sequence[RankedName], rng: np.random.Generator) -> list[EntityGroup]:
     """Return the figures over all mentions, by kind of entity, and by its number of mentions in the training split."""
-    values = _figures(ranked)
+    candidates = np.array([one.candidates for one in ranked], dtype=np.float64)
+    values: dict[str, Floats] = {}
+    for prefix in ("", "ratio_", "initial_"):
+        ranks = np.array([getattr(one, f"{prefix}rank") for one in ranked], dtype=np.float64)
+        values[f"{prefix}first"] = (ranks == 1).astype(np.float64)
+        values[f"{prefix}ahead"] = (candidates - ranks) / (candidates - 1)
+    values |= {"gain": values["ahead"] - values["initial_ahead"], "chance": 1 / candidates}
     kinds = np.array([one.target.kind for one in ranked], dtype=object)
     bins = [bin_of(len(one.target.occurrences)) for one in ranked]
     everyone = np.ones(len(ranked), dtype=bool)
@@ -303,35 +282,6 @@ def bin_of(mentions: int) -> tuple[int, int]:
     """Return the fewest and the most mentions of the group of an entity: a power of two, and below the next."""
     fewest = 1 << (mentions.bit_length() - 1)
     return fewest, 2 * fewest - 1
-
-
-def _figures(ranked: Sequence[RankedName]) -> dict[str, Floats]:
-    """Return every figure of each mention, float64 (n,) each."""
-    candidates = np.array([one.candidates for one in ranked], dtype=np.float64)
-    values: dict[str, Floats] = {}
-    for prefix in ("", "ratio_", "initial_"):
-        ranks = np.array([getattr(one, f"{prefix}rank") for one in ranked], dtype=np.float64)
-        values[f"{prefix}first"] = (ranks == 1).astype(np.float64)
-        values[f"{prefix}ahead"] = (candidates - ranks) / (candidates - 1)
-    return values | {"gain": values["ahead"] - values["initial_ahead"], "chance": 1 / candidates}
-
-
-def reference_models(run: AttackedRun, target: Target, options: Options) -> list[LanguageModel]:
-    """Return the models that never saw the entity: the one with which the run began if none is given.
-
-    Raises:
-        ConfigError: a reference was trained on text that has a name of the entity.
-    """
-    index = NameIndex(occurrence.name for occurrence in target.occurrences)
-    references = [ReferenceRun.open(path, run) for path in options.references]
-    for reference in references:
-        count = sum(bool(index.names_in(text)) for text in reference.texts)
-        if count:
-            raise ConfigError(
-                f"reference is {reference.path}, which was trained on {count:,} sentences with the entity's name; "
-                "allowed: runs without it (fl-sim prepare prepared --without-entity)"
-            )
-    return [reference.model for reference in references] or [run.initial]
 
 
 def _bound_of(run: AttackedRun, target: Target) -> ProvenRates:

@@ -9,13 +9,10 @@ Kairouz, Oh and Viswanath 2015; Dong, Roth and Su 2022, proposition 2.5):
 The bound here is the least over a few δ that are fixed in advance, so it is valid and a few per cent above the exact
 trade-off function. ε counts all releases of the ledger and of the runs on the same corpus from which the run started.
 
-Guarantee and assumptions: those of the run's ε (docs/privacy.md). The bound holds for one pair of corpora that differ
-in the unit alone: everybody else's text is fixed, and the attacker may know it. Its rates are over the randomness of
-training. With a public mention graph, D holds null sentences in place of the unit's, and the selection of sentences by
-the graph is the same on both; with a private one D lacks them. What a unit contributes is what takes part under the
-run's bounds: a user's sentences of weight above 0, and an entity's profile of them.
-
-Two units are exchanged in :meth:`ProvenRates.exchanged`: D'∪{x} and D'∪{y} differ by two such steps.
+Guarantee and assumptions: those of the run's ε (docs/privacy.md), for one pair of corpora that differ in the unit
+alone; the rates are over the randomness of training. What a unit contributes is what takes part under the run's bounds:
+a user's sentences of weight above 0, and an entity's profile of them. Two units are exchanged in
+:meth:`ProvenRates.exchanged`: D'∪{x} and D'∪{y} differ by two such steps.
 
 >>> from fl_sim.strategies.ledger import ReleaseRecord
 >>> from fl_sim.strategies.user_level import UserLevelDP
@@ -41,7 +38,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.auditing.lower_bounds import InverseTradeOff, curve_trade_off
-from fl_sim.data_prep.store.ownership import EntityContributions
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.privacy_spent import read_ledgers
 from fl_sim.storage.run_folder import RunFolder
@@ -151,20 +147,14 @@ class EntityContribution:
         return cls(counts, limit if len(counts) else NO_ENTITY)
 
     @classmethod
-    def of(cls, bounds: EnforcedBounds, entity: int, contributions: EntityContributions | None = None) -> Self:
-        """Return the contribution of an entity of a run's training split.
-
-        Args:
-            bounds: of the run, with its weights.
-            entity: the entity's id.
-            contributions: those of ``bounds``, if several entities are asked for.
-        """
+    def of(cls, bounds: EnforcedBounds, entity: int) -> Self:
+        """Return the contribution of the entity with an id, under the bounds of a run and their weights."""
         profiles = bounds.kept.entity_profiles()
         start, end = profiles.offsets[entity : entity + 2]
         plain = cls.of_profile(profiles.sentences[start:end])
         if not bounds.guarantee.weighted or not len(plain.profile):
             return plain
-        weights = int((contributions or bounds.contributions()).sentences[entity])
+        weights = int(bounds.contributions().sentences[entity])
         limit = ContributionBound(plain.limit.users, plain.limit.sentences_per_user, weights, weighted=True)
         return cls(plain.profile, limit)
 
@@ -197,7 +187,8 @@ class LedgerProof:
 
     def of_user(self, sentences: float) -> ProvenRates:
         """Return the rates of a user with ``sentences`` sentences that take part; ``math.inf`` for any number."""
-        return self._rates(_user_in_words(sentences), Adjacency(sentences))
+        unit = "any user" if math.isinf(sentences) else f"a user with {sentences:,.0f} sentences that take part"
+        return self._rates(unit, Adjacency(sentences))
 
     def of_any(self) -> ProvenRates:
         """Return the rates of any user with any entity, for whom the run's printed ε holds."""
@@ -208,14 +199,8 @@ class LedgerProof:
             return ProvenRates(unit, (), reason)
         return _proven(unit, [(delta, epsilon_of_any(self.entries, delta)) for delta in ALL_DELTAS])
 
-    def of_entity(self, contribution: EntityContribution, *, robust: bool = False) -> ProvenRates:
-        """Return the rates of an entity by its profile.
-
-        Args:
-            contribution: of the entity.
-            robust: whether the bound also holds if the tagger missed some of its mentions in sentences of the profile,
-                so that they were not sampled together.
-        """
+    def of_entity(self, contribution: EntityContribution) -> ProvenRates:
+        """Return the rates of an entity by its profile."""
         count, users = int(contribution.profile.sum()), len(contribution.profile)
         unit = f"an entity in {count:,} sentences of {users:,} users that take part"
         if not count:
@@ -223,13 +208,10 @@ class LedgerProof:
         adjacency = replace(self.guarantee.with_entity(contribution.limit), user_sentences=0.0)
         event = self._event_of_profiles(adjacency)
         if event is None:
-            return self._rates(unit, adjacency, robust=robust)
-        rounds = len(self.entries)
-        accounted = event.robust() if robust else event
-        epsilons = [
-            ProfileAccountant(accounted, 0.0, rounds, delta).epsilon(contribution.profile) for delta in ALL_DELTAS
-        ]
-        return _proven(unit, list(zip(ALL_DELTAS, epsilons, strict=True)))
+            return self._rates(unit, adjacency)
+        rounds, profile = len(self.entries), contribution.profile
+        claims = [(delta, ProfileAccountant(event, 0.0, rounds, delta).epsilon(profile)) for delta in ALL_DELTAS]
+        return _proven(unit, claims)
 
     def _unproven(self) -> str:
         """Return why the releases prove nothing for anybody; empty if they prove something."""
@@ -251,29 +233,26 @@ class LedgerProof:
         plain = plain and mechanism.exposed(adjacency) == adjacency
         return event if plain and event is not None and event.epoch_rounds is None else None
 
-    def _rates(self, unit: str, adjacency: Adjacency, *, robust: bool = False) -> ProvenRates:
+    def _rates(self, unit: str, adjacency: Adjacency) -> ProvenRates:
         """Return the rates of an adjacency in the releases of the run, and of the largest unit in its ancestors'."""
         takes_part = adjacency.user_sentences or adjacency.entity_bound.total
         if not self.entries or (not takes_part and all(entry.run == self.run for entry in self.entries)):
             return ProvenRates(unit, _NOTHING)
         if reason := self._unproven():
             return ProvenRates(unit, (), reason)
-        if adjacency.entity_bound.total and not all(map(self._bounds_entities, self.entries)):
+        bounded = all(e.run == self.run or e.terms.guarantee.covers_any_entity for e in self.entries)
+        if adjacency.entity_bound.total and not bounded:
             return ProvenRates(unit, (), "the run starts from one that bounds no entity's contribution")
 
         def exposed(entry: Entry, event: RoundEvent) -> tuple[RoundEvent, Adjacency]:
             if entry.run == self.run:
-                return (event.robust() if robust else event), entry.exposed(adjacency)
+                return event, entry.exposed(adjacency)
             return event.robust(), entry.exposed(_in_ancestor(entry, event, adjacency))
 
         parts = parts_of(self.entries, exposed)
         if parts is None:
             return ProvenRates(unit, (), "a release had hardly any noise")
         return _proven(unit, [(delta, accountant.composed_epsilon(parts, delta)) for delta in ALL_DELTAS])
-
-    def _bounds_entities(self, entry: Entry) -> bool:
-        """Return whether a release is of this run, or of an ancestor that bounds what an entity contributes."""
-        return entry.run == self.run or entry.terms.guarantee.covers_any_entity
 
 
 def _in_ancestor(entry: Entry, event: RoundEvent, adjacency: Adjacency) -> Adjacency:
@@ -290,7 +269,3 @@ def _proven(unit: str, claims: Sequence[Claim]) -> ProvenRates:
     """Return the rates of those claims that have a finite ε."""
     finite = tuple((delta, epsilon) for delta, epsilon in claims if math.isfinite(epsilon))
     return ProvenRates(unit, finite, "" if finite else "every ε is infinite")
-
-
-def _user_in_words(sentences: float) -> str:
-    return "any user" if math.isinf(sentences) else f"a user with {sentences:,.0f} sentences that take part"

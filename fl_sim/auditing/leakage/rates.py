@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fl_sim.auditing.lower_bounds import InverseTradeOff, refutes_by_ranking
+from fl_sim.auditing.lower_bounds import InverseTradeOff, lower_limit, refutes_by_ranking, upper_limit
 from fl_sim.config import ConfigError
 from fl_sim.reporting.bootstrap import RESAMPLES, Figure
 
@@ -83,9 +83,9 @@ class Scores:
 
 def clopper_pearson(hits: int, trials: int) -> Figure:
     """Return the share of ``hits`` with its exact 95 % interval."""
-    low = 0.0 if hits == 0 else float(stats.beta.ppf(_LEVELS[0], hits, trials - hits + 1))
-    high = 1.0 if hits == trials else float(stats.beta.ppf(_LEVELS[1], hits + 1, trials - hits))
-    return Figure(hits / trials, low, high)
+    successes, failure = np.array([hits]), _LEVELS[0]
+    low, high = lower_limit(successes, trials, failure), upper_limit(successes, trials, failure)
+    return Figure(hits / trials, float(low[0]), float(high[0]))
 
 
 def figure_record(figure: Figure) -> dict[str, float | None]:
@@ -203,15 +203,11 @@ def is_above(scores: Scores, largest: Callable[[float], float], failure: float) 
         failure: the largest probability of True if the bound holds and the scores are independent.
     """
     each = failure / (2 * len(_JUDGED))
-    members, others = len(scores.members), len(scores.non_members)
-    for rate in _JUDGED:
-        positives = math.floor(rate * others + 1e-9)
-        hits = round(scores.true_positive_rate(rate) * members)
-        false = 1.0 if positives == others else float(stats.beta.ppf(1 - each, positives + 1, others - positives))
-        least = float(stats.beta.ppf(each, hits, members - hits + 1)) if hits else 0.0
-        if false < 1 and least > largest(false):
-            return True
-    return False
+    members, others, rates = len(scores.members), len(scores.non_members), np.array(_JUDGED)
+    hits = np.array([round(scores.true_positive_rate(rate) * members) for rate in _JUDGED])
+    false = upper_limit(np.floor(rates * others + 1e-9).astype(np.int64), others, each)
+    least = lower_limit(hits, members, each)
+    return any(rate < 1 and true > largest(rate) for rate, true in zip(false.tolist(), least.tolist(), strict=True))
 
 
 def differ_before_training(scores: Scores) -> float:

@@ -5,5 +5,4 @@
 * :mod:`~fl_sim.auditing.real_rounds.canary_audit`: bounds on ε and on the noise from the releases of one training.
 * :mod:`~fl_sim.auditing.real_rounds.canary_cases`: mechanisms and models to audit, and their table.
 * :mod:`~fl_sim.auditing.real_rounds.round_sensitivity`: two adjacent rounds without noise, against their bound.
-* :mod:`~fl_sim.auditing.real_rounds.round_faults`: faults that an audit must find.
 """

@@ -11,18 +11,15 @@ read these numbers, and their conclusions hold together with the stated confiden
 * *fit*: if nothing is sampled, the scores are Gaussian and bound ε directly (Andrew et al. 2023). Otherwise the figure
   is reported and nothing rests on it.
 
-First how far a canary user and a canary entity move a round's sum, as the theorems of docs/privacy-proofs.md state it.
-
-Every sentence of a canary has the same direction and a gradient longer than the clip. A user with k eligible sentences
-then moves the sum by g(k) = min(k, ŵ)/ŵ user clips if sentences are clipped, and by g(k) = [k > 0] otherwise. The shift
-of a round is A·Σ_f g(K_f) + g(K'), with A ~ Bernoulli(q_e), K_f and K' binomial and thinned by q_u.
+The shift follows from docs/privacy-proofs.md. Every sentence of a canary has the same direction and a gradient longer
+than the clip. A user with k eligible sentences moves the sum by g(k) = min(k, ŵ)/ŵ user clips if sentences are clipped,
+and by g(k) = [k > 0] otherwise. The shift of a round is A·Σ_f g(K_f) + g(K'), with A ~ Bernoulli(q_e), K_f and K'
+binomial and thinned by q_u.
 
 >>> event = RoundEvent("uedp", 4.0, q_e=0.5, q_s=0.5, user_cap=2)
 >>> law = shift_distribution(event, Scenario(entity_users=1, entity_sentences=1, user_sentences=1))
->>> law.values, np.exp(law.log_weights).round(4)
-(array([0. , 0.5, 1. ]), array([0.375, 0.5  , 0.125]))
->>> mean_shift(law)
-0.375
+>>> law.values, np.exp(law.log_weights).round(4), mean_shift(law)
+(array([0. , 0.5, 1. ]), array([0.375, 0.5  , 0.125]), 0.375)
 
 >>> law = Distribution(np.array([1.0]), np.zeros(1))
 >>> rng = np.random.default_rng(0)
@@ -47,9 +44,10 @@ from scipy import stats
 
 from fl_sim.auditing.attack import Distribution
 from fl_sim.auditing.lower_bounds import (
+    Bools,
+    Claim,
     curve_trade_off,
     f_dp_epsilon,
-    f_dp_gaussian_epsilon,
     fitted_gaussian_epsilon,
     refutes_by_ranking,
 )
@@ -69,17 +67,25 @@ def shift_distribution(event: RoundEvent, scenario: Scenario) -> Distribution:
         event: the event of the round.
         scenario: the sentences of the canary user, and of the users who mention the canary entity.
     """
-    alone = _of_user(event, scenario.user_sentences)
-    mentions = _of_user(event, scenario.entity_sentences)
-    entity = {0.0: 1.0}
+    cap = event.user_cap if event.clips_sentences else 1.0  # of sentences in a user clip
+
+    def of_user(sentences: int) -> dict[float, float]:
+        """Return the probabilities of ŵ·g(K) of a user with so many sentences, by value."""
+        law = {0.0: 1 - event.q_u}
+        for count, chance in enumerate(event.q_u * stats.binom.pmf(np.arange(sentences + 1), sentences, event.q_s)):
+            length = min(float(count), cap)
+            law[length] = law.get(length, 0.0) + float(chance)
+        return {length: chance for length, chance in law.items() if chance > _NEGLIGIBLE}
+
+    mentions, entity = of_user(scenario.entity_sentences), {0.0: 1.0}
     for _ in range(scenario.entity_users):
         entity = _sum(entity, mentions)
     entity = {length: event.q_e * p for length, p in entity.items()}
     entity[0.0] = entity.get(0.0, 0.0) + 1 - event.q_e
-    total = _sum(alone, entity)
+    total = _sum(of_user(scenario.user_sentences), entity)
     lengths = sorted(total)
     weights = np.array([total[length] for length in lengths])
-    return Distribution(np.array(lengths) / _cap(event), np.log(weights / weights.sum()))
+    return Distribution(np.array(lengths) / cap, np.log(weights / weights.sum()))
 
 
 def mean_shift(law: Distribution) -> float:
@@ -102,22 +108,6 @@ def log_ratios(law: Distribution, outputs: Floats, noise_std: float) -> Floats:
     return law.log_likelihood(outputs, noise_std) - nothing.log_likelihood(outputs, noise_std)
 
 
-def _cap(event: RoundEvent) -> float:
-    """Return the number of sentences in a user clip; 1 if sentences are not clipped."""
-    return event.user_cap if event.clips_sentences else 1.0
-
-
-def _of_user(event: RoundEvent, sentences: int) -> dict[float, float]:
-    """Return the probabilities of ŵ·g(K) of a user with ``sentences`` sentences, by value."""
-    counts = np.arange(sentences + 1)
-    chances = event.q_u * stats.binom.pmf(counts, sentences, event.q_s)
-    law = {0.0: 1 - event.q_u}
-    for count, chance in zip(counts.tolist(), chances.tolist(), strict=True):
-        length = min(float(count), _cap(event))
-        law[length] = law.get(length, 0.0) + chance
-    return {length: chance for length, chance in law.items() if chance > _NEGLIGIBLE}
-
-
 def _sum(first: dict[float, float], second: dict[float, float]) -> dict[float, float]:
     """Return the probabilities of the sum of two independent shifts."""
     law: dict[float, float] = {}
@@ -127,8 +117,6 @@ def _sum(first: dict[float, float], second: dict[float, float]) -> dict[float, f
             law[length] = law.get(length, 0.0) + p * q
     return {length: chance for length, chance in law.items() if chance > _NEGLIGIBLE}
 
-
-Bools = NDArray[np.bool_]
 
 _TESTS = 5  # that share the failure probability: the bound on ε, the curve, the noise, the shift, the fit
 
@@ -150,7 +138,7 @@ class CanaryClaim:
     law: Distribution
     noise_std: float
     noise_multiplier: float
-    proven: Sequence[tuple[float, float]]
+    proven: Sequence[Claim]
     rounds: int
 
     @property
@@ -168,19 +156,17 @@ class CanaryAudit:
         included: whether each unit was included, bool (m,).
         scores: the likelihood ratio of each unit, float64 (m,).
         epsilon_lower: a lower bound on ε, valid for any mechanism.
-        epsilon_f_dp_gaussian: the one-run bound if the trade-off curve is that of a Gaussian; an estimate otherwise.
         epsilon_fitted: the bound of the Gaussian fit of the scores; an estimate if anything is sampled.
         curve_refuted: whether the number of right guesses refutes the proven curve.
         noise_at_most: an upper bound on the noise multiplier.
         shift_at_least: a lower bound on the mean shift of an included unit, in user clips.
-        confidence: with which all these hold together, the two Gaussian bounds only where they apply.
+        confidence: with which all these hold together, the fit only where nothing is sampled.
     """
 
     claim: CanaryClaim
     included: Bools
     scores: Floats
     epsilon_lower: float
-    epsilon_f_dp_gaussian: float
     epsilon_fitted: float
     curve_refuted: bool
     noise_at_most: float
@@ -216,7 +202,6 @@ class CanaryAudit:
             "delta": self.claim.proven[0][0],
             "epsilon_proven": self.claim.proven[0][1],
             "epsilon_lower": self.epsilon_lower,
-            "epsilon_lower_f_dp_gaussian": self.epsilon_f_dp_gaussian,
             "epsilon_lower_fitted": self.epsilon_fitted,
             "gaussian_applies": self.claim.is_fixed,
             "noise_multiplier": self.claim.noise_multiplier,
@@ -245,23 +230,18 @@ def bound_canaries(claim: CanaryClaim, included: Bools, along: Floats, confidenc
     scores = log_ratios(claim.law, along, claim.noise_std)
     squares = along[:, ~included] ** 2
     noise = math.sqrt(squares.sum() / stats.chi2.ppf(failure, squares.size)) if squares.size else math.inf
+    means, shift = along[:, included].mean(axis=0), -math.inf
+    if len(means) > 1:
+        width = stats.t.isf(failure, len(means) - 1) * means.std(ddof=1) / math.sqrt(len(means))
+        shift = float(means.mean() - width)
     return CanaryAudit(
         claim=claim,
         included=included,
         scores=scores,
         epsilon_lower=f_dp_epsilon(included, scores, delta, each),
-        epsilon_f_dp_gaussian=f_dp_gaussian_epsilon(included, scores, delta, each),
         epsilon_fitted=fitted_gaussian_epsilon(included, along.sum(axis=0), delta, each),
         curve_refuted=refutes_by_ranking(curve_trade_off(claim.proven), included, scores, each),
         noise_at_most=noise * claim.noise_multiplier / claim.noise_std,
-        shift_at_least=_mean_at_least(along[:, included].mean(axis=0), failure),
+        shift_at_least=shift,
         confidence=confidence,
     )
-
-
-def _mean_at_least(values: Floats, failure: float) -> float:
-    """Return the t limit that the true mean is above, but for a probability of ``failure``; -inf for one value."""
-    if len(values) < 2:
-        return -math.inf
-    width = stats.t.isf(failure, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
-    return float(values.mean() - width)

@@ -15,11 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from fl_sim.auditing.real_rounds.canary_audit import CanaryAudit, CanaryClaim, bound_canaries, shift_distribution
-from fl_sim.auditing.real_rounds.canary_federation import CanaryUnits, canary_model, release_along_canaries
-from fl_sim.auditing.worst_case_corpora import Scenario
+from fl_sim.auditing.real_rounds.canary_audit import (
+    CanaryAudit,
+    CanaryClaim,
+    bound_canaries,
+    mean_shift,
+    shift_distribution,
+)
+from fl_sim.auditing.real_rounds.canary_federation import canary_model, release_along_canaries
+from fl_sim.auditing.worst_case_corpora import Scenario, build
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.formats import aligned
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.mechanism import LocalTrainingConfig, Mechanism, PrivacyPlan
@@ -30,9 +37,10 @@ from fl_sim.strategies.registry import load_strategy
 BYSTANDERS = 30
 CANARIES, ROUNDS, DELTA = 256, 30, 1e-5
 _CURVE_DELTAS = (1e-3, 0.01, 0.1, 0.2, 0.5)
+_MOST_CANARIES = 4096
 
 GPT2 = ModelSpec(name="small-gpt2", hidden=8, layers=1, heads=2, max_tokens=32)
-LORA = ModelSpec(name="small-gpt2", hidden=8, layers=1, heads=2, max_tokens=32, lora_rank=2)
+LORA = GPT2.model_copy(update={"lora_rank": 2})
 AWD_LSTM = ModelSpec(name="awd-lstm", hidden=8, layers=2, embedding=8, max_tokens=32, dropout=1.0)
 _DEFAULT = {"q_e": 0.5, "q_s": 0.1, "user_cap": 2.0, "noise_multiplier": 4.0}
 _BOUNDED = Scenario(entity_users=10, entity_sentences=1, user_sentences=32)
@@ -128,30 +136,28 @@ def audit_case(
     Raises:
         PrivacyError: a value is impossible.
     """
-    _check(name, canaries, confidence)
-    case = CASES[name]
-    texts = Corpus.open("bundled").texts("train")[:BYSTANDERS].to_pylist()
-    units = CanaryUnits.of(case.scenario, canaries, texts)
-    mechanism = case.mechanism(units.ownership.num_users, noise_multiplier)
-    plan = PrivacyPlan(mechanism=mechanism, rounds=rounds, delta=delta)
-    model = canary_model(case.model, seed, math.isqrt(canaries - 1) + 1)
-    included = streams.generator(seed, "random canaries").random(canaries) < 0.5
-    claim = _claim(name, case, plan)
-    run_seed = streams.derived_seed(seed, "rounds with random canaries")
-    releases = release_along_canaries(model, units, included, plan, run_seed, progress)
-    return bound_canaries(claim, included, releases.along, confidence)
-
-
-def _check(name: str, canaries: int, confidence: float) -> None:
     if name not in CASES:
         raise PrivacyError(f"case is {name!r}; allowed: {', '.join(CASES)}")
     if not 2 <= canaries <= _MOST_CANARIES:
         raise PrivacyError(f"canaries is {canaries}; allowed: an integer of 2 to {_MOST_CANARIES}")
     if not 0 < confidence < 1:
         raise PrivacyError(f"confidence is {confidence}; allowed: between 0 and 1, both excluded")
-
-
-_MOST_CANARIES = 4096
+    case = CASES[name]
+    texts = Corpus.open("bundled").texts("train")[:BYSTANDERS].to_pylist()
+    corpus = build(case.scenario, canaries, bystanders=len(texts))
+    mechanism = case.mechanism(corpus.ownership.num_users, noise_multiplier)
+    plan = PrivacyPlan(mechanism=mechanism, rounds=rounds, delta=delta)
+    included = streams.generator(seed, "random canaries").random(canaries) < 0.5
+    along = release_along_canaries(
+        canary_model(case.model, seed, math.isqrt(canaries - 1) + 1),
+        corpus,
+        texts,
+        included,
+        plan,
+        streams.derived_seed(seed, "rounds with random canaries"),
+        progress,
+    ).along
+    return bound_canaries(_claim(name, case, plan), included, along, confidence)
 
 
 def _claim(name: str, case: CanaryCase, plan: PrivacyPlan) -> CanaryClaim:
@@ -159,46 +165,30 @@ def _claim(name: str, case: CanaryCase, plan: PrivacyPlan) -> CanaryClaim:
     mechanism, event = plan.mechanism, plan.mechanism.event()
     if event is None:
         raise PrivacyError(f"{name} has no guarantee; allowed: a mechanism with an event")
-    described = RoundEvent(
-        event.strategy, mechanism.noise_multiplier, mechanism.q_u, mechanism.q_e, mechanism.q_s, mechanism.user_cap
-    )
+    rates = (mechanism.q_u, mechanism.q_e, mechanism.q_s)  # as they are, not as the accountant is told
+    described = RoundEvent(event.strategy, mechanism.noise_multiplier, *rates, mechanism.user_cap)
     plans = [replace(plan, delta=delta) for delta in (plan.delta, *_CURVE_DELTAS)]
     proven = [(p.delta, float(p.epsilon_curve(case.adjacency, [p.rounds])[0])) for p in plans]
-    return CanaryClaim(
-        name,
-        shift_distribution(described, case.scenario),
-        mechanism.noise_per_clip,
-        mechanism.noise_multiplier,
-        proven,
-        plan.rounds,
-    )
+    law = shift_distribution(described, case.scenario)
+    return CanaryClaim(name, law, mechanism.noise_per_clip, mechanism.noise_multiplier, proven, plan.rounds)
 
 
-def markdown(audits: Sequence[CanaryAudit]) -> str:
-    """Return the audits as a Markdown table."""
-    head = [
-        "case", "proven ε", "ε ≥", "f-DP, if Gaussian ε ≥", "fitted ε ≥", "noise z", "z ≤", "mean shift", "shift ≥",
-        "refuted",
-    ]  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for audit in audits:
-        record = audit.record()
-        applies = "" if audit.claim.is_fixed else " (estimate)"
-        cells = [
+def table_of(audits: Sequence[CanaryAudit]) -> str:
+    """Return the audits as a table for a terminal, a line each."""
+
+    def shown(value: float) -> str:
+        return f"{value:.3g}" if np.isfinite(value) else "–"
+
+    head = ["case", "proven ε", "ε ≥", "fitted ε ≥", "noise z", "z ≤", "shift", "shift ≥", "refuted"]
+    rows = [
+        [
             audit.claim.name,
-            _number(audit.claim.proven[0][1]),
-            _number(audit.epsilon_lower),
-            _number(audit.epsilon_f_dp_gaussian) + applies,
-            _number(audit.epsilon_fitted) + applies,
-            _number(audit.claim.noise_multiplier),
-            _number(audit.noise_at_most),
-            _number(record["shift"]),
-            _number(audit.shift_at_least),
+            *map(shown, (audit.claim.proven[0][1], audit.epsilon_lower)),
+            shown(audit.epsilon_fitted) + ("" if audit.claim.is_fixed else "*"),
+            *map(shown, (audit.claim.noise_multiplier, audit.noise_at_most)),
+            *map(shown, (mean_shift(audit.claim.law), audit.shift_at_least)),
             ", ".join(audit.refuted) or "–",
         ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _number(value: float) -> str:
-    return "–" if not np.isfinite(value) else f"{value:.3g}"
+        for audit in audits
+    ]
+    return "\n".join([*aligned([head, *rows]), "* an estimate: something is sampled"]) + "\n"

@@ -23,32 +23,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_sim.auditing.inline_rounds import Release
 from fl_sim.auditing.real_rounds.canary_cases import AWD_LSTM, GPT2, LORA, CanaryCase
-from fl_sim.auditing.real_rounds.canary_federation import RealCorpus, run_rounds
-from fl_sim.auditing.worst_case_corpora import Scenario
-from fl_sim.clients.batches import Examples
+from fl_sim.auditing.real_rounds.canary_federation import run_real_rounds
+from fl_sim.auditing.worst_case_corpora import BACKGROUND, ENTITY, LONE, CopiedCorpus, Scenario, build, only
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.selection import Selection
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.store.encode import EncodedSplit
-from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.strategies.aggregation import BoundedSumStrategy
 from fl_sim.strategies.mechanism import LocalTrainingConfig, Mechanism, PrivacyPlan
-from fl_sim.strategies.messages import TrainReply
 from fl_sim.strategies.primitives import streams
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.primitives.sampling import round_seed, sampled_entities
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-OTHER, ENTITY, USER = 0, 1, 2  # kinds of sentences
 _MENTIONED, _PROTECTED = (0, 1, 2), 1  # the entities of a sentence with e', in order, and e' among them
 _NO_NOISE = 1e-9
 _ROUNDING = 1e-3  # of the bound: sums and models are float32
@@ -91,54 +84,9 @@ class RoundDifference:
         return {"case": self.name} | {name: getattr(self, name) for name in names}
 
 
-@dataclass(frozen=True, eq=False)
-class AdjacentCorpora:
-    """Hold one incidence with its protected sentences.
-
-    Attributes:
-        ownership: the users, sentences and entities; e' is the second entity of every sentence that mentions it, and u'
-            the last user but the bystanders.
-        kinds: OTHER, ENTITY or USER for each sentence, int64 (S,).
-        texts: the sentences.
-    """
-
-    ownership: Ownership
-    kinds: Ints
-    texts: list[str]
-
-    @classmethod
-    def of(cls, scenario: Scenario, texts: list[str]) -> AdjacentCorpora:
-        """Return the corpora in which u' and the users who mention e' own the same sentence, ``texts[0]``."""
-        affected = [ENTITY] * scenario.entity_sentences + [OTHER] * scenario.background
-        users = [affected] * scenario.entity_users + [[USER] * scenario.user_sentences] + [[OTHER]] * _BYSTANDERS
-        kinds = np.array([kind for user in users for kind in user], dtype=np.int64)
-        mentions = kinds == ENTITY
-        ownership = Ownership(
-            user_offsets=np.cumsum([0, *map(len, users)]).astype(np.int64),
-            entity_offsets=np.concatenate([[0], np.cumsum(mentions * len(_MENTIONED))]).astype(np.int64),
-            entity_ids=np.tile(np.array(_MENTIONED, dtype=np.int32), int(mentions.sum())),
-            num_entities=len(_MENTIONED),
-        )
-        others = iter(texts[1:])
-        return cls(ownership, kinds, [next(others) if kind == OTHER else texts[0] for kind in kinds])
-
-    def examples(self, model: LanguageModel) -> Examples:
-        """Return the sentences in the tokens of ``model``."""
-        tokens = [example.tokens for example in model.encode(self.texts)]
-        offsets = np.concatenate([[0], np.cumsum([len(sentence) for sentence in tokens])]).astype(np.int64)
-        return Examples(EncodedSplit(np.concatenate(tokens), offsets))
-
-    def without(self, selection: Selection) -> Selection:
-        """Return the selection without the protected sentences."""
-        kept = self.kinds[selection.sentences] == OTHER
-        owner = np.repeat(np.arange(len(selection.users)), selection.counts)
-        counts = np.bincount(owner[kept], minlength=len(selection.users))
-        return replace(selection, sentences=selection.sentences[kept], counts=counts)
-
-
-_BOUNDED = Scenario(entity_users=4, entity_sentences=1, user_sentences=3, background=1)
-_MANY = Scenario(entity_users=3, entity_sentences=6, user_sentences=6, background=2)
-_ALONE = Scenario(entity_users=4, entity_sentences=1, user_sentences=3)
+_BOUNDED = Scenario(entity_users=4, entity_sentences=1, user_sentences=3, background=1, companions=2)
+_MANY = Scenario(entity_users=3, entity_sentences=6, user_sentences=6, background=2, companions=2)
+_ALONE = Scenario(entity_users=4, entity_sentences=1, user_sentences=3, companions=2)
 _DRAWN = {"q_e": 0.8, "q_s": 0.6, "user_cap": 2.0, "noise_multiplier": 1.0, "clip_norm": 0.05}
 _AUTOMATIC = {"clipping": "automatic", "clip_stability": 1e-4}
 _ALWAYS = {"user_cap": 2.0, "noise_multiplier": 1.0, "clip_norm": 0.05}
@@ -176,24 +124,25 @@ def measure_rounds(
     """
     progress(name)
     case = SENSITIVITY_CASES[name]
-    corpora = AdjacentCorpora.of(case.scenario, Corpus.open("bundled").texts("train")[:100].to_pylist())
+    corpus = build(case.scenario, 1, bystanders=_BYSTANDERS)
+    own, *others = Corpus.open("bundled").texts("train")[:100].to_pylist()
+    other = iter(others)
+    texts = [next(other) if kind == BACKGROUND else own for kind in corpus.kinds]  # also of bystanders
     model = load_model(case.model, seed)
-    mechanism = case.mechanism(corpora.ownership.num_users, _NO_NOISE)
-    for number in [*range(rounds), *_without_entity(mechanism.q_e, seed)]:
-        yield measure_round(name, model, corpora, mechanism, _seed_of(seed, number))
+    mechanism = case.mechanism(corpus.ownership.num_users, _NO_NOISE)
+    numbers = list(range(rounds))
+    if mechanism.q_e < 1:
+        alone = [entity != _PROTECTED for entity in _MENTIONED]
+        draws = (
+            number for number in itertools.count() if (_sampled(_seed_of(seed, number), mechanism.q_e) == alone).all()
+        )
+        numbers.append(next(draws))
+    for number in numbers:
+        yield measure_round(name, model, corpus, texts, mechanism, _seed_of(seed, number))
 
 
 def _seed_of(seed: int, number: int) -> int:
     return streams.derived_seed(seed, "adjacent rounds", number)
-
-
-def _without_entity(q_e: float, seed: int) -> list[int]:
-    """Return the number of the first pair of rounds in which e' alone is not sampled; none if all entities are."""
-    if q_e == 1:
-        return []
-    others = [entity for entity in _MENTIONED if entity != _PROTECTED]
-    draws = ((number, _sampled(_seed_of(seed, number), q_e)) for number in itertools.count())
-    return [next(number for number, sampled in draws if sampled[others].all() and not sampled[_PROTECTED])]
 
 
 def _sampled(seed: int, q_e: float) -> NDArray[np.bool_]:
@@ -202,64 +151,54 @@ def _sampled(seed: int, q_e: float) -> NDArray[np.bool_]:
 
 
 def measure_round(
-    name: str, model: LanguageModel, corpora: AdjacentCorpora, mechanism: Mechanism, seed: int
+    name: str, model: LanguageModel, corpus: CopiedCorpus, texts: list[str], mechanism: Mechanism, seed: int
 ) -> RoundDifference:
     """Return the difference of one round on D and D', with equal draws.
 
     Args:
         name: the name in reports.
         model: the model of the round.
-        corpora: D and D'.
+        corpus: the users, sentences and entities of both; e' is the second entity of every sentence that mentions it.
+        texts: the sentences of D.
         mechanism: the mechanism, with noise that is negligible.
         seed: of the draws.
     """
-    chosen: list[Selection] = []
+    tokens = [example.tokens for example in model.encode(texts)]
+    plan = PrivacyPlan(mechanism=mechanism, rounds=1, delta=0.5)
+    chosen, releases = list[Selection](), list[Release]()
 
     def all_of(selection: Selection) -> Selection:
         chosen.append(selection)
         return selection
 
-    vector, votes = _round(model, corpora, mechanism, seed, all_of)
-    null_vector, null_votes = _round(model, corpora, mechanism, seed, corpora.without)
+    def without(selection: Selection) -> Selection:
+        return only(selection, corpus.kinds[selection.sentences] == BACKGROUND)
+
+    for keep in (all_of, without):
+        run_real_rounds(model, corpus.ownership, tokens, keep, plan, seed, releases.append)
+    vectors = [release.noisy_sum for release in releases]
+    votes = [release.reply.votes if release.reply else 0.0 for release in releases]
     length = mechanism.client_rule(mechanism.clip_norm).joint_norm(
-        float(np.linalg.norm(vector - null_vector)), votes - null_votes
+        float(np.linalg.norm(vectors[0] - vectors[1])), votes[0] - votes[1]
     )
-    kinds, owner = corpora.kinds[chosen[0].sentences], np.repeat(chosen[0].users, chosen[0].counts)
+    kinds, owner = corpus.kinds[chosen[0].sentences], np.repeat(chosen[0].users, chosen[0].counts)
     counted = np.ones(len(kinds), dtype=np.bool_) if _sampled(seed, mechanism.q_e)[_PROTECTED] else kinds != ENTITY
     return RoundDifference(
         name,
         length,
         _bound(mechanism, kinds[counted], owner[counted]),
         entity_sentences=int((kinds == ENTITY).sum()),
-        user_sentences=int((kinds == USER).sum()),
+        user_sentences=int((kinds == LONE).sum()),
     )
-
-
-def _round(
-    model: LanguageModel,
-    corpora: AdjacentCorpora,
-    mechanism: Mechanism,
-    seed: int,
-    keep: Callable[[Selection], Selection],
-) -> tuple[Floats, float]:
-    """Return the released sum, float64 (d,), and the votes of one round."""
-    seen: list[tuple[Floats, float]] = []
-
-    def observe(server_round: int, noisy: Floats, strategy: BoundedSumStrategy, replies: list[TrainReply]) -> None:
-        seen.append((noisy, sum(reply.votes for reply in replies)))
-
-    corpus = RealCorpus(model, corpora.ownership, corpora.examples(model), keep)
-    run_rounds(corpus, PrivacyPlan(mechanism=mechanism, rounds=1, delta=0.5), seed, observe)
-    return seen[0]
 
 
 def _bound(mechanism: Mechanism, kinds: Ints, owner: Ints) -> float:
     """Return the bound for the eligible sentences of a round."""
     clip, user_clip = mechanism.clip_norm, mechanism.user_clip(mechanism.clip_norm)
     of_affected = np.bincount(owner[kinds == ENTITY], minlength=int(owner.max(initial=0)) + 1)
-    of_user = int((kinds == USER).sum())
+    of_user = int((kinds == LONE).sum())
     event = mechanism.event()
     if event is not None and event.clips_sentences:
         return clip * float(np.minimum(of_affected, 2 * mechanism.user_cap).sum() + min(of_user, mechanism.user_cap))
-    own = np.bincount(owner[kinds == OTHER], minlength=len(of_affected))
+    own = np.bincount(owner[kinds == BACKGROUND], minlength=len(of_affected))
     return user_clip * float(np.where(own > 0, 2, 1)[of_affected > 0].sum() + bool(of_user))

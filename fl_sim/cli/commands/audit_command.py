@@ -43,7 +43,7 @@ def audit() -> None:
 def mechanism(as_json: bool, **settings: Any) -> int:
     """Attack user-entity or user-level privacy on its worst-case corpora."""
     findings = audits.audit(progress=_progress, **settings)
-    told = {name: settings[name] for name in ("strategy", "mutation", "seed")}
+    told = {name: settings[name] for name in ("strategy", "seed")}
     return _show_findings(told, findings, as_json)
 
 
@@ -56,19 +56,16 @@ def published(as_json: bool, **settings: Any) -> int:
     of_paper = {name: settings.pop(name) for name in PublishedSettings.__dataclass_fields__}
     findings = audits.audit_published(PublishedSettings(**of_paper), progress=_progress, **settings)
     strategy = "published-as-coded" if settings["as_coded"] else "published"
-    return _show_findings({"strategy": strategy, "mutation": None, "seed": settings["seed"]}, findings, as_json)
+    return _show_findings({"strategy": strategy, "seed": settings["seed"]}, findings, as_json)
 
 
 @audit.command()
 @options_of(audits.audit_table, but=("progress",))
-@click.option("--markdown", is_flag=True, help="Print the table in Markdown, for a document.")
 @as_json
-def table(markdown: bool, as_json: bool, **settings: Any) -> int:
+def table(as_json: bool, **settings: Any) -> int:
     """Attack every mechanism with an entity that 1, 15 or all users mention."""
-    from fl_sim.auditing import cases
-
     made = audits.audit_table(progress=lambda name: print(name, file=sys.stderr), **settings)
-    return _show(made.record(), as_json, (cases.markdown if markdown else cases.text)(made), made.holds)
+    return _show(made.record(), as_json, made.text(), made.holds)
 
 
 @audit.command("one-run")
@@ -86,11 +83,11 @@ def one_run(as_json: bool, **settings: Any) -> int:
 @as_json
 def rounds(as_json: bool, **settings: Any) -> int:
     """Train real models with units of random gradients."""
-    from fl_sim.auditing.real_rounds.canary_cases import markdown
+    from fl_sim.auditing.real_rounds.canary_cases import table_of
 
     found = audits.audit_real_rounds(progress=_progress, **settings)
-    report = {name: settings[name] for name in ("mutation", "seed")} | {"audits": [audit.record() for audit in found]}
-    return _show(report, as_json, markdown(found), all(audit.holds for audit in found))
+    report = {"seed": settings["seed"], "audits": [audit.record() for audit in found]}
+    return _show(report, as_json, table_of(found), all(audit.holds for audit in found))
 
 
 @audit.command()

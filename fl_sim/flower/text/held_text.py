@@ -1,14 +1,12 @@
-"""The text that a node holds: its prepared folder, under the numbering of the whole federation.
+"""The text that a node holds: what it tells at its enrolment, and its prepared folder under the numbering of all nodes.
+
+A node enrols with its mention graph in pseudonyms and no text: how many sentences each user has, and which keyed
+digests of names each sentence mentions. It also sends digests by which the server notices another key, model or
+tokenizer, or a folder that has changed.
 
 The server numbers the users and sentences of all nodes in the order of their places, as if they were one corpus. A node
 pads its arrays to that numbering, so that every draw is that of a simulation on the joint corpus; of other nodes it
 learns how many users and sentences come before and after its own.
-
-First its enrolment: the question of the server, and what a node tells about its text.
-
-A node sends its mention graph with pseudonyms, and no text: how many sentences each user has, and which keyed digests
-of names each sentence mentions. It also sends digests by which the server notices another key, model or tokenizer, or
-a folder that has changed.
 
 >>> question = Question(split="train", task="next-word", model="{}", classes=("no", "yes"), graph=True)
 >>> Question.from_record(question.to_record()) == question
@@ -28,7 +26,7 @@ import json
 import tempfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +68,13 @@ class NodesError(ValueError):
     """The nodes of a run do not fit together, or to the run; the message says in one line what to change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class _Told(BaseModel):
+    """What server and nodes tell each other."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Question(_Told):
     """What the server asks a node.
 
     Attributes:
@@ -83,24 +86,22 @@ class Question:
     """
 
     split: str
-    task: str
+    task: TaskName
     model: str
     classes: tuple[str, ...]
-    graph: bool
+    graph: bool = False
 
     def to_record(self) -> RecordDict:
         """Return the content of a Flower message."""
-        return RecordDict({_CONFIG: ConfigRecord({"question": json.dumps(asdict(self))})})
+        return RecordDict({_CONFIG: ConfigRecord({"question": self.model_dump_json()})})
 
     @classmethod
     def from_record(cls, record: RecordDict) -> Question:
         """Return the question in the content of a Flower message."""
-        fields: dict[str, Any] = json.loads(str(record.config_records[_CONFIG]["question"]))
-        return cls(**fields | {"classes": tuple(fields["classes"])})
+        return cls.model_validate_json(str(record.config_records[_CONFIG]["question"]))
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeFacts(_Told):
     """What a node tells about itself.
 
     Attributes:
@@ -144,10 +145,11 @@ class Enrolment:
 
     def to_record(self) -> RecordDict:
         """Return the content of a Flower message."""
-        record = RecordDict({_CONFIG: ConfigRecord({"facts": json.dumps(asdict(self.facts))})})
+        record = RecordDict({_CONFIG: ConfigRecord({"facts": self.facts.model_dump_json()})})
         if self.ownership is not None:
             arrays = {name: np.asarray(getattr(self.ownership, name)) for name in _TYPES}
-            arrays |= {name: _rows(getattr(self, name)) for name in ("users", "content")}
+            for name, digests in (("users", self.users), ("content", self.content)):
+                arrays[name] = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, PSEUDONYM_BYTES)
             record[_ARRAYS] = ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
         return record
 
@@ -169,34 +171,22 @@ class Enrolment:
 
     @classmethod
     def _read(cls, content: RecordDict) -> Enrolment:
-        fields: dict[str, Any] = json.loads(str(content.config_records[_CONFIG]["facts"]))
-        lists: dict[str, Any] = {name: tuple(map(str, v)) for name, v in fields.items() if isinstance(v, list)}
-        facts = NodeFacts(**fields | lists)
+        facts = NodeFacts.model_validate_json(str(content.config_records[_CONFIG]["facts"]))
         if _ARRAYS not in content.array_records:
             return cls(facts)
         arrays: dict[str, Any] = {name: array_view(array) for name, array in content.array_records[_ARRAYS].items()}
         ownership = Ownership(**{name: arrays[name] for name in _TYPES}, num_entities=len(arrays["entity_draws"]))
-        users, digests = (_bytes(arrays[name], ownership.num_users) for name in ("users", "content"))
-        _check_draws(ownership)
-        return cls(facts, ownership, users, digests)
-
-
-def _check_draws(ownership: Ownership) -> None:
-    draws = ownership.draws_of(np.arange(ownership.num_entities, dtype=np.int32))
-    if draws.dtype != np.int64 or len(np.unique(draws)) < len(draws) or (len(draws) and draws.min() < 0):
-        raise CorpusError("entity_draws must be different integers of at least 0")
-    if (ownership.sentences_per_user < 1).any():
-        raise CorpusError("a user has no sentence")
-
-
-def _rows(values: tuple[bytes, ...]) -> NDArray[np.uint8]:
-    return np.frombuffer(b"".join(values), dtype=np.uint8).reshape(-1, PSEUDONYM_BYTES)
-
-
-def _bytes(rows: NDArray[Any], count: int) -> tuple[bytes, ...]:
-    if rows.dtype != np.uint8 or rows.shape != (count, PSEUDONYM_BYTES):
-        raise CorpusError(f"digests are {rows.dtype} {rows.shape}, must be of {count} users")
-    return tuple(row.tobytes() for row in rows)
+        draws = ownership.draws_of(np.arange(ownership.num_entities, dtype=np.int32))
+        if draws.dtype != np.int64 or len(np.unique(draws)) < len(draws) or (len(draws) and draws.min() < 0):
+            raise CorpusError("entity_draws must be different integers of at least 0")
+        if (ownership.sentences_per_user < 1).any():
+            raise CorpusError("a user has no sentence")
+        digests = []
+        for rows in (arrays["users"], arrays["content"]):
+            if rows.dtype != np.uint8 or rows.shape != (ownership.num_users, PSEUDONYM_BYTES):
+                raise CorpusError(f"digests are {rows.dtype} {rows.shape}, must be of {ownership.num_users} users")
+            digests.append(tuple(row.tobytes() for row in rows))
+        return cls(facts, ownership, *digests)
 
 
 PUBLIC_SEED = 0
@@ -206,7 +196,7 @@ users are sampled."""
 _PUBLIC_SENTENCES = 500  # of the bundled corpus, whose tokens tell tokenizers apart
 
 
-class Place(BaseModel):
+class Place(_Told):
     """Where a node's users and sentences lie among those of all nodes.
 
     Attributes:
@@ -216,33 +206,23 @@ class Place(BaseModel):
         sentences: the sentences of all nodes.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     first_user: int
     users: int
     first_sentence: int
     sentences: int
 
 
-class HeldSpec(BaseModel):
+class HeldSpec(_Told):
     """Name what a node opens for a round; sent with every request, because its processes may keep nothing.
 
     Attributes:
-        split: the split that trains.
-        task: what the model predicts.
-        model: to build or load.
-        classes: as :attr:`Question.classes`.
+        question: which split, for which model.
         identity: of the folder and the model when the run began (:attr:`NodeFacts.identity`).
         place: of the node.
         weights: the weights of the node's sentences (:func:`packed`); empty if all are 1.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    split: str
-    task: TaskName
-    model: ModelSpec
-    classes: tuple[str, ...]
+    question: Question
     identity: str
     place: Place
     weights: str = ""
@@ -314,7 +294,7 @@ def open_held_text(folder: str, key: bytes, partition: int, question: Question) 
         ModelError: the model cannot be loaded.
     """
     fingerprint = Corpus.open(Path(folder)).fingerprint
-    return _opened(folder, fingerprint, key, partition, replace(question, graph=True))
+    return _opened(folder, fingerprint, key, partition, question.model_copy(update={"graph": True}))
 
 
 @functools.lru_cache(maxsize=256)
@@ -324,32 +304,19 @@ def _opened(folder: str, fingerprint: str, key: bytes, partition: int, question:
         raise CorpusError(f"{folder}: has appended parts; allowed for a node: a corpus of one part")
     model, initial = _model(question.model, question.task, question.classes)
     ownership = named_ownership(corpus, question.split, key)
-    targets = _targets(corpus, question) if model.task.needs_targets else None
+    targets = None
+    if model.task.needs_targets:
+        if unknown := sorted({*corpus.classes} - {*question.classes}):
+            allowed = ", ".join(question.classes)
+            raise CorpusError(f"class '{unknown[0]}' of this node is none of the held-out text's; allowed: {allowed}")
+        numbers = [question.classes.index(name) for name in corpus.classes]  # the server's; -1 is the last
+        targets = np.array([*numbers, NO_CLASS], dtype=np.int32)[corpus.targets(question.split)]
     encoded = _encoded(corpus, question.split, model)
     names = corpus.users(question.split)["user"].tolist()
     content = tuple(content_digests(ownership, encoded, targets, names, key))
-    facts = _facts(corpus, key, partition, model, initial)
-    about = json.dumps([fingerprint, question.split, asdict(facts)]).encode()
-    facts = replace(facts, identity=keyed_digest(key, "fl_sim folder", about, *content).hex())
-    users = tuple(map(bytes.fromhex, user_digests(names, key)))
-    return HeldText(facts, ownership, encoded, targets, users, content, model)
-
-
-def _targets(corpus: Corpus, question: Question) -> NDArray[np.int32]:
-    """Return the class of each sentence by the server's numbers, int32 (S,)."""
-    unknown = sorted({*corpus.classes} - {*question.classes})
-    if unknown:
-        allowed = ", ".join(question.classes)
-        raise CorpusError(f"class '{unknown[0]}' of this node is none of the held-out text's; allowed: {allowed}")
-    numbers = [question.classes.index(name) for name in corpus.classes]
-    return np.array([*numbers, NO_CLASS], dtype=np.int32)[corpus.targets(question.split)]  # -1 is the last
-
-
-def _facts(corpus: Corpus, key: bytes, partition: int, model: LanguageModel, initial: str) -> NodeFacts:
-    """Return the facts about a folder, without its identity."""
     manifest = corpus.manifest
     prepared = {"identity": manifest.settings.get("identity"), "tagger": comparable(manifest.tagger)}
-    return NodeFacts(
+    facts = NodeFacts(
         partition=partition,
         identity="",
         entity_key=key_check(key),
@@ -360,6 +327,10 @@ def _facts(corpus: Corpus, key: bytes, partition: int, model: LanguageModel, ini
         sought_labels=corpus.parts[0].manifest.sought_labels,
         warnings=corpus.warnings,
     )
+    about = json.dumps([fingerprint, question.split, facts.model_dump()]).encode()
+    identity = keyed_digest(key, "fl_sim folder", about, *content).hex()
+    users = tuple(map(bytes.fromhex, user_digests(names, key)))
+    return HeldText(facts.model_copy(update={"identity": identity}), ownership, encoded, targets, users, content, model)
 
 
 def tokenizer_digest(model: LanguageModel) -> str:

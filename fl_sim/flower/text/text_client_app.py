@@ -36,8 +36,7 @@ def train(message: Message, context: Context) -> Message:
     """Return the sum of the bounded client updates of this node's sampled users."""
     request = TrainRequest.from_message(message)
     spec = HeldSpec.model_validate_json(request.workspace)
-    question = Question(spec.split, spec.task, spec.model.model_dump_json(), spec.classes, graph=False)
-    return bounded_reply(message, context, request, _text_of(context, question).workspace(spec))
+    return bounded_reply(message, context, request, _text_of(context, spec.question).workspace(spec))
 
 
 def _text_of(context: Context, question: Question) -> HeldText:

@@ -1,20 +1,18 @@
-"""The training text of a run whose nodes hold it: who holds which users, and who is there in a round.
+"""The training text of a run whose nodes hold it: their joint mention graph, and who is there in a round.
 
 A node is recognised by its identity, a digest of what it holds, not by its id in Flower, which changes when a node or a
 simulation starts again. So a node that was away takes part again, and one whose folder has changed does not.
 
-First the mention graphs of nodes, joined into one, as the server's record of a corpus whose text it never sees.
-
-The record is a prepared folder like any other, so that bounds, noise and ε are planned, and later reported, by the same
-code as for a corpus with text. A sentence of the training split has the pseudonyms of its entities in place of its
-text, users are pseudonyms, too, and the held-out split is the server's own.
+The server's record of a corpus whose text it never sees is a prepared folder like any other, so that bounds, noise and
+ε are planned, and later reported, by the same code as for a corpus with text. A sentence of the training split has the
+pseudonyms of its entities in place of its text, users are pseudonyms, too, and the held-out split is the server's own.
 
 >>> own = Ownership(np.array([0, 1, 2]), np.array([0, 1, 2]), np.array([0, 0], dtype=np.int32), 1,
 ...                 entity_draws=np.array([255]))
 >>> [sentence.text for sentence in graph_sentences("train", own, (b"a" * 16, b"b" * 16))]
 ['00000000000000ff', '00000000000000ff']
 
->>> spans([{"users": 2, "sentences": 5}, {"users": 3, "sentences": 4}])
+>>> places_of(users=[2, 3], sentences=[5, 4])
 [Place(first_user=0, users=5, first_sentence=0, sentences=9),
  Place(first_user=2, users=5, first_sentence=5, sentences=9)]
 """
@@ -22,17 +20,16 @@ text, users are pseudonyms, too, and the held-out split is the server's own.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import load_model
@@ -84,6 +81,20 @@ _ALIKE = {
 }
 
 
+class HeldFolder(BaseModel):
+    """What the record remembers of a node; the fields are those of :class:`NodeFacts`, and its numbers."""
+
+    model_config = ConfigDict(frozen=True)
+
+    partition: int
+    identity: str
+    users: int
+    sentences: int
+    model: str
+    tokenizer: str
+    release: int
+
+
 def write_graph(
     enrolments: Sequence[Enrolment], split: str, held_out: Corpus, held_out_split: str, out: Path
 ) -> Corpus:
@@ -101,9 +112,7 @@ def write_graph(
         CorpusError: the folder is taken, or no private training could use the graph.
     """
     nodes = sorted(enrolments, key=lambda node: node.facts.partition)
-    _check_places(nodes)
-    _check_alike(nodes)
-    _check_users(nodes)
+    _check_together(nodes)
     evaluated = (replace(s, split=held_out_split) for s in sentences_of(held_out) if s.split == held_out_split)
     trained = chain.from_iterable(graph_sentences(split, *_graph_of(node)) for node in nodes)
     corpus = write_corpus(
@@ -111,7 +120,7 @@ def write_graph(
         out,
         name=f"text of {len(nodes)} nodes",
         settings={
-            HELD_BY_NODES: [_holder(node) for node in nodes],
+            HELD_BY_NODES: [_held_folder(node).model_dump() for node in nodes],
             CONTENT: digest_of_all(chain.from_iterable(node.content for node in nodes)),
             "warnings": [*sorted({warning for node in nodes for warning in node.facts.warnings}), _WARNING],
         },
@@ -150,51 +159,40 @@ def _graph_of(node: Enrolment) -> tuple[Ownership, Sequence[bytes]]:
     return node.ownership, node.users
 
 
-def _holder(node: Enrolment) -> dict[str, str | int]:
-    """Return what a run remembers of a node."""
-    own, _ = _graph_of(node)
-    facts = node.facts
-    return {
-        "partition": facts.partition,
-        "identity": facts.identity,
-        "users": own.num_users,
-        "sentences": own.num_sentences,
-        "model": facts.model,
-        "tokenizer": facts.tokenizer,
-        "release": facts.release,
-    }
+def _held_folder(node: Enrolment) -> HeldFolder:
+    own, facts = _graph_of(node)[0], node.facts
+    return HeldFolder(
+        partition=facts.partition,
+        identity=facts.identity,
+        users=own.num_users,
+        sentences=own.num_sentences,
+        model=facts.model,
+        tokenizer=facts.tokenizer,
+        release=facts.release,
+    )
 
 
-def _check_places(nodes: Sequence[Enrolment]) -> None:
-    places = [node.facts.partition for node in nodes]
-    twice = [place for place, count in Counter(places).items() if count > 1]
-    if twice:
-        raise NodesError(f"partition-id is {twice[0]} on two nodes; allowed: another place for each node")
-
-
-def _check_alike(nodes: Sequence[Enrolment]) -> None:
-    first = nodes[0].facts
-    for node in nodes[1:]:
+def _check_together(nodes: Sequence[Enrolment]) -> None:
+    """Check that places differ, that what must be alike is, and that every user is on one node."""
+    first, places = nodes[0].facts, [node.facts.partition for node in nodes]
+    holder: dict[bytes, int] = {}
+    for node in nodes:
+        place = node.facts.partition
+        if places.count(place) > 1:
+            raise NodesError(f"partition-id is {place} on two nodes; allowed: another place for each node")
         for name, words in _ALIKE.items():
             if getattr(node.facts, name) != getattr(first, name):
                 raise NodesError(
-                    f"node {node.facts.partition} has {words} than node {first.partition}; allowed: the same on all "
-                    "nodes"
-                )
-
-
-def _check_users(nodes: Sequence[Enrolment]) -> None:
-    holder: dict[bytes, int] = {}
-    for node in nodes:
-        for user in node.users:
-            other = holder.setdefault(user, node.facts.partition)
-            if other != node.facts.partition:
-                raise NodesError(
-                    f"a user is in the folders of nodes {other} and {node.facts.partition}; allowed: all text of a "
-                    "user on one node, because ε is of a user's whole text"
+                    f"node {place} has {words} than node {first.partition}; allowed: the same on all nodes"
                 )
         if len(set(node.users)) < len(node.users):
-            raise NodesError(f"node {node.facts.partition} names a user twice; allowed: each user once")
+            raise NodesError(f"node {place} names a user twice; allowed: each user once")
+        for user in node.users:
+            if (other := holder.setdefault(user, place)) != place:
+                raise NodesError(
+                    f"a user is in the folders of nodes {other} and {place}; allowed: all text of a user on one node, "
+                    "because ε is of a user's whole text"
+                )
 
 
 def _identity_of(held_out: Corpus) -> Identity:
@@ -306,7 +304,7 @@ class TextOfNodes:
 
     def __init__(self, run: TextOfRun) -> None:
         self._run = run
-        self._holders: list[dict[str, Any]] = run.corpus.manifest.settings[HELD_BY_NODES]
+        self._folders = [HeldFolder(**folder) for folder in run.corpus.manifest.settings[HELD_BY_NODES]]
         rule = run.planned.plan.mechanism.client_rule(run.planned.plan.mechanism.clip_norm)
         check_usable(run.config, rule)
         if run.model.reads_features or run.model.lower is not None:
@@ -352,21 +350,14 @@ class TextOfNodes:
         return f"flwr run with resume='{folder}'"
 
     def _workspaces(self) -> list[Holder]:
-        config, weights = self._run.config, self._run.planned.bounds.weights
-        holders = []
-        for node, place in zip(self._holders, spans(self._holders), strict=True):
-            own = weights[place.first_sentence : place.first_sentence + node["sentences"]]
-            spec = HeldSpec(
-                split=config.corpus.train_split,
-                task=config.task,
-                model=config.model,
-                classes=self._run.model.task.classes,
-                identity=node["identity"],
-                place=place,
-                weights=packed(own),
-            )
-            stop = place.first_user + node["users"]
-            holders.append(Holder(node["partition"], node["identity"], place.first_user, stop, spec.model_dump_json()))
+        weights, holders = self._run.planned.bounds.weights, []
+        question = question_of(self._run.config, self._run.model.task.classes, graph=False)
+        users, sentences = ([getattr(node, name) for node in self._folders] for name in ("users", "sentences"))
+        for node, place in zip(self._folders, places_of(users, sentences), strict=True):
+            own = weights[place.first_sentence : place.first_sentence + node.sentences]
+            spec = HeldSpec(question=question, identity=node.identity, place=place, weights=packed(own))
+            stop = place.first_user + node.users
+            holders.append(Holder(node.partition, node.identity, place.first_user, stop, spec.model_dump_json()))
         return holders
 
     def _check_model(self) -> None:
@@ -381,27 +372,32 @@ class TextOfNodes:
                 "model whose frozen weights do not depend on the seed"
             )
         words = {"release": "version of fl_sim"}
-        for node in self._holders:
+        for node in self._folders:
             for name, value in own.items():
-                if node[name] != value:
+                if getattr(node, name) != value:
                     raise NodesError(
-                        f"node {node['partition']} has another {words.get(name, name)} than the server; allowed: the "
-                        "same"
+                        f"node {node.partition} has another {words.get(name, name)} than the server; allowed: the same"
                     )
 
 
-def spans(nodes: Sequence[Mapping[str, Any]]) -> list[Place]:
+def places_of(users: Sequence[int], sentences: Sequence[int]) -> list[Place]:
     """Return the place of every node among all users and sentences, given their numbers in order."""
-    users, sentences = (np.cumsum([0, *(node[name] for node in nodes)]).tolist() for name in ("users", "sentences"))
+    first_users, first_sentences = (np.cumsum([0, *numbers]).tolist() for numbers in (users, sentences))
     return [
-        Place(first_user=user, users=users[-1], first_sentence=sentence, sentences=sentences[-1])
-        for user, sentence in zip(users[:-1], sentences[:-1], strict=True)
+        Place(first_user=user, users=first_users[-1], first_sentence=sentence, sentences=first_sentences[-1])
+        for user, sentence in zip(first_users[:-1], first_sentences[:-1], strict=True)
     ]
 
 
 def question_of(config: RunConfig, classes: tuple[str, ...], graph: bool) -> Question:
     """Return what a run asks its nodes; ``classes`` are those of its task."""
-    return Question(config.corpus.train_split, config.task, config.model.model_dump_json(), classes, graph)
+    return Question(
+        split=config.corpus.train_split,
+        task=config.task,
+        model=config.model.model_dump_json(),
+        classes=classes,
+        graph=graph,
+    )
 
 
 def answers(

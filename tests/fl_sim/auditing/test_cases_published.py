@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.auditing.audited_rounds import OwnMechanism, published_target
+from fl_sim.auditing.audited_rounds import AuditedMechanism, published_target
 from fl_sim.auditing.cases import Case, examine, published_case
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
@@ -29,7 +29,7 @@ def case_of(entity_users: int, *, user: bool = True, as_coded: bool = False, rou
     )
 
 
-def target(settings: PublishedSettings, entity_users: int, user: bool) -> OwnMechanism:
+def target(settings: PublishedSettings, entity_users: int, user: bool) -> AuditedMechanism:
     adjacency = Adjacency(math.inf if user else 0, ContributionBound(entity_users, 1 if entity_users else 0))
     return published_target(settings, ENTITIES, adjacency, 0.1, "as-stated")
 

@@ -16,13 +16,13 @@ import pytest
 import fl_sim
 from fl_sim.auditing import ledger_audit
 from fl_sim.auditing.ledger_audit import RecordedRun, audit_ledger
-from fl_sim.auditing.real_rounds.round_faults import fault
 from fl_sim.experiments.plan import guarantees
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.ledger import Entry, Ledger, ReleaseRecord, epsilon_of_any
+from tests.fl_sim.auditing.faults import fault
 from tests.strategies.federation import plan
 
 SETTINGS: dict[str, Any] = {

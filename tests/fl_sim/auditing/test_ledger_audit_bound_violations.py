@@ -39,29 +39,3 @@ def test_weights_within_the_bounds_pass() -> None:
 )
 def test_every_violation_is_named(weights: np.ndarray, message: str) -> None:
     assert message in violations(OWNERSHIP, weights, LIMITS)
-
-
-def test_sentences_that_are_not_stored_user_by_user() -> None:
-    """Sentence ids 0 and 2 belong to user 0, 1 to user 1."""
-    ownership = Ownership(
-        user_offsets=np.array([0, 2, 3]),
-        entity_offsets=np.array([0, 1, 2, 3]),
-        entity_ids=np.zeros(3, dtype=np.int32),
-        num_entities=1,
-        sentence_ids=np.array([0, 2, 1]),
-    )
-    assert violations(ownership, np.array([1.0, 0.0, 1.0]), Limits(entity_users=1)) == []
-    assert violations(ownership, np.array([1.0, 1.0, 0.0]), Limits(entity_users=1)) != []
-
-
-def test_many_violations_are_shown_by_few_lines() -> None:
-    sentences, users = 50_000, 500
-    ownership = Ownership(
-        user_offsets=np.arange(0, sentences + 1, sentences // users),
-        entity_offsets=np.arange(sentences + 1),
-        entity_ids=(np.arange(sentences) % 250).astype(np.int32),
-        num_entities=250,
-    )
-    weights = np.ones(sentences)
-    assert violations(ownership, weights, Limits(entity_sentences=200, user_sentences=100)) == []
-    assert len(violations(ownership, weights, Limits(entity_sentences=199, user_sentences=99))) == 20

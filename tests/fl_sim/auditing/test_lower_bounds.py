@@ -46,20 +46,6 @@ def test_clopper_pearson_covers_exactly(probability: float, failure: float) -> N
     assert distribution[lower_limit(hits, trials, failure) > probability].sum() <= failure
 
 
-@pytest.mark.parametrize(
-    ("hits", "trials", "failure", "limit"),
-    [  # computed with jax_privacy 2.0.0, auditing._clopper_pearson_upper
-        (0, 100, 0.05, 0.029513049607039925),
-        (7, 100, 0.025, 0.13891972845585732),
-        (99, 100, 0.01, 0.9998995016917583),
-        (3, 10_000, 0.025, 0.0008764745225140007),
-        (100, 100, 0.05, 1.0),
-    ],
-)
-def test_the_upper_limit_agrees_with_an_independent_one(hits: int, trials: int, failure: float, limit: float) -> None:
-    assert upper_limit(np.array([hits]), trials, failure)[0] == pytest.approx(limit, rel=1e-9)
-
-
 @pytest.mark.parametrize("mu", [0.1, 1.0, 3.0, 7.0, 30.0])
 @pytest.mark.parametrize("delta", [1e-5, 1e-3])
 def test_gaussian_epsilon_agrees_with_dp_accounting(mu: float, delta: float) -> None:
@@ -71,14 +57,14 @@ def test_no_leak_costs_nothing() -> None:
     assert gaussian_epsilon(0.0, 1e-5) == 0
     assert gaussian_epsilon(0.1, 0.5) == 0
     scores = gaussian_scores(0.0, 4_000, 0)
-    assert epsilon_lower_bound(scores, 1e-5, CONFIDENCE).epsilon < 0.1
+    assert epsilon_lower_bound(scores, 1e-5, CONFIDENCE) < 0.1
 
 
 @pytest.mark.nightly
 def test_the_bound_fails_no_more_often_than_its_confidence_says() -> None:
     epsilon, seeds = 1.0, 400
     bounds = np.array(
-        [epsilon_lower_bound(randomized_response(epsilon, 2_000, s), 0.0, CONFIDENCE).epsilon for s in range(seeds)]
+        [epsilon_lower_bound(randomized_response(epsilon, 2_000, s), 0.0, CONFIDENCE) for s in range(seeds)]
     )
     assert (bounds > epsilon).sum() <= stats.binom.isf(1e-3, seeds, 1 - CONFIDENCE)
     assert np.median(bounds) > 0.75 * epsilon
@@ -88,9 +74,7 @@ def test_the_bound_fails_no_more_often_than_its_confidence_says() -> None:
 def test_the_gaussian_bound_is_valid_and_nearly_tight() -> None:
     mu, delta, seeds = 1.0, 1e-5, 200
     truth = gaussian_epsilon(mu, delta)
-    bounds = np.array(
-        [gaussian_lower_bound(gaussian_scores(mu, 4_000, s), delta, CONFIDENCE).epsilon for s in range(seeds)]
-    )
+    bounds = np.array([gaussian_lower_bound(gaussian_scores(mu, 4_000, s), delta, CONFIDENCE) for s in range(seeds)])
     assert (bounds > truth).sum() <= stats.binom.isf(1e-3, seeds, 1 - CONFIDENCE)
     assert np.median(bounds) > 0.7 * truth
 

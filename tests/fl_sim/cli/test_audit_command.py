@@ -14,6 +14,7 @@ from fl_sim.auditing.ledger_audit import Check, LedgerAudit
 from fl_sim.auditing.real_rounds import round_sensitivity
 from fl_sim.cli.main import main
 from fl_sim.strategies.accounting import accountant
+from tests.fl_sim.auditing.faults import fault
 
 QUICK = ["--trials", "2000"]
 LONE_USER = ["audit", "mechanism", "--z", "1", "--entity-users", "0", *QUICK]
@@ -34,11 +35,10 @@ def test_json_is_one_object_and_the_promise_holds(capsys: pytest.CaptureFixture[
     assert found["holds"] is True
 
 
-def test_a_mutation_is_refuted_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*LONE_USER, "--mutation", "noise_halved", "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
-    assert report["mutation"] == "noise_halved"
-    assert report["audits"][0]["holds"] is False
+def test_a_fault_is_refuted_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with fault("noise_halved"):
+        assert main([*LONE_USER, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["audits"][0]["holds"] is False
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,9 @@ def test_a_mutation_is_refuted_with_exit_code_1(capsys: pytest.CaptureFixture[st
         ),
         (["audit", "rounds", "--canaries", "1"], "canaries is 1; allowed: an integer of 2 to 4096"),
         (["audit", "rounds", "--canaries", "8", "--case", "gpt"], "case is 'gpt'; allowed: uedp"),
-        (["audit", "rounds", "--canaries", "8", "--mutation", "none"], "mutation is 'none'; allowed: accounted"),
         (["audit", "ledger", "no/such/run"], "no/such/run: there is no such folder"),
         (["audit", "published", "--as-coded", *PUBLISHED], "entities is missing"),
         (["audit", "published", "--unit", "none", *PUBLISHED], "--unit is 'none'; allowed: user, entity, user_entity"),
-        ([*LONE_USER, "--mutation", "nothing"], "mutation is 'nothing'; allowed: any_entity_active"),
         ([*LONE_USER, "--confidence", "1"], "confidence is 1.0; allowed: between 0 and 1"),
     ],
 )
@@ -92,7 +90,7 @@ def test_the_table_has_every_mechanism_at_every_reach() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("quick_claims")
-def test_the_table_is_printed_as_json_and_markdown(
+def test_the_table_is_printed_as_json_and_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     some = [case for case in cases.cases() if case[0].startswith("published f_E+, as stated")]
@@ -108,10 +106,6 @@ def test_the_table_is_printed_as_json_and_markdown(
     assert main(["audit", "table", "--json", *QUICK]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["entity_users"] for row in rows] == [0, 1, 15, cases.USERS]
-    assert main(["audit", "table", "--markdown", *QUICK]) == 0
-    text = capsys.readouterr().out.splitlines()
-    assert len(text) == 2 + 4
-    assert "(claim refuted)" in text[-1]
     assert main(["audit", "table", *QUICK]) == 0
     text = capsys.readouterr().out.splitlines()
     assert max(map(len, text)) <= 80
@@ -128,8 +122,9 @@ def test_random_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str]) 
     assert found["noise_multiplier"] == 0.5
     assert found["holds"] is True
     assert "nothing-sampled, round 3 of 3" in captured.err
-    assert main([*command, "--mutation", "noise_off"]) == 1
-    assert "| noise" in capsys.readouterr().out
+    with fault("noise_off"):
+        assert main(command) == 1
+    assert "noise" in capsys.readouterr().out.splitlines()[1]
 
 
 @pytest.mark.system
@@ -139,7 +134,8 @@ def test_sensitivity_in_text_and_json(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert main(["audit", "sensitivity", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["rounds"]
     assert [difference["case"] for difference in found] == ["gpt2"] * 4  # the last without e'
-    assert main(["audit", "sensitivity", "--mutation", "ghost_norms_low"]) == 1
+    with fault("ghost_norms_low"):
+        assert main(["audit", "sensitivity"]) == 1
     assert "REFUTED" in capsys.readouterr().out
 
 

@@ -27,7 +27,6 @@ from fl_sim.clients.client_app import app as client_app
 from fl_sim.config import ConfigError, EngineConfig, RunConfig, run_keys
 from fl_sim.engines import engine as engines
 from fl_sim.engines import ray_engine
-from fl_sim.engines.engine import run_inline
 from fl_sim.engines.grids import AttendedGrid, GridError, InlineGrid, RunStopped
 from fl_sim.engines.placement import EngineError, Machine
 from fl_sim.engines.ray_engine import RayEngine, backend_config, check_engine, ray_arguments
@@ -40,11 +39,6 @@ from tests.conftest import REPOSITORY
 def test_fractions_of_a_gpu_reach_every_worker() -> None:
     asked = backend_config(EngineConfig(gpus_per_node=0.25, cpus_per_node=3))["client_resources"]
     assert (asked["num_gpus"], asked["num_cpus"]) == (0.25, 3)
-
-
-def test_flower_takes_all_that_is_asked_for_a_worker() -> None:
-    """Flower refuses what is not a number, and hands the rest to ``ray.remote(...).options``."""
-    assert all(isinstance(value, int | float) for value in backend_config(EngineConfig())["client_resources"].values())
 
 
 def test_a_ray_of_its_own_is_started_whatever_cluster_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,11 +188,6 @@ def test_nodes_that_do_not_come_are_reported(monkeypatch: pytest.MonkeyPatch) ->
         AttendedGrid(InlineGrid(nodes_that_fail(), 2), num_nodes=3)
 
 
-def test_some_failed_nodes_are_the_servers_business() -> None:
-    replies = exchange(AttendedGrid(InlineGrid(nodes_that_fail(0), 3)))
-    assert [reply.has_error() for reply in replies] == [True, False, False]
-
-
 def test_a_round_in_which_every_node_fails_is_refused_with_the_reason_in_one_line() -> None:
     with pytest.raises(GridError, match=r"all 2 nodes failed in this round: OSError: the corpus is not here$"):
         exchange(AttendedGrid(InlineGrid(nodes_that_fail(0, 1), 2)))
@@ -293,17 +282,6 @@ def test_waiting_ends_as_soon_as_it_is_told_to() -> None:
     timer.join()
 
 
-def test_the_inline_engine_ends_when_its_only_node_fails() -> None:
-    server = ServerApp()
-
-    @server.main()
-    def main(grid: AttendedGrid, context: Context) -> None:
-        exchange(grid)
-
-    with pytest.raises(GridError, match="the corpus is not here"):
-        run_inline(server, nodes_that_fail(0), 1)
-
-
 def test_a_failing_client_answers_in_one_line() -> None:
     """Flower's engine would send a traceback of fifty lines as the reason."""
     request = Message(RecordDict({"config": ConfigRecord({"nonsense": 1})}), 2, "train.bounded_sum")
@@ -341,11 +319,6 @@ def test_without_settings_flwr_runs_what_fl_sim_runs() -> None:
     placed = {"out": None, "engine": EngineConfig()}
     assert config.model_copy(update=placed) == RunConfig()
     assert config.engine.nodes == 2
-
-
-def test_settings_of_flwr_reach_the_run() -> None:
-    config = read_run_config(declared() | {"privacy.q_u": 0.5, "rounds": 2, "server.optimizer": "sgd"}, nodes=2)
-    assert (config.privacy.q_u, config.rounds, config.server.optimizer) == (0.5, 2, "sgd")
 
 
 def test_results_do_not_depend_on_the_superlinks_working_folder(

@@ -41,13 +41,6 @@ def test_cores_and_whole_gpus_are_counted_machine_by_machine(
     assert count_workers(machines, cpus, gpus) == workers
 
 
-def test_two_machines_are_two_and_a_head_without_gpus_gets_no_work() -> None:
-    head, one, two = machine(8), machine(8, 1), machine(8, 2)
-    assert [count_workers([one, two], 1, share) for share in (0.25, 0.3, 0.6, 1.0)] == [12, 9, 3, 3]
-    assert count_workers([head, two], 1, 0.6) == 2
-    assert head.room_for(1, 0.25) == 0
-
-
 @pytest.mark.parametrize(
     ("gpus", "free", "share", "workers"),
     [

@@ -80,11 +80,3 @@ def test_an_orphan_is_no_server(processes: RayProcesses, tmp_path: Path) -> None
     time.sleep(0.5)
     assert not processes.server_ended
     server.kill()
-
-
-@pytest.mark.system
-def test_orphans_go_where_they_went_before_afterwards() -> None:
-    before = ray_engine._adopt_orphans(False)
-    with RayProcesses():
-        assert ray_engine._adopt_orphans(True) is True
-    assert ray_engine._adopt_orphans(before) is False

@@ -61,13 +61,6 @@ def test_the_requests_of_a_round_share_one_copy_and_the_next_round_has_its_own(s
         assert len(shared._shared) == 1
 
 
-def test_equal_arrays_of_other_messages_are_not_taken_for_each_other(store: list[np.ndarray]) -> None:
-    shared = into(store)
-    lights = [shared.lightened(request(vector_to_arrays(vector(seed)), 2)) for seed in range(20)]
-    for seed, light in enumerate(lights):
-        assert np.array_equal(arrays_to_vector(light.content["arrays"]), vector(seed))
-
-
 def test_the_message_itself_small_arrays_and_errors_stay_as_they_are(store: list[np.ndarray]) -> None:
     shared = into(store)
     large, small = (request(vector_to_arrays(vector(0, size)), 2) for size in (SIZE, 10))

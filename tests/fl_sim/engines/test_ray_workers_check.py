@@ -112,17 +112,6 @@ def test_a_worker_without_the_device_is_named_with_its_machine_in_one_line(
     )
 
 
-def test_a_model_that_does_not_fit_is_named_with_its_machine(
-    ray: FakeRay, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def too_large(*arguments: Any) -> Any:
-        raise RuntimeError("CUDA out of memory.\nTried to allocate 20 GiB")
-
-    monkeypatch.setattr(workspace, "load_model", too_large)
-    with pytest.raises(EngineError, match=r"10\.0\.0\.7 cannot work: RuntimeError: CUDA out of memory\. Tried to all"):
-        checked([FakeWorker()], experiment._strategy.federation.workspace)
-
-
 def test_a_machine_that_does_not_see_the_files_gets_them_once(
     ray: FakeRay, experiment: Experiment, tmp_path: Path
 ) -> None:

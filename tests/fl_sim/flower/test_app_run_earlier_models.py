@@ -19,7 +19,7 @@ from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.primitives.limits import PrivacyError
-from tests.fl_sim.flower.apps import model, nodes_of, train
+from tests.fl_sim.flower.apps import nodes_of, train
 
 
 def test_a_second_training_from_the_first_ones_model_states_epsilon_of_both(
@@ -94,12 +94,6 @@ def test_a_model_that_the_app_kept_before_a_stop_is_known_whether_the_run_went_o
     _, third = train(tmp_path / "3", nodes_of(3), rounds=1, seed=2, initial=kept[-1])
     assert len(Ledger.read(tmp_path / "2").ancestors) == len(Ledger.read(tmp_path / "3").ancestors) == 1
     assert third.epsilon() >= second.epsilon() > rows_of(tmp_path / "1", 1)[1]["epsilon_user"]
-
-
-def test_the_initial_model_of_another_run_is_as_public_as_before(tmp_path: Path) -> None:
-    train(tmp_path / "1", nodes_of(3), rounds=1)
-    train(tmp_path / "2", nodes_of(3), rounds=1, initial=model())
-    assert Ledger.read(tmp_path / "2").ancestors == ()
 
 
 @pytest.mark.parametrize("name", ["0", "9"])

@@ -88,12 +88,6 @@ def test_a_clipped_update_is_within_the_bound_as_float32_too() -> None:
                 assert longer or share < 1
 
 
-def test_a_short_update_is_left_as_it_is() -> None:
-    update = np.array([0.3, -0.4])
-    kept, longer = bounded(update, 0.6)
-    assert (np.array_equal(kept, update), longer) == (True, False)
-
-
 def test_a_node_sends_the_sum_of_its_sampled_users_and_of_nobody_else() -> None:
     mod = UserLevelClipping(users=_users("0", "1", "2", "3"))
     sent = _read(_answer(_own, mod, ["3", "1"]))
@@ -251,12 +245,6 @@ def test_an_impossible_time_limit_is_refused(seconds: float) -> None:
         UserLevelClipping(users=_users("a"), user_seconds=seconds)
 
 
-def test_only_nodes_of_several_users_have_a_limit_unless_it_is_stated() -> None:
-    assert UserLevelClipping(users=_users("a"))._seconds == 60
-    assert UserLevelClipping()._seconds is None
-    assert UserLevelClipping(user_seconds=5)._seconds == 5
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -269,8 +257,3 @@ def test_a_request_of_another_version_or_shape_is_refused(change: dict[str, Any]
     record = ConfigRecord(dict(PrivateRound(1, (user_number("a"),), (b"a",), 1.0, False).record()) | change)
     content = RecordDict({"arrays": model(SIZE), "config": ConfigRecord(), RECORD: record})
     assert _asked(_own, UserLevelClipping(), content).error.reason == reason
-
-
-def test_a_user_who_has_left_the_node_counts_as_zero() -> None:
-    reply = _answer(_own, UserLevelClipping(users=_users("0", "1")), ["0", "3"])
-    assert _sum(reply).tolist() == [0.5, 0, 0, 0, 0]

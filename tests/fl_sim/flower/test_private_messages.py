@@ -14,7 +14,6 @@ from fl_sim.flower.private_messages import (
     PrivateRound,
     ProtocolError,
     enrolled_users,
-    enrolment_reply,
     user_number,
     user_seed,
 )
@@ -26,10 +25,6 @@ ASKED = PrivateRound(server_round=2, users=(7, 9), seeds=(b"a", b"b"), clip_norm
 @pytest.mark.parametrize("change", [{"server_round": 3}, {"users": (7,)}, {"users": (7, 8)}, {"clip_norm": 1.0}])
 def test_another_request_has_another_identity(change: dict) -> None:
     assert replace(ASKED, **change).identity != ASKED.identity
-
-
-def test_a_request_is_read_as_it_was_written() -> None:
-    assert PrivateRound.read(ASKED.record()) == ASKED
 
 
 def test_numbers_of_users_are_of_63_bits_and_none_is_that_of_another() -> None:
@@ -57,11 +52,6 @@ def _enrolment(content: bytes, version: int = VERSION) -> Message:
         request.metadata.__dict__["_message_id"] = "7"
         record = ConfigRecord({"version": version, "users": content})
         return Message(RecordDict({RECORD: record}), reply_to=request)
-
-
-def test_an_enrolment_names_its_users() -> None:
-    content = enrolment_reply([3, 1 << 62]).config_records[RECORD]["users"]
-    assert enrolled_users(_enrolment(content)) == (3, 1 << 62)
 
 
 @pytest.mark.parametrize(

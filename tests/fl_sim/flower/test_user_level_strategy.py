@@ -30,10 +30,8 @@ from scipy import stats
 
 import fl_sim
 from fl_sim.auditing.ledger_audit import audit_ledger
-from fl_sim.experiments.run_record import Record
 from fl_sim.flower import ServerOptimizerConfig, UserLevelClipping, UserLevelDifferentialPrivacy
 from fl_sim.flower.app_run import AppRun
-from fl_sim.flower.enrolled_nodes import EnrolledNodes
 from fl_sim.flower.private_messages import RECORD, ProtocolError, user_number
 from fl_sim.flower.server_step import OptimizerStep
 from fl_sim.reporting.report import report_text
@@ -87,37 +85,11 @@ def test_epsilon_is_that_of_poisson_subsampled_gaussians(tmp_path: Path) -> None
 
 
 @pytest.mark.system
-def test_each_user_is_sampled_with_its_rate_independently() -> None:
-    nodes = EnrolledNodes()
-    for node in range(200):
-        nodes.add(node, (user_number(str(node)),))
-    rate, rounds = 0.3, 400
-    taken = np.zeros((rounds, 200), dtype=bool)
-    for k in range(rounds):
-        taken[k, list(nodes.sampled(0, k + 1, rate))] = True
-    counts = taken.sum(axis=0)
-    variance = rate * (1 - rate)
-    assert stats.chi2.sf(((counts - rounds * rate) ** 2 / (rounds * variance)).sum(), 200) > 0.001
-    total = int(counts.sum())
-    assert stats.binomtest(total, 200 * rounds, rate).pvalue > 0.001
-    assert stats.binomtest(total, 200 * rounds, 0.31).pvalue < 0.001
-    sizes = taken.sum(axis=1)  # Poisson sampling: the size of a cohort is binomial, not fixed
-    assert 0.8 < sizes.var() / (200 * variance) < 1.25
-
-
-@pytest.mark.system
 def test_a_round_takes_the_users_that_its_rate_draws(tmp_path: Path) -> None:
     train(tmp_path / "r", nodes_of(40), rounds=25, population=40, sampling_rate=0.25)
     taken = sum(row["cohort_users"] for row in _rows(tmp_path / "r")[1:])
     assert stats.binomtest(taken, 40 * 25, 0.25).pvalue > 0.001
     assert Ledger.read(tmp_path / "r").entries[0].terms.mechanism.q_u == 0.25
-
-
-def test_the_same_seed_samples_the_same_users_whatever_the_ids_of_their_nodes(tmp_path: Path) -> None:
-    one, _ = train(tmp_path / "one", nodes_of(10))
-    nodes = nodes_of(10, first=5_000)
-    other, _ = train(tmp_path / "other", dict(reversed(list(nodes.items()))))
-    assert (weights(one) == weights(other)).all()
 
 
 def test_updates_are_added_in_the_order_of_users_whatever_the_ids_of_their_nodes(tmp_path: Path) -> None:
@@ -455,17 +427,6 @@ def test_models_that_cannot_be_protected_are_refused(
         train(tmp_path / "r", nodes_of(1), initial=ArrayRecord({name: Array(value)}))
 
 
-def test_a_model_that_changes_its_shape_counts_as_zero(tmp_path: Path) -> None:
-    def other(message: Message, context: Context) -> Message:
-        reply = moved(message, np.zeros(5))
-        if context.node_config["partition-id"] == 0:
-            reply.content["arrays"] = model(6)
-        return reply
-
-    train(tmp_path / "r", nodes_of(3, client(other)), rounds=1, sampling_rate=1.0)
-    assert _rows(tmp_path / "r")[-1]["failed_error"] == 1
-
-
 def test_a_round_in_which_every_node_fails_releases_nothing(tmp_path: Path) -> None:
     def broken(message: Message, context: Context) -> Message:
         raise FileNotFoundError("data/mine.csv")
@@ -692,12 +653,6 @@ def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
         train(tmp_path / "r", nodes_of(3))
     with pytest.raises(ResultsError, match="the run is finished"):
         train(tmp_path / "r", nodes_of(3), resume=True)
-
-
-def test_commands_that_need_a_corpus_say_so(tmp_path: Path) -> None:
-    train(tmp_path / "r", nodes_of(3))
-    with pytest.raises(ResultsError, match=r"r: is a run of a Flower app, without a corpus; allowed: "):
-        Record.read(RunFolder.open(tmp_path / "r"))
 
 
 def test_a_changed_metric_is_noticed_by_the_report(tmp_path: Path) -> None:

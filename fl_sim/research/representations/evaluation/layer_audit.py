@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_sim.auditing.lower_bounds import Bound, Scores, epsilon_lower_bound
+from fl_sim.auditing.lower_bounds import Scores, epsilon_lower_bound
 from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
 from fl_sim.research.representations.local_privacy import Mechanism, MinMax, MinMaxShared, UnitL2
 from fl_sim.strategies.accounting.adjacency import PrivacyError
@@ -50,7 +50,7 @@ def largest_log_ratio(mechanism: Mechanism, vectors: Floats) -> float:
     return float(max(np.abs(steps - row).sum(axis=1).max() for row in steps) / mechanism.noise_steps)
 
 
-def attack_layer(mechanism: Mechanism, trials: int, confidence: float) -> Bound:
+def attack_layer(mechanism: Mechanism, trials: int, confidence: float) -> float:
     """Return a lower bound on ε from releases of the worst pair, distinguished by their likelihood ratio.
 
     There are ``trials`` releases of each of the two vectors; ``confidence`` is a share.

@@ -20,7 +20,6 @@ from fl_sim.auditing.leakage.canary_exposure import (
 from fl_sim.auditing.lower_bounds import curve_trade_off, refutes_by_ranking
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.language_model import load_model
-from fl_sim.clients.tasks import Classification
 from fl_sim.data_prep.canaries import CanarySettings, PlantedCanaries, SecretLaw, draw_canaries
 from tests.fl_sim.auditing.leakage.memorising import SPEC, memorised
 
@@ -41,7 +40,7 @@ def test_the_exposure_of_left_out_canaries_is_uniform() -> None:
     assert stats.kstest(ranks / 301, "uniform").pvalue > 1e-3
     mean = np.mean([canary.exposure for canary in exposures.canaries])
     assert abs(mean - 1 / math.log(2)) < 4 / math.log(2) / math.sqrt(len(ranks))
-    assert abs(exposures.uniform - 1 / math.log(2)) < 0.02
+    assert abs(uniform_exposure(300) - 1 / math.log(2)) < 0.02
 
 
 @pytest.mark.nightly
@@ -77,14 +76,6 @@ def test_the_record_has_a_mean_per_owner_and_repetitions_and_no_text() -> None:
     assert scores.shape == (2,)
 
 
-def test_the_same_seed_gives_the_same_figures_and_another_draws_others() -> None:
-    planted = draw_canaries(CanarySettings(4, seed=1))
-    model = load_model(SPEC, seed=0)
-    first, same, other = (canary_exposures(model, planted, seed=seed, drawn=50) for seed in (0, 0, 1))
-    assert first == same
-    assert first.canaries != other.canaries
-
-
 def test_a_small_set_of_secrets_is_ranked_exactly() -> None:
     law = SecretLaw(words=("apple", "moon"), length=3)
     planted = draw_canaries(CanarySettings(1), law)
@@ -95,20 +86,11 @@ def test_a_small_set_of_secrets_is_ranked_exactly() -> None:
     assert (canary.rank, canary.exposure) == (rank, math.log2(8) - math.log2(rank))
 
 
-def test_uniform_exposure_is_the_mean_over_all_ranks() -> None:
-    assert uniform_exposure(9) == pytest.approx(np.mean([math.log2(10 / rank) for rank in range(1, 11)]))
-
-
 def test_what_cannot_be_attacked_is_one_line() -> None:
     planted = draw_canaries(CanarySettings(2))
-    with pytest.raises(ModelError, match=r"^drawn is 1; allowed: an integer of at least 2$"):
-        canary_exposures(load_model(SPEC, seed=0), planted, seed=0, drawn=1)
     short = load_model(SPEC.model_copy(update={"max_tokens": 6}), seed=0)
     with pytest.raises(ModelError, match=r"^an attacked text has more than 6 tokens; allowed: "):
         canary_exposures(short, planted, seed=0, drawn=5)
-    classifier = load_model(SPEC, seed=0, task=Classification(("a", "b")))
-    with pytest.raises(ModelError, match=r"^the model predicts classes; allowed: "):
-        canary_exposures(classifier, planted, seed=0, drawn=5)
 
 
 @pytest.mark.parametrize("canaries", [1, 4, 30])

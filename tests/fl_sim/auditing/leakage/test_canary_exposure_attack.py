@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,14 +84,6 @@ def test_a_model_that_remembers_contradicts_a_ledger_with_much_noise(
     assert "arrow" not in json.dumps(record)
 
 
-@pytest.mark.nightly
-def test_an_honest_run_is_within_its_bound(with_canaries: Corpus, learned: LanguageModel) -> None:
-    untrained = attack_canaries(attacked(with_canaries, load_model(SPEC, seed=0)), OPTIONS)
-    assert untrained.verdict.state == "within"
-    little_noise = attack_canaries(attacked(with_canaries, learned, noise=0.1), OPTIONS)
-    assert little_noise.verdict.state == "within"
-
-
 def test_every_test_has_its_share_of_the_failure_and_the_largest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Canaries of one kind are tested at the bound of their own contribution, those of an owner at the largest."""
     exposures = CanaryExposures(
@@ -132,14 +123,6 @@ def test_canaries_that_decide_n_are_not_tested(monkeypatch: pytest.MonkeyPatch) 
     assert states == {9: "not tested", 10: "beyond", 11: "not tested"}
 
 
-@pytest.mark.nightly
-def test_nothing_is_tested_where_n_depends_on_which_are_included(with_canaries: Corpus, learned: LanguageModel) -> None:
-    users = with_canaries.manifest.splits["train"].users
-    verdict = attack_canaries(attacked(with_canaries, learned, population=users), OPTIONS).verdict
-    assert verdict.state == "not tested"
-    assert verdict.reason.startswith(f"privacy.population is {users}; allowed: ")
-
-
 def test_the_contribution_of_an_entity_is_bounded_as_its_run_bounds_it() -> None:
     assert len(entity_contribution(Guarantee(), 64).profile) == 64
     weighted = entity_contribution(Guarantee(entity_bound=5, bound_by="weights", weighted=True), 64)
@@ -149,13 +132,6 @@ def test_the_contribution_of_an_entity_is_bounded_as_its_run_bounds_it() -> None
 def test_canary_users_are_not_attacked_as_users(with_canaries: Corpus, planted: PlantedCanaries) -> None:
     assert canary_users(with_canaries) == planted.users
     assert len(planted.users) > 100
-
-
-@pytest.mark.nightly
-def test_without_canaries_or_next_words_there_is_nothing_to_attack(tmp_path: Path, learned: LanguageModel) -> None:
-    plain = Corpus.open(tiny_corpus(tmp_path / "plain"))
-    with pytest.raises(NotApplicableError, match="has no canaries; allowed: a corpus of fl-sim prepare"):
-        attack_canaries(SimpleNamespace(corpus=plain, model=learned), OPTIONS)  # type: ignore[arg-type]
 
 
 def test_classifiers_are_left_out(with_canaries: Corpus) -> None:

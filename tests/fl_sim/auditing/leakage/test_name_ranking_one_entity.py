@@ -1,4 +1,4 @@
-"""fl-sim leak --entity shows what a model learnt of one name, beside a model that never saw it."""
+"""fl-sim leak --entity shows what a model learnt of one name."""
 
 from __future__ import annotations
 
@@ -35,23 +35,20 @@ def named_sentences(users: int = 20) -> Iterator[Sentence]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that learns by heart, one with noise, and one without the entity."""
+    """A run that learns by heart, and one with noise."""
     folder = tmp_path_factory.mktemp("one_name")
     write_corpus(named_sentences(), folder / "corpus", name="words")
-    words = ["prepare", "prepared", "--source", str(folder / "corpus"), "--without-entity", ENTITY]
-    assert main([*words, "--out", str(folder / "corpus_without_entity"), "--json"]) == 0
     learns = {name: value for name, value in LEARNS.items() if name != "privacy.clip_norm"}
     free = learns | {"privacy.strategy": "noiseless", "rounds": 6, "model.max_tokens": 32}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
-        for name, corpus in (("plain", "corpus"), ("entity", "corpus_without_entity")):
-            fl_sim.run(free | {"corpus.path": str(folder / corpus)}, out=folder / name)
+        fl_sim.run(free | {"corpus.path": str(folder / "corpus")}, out=folder / "plain")
         noisy = LEARNS | {"corpus.path": str(folder / "corpus"), "privacy.noise_multiplier": 20.0}
         fl_sim.run(noisy | {"privacy.entity_users": 1}, out=folder / "noisy")
     return folder
 
 
-def attacked(runs: Path, capsys: Capture, *flags: str) -> dict[str, Any]:
+def attacked(capsys: Capture, *flags: str) -> dict[str, Any]:
     """Return the attacks of ``fl-sim leak --json`` on the first run."""
     capsys.readouterr()
     assert main(["leak", *flags, "--json", "--quiet", "--max-users", "20"]) == 0
@@ -60,20 +57,17 @@ def attacked(runs: Path, capsys: Capture, *flags: str) -> dict[str, Any]:
 
 
 @pytest.mark.nightly
-def test_what_a_model_learnt_of_a_name_is_told_by_ratio_to_models_that_never_saw_it(
-    runs: Path, capsys: Capture
-) -> None:
-    for flags in ((), ("--reference", str(runs / "entity"))):
-        record = attacked(runs, capsys, str(runs / "plain"), "--entity", "zubin", *flags)["entities"]
-        assert record["one"] == {"kind": "PERSON", "mentions": 12, "private": True}
-        assert (record["entities"], len(record["groups"])) == (12, 1)
-        assert record["groups"][0]["ratio_ahead"]["low"] > 0.6
-        assert not record["bound"]["proven"]
+def test_what_a_model_learnt_of_a_name_is_told_by_ratio_to_the_start(runs: Path, capsys: Capture) -> None:
+    record = attacked(capsys, str(runs / "plain"), "--entity", "zubin")["entities"]
+    assert record["one"] == {"kind": "PERSON", "mentions": 12, "private": True}
+    assert (record["entities"], len(record["groups"])) == (12, 1)
+    assert record["groups"][0]["ratio_ahead"]["low"] > 0.6
+    assert not record["bound"]["proven"]
 
 
 @pytest.mark.nightly
 def test_the_bound_is_that_of_the_entity_s_own_contribution(runs: Path, capsys: Capture) -> None:
-    attacks = attacked(runs, capsys, str(runs / "noisy"), "--entity", ENTITY)
+    attacks = attacked(capsys, str(runs / "noisy"), "--entity", ENTITY)
     run = AttackedRun.open(runs / "noisy")
     entity = run.corpus.known_ids("train").entities["zubin"]  # type: ignore[union-attr]
     proven = run.proof.of_entity(EntityContribution.of(run.bounds, entity))
@@ -91,19 +85,3 @@ def test_names_are_shown_only_where_asked(runs: Path, tmp_path: Path, capsys: Ca
         assert main([*words, *flags, "--json"]) == 0
         assert [ENTITY in output for output in (text, capsys.readouterr().out)] == [shown, shown]
         assert ENTITY not in page.read_text(encoding="utf-8")
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--entity", "Nemo"], "entity is 'Nemo'; allowed: one that split train"),
-        (["--entity", ENTITY, "--reference", "{runs}/noisy"], "was trained on 6 sentences with the entity's name"),
-    ],
-)
-def test_bad_input_is_one_line(runs: Path, flags: list[str], message: str, capsys: Capture) -> None:
-    given = [flag.replace("{runs}", str(runs)) for flag in flags]
-    code = main(["leak", str(runs / "plain"), *given, "--quiet"])
-    error = capsys.readouterr().err
-    assert (code, error.count("\n")) == (2, 1)
-    assert message in error

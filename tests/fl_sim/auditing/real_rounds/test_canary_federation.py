@@ -7,8 +7,8 @@ import pytest
 
 from fl_sim.auditing.real_rounds.canary_audit import mean_shift, shift_distribution
 from fl_sim.auditing.real_rounds.canary_cases import CASES, GPT2, CanaryCase
-from fl_sim.auditing.real_rounds.canary_federation import BYSTANDER, CanaryUnits, canary_model, release_along_canaries
-from fl_sim.auditing.worst_case_corpora import Scenario
+from fl_sim.auditing.real_rounds.canary_federation import canary_model, release_along_canaries
+from fl_sim.auditing.worst_case_corpora import BYSTANDER, Scenario, build
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.mechanism import PrivacyPlan
 
@@ -19,23 +19,23 @@ UNITS = 144
 
 
 def test_every_unit_has_its_users_and_its_entity() -> None:
-    units = CanaryUnits.of(SCENARIO, 2, TEXTS)
-    assert units.ownership.sentences_per_user.tolist() == [3, 3, 3, 4, 3, 3, 3, 4, 1, 1, 1]
-    assert units.unit_of_sentence.tolist() == [0] * 13 + [1] * 13 + [BYSTANDER] * 3
-    assert units.ownership.entity_contributions().sentences.tolist() == [9, 9]
-    assert set(units.unit_of_sentence[units.ownership.entities_per_sentence == 0]) == {0, 1, BYSTANDER}
+    corpus = build(SCENARIO, 2, bystanders=3)
+    assert corpus.ownership.sentences_per_user.tolist() == [3, 3, 3, 4, 3, 3, 3, 4, 1, 1, 1]
+    assert corpus.copy_of_sentence.tolist() == [0] * 13 + [1] * 13 + [BYSTANDER] * 3
+    assert corpus.ownership.entity_contributions().sentences.tolist() == [9, 9]
+    assert set(corpus.copy_of_sentence[corpus.ownership.entities_per_sentence == 0]) == {0, 1, BYSTANDER}
 
 
 @pytest.fixture(scope="module")
 def quiet() -> tuple[np.ndarray, np.ndarray]:
     """Three rounds without noise: which units are included, and the sums along all of them."""
     model = canary_model(GPT2, 0, 12)
-    units = CanaryUnits.of(SCENARIO, UNITS, TEXTS)
+    corpus = build(SCENARIO, UNITS, bystanders=len(TEXTS))
     rates = {"q_u": 0.7, "q_e": 0.5, "q_s": 0.4, "user_cap": 2.0, "noise_multiplier": 1e-9}
-    mechanism = CanaryCase("uedp", rates, SCENARIO).mechanism(units.ownership.num_users)
+    mechanism = CanaryCase("uedp", rates, SCENARIO).mechanism(corpus.ownership.num_users)
     included = np.arange(UNITS) % 3 > 0
     plan = PrivacyPlan(mechanism=mechanism, rounds=3, delta=0.5)
-    return included, release_along_canaries(model, units, included, plan, seed=1).along
+    return included, release_along_canaries(model, corpus, TEXTS, included, plan, seed=1).along
 
 
 @pytest.mark.nightly
@@ -63,9 +63,10 @@ def test_units_that_are_left_out_add_nothing(quiet: tuple[np.ndarray, np.ndarray
 def test_the_noise_and_the_clip_are_those_of_the_mechanism(name: str) -> None:
     """In units of the round's own clip the noise is σ/β, whatever the clip adapts to."""
     case = CASES[name]
-    units = CanaryUnits.of(Scenario(user_sentences=3), 100, TEXTS)
-    mechanism = case.mechanism(units.ownership.num_users)
+    corpus = build(Scenario(user_sentences=3), 100, bystanders=len(TEXTS))
+    mechanism = case.mechanism(corpus.ownership.num_users)
     plan = PrivacyPlan(mechanism=mechanism, rounds=3, delta=0.5)
-    releases = release_along_canaries(canary_model(case.model, 0, 10), units, np.zeros(100, dtype=bool), plan, 0)
+    model, nobody = canary_model(case.model, 0, 10), np.zeros(100, dtype=bool)
+    releases = release_along_canaries(model, corpus, TEXTS, nobody, plan, 0)
     assert releases.along.std() == pytest.approx(mechanism.noise_per_clip, rel=0.15)
     assert (len(set(releases.clips)) > 1) is (case.adaptive is not None)

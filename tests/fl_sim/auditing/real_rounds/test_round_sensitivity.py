@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fl_sim.auditing.real_rounds.round_faults import FAULTS, fault
 from fl_sim.auditing.real_rounds.round_sensitivity import SENSITIVITY_CASES, RoundDifference, measure_rounds
-from fl_sim.strategies.accounting.adjacency import PrivacyError
+from tests.fl_sim.auditing.faults import fault
 
 LEAST_RATIO = {"gpt2, beyond the cap": 0.5, "awd-lstm with dropout": 0.9, "user_level, local steps, dropout": 0.9}
 
@@ -53,9 +52,3 @@ def test_the_server_discards_updates_that_are_not_clipped(name: str) -> None:
 def test_a_difference_without_a_bound_is_refuted() -> None:
     assert not RoundDifference("none", 0.1, 0.0, 0, 0).holds
     assert RoundDifference("none", 0.0, 0.0, 0, 0).record()["holds"] is True
-
-
-def test_an_unknown_fault_is_refused() -> None:
-    with pytest.raises(PrivacyError, match="mutation is 'none'; allowed: accounted_rate_halved"), fault("none"):
-        pass
-    assert len(FAULTS) == 11

@@ -21,7 +21,6 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines.grids import GridError, InlineGrid
 from fl_sim.flower.text import held_text
 from fl_sim.flower.text.held_text import ENROL_MESSAGE, NodesError
-from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import Ledger
 from tests.e2e.small_runs import SAME_MODEL, apart, measured, model_of
@@ -69,26 +68,6 @@ def test_a_plan_for_a_target_is_that_of_the_simulation(nodes: Nodes) -> None:
     assert joint["kept"]["sentences"] == divided["kept"]["sentences"] < 1
 
 
-@pytest.mark.nightly
-def test_report_and_account_read_the_run(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
-    run = nodes.run("run")
-    assert read_facts(run).record()["epsilon"]["epsilon_any"] == run.metrics()["epsilon_any"].iloc[-1]
-    capsys.readouterr()
-    assert main(["report", str(run.path)]) == 0
-    assert main(["account", "ledger", str(run.path)]) == 0
-    printed = capsys.readouterr().out
-    assert "2 of 2 rounds, finished" in printed
-    assert "epsilon_user_entity " in printed
-
-
-@pytest.mark.nightly
-def test_a_budget_ends_the_run(nodes: Nodes) -> None:
-    noisy = {"privacy__noise_multiplier": 2.0, "rounds": 4}
-    whole = nodes.run("whole", **noisy)
-    budget = float(whole.metrics()["epsilon_any"].iloc[2]) * 1.001
-    assert nodes.run("short", **noisy, privacy__epsilon_budget=budget).last_round == 2
-
-
 CLASSIFIER = {
     "task": "classification", "model__name": "awd-lstm", "model__hidden": 16, "model__embedding": 8,
     "model__layers": None, "model__heads": None,
@@ -123,12 +102,6 @@ def test_a_class_that_the_held_out_text_lacks_is_refused(nodes: Nodes) -> None:
     _classified(nodes, ("boats", "snow"))
     with pytest.raises(NodesError, match="class 'rain' of this node is none of the held-out text's; allowed: boats, s"):
         nodes.run("run", **CLASSIFIER)
-
-
-@pytest.mark.nightly
-def test_secure_noise_draws_other_noise_in_every_run(nodes: Nodes) -> None:
-    secure = {"privacy__secure_noise": True}
-    assert not np.array_equal(model_of(nodes.run("one", **secure)), model_of(nodes.run("other", **secure)))
 
 
 @pytest.mark.system

@@ -1,15 +1,7 @@
-"""Break the product's own code on purpose while a real round runs: an audit that misses a fault shows nothing.
+"""Break the product's own code on purpose: an audit that misses a fault shows nothing.
 
 Every fault replaces one function of the product within a ``with`` block of this process; no switch of the product
 weakens it.
-
->>> from fl_sim.strategies import aggregation
->>> intact = aggregation.add_gaussian_noise
->>> with fault("noise_off"):
-...     aggregation.add_gaussian_noise(np.zeros(2), 0, 1, 5.0)
-0.0
->>> aggregation.add_gaussian_noise is intact
-True
 """
 
 from __future__ import annotations
@@ -28,9 +20,8 @@ from fl_sim.clients.gradients import clipped_sums
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.strategies import aggregation
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import PrivacyError
 from fl_sim.strategies.aggregation import BoundedSumStrategy
-from fl_sim.strategies.primitives import noise, sampling
+from fl_sim.strategies.primitives import clipping, noise, sampling, streams
 from fl_sim.strategies.uedp import UserEntityDP
 from fl_sim.strategies.user_level import UserLevelDP
 
@@ -41,17 +32,9 @@ _intact_votes = training._sentence_votes
 _intact_noise = BoundedSumStrategy._add_noise
 
 
-@contextmanager
-def fault(name: str) -> Iterator[None]:
-    """Break the product by the fault ``name`` within the block.
-
-    Raises:
-        PrivacyError: there is no such fault.
-    """
-    if name not in FAULTS:
-        raise PrivacyError(f"mutation is {name!r}; allowed: {', '.join(sorted(FAULTS))}")
-    with FAULTS[name]():
-        yield
+def fault(name: str) -> AbstractContextManager[Any]:
+    """Return a block in which the product has the fault ``name``."""
+    return FAULTS[name]()
 
 
 def _noise(share: float) -> AbstractContextManager[Any]:
@@ -131,21 +114,62 @@ def _entities_ignored() -> AbstractContextManager[Any]:
     )
 
 
-def _first_entity_alone() -> AbstractContextManager[Any]:
-    """A sentence takes part if the first of its entities is sampled, whatever the others are."""
+def _active(of_mentions: Callable[[Ownership, Any, Any, int, float], Any]) -> AbstractContextManager[Any]:
+    """A sentence takes part if enough of its entities do, by another rule than that all are sampled.
+
+    Args:
+        of_mentions: returns which mentions are active, given ownership, the sentence of each mention, its entity, the
+            round's seed and q_e; a sentence is active if one of its mentions is.
+    """
 
     def active(ownership: Ownership, sentences: Any, round_seed: int, q_e: float) -> Any:
-        kept = np.ones(len(sentences), dtype=np.bool_)
         entities, counts = ownership.entities_of(sentences)
-        first = entities[(np.cumsum(counts) - counts)[counts > 0]]
-        kept[counts > 0] = sampling.sampled_entities(round_seed, ownership.draws_of(first), q_e)
-        return kept
+        place = np.repeat(np.arange(len(sentences)), counts)
+        sampled = of_mentions(ownership, sentences[place], entities, round_seed, q_e)
+        return (counts == 0) | (np.bincount(place[sampled], minlength=len(sentences)) > 0)
 
     return patch.object(selection, "_entities_active", active)
 
 
+def _first_entity_alone() -> AbstractContextManager[Any]:
+    """A sentence takes part if the first of its entities is sampled, whatever the others are."""
+
+    def first(ownership: Ownership, sentences: Any, entities: Any, round_seed: int, q_e: float) -> Any:
+        begins = np.diff(sentences, prepend=-1) != 0
+        return begins & sampling.sampled_entities(round_seed, ownership.draws_of(entities), q_e)
+
+    return _active(first)
+
+
+def _any_entity_active() -> AbstractContextManager[Any]:
+    """A sentence takes part as soon as one of its entities is sampled, as in the published algorithm."""
+    return _active(lambda owned, _, entities, seed, q_e: sampling.sampled_entities(seed, owned.draws_of(entities), q_e))
+
+
+def _entities_sampled_per_user() -> AbstractContextManager[Any]:
+    """Every user draws entities alone, so that some of many users who mention one always take part."""
+
+    def own(ownership: Ownership, sentences: Any, entities: Any, round_seed: int, q_e: float) -> Any:
+        pairs = ownership.user_of_sentence[sentences] * ownership.num_entities + entities
+        _, position = np.unique(pairs, return_inverse=True)
+        return (streams.generator(round_seed, "a user's own entities").random(len(pairs)) < q_e)[position]
+
+    return _active(own)
+
+
+def _clips_off(*radii: float) -> AbstractContextManager[Any]:
+    """Nothing is clipped to these radii, where the audit's gradients are clipped; to any, if none is given."""
+    intact = clipping.project
+
+    def project(vector: Any, radius: float) -> float:
+        return clipping.norm(vector) if radius in radii or not radii else intact(vector, radius)
+
+    return patch.object(clipping, "project", project)
+
+
 FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "noise_reduced": lambda: _noise(0.95),
+    "noise_halved": lambda: _noise(0.5),
     "noise_off": lambda: _noise(0.0),
     "sentence_clip_off": _sentence_clip_off,
     "user_clip_off": _user_clip_off,
@@ -156,4 +180,6 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "accounted_rate_halved": _accounted_rate_halved,
     "entities_ignored": _entities_ignored,
     "first_entity_alone": _first_entity_alone,
+    "any_entity_active": _any_entity_active,
+    "entities_sampled_per_user": _entities_sampled_per_user,
 }
