@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.model_source import is_registered
 from fl_sim.clients.models.tokenizers import BUNDLED as BUNDLED_TOKENIZER
-from fl_sim.config import ConfigError, RunConfig, TrackingConfig
+from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entities
 from fl_sim.data_prep.store.corpus import Corpus
@@ -193,50 +193,34 @@ def build_model(config: RunConfig, task: Task, device: str | None = None) -> Lan
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """Return the configuration with absolute folders, so that it holds in every working folder."""
-    corpus, model = config.corpus, config.model
-    if corpus.path not in SHIPPED_CORPORA:
-        corpus = corpus.model_copy(update={"path": str(_absolute(corpus.path))})
-    if corpus.feature_cache is not None:
-        corpus = corpus.model_copy(update={"feature_cache": str(_absolute(corpus.feature_cache))})
-    privacy = config.privacy
-    lists = {name: getattr(privacy, name) for name in ("public_names", "public_weights", "entity_key")}
-    files = {name: str(_absolute(file)) for name, file in lists.items() if file and file != SHIPPED}
-    privacy = privacy.model_copy(update=files)
-    named = {"name": model.name, "tokenizer": model.tokenizer}
-    folders = {key: str(_model_folder(_absolute(name))) for key, name in named.items() if name and _is_folder(name)}
-    anchor = config.anchor if config.anchor in (None, NO_ANCHOR) else str(_absolute(config.anchor))
-    sections = {"corpus": corpus, "privacy": privacy, "model": model.model_copy(update=folders)}
-    return config.model_copy(update={**sections, "anchor": anchor, "tracking": _absolute_tracking(config.tracking)})
-
-
-def _model_folder(folder: Path) -> Path:
-    """Return the model of a run whose folder is given as a model; any other folder as it is.
+    """Return the configuration with absolute folders and files, so that it holds in every working folder.
 
     Raises:
-        ConfigError: the run has no model yet.
+        ConfigError: the model is a run that has no model yet.
     """
-    if not ((folder / "config.json").is_file() and (folder / "metrics.jsonl").is_file()):
-        return folder
-    if not (folder / MODEL_FOLDER).is_dir():
-        raise ConfigError(f"model.name is '{folder}', a run without a model; allowed: a run that has ended")
-    return folder / MODEL_FOLDER
-
-
-def _absolute_tracking(tracking: TrackingConfig) -> TrackingConfig:
-    """Return the settings of trackers with absolute folders, also that of a database file."""
-    changes: dict[str, str] = {}
-    if tracking.folder is not None:
-        changes["folder"] = str(_absolute(tracking.folder))
+    corpus, model, privacy, tracking = config.corpus, config.model, config.privacy, config.tracking
+    paths: dict[str, str | None] = {
+        "corpus.path": None if corpus.path in SHIPPED_CORPORA else corpus.path,
+        "corpus.feature_cache": corpus.feature_cache,
+        "privacy.entity_key": privacy.entity_key,
+        "privacy.public_names": None if privacy.public_names == SHIPPED else privacy.public_names,
+        "privacy.public_weights": None if privacy.public_weights == SHIPPED else privacy.public_weights,
+        "anchor": None if config.anchor == NO_ANCHOR else config.anchor,
+        "tracking.folder": tracking.folder,
+    }
+    absolute = {key: str(_absolute(path)) for key, path in paths.items() if path is not None}
     scheme, separator, file = (tracking.mlflow_uri or "").partition(":///")
     if scheme == "sqlite" and separator:
-        changes["mlflow_uri"] = f"{scheme}{separator}{_absolute(file)}"
-    return tracking.model_copy(update=changes)
-
-
-def _is_folder(name: str) -> bool:
-    """Return whether a model's or tokenizer's name means a folder; one that ships or is installed never does."""
-    return name != BUNDLED_TOKENIZER and not is_registered(name) and _absolute(name).is_dir()
+        absolute["tracking.mlflow_uri"] = f"{scheme}{separator}{_absolute(file)}"
+    for key, name in {"model.name": model.name, "model.tokenizer": model.tokenizer}.items():
+        # A name that ships or is installed never means a folder.
+        if name and name != BUNDLED_TOKENIZER and not is_registered(name) and (folder := _absolute(name)).is_dir():
+            if (folder / "config.json").is_file() and (folder / "metrics.jsonl").is_file():  # a run
+                if not (folder / MODEL_FOLDER).is_dir():
+                    raise ConfigError(f"model.name is '{folder}', a run without a model; allowed: a run that has ended")
+                folder /= MODEL_FOLDER
+            absolute[key] = str(folder)
+    return config.changed(absolute)
 
 
 def _absolute(path: str) -> Path:

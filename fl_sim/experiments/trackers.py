@@ -14,7 +14,6 @@ left out from then on (:class:`~fl_sim.experiments.observers.Observers`).
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import math
@@ -27,6 +26,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path, PurePath
 from typing import Any
+
+import pandas as pd
 
 from fl_sim.config import RunConfig
 from fl_sim.experiments.observers import Observer, RunStart, mlflow_uri, wandb_mode
@@ -132,26 +133,16 @@ class CSVTracker(Tracker):
     name = "csv"
 
     def begin(self, start: RunStart, noted: Notes | None, rows: Sequence[Row]) -> Notes:
-        """Write the file anew with the rounds before a checkpoint."""
-        self._file = self.folder / ROUNDS_FILE
-        self._rows: list[dict[str, object]] = []
-        self._columns: list[str] = []
-        self._file.write_text("")
+        """Take note of the rounds before a checkpoint."""
+        self._rows: list[dict[str, float]] = []
         for row in rows:
             self.on_round(row)
         return {"file": ROUNDS_FILE}
 
     def on_round(self, row: Row) -> None:
-        """Add the round; a new column lets the file be written again, with empty cells in earlier rows."""
-        cells = {"round": row["round"], **figures(row)}
-        self._rows.append(cells)
-        new = [name for name in cells if name not in self._columns]
-        self._columns += new
-        with self._file.open("w" if new else "a", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, self._columns, restval="", lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerows(self._rows if new else [cells])
+        """Add the round; columns that come later are empty before."""
+        self._rows.append({"round": row["round"], **figures(row)})
+        pd.DataFrame(self._rows).to_csv(self.folder / ROUNDS_FILE, index=False)
 
 
 class TensorBoardTracker(Tracker):
