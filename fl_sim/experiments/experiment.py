@@ -26,6 +26,7 @@ from flwr.serverapp import Grid
 
 from fl_sim.clients.models.frozen_head import has_finite_scores
 from fl_sim.clients.tasks import HeldOut
+from fl_sim.clients.training import gradient_path_of
 from fl_sim.clients.worker.round_progress import FOLDER as PROGRESS_FOLDER
 from fl_sim.clients.worker.round_progress import RoundWatch
 from fl_sim.config import EngineConfig, RunConfig
@@ -33,7 +34,7 @@ from fl_sim.data_prep.tagger_evaluation import read_coverage
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
-from fl_sim.experiments.cost import GradientCost, expected_selection, forecast
+from fl_sim.experiments.cost import expected_selection, forecast
 from fl_sim.experiments.observers import (
     Observers,
     RunObserver,
@@ -126,8 +127,10 @@ class Experiment:
         self._held_out = self._held_out_sentences(held_out_split(config, corpus))
         self._cache = Path(config.corpus.feature_cache or self._encoded)
         self._measured: HeldOut | None = None
-        self._gradients = GradientCost.of(model, planned, self._ownership, self._text.mean_tokens)
-        warnings = (*planned.warnings, *corpus.warnings, *off_machine(config), *self._gradients.warnings())
+        mechanism = planned.plan.mechanism
+        self._gradients = path = gradient_path_of(model, mechanism.client_rule(mechanism.clip_norm))
+        slow = f"Gradients are computed one sentence at a time ({path.reason})." if path and path.name == "slow" else ""
+        warnings = (*planned.warnings, *corpus.warnings, *off_machine(config), *([slow] if slow else []))
         self.planned = replace(planned, warnings=warnings)
         self._vector = model.get_vector()
         initial = digest_of(model.weights())  # before a checkpoint replaces them
@@ -275,7 +278,7 @@ class Experiment:
         """Announce the start of the run to its observers, and the round after which it is resumed."""
         last_round = self._first_round - 1 if self._first_round > 1 else None
         rounds, warnings = self.planned.rounds, self.planned.warnings
-        path = None if self._gradients.path is None else self._gradients.path.name
+        path = self._gradients.name if self._gradients else None
         self._observers.tell("on_start", RunStart(self.folder.path, self.config, rounds, last_round, warnings, path))
 
     def _announce_cost(self) -> None:
@@ -351,6 +354,10 @@ class Experiment:
         rounds = self.folder.last_round or 0
         self._model.save(self.folder.model_dir)
         model_files.write_model(self.folder.model_dir, self._privacy_spent.lineage())
+        gradients = {}
+        if self._gradients is not None:
+            reason = {"reason": self._gradients.reason} if self._gradients.name == "slow" else {}
+            gradients["gradients"] = {"path": self._gradients.name, **reason}
         metrics, failed = self.folder.metrics(), {kind: f"failed_{kind}" for kind in REJECTIONS}
         from fl_sim.reporting.plots import present
 
@@ -367,7 +374,7 @@ class Experiment:
                 "not_looked_for": list(unsought_kinds(self.corpus)),
             },
             "task": self.config.task,
-            **self._gradients.record(),
+            **gradients,
             "failed_nodes": {kind: int(metrics[name].sum()) for kind, name in failed.items() if name in metrics},
             **self._utility(),
             **self._privacy_spent.total(),

@@ -43,10 +43,6 @@ _TRAIN = "train"
 class TrainingText(Protocol):
     """The training split of a run, wherever its text is."""
 
-    @property
-    def mean_tokens(self) -> float:
-        """Return the mean length of a sentence."""
-
     def digests(self) -> TextDigests:
         """Return digests of the text: what releases are computed from, beside settings and model."""
 
@@ -91,11 +87,6 @@ class OwnText:
         encoded, model = self._train.encoded, run.model
         self._features = feature_path(model, encoded, cache) if model.reads_features else None
         self._states = None if model.lower is None else state_path(model, encoded, cache)
-
-    @property
-    def mean_tokens(self) -> float:
-        """Return the mean length of a sentence."""
-        return float(self._train.encoded.lengths.mean())
 
     def digests(self) -> TextDigests:
         """Return digests of corpus and tokens; with an entity key, the one that does not depend on who holds what."""

@@ -44,7 +44,6 @@ from fl_sim.data_prep.store.corpus import HELD_BY_NODES, Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.engines.grids import GridError
 from fl_sim.experiments import evaluation as evaluate
-from fl_sim.experiments.run_inputs import held_out_split
 from fl_sim.experiments.training_text import TextOfRun
 from fl_sim.flower.text.held_text import (
     ENROL_MESSAGE,
@@ -225,8 +224,6 @@ def _sorted(owners: IntArray, draws: IntArray) -> IntArray:
 
 log = logging.getLogger("flwr")  # shown by `flwr run --stream`
 
-_SAMPLED_SENTENCES = 200
-
 
 @dataclass(frozen=True)
 class Holder:
@@ -313,13 +310,6 @@ class TextOfNodes:
                 "on nodes: a model that trains from the first layer on"
             )
         self._check_model()
-
-    @property
-    def mean_tokens(self) -> float:
-        """Return the mean length of a held-out sentence: that of the nodes' sentences is not known."""
-        texts = self._run.corpus.texts(held_out_split(self._run.config, self._run.corpus))
-        examples = self._run.model.encode(texts.slice(0, _SAMPLED_SENTENCES).to_pylist())
-        return float(np.mean([len(example) for example in examples]))
 
     def digests(self) -> TextDigests:
         """Return the digest of what all users train on, as a simulation on the joint corpus has it."""

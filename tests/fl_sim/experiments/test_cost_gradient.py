@@ -49,13 +49,12 @@ def test_the_slow_path_says_why_and_how_long(
     folder = run(small, tmp_path / "out")
     recorded = (folder.result or {})["gradients"]
     assert (recorded["path"], recorded["reason"]) == ("slow", "its experts are no layer")
-    assert 0 < recorded["seconds_per_round"] < 60
     assert read_facts(folder).record()["gradients"] == recorded
     assert "slow path, one sentence at a time: its experts are no layer" in report_text(read_facts(folder))
     errors = " ".join(capsys.readouterr().err.split())
-    assert errors.index(
-        "Gradients are computed one sentence at a time (its experts are no layer): about"
-    ) < errors.index(", slow path")
+    assert errors.index("Gradients are computed one sentence at a time (its experts are no layer).") < errors.index(
+        ", slow path"
+    )
     assert any("one sentence at a time" in line for line in json.loads(folder.result_file.read_text())["warnings"])
 
 
