@@ -84,7 +84,7 @@ class Origin(BaseModel):
 
     def changed_since(self, config: Mapping[str, Any]) -> list[str]:
         """Return the keys of :attr:`settings` that have another value in a configuration, given as nested mappings."""
-        return [key for key, value in _leaves(self.settings) if _value_of(config, key) != value]
+        return [key for key, value in leaves(self.settings) if _value_of(config, key) != value]
 
     def in_words(self, config: Mapping[str, Any]) -> str:
         """Return the origin in one sentence, for the report of a run with a configuration of nested mappings."""
@@ -112,10 +112,11 @@ def _hashes(texts: Iterable[str]) -> Iterator[str]:
             yield hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).hexdigest()
 
 
-def _leaves(tree: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested settings, each with its full name, such as ``privacy.q_s``."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{section}{name}.")
+            yield from leaves(value, f"{section}{name}.")
         else:
             yield f"{section}{name}", value
 

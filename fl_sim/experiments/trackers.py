@@ -22,7 +22,7 @@ import secrets
 import shutil
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path, PurePath
 from typing import Any
@@ -31,6 +31,7 @@ import pandas as pd
 
 from fl_sim.config import RunConfig
 from fl_sim.experiments.observers import Observer, RunStart, mlflow_uri, wandb_mode
+from fl_sim.settings_origin import leaves
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, replace_file, rows_of
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
 
@@ -68,17 +69,11 @@ def settings(config: RunConfig) -> dict[str, object]:
     'notes'
     """
     tree = {name: value for name, value in config.model_dump(mode="json").items() if name not in _NOT_SENT}
-    return dict(_leaves(tree, ""))
-
-
-def _leaves(tree: Mapping[str, object], section: str) -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{section}{name}.")
-        elif isinstance(value, str) and PurePath(value).is_absolute():
-            yield f"{section}{name}", PurePath(value).name
-        elif value is not None:
-            yield f"{section}{name}", value
+    return {
+        name: PurePath(value).name if isinstance(value, str) and PurePath(value).is_absolute() else value
+        for name, value in leaves(tree)
+        if value is not None
+    }
 
 
 class Tracker(Observer):

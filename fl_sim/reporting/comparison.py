@@ -33,6 +33,7 @@ from fl_sim.reporting.bootstrap import PairedDifference, Sums, are_same_users, p
 from fl_sim.reporting.held_out import interval, metric_words
 from fl_sim.reporting.recorded import measured_in_words, setting_in_words
 from fl_sim.reporting.run_facts import PROVEN, STATES, UNTRUSTED, RunFacts, pooled, read_facts
+from fl_sim.settings_origin import leaves
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
 FORMAT = 2
@@ -194,20 +195,12 @@ def name_of(paths: Sequence[Path], number: int) -> str:
 def settings_of(run: RunFolder) -> dict[str, Any]:
     """Return a run's settings by dotted key; what was left open has the value that the run resolved it to."""
     configured = run.config.get("run") or {}
-    settings = dict(_flat({name: value for name, value in configured.items() if name not in _NOT_SETTINGS}))
+    settings = dict(leaves({name: value for name, value in configured.items() if name not in _NOT_SETTINGS}))
     for part in _RESOLVED:
         for name, value in ((run.result or {}).get(part) or run.config.get(part) or {}).items():
             if settings.get(f"privacy.{name}", value) is None:
                 settings[f"privacy.{name}"] = value
     return settings
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _versions(run: RunFolder) -> dict[str, Any]:

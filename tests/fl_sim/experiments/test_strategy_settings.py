@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from fl_sim.config import ConfigError, RunConfig
@@ -178,10 +176,3 @@ def test_automatic_clipping_is_planned_at_the_same_epsilon(ownership: Ownership)
     assert ReleaseRecord.from_record(ReleaseRecord.of(mechanism, 0).record()).mechanism == mechanism
     assert plain.plan.mechanism.record()["options"] == {"clipping": "sentence"}
     assert mechanism.describe().settings[3].startswith("automatic clipping to c 1 (γ 0.01), user cap ŵ 2")
-
-
-@pytest.mark.parametrize("name", ["fe", "feplus", "as_coded"])
-def test_the_published_configurations(name: str) -> None:
-    config = RunConfig.load(Path(__file__).resolve().parents[3] / "conf" / f"conll2003_published_{name}.toml")
-    assert config.privacy.estimator == ("f_e" if name == "fe" else "f_e_plus")
-    assert config.privacy.noise == ("as-coded" if name == "as_coded" else "as-stated")
