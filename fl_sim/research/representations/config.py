@@ -24,7 +24,7 @@ from fl_sim.research.representations.local_privacy import DroppedName, LayerName
 from fl_sim.research.study_files import StrictModel, first_problem
 from fl_sim.storage.run_folder import MODEL_FOLDER
 
-DataName = Literal["adult", "toy-adult", "dpnr-ag", "ag-news", "sst2", "sentence-polarity", "table"]
+DataName = Literal["adult", "toy-adult", "dpnr-ag", "ag-news", "sst2", "table"]
 EncoderKind = Literal["table", "mlp", "bag", "transformer"]
 NoiseInTraining = Literal["none", "same", "schedule"]
 """Of the privacy layer in training: none (normalisation alone), the same as in the release, or ε_n of epoch n."""
@@ -83,8 +83,8 @@ class DataSection(StrictModel):
     Attributes:
         name: of the corpus; ``toy-adult`` is generated and needs no source, ``table`` is a file of one's own.
         source: the folder with the corpus; of ``table`` the file.
-        rows: training rows to draw, validation included; default: all (ag-news, sst2, sentence-polarity). Of
-            toy-adult: all rows, default 6,000.
+        rows: training rows to draw, validation included; default: all (ag-news, sst2). Of toy-adult: all rows,
+            default 6,000.
         columns: of Adult: the ``nine`` of FEDERATE's paper, or those of its ``code``.
         split: of Adult: 60 : 20 : 20 as in that ``paper``, or 72 : 8 : 20 as in its ``code``.
         table: of ``table``: what its columns are.

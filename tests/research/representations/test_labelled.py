@@ -17,7 +17,6 @@ from fl_sim.research.representations.corpora.labelled_text import (
     entity_words,
     read_dpnr_ag,
     read_labelled_ag_news,
-    read_sentence_polarity,
     read_sst2,
 )
 from fl_sim.research.representations.corpora.tables import read_adult
@@ -116,7 +115,7 @@ def test_bad_lines_of_dpnr_s_set_are_named(tmp_path: Path, line: str) -> None:
         read_dpnr_ag(tmp_path)
 
 
-def test_sst2_and_polarity_are_drawn_by_the_seed(tmp_path: Path) -> None:
+def test_sst2_is_drawn_by_the_seed(tmp_path: Path) -> None:
     for name, rows in (("train", 100), ("test", 20)):
         (tmp_path / f"{name}.tsv").write_text(
             "label\tsentence\r\n" + "".join(f"{i % 2}\ts {i}\r\n" for i in range(rows))
@@ -128,11 +127,6 @@ def test_sst2_and_polarity_are_drawn_by_the_seed(tmp_path: Path) -> None:
     )
     assert data.train.texts != read_sst2(tmp_path, 1, 40).train.texts
     assert data.train.private.shape == (38, 0)
-    for name in ("neg", "pos"):
-        (tmp_path / f"rt-polarity.{name}").write_bytes("".join(f"{name} é {i}\n" for i in range(50)).encode("latin-1"))
-    polarity = read_sentence_polarity(tmp_path, 0)
-    assert len(polarity.test) == 10
-    assert all(("pos" in t) == (y == 1) for t, y in zip(polarity.train.texts, polarity.train.labels, strict=True))
     with pytest.raises(CorpusError, match="rows 1000"):
         read_sst2(tmp_path, 0, 1000)
 

@@ -1,10 +1,10 @@
-r"""Labelled texts for private representations: DPNR's AG set, AG News, SST-2 and sentence polarity.
+r"""Labelled texts for private representations: DPNR's AG set, AG News and SST-2.
 
 * DPNR's own AG set (Lyu, He and Li 2020): topic of a news item; private are five persons' names, present or not.
   Splits are the file's.
-* AG News (Zhang, Zhao and LeCun 2015), SST-2 (Socher et al. 2013) and sentence polarity (Pang and Lee 2005): no
-  private attribute. A seed draws ``rows`` training rows and splits off the validation share, as in the study of DPNR
-  (30,000 rows, 95 : 5). Test rows are the file's, or drawn for a corpus without any.
+* AG News (Zhang, Zhao and LeCun 2015) and SST-2 (Socher et al. 2013): no private attribute. A seed draws ``rows``
+  training rows and splits off the validation share, as in the study of DPNR (30,000 rows, 95 : 5). Test rows are the
+  file's.
 
 >>> from tempfile import TemporaryDirectory
 >>> with TemporaryDirectory() as folder:
@@ -23,7 +23,6 @@ The words of a prepared corpus's entities, to be dropped before the encoder.
 
 from __future__ import annotations
 
-import lzma
 import string
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -35,8 +34,7 @@ from fl_sim.data_prep.readers.raw_corpora import CLASSES as AG_CLASSES
 from fl_sim.data_prep.readers.raw_corpora import AgNewsOptions, read_ag_news
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.store.textfiles import SourceLimits, blocks, decoded_lines, unpacked
-from fl_sim.files import open_regular
+from fl_sim.data_prep.store.textfiles import decoded_lines
 from fl_sim.research.representations.corpora.labelled import (
     SPLITS,
     TEST,
@@ -54,7 +52,6 @@ SENTIMENTS = ("negative", "positive")
 VALIDATION_SHARE = 0.05
 _DPNR_FILE = "ag_data.txt"
 _SEPARATOR = "===================="
-_POLARITY_TEST_SHARE = 0.1
 
 
 def read_dpnr_ag(source: Path) -> LabelledData:
@@ -99,29 +96,10 @@ def read_sst2(source: Path, seed: int, rows: int | None = None) -> LabelledData:
     return _draw("sst2", SENTIMENTS, training, test, seed, rows)
 
 
-def read_sentence_polarity(source: Path, seed: int, rows: int | None = None) -> LabelledData:
-    """Return sentence polarity of the folder ``source``: ``rt-polarity.neg`` and ``.pos`` (or .xz), Latin-1.
-
-    A tenth of the rows, drawn by ``seed``, is the test split.
-    """
-    examples = [
-        (line.strip(), label)
-        for label, name in enumerate(("rt-polarity.neg", "rt-polarity.pos"))
-        for line in _latin1(_file(source, name)).splitlines()
-        if line.strip()
-    ]
-    order = shuffled(len(examples), seed, "sentence-polarity test")
-    test, training = cut(order, (_POLARITY_TEST_SHARE, 1 - _POLARITY_TEST_SHARE))
-    return _draw(
-        "sentence-polarity", SENTIMENTS, [examples[i] for i in training], [examples[i] for i in test], seed, rows
-    )
-
-
 TextReader = Callable[[Path, int, int | None], LabelledData]
 TEXT_READERS: dict[str, TextReader] = {
     "ag-news": read_labelled_ag_news,
     "sst2": read_sst2,
-    "sentence-polarity": read_sentence_polarity,
 }
 """Readers of texts without private attributes, by name; their arguments are folder, seed, number of training rows."""
 
@@ -180,15 +158,6 @@ def _tsv(path: Path) -> list[tuple[str, int]]:
             raise CorpusError(f"{path}, line {number}: no tab, must be label<TAB>sentence")
         rows.append((text.strip(), _number(label, len(SENTIMENTS), "label", f"{path}, line {number}")))
     return rows
-
-
-def _latin1(path: Path) -> str:
-    """Return the text of a Latin-1 file, decompressed if it is .xz."""
-    try:
-        with open_regular(path) as raw, unpacked(path, raw) as stream:
-            return b"".join(blocks(stream, raw, path, SourceLimits())).decode("latin-1")
-    except lzma.LZMAError as error:
-        raise CorpusError(f"{path}: the compressed file is damaged: {error}") from error
 
 
 def _file(source: Path, name: str) -> Path:
