@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from fl_sim.research.representations.corpora.tables import write_toy_adult
+from fl_sim.research.representations.corpora.labelled_tables import write_toy_adult
 
 GENERATED_ROWS = 6000
 _NUMBERS = {0: 100.0, 4: 16.0, 12: 100.0}  # age, years of education, hours per week: a column and its scale

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from fl_sim.clients.models.model_names import Pooling
 from fl_sim.config import ConfigError, merged, nested
-from fl_sim.research.representations.corpora.tables import AdultColumns, AdultSplit, TableColumns
+from fl_sim.research.representations.corpora.labelled_tables import AdultColumns, AdultSplit, TableColumns
 from fl_sim.research.representations.local_privacy import DroppedName, LayerName, Mechanism, build_mechanism
 from fl_sim.research.study_files import StrictModel, first_problem
 from fl_sim.storage.run_folder import MODEL_FOLDER

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_sim.research.representations.corpora.tables import write_toy_adult
+from fl_sim.research.representations.corpora.labelled_tables import write_toy_adult
 
 
 @pytest.fixture(scope="session")

@@ -13,13 +13,13 @@ from fl_sim import data_prep
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.research.representations.corpora.labelled import LabelledSplit, cut, shuffled
+from fl_sim.research.representations.corpora.labelled_tables import read_adult
 from fl_sim.research.representations.corpora.labelled_text import (
     entity_words,
     read_dpnr_ag,
     read_labelled_ag_news,
     read_sst2,
 )
-from fl_sim.research.representations.corpora.tables import read_adult
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 

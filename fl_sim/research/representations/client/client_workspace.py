@@ -1,7 +1,7 @@
 """The clients' data, encoder and privacy layer, opened from the experiment's configuration.
 
 >>> from tempfile import TemporaryDirectory
->>> from fl_sim.research.representations.corpora.tables import write_toy_adult
+>>> from fl_sim.research.representations.corpora.labelled_tables import write_toy_adult
 >>> from fl_sim.research.representations.config import load_mapping
 >>> with TemporaryDirectory() as folder:
 ...     source = str(write_toy_adult(Path(folder), rows=40))
@@ -44,8 +44,13 @@ from fl_sim.research.representations.client.frozen_layers import FrozenEncoder, 
 from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
 from fl_sim.research.representations.config import DataSection, EncoderSection, ExperimentConfig
 from fl_sim.research.representations.corpora.labelled import SPLITS, TRAIN, LabelledData
+from fl_sim.research.representations.corpora.labelled_tables import (
+    TableColumns,
+    read_adult,
+    read_own_table,
+    write_toy_adult,
+)
 from fl_sim.research.representations.corpora.labelled_text import TEXT_READERS, entity_words, read_dpnr_ag
-from fl_sim.research.representations.corpora.tables import TableColumns, read_adult, read_own_table, write_toy_adult
 from fl_sim.research.representations.local_privacy import (
     NO_DROPOUT,
     LocalGuarantee,

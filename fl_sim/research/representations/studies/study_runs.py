@@ -5,7 +5,7 @@ only (and the seconds in the records).
 
 >>> from tempfile import TemporaryDirectory
 >>> from fl_sim.research.representations.config import load_mapping
->>> from fl_sim.research.representations.corpora.tables import write_toy_adult
+>>> from fl_sim.research.representations.corpora.labelled_tables import write_toy_adult
 >>> off = {"leakage": False, "mdl": False}
 >>> with TemporaryDirectory() as folder:
 ...     source = write_toy_adult(Path(folder), rows=50)

@@ -12,7 +12,7 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.research.representations.corpora.labelled import SPLITS, LabelledData
-from fl_sim.research.representations.corpora.tables import TableColumns, read_own_table
+from fl_sim.research.representations.corpora.labelled_tables import TableColumns, read_own_table
 
 COLUMNS = {"task": "income", "private": ("sex",), "least_rows": 1}
 
