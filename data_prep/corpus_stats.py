@@ -1,7 +1,5 @@
 """Statistics of a prepared corpus: users, sentences, and the contribution bounds of its entities.
 
-At the end: how many entities and which bounds each identity setting would give.
-
 >>> from fl_sim.data_prep.store.corpus import Corpus
 >>> stats = split_stats(Corpus.open("bundled"), "train")
 >>> stats["users"], stats["sentences"], stats["entities"]
@@ -10,24 +8,17 @@ At the end: how many entities and which bounds each identity setting would give.
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypedDict
 
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from rich import box
 from rich.table import Table
 
 from fl_sim.data_prep.canaries import read_canaries
-from fl_sim.data_prep.identity import STEPS, Entity, Identity
-from fl_sim.data_prep.readers.prepared_corpus import sentences_of
-from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.formats import table_cell
 
@@ -200,98 +191,3 @@ def _summary(values: NDArray[np.int64]) -> Quantiles:
         return {"median": 0, "p95": 0, "max": 0}
     median, p95, most = np.quantile(values, [0.5, 0.95, 1.0], method="inverted_cdf").tolist()
     return {"median": int(median), "p95": int(p95), "max": int(most)}
-
-
-class IdentityEffect(TypedDict):
-    """The number of entities under an identity setting, and quantiles of their contribution bounds."""
-
-    identity: str
-    entities: int
-    users: Quantiles
-    sentences: Quantiles
-    max_per_user: Quantiles
-
-
-def identity_settings() -> dict[str, Identity]:
-    """Return the settings to compare, by name: the steps one after another, then each option with all steps.
-
-    >>> list(identity_settings())[:3]
-    ['the very characters', '+ unicode', '+ case']
-    """
-    steps = list(STEPS)
-    names = ["the very characters", *(f"+ {step}" for step in steps)]
-    ladder = {name: Identity(steps=tuple(steps[:count])) for count, name in enumerate(names)}
-    return ladder | {
-        "all steps, outermost only": Identity(nested="outermost"),
-        "all steps, longest only": Identity(nested="longest"),
-        "all steps, family names": Identity(family_names=True),
-        "all steps, linked within a user": Identity(link_within_document=True),
-    }
-
-
-def identity_effect(corpus: Corpus, split: str) -> list[IdentityEffect]:
-    """Return for each of :func:`identity_settings` the number of entities and quantiles of their contribution bounds.
-
-    The quantiles are median, 95th percentile and maximum, of the users and of the sentences that mention an entity, and
-    of the most such sentences of one user. Keys are computed anew from the stored mentions. A prepared corpus has no
-    document names, so all sentences of a user count as one document: an upper bound on the effect of links.
-
-    Raises:
-        CorpusError: the corpus has no such split, or no mention in it.
-    """
-    if corpus.mentions(split).num_rows == 0:
-        raise CorpusError(f"{corpus.path}: split {split!r} has no mention of an entity")
-    sentences = [
-        dataclasses.replace(sentence, document="all")
-        for part in range(len(corpus.parts))
-        for sentence in sentences_of(corpus, part)
-        if sentence.split == split
-    ]
-    sentences.sort(key=lambda sentence: sentence.user)  # together with the appended ones
-    return [_effect(name, sentences, rules) for name, rules in identity_settings().items()]
-
-
-def identity_table(corpus: str, split: str, rows: Sequence[IdentityEffect]) -> Table:
-    """Return the rows of :func:`identity_effect` as a table."""
-    caption = (
-        "Users and sentences per entity, and the most sentences in one user: median/95th percentile/maximum.\n"
-        f"{CONTRIBUTIONS_ARE_PRIVATE}"
-    )
-    title = f"corpus {table_cell(corpus)}, split {table_cell(split)}"
-    table = Table(title=title, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("identity", no_wrap=True)
-    for name in ("entities", "users", "sentences", "in one user"):
-        table.add_column(name, justify="right", overflow="fold")  # no figure is cut
-    for row in rows:
-        contributions = (
-            f"{figures['median']:,}/{figures['p95']:,}/{figures['max']:,}"
-            for figures in (row["users"], row["sentences"], row["max_per_user"])
-        )
-        table.add_row(row["identity"], f"{row['entities']:,}", *contributions)
-    return table
-
-
-def _effect(name: str, sentences: Sequence[Sentence], identity: Identity) -> IdentityEffect:
-    contributions = _ownership(
-        [(sentence.user, entities) for sentence, entities in identity.resolve(iter(sentences))]
-    ).entity_contributions()
-    return {
-        "identity": name,
-        "entities": len(contributions.users),
-        "users": _summary(contributions.users),
-        "sentences": _summary(contributions.sentences),
-        "max_per_user": _summary(contributions.max_per_user),
-    }
-
-
-def _ownership(sentences: Sequence[tuple[str, tuple[Entity, ...]]]) -> Ownership:
-    """Return the incidence of sentences sorted by user, each given as its user and its entities."""
-    numbers: dict[str, int] = {}
-    ids = [sorted({numbers.setdefault(key, len(numbers)) for key, _ in entities}) for _, entities in sentences]
-    sizes = [len(list(group)) for _, group in itertools.groupby(sentences, key=lambda item: item[0])]
-    return Ownership(
-        user_offsets=np.cumsum([0, *sizes], dtype=np.int64),
-        entity_offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
-        entity_ids=np.fromiter(itertools.chain.from_iterable(ids), dtype=np.int32),
-        num_entities=len(numbers),
-    )

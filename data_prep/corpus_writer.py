@@ -28,7 +28,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Required, TypedDict, Unpack, cast
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -356,8 +356,7 @@ def write_corpus(
     """Write ``sentences`` to the folder ``out`` and open it.
 
     Sentences are sorted by user, users by their first sentence; entities are numbered by their first mention. What is
-    stored of a user depends on that user alone, and of a sentence on that sentence alone, unless the identity links the
-    sentences of a document.
+    stored of a user depends on that user alone, and of a sentence on that sentence alone.
 
     Args:
         sentences: in any order.
@@ -427,7 +426,8 @@ def _collect(
     scratch = folder / _SCRATCH
     scratch.mkdir()
     writers: dict[str, SplitWriter] = {}
-    for original, entities in identity.resolve(sentences):
+    for original in sentences:
+        entities = identity.entities(original)
         sentence = original if rewrite is None else rewrite(original)
         if sentence is None:
             continue
@@ -453,10 +453,14 @@ def _finish(
     shutil.rmtree(folder / _SCRATCH)
     files = {path.name: record_of(path) for path in sorted(folder.iterdir())}
     occurring = itertools.chain.from_iterable(writer.labels for writer in writers.values())
+    identity = options.get("identity", DEFAULT_IDENTITY).manifest_settings()
     Manifest(
         name=options["name"],
         sources=dict(options.get("sources", {})),
-        settings=full_settings(options.get("settings", {}), options.get("identity", DEFAULT_IDENTITY)),
+        settings={
+            **options.get("settings", {}),
+            "identity": options.get("identity", DEFAULT_IDENTITY).manifest_settings(),
+        },
         tagger=dict(options.get("tagger", {"tagger": "gold"})),
         sought_labels=tuple(sorted({*options.get("sought_labels", ()), *occurring})),
         tools=tool_versions(options.get("tools", ())),
@@ -468,17 +472,6 @@ def _finish(
         follows=follows,
         joined_at=joined_at,
     ).write(folder)
-
-
-def full_settings(settings: Settings, identity: Identity) -> Settings:
-    """Return the settings for a manifest: with the identity, and with warnings for readers of ε."""
-    warnings = [*warnings_in(settings), *identity.warnings()]
-    return {**settings, "identity": identity.manifest_settings()} | ({"warnings": warnings} if warnings else {})
-
-
-def warnings_in(settings: Settings) -> Sequence[str]:
-    """Return what these settings warn readers of ε of, a sentence each."""
-    return cast(Sequence[str], settings.get("warnings", ()))
 
 
 def _checked_split(split: str) -> str:

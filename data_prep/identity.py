@@ -1,37 +1,31 @@
 """Entity identity: which mentions name the same entity.
 
 Two mentions name the same entity if they have the same key. The key is a function of the mention's characters, so the
-entities of a sentence depend on that sentence alone, as docs/privacy.md, section 2, requires. One option,
-:attr:`Identity.link_within_document`, looks at other sentences; a closure keeps the proof valid (section 14 there).
+entities of a sentence depend on that sentence alone, as docs/privacy.md, section 2, requires.
 
 Giving two entities the same key costs no privacy: both are protected together. Giving one entity two keys does: ε then
 covers only the mentions under one of them. In doubt, surfaces are therefore merged, but never two whose letters differ
 by more than a word of the lists below.
 
-First an index that finds names in texts by their words, whether a tagger marked them or not.
-
->>> index = NameIndex(["Ada Byron", "Leeds"])
->>> sorted(index.names_in("ada byron's way to Leeds"))
-[('ada', 'byron'), ('leeds',)]
-
 >>> entity_key("Mr. Johnson's") == entity_key("JOHNSON")
 True
 >>> entity_key("the Acme & Co. Ltd")
 'acme'
+>>> sorted(NameIndex(["Ada Byron", "Leeds"]).names_in("ada byron's way to Leeds"))
+[('ada', 'byron'), ('leeds',)]
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
+from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.taggers.categories import Category, possible_categories
 
 Name = tuple[str, ...]
@@ -46,18 +40,17 @@ def name_of(text: str) -> Name:
 
 
 class NameIndex:
-    """Finds names in texts by their words."""
+    """Finds names in texts by their words, whether a tagger marked them or not."""
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], words_of: Callable[[str], Name] = name_of) -> None:
+        self._words_of = words_of
         self._by_first: dict[str, set[Name]] = defaultdict(set)
-        for text in names:
-            name = name_of(text)
-            if name:
-                self._by_first[name[0]].add(name)
+        for name in filter(None, map(words_of, names)):
+            self._by_first[name[0]].add(name)
 
     def names_in(self, text: str) -> set[Name]:
         """Return the names whose words follow one another in ``text``."""
-        words = name_of(text)
+        words = self._words_of(text)
         return {
             name
             for position, word in enumerate(words)
@@ -68,9 +61,6 @@ class NameIndex:
 
 Entity = tuple[str, str]
 """An entity of a sentence: its key, and the label of the mention."""
-
-Nested = Literal["all", "outermost", "longest"]
-NESTED = get_args(Nested)
 
 _EDGES = " \t\r\n.,;:!?\"'`´‘’“”„«»()[]{}<>*_~…-–—"
 _TYPOGRAPHIC = str.maketrans(
@@ -192,29 +182,21 @@ class Identity:
 
     Attributes:
         steps: A step of the normalisation that makes a key, of :data:`STEPS`; all by default.
-        nested: Which overlapping mentions count: ``all``; only the ``outermost``, those not inside another; or only the
-            ``longest`` of those that overlap. With ``all``, protecting "England" covers "Bank of England" too.
         family_names: A person's name of several words also mentions its last word, so that protecting "Johnson"
             covers every "David Johnson".
-        link_within_document: A person's name that begins or ends a longer one of the same document also stands for the
-            longer one; this changes what ε protects (docs/corpora.md).
 
     Raises:
-        CorpusError: a step or a treatment of nested mentions does not exist.
+        CorpusError: a step does not exist.
     """
 
     steps: tuple[str, ...] = tuple(STEPS)
-    nested: Nested = "all"
     family_names: bool = False
-    link_within_document: bool = False
 
     def __post_init__(self) -> None:
         for step in self.steps:
             if step not in STEPS:
                 raise CorpusError(f"identity step {step!r} is unknown, it must be one of {', '.join(STEPS)}")
         object.__setattr__(self, "steps", tuple(step for step in STEPS if step in self.steps))
-        if self.nested not in NESTED:
-            raise CorpusError(f"nested mentions {self.nested!r} must be one of {', '.join(NESTED)}")
 
     def key(self, surface: str) -> str:
         """Return the key of ``surface``: entities with the same key are the same, and are sampled together.
@@ -225,10 +207,10 @@ class Identity:
         return _normaliser(self.steps)(surface)
 
     def entities(self, sentence: Sentence) -> tuple[Entity, ...]:
-        """Return the entities of ``sentence`` by itself, each once, in the order of its mentions."""
+        """Return the entities of ``sentence``, each once, in the order of its mentions; nested mentions all count."""
         key_of = _normaliser(self.steps)
         entities: dict[Entity, None] = {}
-        for mention in self._counted(sentence.mentions):
+        for mention in sentence.mentions:
             key = key_of(sentence.text[mention.start : mention.end])
             entities[key, mention.label] = None
             if self.family_names and _may_be_person(mention.label):
@@ -236,73 +218,15 @@ class Identity:
                 entities[key_of(last), mention.label] = None
         return tuple(entities)
 
-    def resolve(self, sentences: Iterable[Sentence]) -> Iterator[tuple[Sentence, tuple[Entity, ...]]]:
-        """Yield every sentence with the entities that it counts as mentioning.
-
-        Without :attr:`link_within_document` these are the sentence's own. With it, a sentence whose person's name
-        begins or ends a longer one ("Johnson", "David Johnson") of the same user and document counts as mentioning all
-        entities of the sentences with the longer name. So if all sentences of an entity are removed, no remaining
-        sentence has an entity because of them. A sentence without a document stands alone.
-
-        Raises:
-            CorpusError: the sentences of a document do not follow one another.
-        """
-        if not self.link_within_document:
-            for sentence in sentences:
-                yield sentence, self.entities(sentence)
-            return
-        for document in _documents(sentences):
-            yield from zip(document, link_names([self.entities(sentence) for sentence in document]), strict=True)
-
-    @classmethod
-    def from_manifest(cls, settings: Mapping[str, Any]) -> Identity:
-        """Return the identity whose :meth:`manifest_settings` these are."""
-        return cls(**{**settings, "steps": tuple(settings["steps"])})
-
     @classmethod
     def of_corpus(cls, settings: Mapping[str, Any]) -> Identity:
         """Return the identity of a corpus with these manifest settings; the default one if they name none."""
         own = settings.get("identity")
-        return DEFAULT_IDENTITY if own is None else cls.from_manifest(own)
-
-    def of_single_names(self) -> Identity:
-        """Return the same without links within documents, which need a document's other names."""
-        return dataclasses.replace(self, link_within_document=False)
+        return DEFAULT_IDENTITY if own is None else cls(tuple(own["steps"]), own["family_names"])
 
     def manifest_settings(self) -> Settings:
         """Return the settings, for a manifest."""
-        return {
-            "steps": list(self.steps),
-            "nested": self.nested,
-            "family_names": self.family_names,
-            "link_within_document": self.link_within_document,
-        }
-
-    def warnings(self) -> tuple[str, ...]:
-        """Return what a reader of ε must know of these settings, a sentence each."""
-        warnings = []
-        if self.nested != "all":
-            warnings.append(
-                f"Of nested mentions only the {self.nested} count: ε of an entity does not cover sentences that "
-                "mention it inside another name."
-            )
-        if self.link_within_document:
-            warnings.append(
-                "Names are linked within documents: ε of an entity, the robust one too, is about the sentences that "
-                "mention it together with those linked to one (docs/privacy-proofs.md, section 14)."
-            )
-        return tuple(warnings)
-
-    def _counted(self, mentions: tuple[Mention, ...]) -> tuple[Mention, ...]:
-        if self.nested == "all" or len(mentions) < 2:
-            return mentions
-        if self.nested == "outermost":
-            return tuple(m for m in mentions if not any(_is_inside(m, other) for other in mentions))
-        kept: list[Mention] = []
-        for mention in sorted(mentions, key=lambda m: (m.start - m.end, m.start)):
-            if all(mention.end <= other.start or other.end <= mention.start for other in kept):
-                kept.append(mention)
-        return tuple(sorted(kept, key=lambda m: m.start))
+        return {"steps": list(self.steps), "family_names": self.family_names}
 
 
 DEFAULT_IDENTITY = Identity()
@@ -311,83 +235,6 @@ DEFAULT_IDENTITY = Identity()
 def entity_key(surface: str) -> str:
     """Return the key of ``surface`` under all steps (:meth:`Identity.key`)."""
     return DEFAULT_IDENTITY.key(surface)
-
-
-def link_names(document: list[tuple[Entity, ...]]) -> list[tuple[Entity, ...]]:
-    """Return the entities of a document's sentences after linking its persons' names, in the order of the sentences.
-
-    Sentence t depends on sentence s if a person's name of t is the first or the last words of a person's name of s. t
-    gets the entities of all sentences that it depends on, directly or through others.
-
-    Args:
-        document: the entities of each sentence by itself.
-    """
-    entities_beside: dict[str, dict[Entity, None]] = defaultdict(dict)
-    longer: dict[str, dict[str, None]] = defaultdict(dict)
-    for entities in document:
-        for key, label in entities:
-            if _may_be_person(label):
-                entities_beside[key].update(dict.fromkeys(entities))
-                for part in _parts(key):
-                    longer[part][key] = None
-    return [_closure(entities, longer, entities_beside) for entities in document]
-
-
-def _closure(
-    entities: tuple[Entity, ...], longer: Mapping[str, dict[str, None]], beside: Mapping[str, dict[Entity, None]]
-) -> tuple[Entity, ...]:
-    """Return ``entities`` and those of every sentence with a longer name, until nothing is added.
-
-    Args:
-        entities: those of a sentence by itself.
-        longer: name → the longer names of the document that it begins or ends.
-        beside: name → the entities of the sentences that mention it.
-    """
-    closure = dict.fromkeys(entities)
-    pending = list(entities)
-    visited: set[str] = set()
-    while pending:
-        key, label = pending.pop()
-        if not _may_be_person(label):
-            continue
-        for name in longer.get(key, ()):
-            if name in visited:
-                continue
-            visited.add(name)
-            pending += [entity for entity in beside[name] if entity not in closure]
-            closure.update(beside[name])
-    return tuple(closure)
-
-
-def _parts(key: str) -> Iterator[str]:
-    """Yield every proper prefix and suffix of a name, by words."""
-    words = key.split(" ")
-    for cut in range(1, len(words)):
-        yield " ".join(words[:cut])
-        yield " ".join(words[cut:])
-
-
-def _documents(sentences: Iterable[Sentence]) -> Iterator[list[Sentence]]:
-    """Yield consecutive sentences of the same split, user and document; a sentence without a document alone."""
-    closed: set[tuple[str, str, str]] = set()
-    waiting: list[Sentence] = []
-    current: tuple[str, str, str] | None = None
-    for sentence in sentences:
-        name = None if sentence.document is None else (sentence.split, sentence.user, sentence.document)
-        if waiting and (name is None or name != current):
-            yield waiting
-            waiting = []
-            if current is not None:
-                closed.add(current)
-        if name in closed:
-            raise CorpusError(
-                f"document {sentence.document!r} of user {sentence.user!r} goes on after another began; to link within "
-                "documents the sentences of a document must follow one another"
-            )
-        waiting.append(sentence)
-        current = name
-    if waiting:
-        yield waiting
 
 
 @functools.lru_cache(maxsize=64)
@@ -413,7 +260,3 @@ def _normaliser(steps: tuple[str, ...]) -> Callable[[str], str]:
 @functools.lru_cache(maxsize=4096)
 def _may_be_person(label: str) -> bool:
     return Category.PERSON in possible_categories(label)
-
-
-def _is_inside(inner: Mention, outer: Mention) -> bool:
-    return outer.start <= inner.start and inner.end <= outer.end and inner.end - inner.start < outer.end - outer.start

@@ -31,15 +31,16 @@ import hashlib
 import json
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from fl_sim.data_prep.canaries import WARNING, CanarySettings, apart, draw_canaries, planted, read_canaries
-from fl_sim.data_prep.corpus_writer import PartOptions, append_corpus, full_settings, warnings_in, write_corpus
+from fl_sim.data_prep.corpus_writer import PartOptions, append_corpus, write_corpus
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.readers.cleaning import Note
 from fl_sim.data_prep.readers.raw_corpora import RawCorpus
@@ -103,7 +104,7 @@ class Origin:
         for name, path in raw.sources.items():
             files[path] = stamp = _stamp(path)
             sources[name] = FileRecord(bytes=stamp[2], sha256=remembered.get(stamp) or sha256_of(path))
-        settings = json.loads(json.dumps(full_settings(raw.settings, identity)))
+        settings = json.loads(json.dumps({**raw.settings, "identity": identity.manifest_settings()}))
         return cls(sources, settings, marking.describe(), tool_versions(raw.tools), files)
 
     @property
@@ -413,7 +414,7 @@ def _marked(
 
 def _recorded(raw: RawCorpus, canaries: CanarySettings) -> RawCorpus:
     """Return the corpus with the canaries among its settings, and a warning for readers of ε."""
-    warnings = [*warnings_in(raw.settings), WARNING]
+    warnings = [*cast(Sequence[str], raw.settings.get("warnings", ())), WARNING]
     return replace(raw, settings={**raw.settings, **canaries.manifest_settings(), "warnings": warnings})
 
 

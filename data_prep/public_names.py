@@ -53,7 +53,7 @@ def public_entities(corpus: Corpus, split: str, source: str | Path) -> NDArray[n
         OSError: it cannot be read.
     """
     path = public_names_file(source)
-    identity = Identity.of_corpus(corpus.manifest.settings).of_single_names()
+    identity = Identity.of_corpus(corpus.manifest.settings)
     keys = {identity.key(line) for _, line in _lines(path)}
     if not keys:
         raise CorpusError(f"{path}: lists no name; allowed: UTF-8 text with a name on each line")
@@ -81,7 +81,7 @@ def entity_weights(corpus: Corpus, split: str, source: str | Path) -> NDArray[np
         OSError: it cannot be read.
     """
     path = Path(source)
-    identity = Identity.of_corpus(corpus.manifest.settings).of_single_names()
+    identity = Identity.of_corpus(corpus.manifest.settings)
     by_key = _weights_by_key(path, identity)
     if not by_key:
         raise CorpusError(f"{path}: has no weight; allowed: UTF-8 text with name, tab and weight on each line")

@@ -65,16 +65,13 @@ def prepared_corpus(source: str, cleaning: Cleaning | None = None, without: With
 
     Raises:
         CorpusError: a user or an entity to leave out is not in the corpus; or the folder is no prepared corpus, has
-            appended parts or canaries, or was prepared with links within documents, which it does not name.
+            appended parts or canaries.
     """
     corpus = Corpus.open(source)
-    settings = corpus.manifest.settings
     if len(corpus.parts) > 1:
         raise CorpusError(f"{corpus.path}: has appended parts; allowed with prepared: a corpus of one part")
     if corpus.has_canaries:
         raise CorpusError(f"{corpus.path}: has canaries; allowed with prepared: the corpus without them")
-    if settings.get("identity", {}).get("link_within_document"):
-        raise CorpusError(f"{corpus.path}: names are linked within documents; allowed with prepared: no such links")
 
     given = without or Without()
     left_out = _LeftOut(corpus, given)

@@ -29,7 +29,7 @@ from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 
 if TYPE_CHECKING:
-    from fl_sim.data_prep.corpus_stats import CorpusStats, IdentityEffect
+    from fl_sim.data_prep.corpus_stats import CorpusStats
     from fl_sim.data_prep.deidentify import Tally
     from fl_sim.data_prep.prepare import PreparedCorpus
     from fl_sim.data_prep.readers.cleaning import Cleaning, Preprocessing
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Mode = Literal["category", "remove", "surrogate"]
+Mode = Literal["category", "remove"]
 """What stands in place of a mention in a de-identified corpus."""
 
 __all__ = ["Corpus", "corpus_stats", "open_corpus", "prepare"]
@@ -87,31 +87,13 @@ def _log_warnings(prepared: PreparedCorpus) -> None:
         log.warning("%s", warning)
 
 
-def compare_identities(corpus: Corpus, split: str = "train") -> list[IdentityEffect]:
-    """Return the effect of each identity setting on the entities of a split, as ``fl-sim corpus identity`` prints it.
-
-    Args:
-        corpus: The corpus to read.
-        split: The split to count.
-
-    Raises:
-        CorpusError: the corpus has no such split, or no mention in it.
-    """
-    from fl_sim.data_prep.corpus_stats import identity_effect
-
-    return identity_effect(corpus, split)
-
-
-def deidentify(
-    corpus: Corpus | str | Path, *, out: str | Path, mode: Mode = "category", seed: int | None = None
-) -> tuple[Corpus, Tally]:
+def deidentify(corpus: Corpus | str | Path, *, out: str | Path, mode: Mode = "category") -> tuple[Corpus, Tally]:
     """Make a corpus without the entities of another one, as ``fl-sim corpus deidentify`` does.
 
     Args:
         corpus: The corpus to read.
         out: The folder to make; it must not exist, or be empty.
-        mode: The replacement of a mention: its category as [PERSON], no text (remove), or a made-up entity (surrogate).
-        seed: The seed of the made-up entities (0 by default); only with the mode surrogate.
+        mode: The replacement of a mention: its category as [PERSON], or no text (remove).
 
     Returns:
         The corpus, and how many mentions and sentences were changed or are suspect.
@@ -121,10 +103,8 @@ def deidentify(
     """
     from fl_sim.data_prep.deidentify import deidentify
 
-    if seed is not None and mode != "surrogate":
-        raise CorpusError(f"--seed is given with --mode {mode}; allowed: with --mode surrogate, the only random mode")
     whole = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus, verify=True)
-    return deidentify(whole, Path(out), mode, seed or 0)
+    return deidentify(whole, Path(out), mode)
 
 
 def write_weights(

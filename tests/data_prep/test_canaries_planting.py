@@ -25,7 +25,7 @@ from fl_sim.data_prep.canaries import (
 )
 from fl_sim.data_prep.corpus_stats import corpus_stats
 from fl_sim.data_prep.corpus_writer import write_corpus
-from fl_sim.data_prep.deidentify import MODES, deidentify
+from fl_sim.data_prep.deidentify import MODES, Mode, deidentify
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.prepare import append, prepare
 from fl_sim.data_prep.readers.cleaning import Preprocessing
@@ -261,7 +261,7 @@ def test_appended_parts_leave_the_canaries(base: Corpus, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("mode", MODES)
 def test_deidentification_replaces_the_names_of_canaries_and_keeps_their_secrets(
-    with_canaries: Corpus, mode: str, tmp_path: Path
+    with_canaries: Corpus, mode: Mode, tmp_path: Path
 ) -> None:
     made, _ = deidentify(with_canaries, tmp_path / "out", mode)
     now, before = read_canaries(made), read_canaries(with_canaries)
@@ -295,9 +295,6 @@ def test_a_prepared_corpus_is_read_as_it_is(base: Corpus, tmp_path: Path) -> Non
 def test_prepared_sources_that_would_lose_something_are_refused(with_canaries: Corpus, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r": has canaries; allowed with prepared: "):
         prepared_corpus(str(with_canaries.path))
-    linked = write_corpus(TEXT, tmp_path / "linked", name="x", identity=Identity(link_within_document=True))
-    with pytest.raises(CorpusError, match=r": names are linked within documents; allowed with prepared: "):
-        prepared_corpus(str(linked.path))
     plain = write_corpus(TEXT, tmp_path / "plain", name="x")
     append(letters([Sentence("train", "eve", "It rained.", ())]), plain.path, joined_at=3)
     with pytest.raises(CorpusError, match=r": has appended parts; allowed with prepared: "):

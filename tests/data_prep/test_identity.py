@@ -1,21 +1,19 @@
-"""Entity identity: the normalisation step by step, what must never merge, and links that keep the proof."""
+"""Entity identity: the normalisation step by step, and what must never merge."""
 
 from __future__ import annotations
 
-import itertools
 import time
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fl_sim.data_prep.corpus_stats import identity_effect, identity_table
 from fl_sim.data_prep.corpus_writer import write_corpus
-from fl_sim.data_prep.identity import NESTED, STEPS, Entity, Identity, entity_key, link_names
+from fl_sim.data_prep.identity import STEPS, Identity, entity_key
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
-from fl_sim.data_prep.store.corpus import Corpus
 
 
 @pytest.mark.parametrize(
@@ -141,111 +139,30 @@ def test_no_step_means_the_very_characters() -> None:
     assert Identity(steps=()).key(" The  Oval's") == " The  Oval's"
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"steps": ("case", "stem")}, "identity step 'stem' is unknown, it must be one of unicode, case,"),
-        ({"nested": "inner"}, "nested mentions 'inner' must be one of all, outermost, longest"),
-    ],
-)
-def test_settings_that_do_not_exist(settings: dict, message: str) -> None:
-    with pytest.raises(CorpusError, match=message):
-        Identity(**settings)
+def test_a_step_that_does_not_exist() -> None:
+    with pytest.raises(CorpusError, match="identity step 'stem' is unknown, it must be one of unicode, case,"):
+        Identity(steps=("case", "stem"))
 
 
-def sentence(text: str, *names: str, document: str | None = None, user: str = "u", label: str = "PER") -> Sentence:
-    starts = [(text.index(name), name) for name in names]
-    mentions = tuple(Mention(start, start + len(name), label) for start, name in starts)
-    return Sentence("train", user, text, mentions, document=document)
+def sentence(text: str, *names: str, label: str = "PER") -> Sentence:
+    mentions = tuple(Mention(text.index(name), text.index(name) + len(name), label) for name in names)
+    return Sentence("train", "u", text, mentions)
 
 
-def keys(entities: tuple[Entity, ...]) -> set[str]:
-    return {key for key, _ in entities}
+def keys(identity: Identity, of: Sentence) -> list[str]:
+    return [key for key, _ in identity.entities(of)]
 
 
-@pytest.mark.parametrize(
-    ("nested", "expected"),
-    [
-        ("all", {"bank of england", "england", "england rates", "rates"}),
-        ("outermost", {"bank of england", "england rates"}),
-        ("longest", {"bank of england", "rates"}),
-    ],
-)
-def test_nested_and_overlapping_mentions(nested: str, expected: set[str]) -> None:
-    text = "The Bank of England rates"
-    found = sentence(text, "Bank of England", "England", "England rates", "rates", label="ORG")
-    assert keys(Identity(nested=nested).entities(found)) == expected
-
-
-def test_equal_mentions_are_no_nesting() -> None:
-    twice = sentence("Ada left", "Ada", "Ada")
-    for nested in NESTED:
-        assert keys(Identity(nested=nested).entities(twice)) == {"ada"}
+def test_nested_and_equal_mentions_all_count_once() -> None:
+    nested = sentence("The Bank of England rates", "Bank of England", "England", "England rates", label="ORG")
+    assert keys(Identity(), nested) == ["bank of england", "england", "england rates"]
+    assert keys(Identity(), sentence("Ada left", "Ada", "Ada")) == ["ada"]
 
 
 def test_family_names_are_further_entities() -> None:
     named = Identity(family_names=True)
-    assert keys(named.entities(sentence("Dr. David Johnson's cat", "Dr. David Johnson's"))) == {
-        "david johnson",
-        "johnson",
-    }
-    assert keys(named.entities(sentence("New York", "New York", label="GPE"))) == {"new york"}
-
-
-LINKING = Identity(link_within_document=True)
-
-
-def resolved(sentences: list[Sentence]) -> list[set[str]]:
-    return [keys(found) for _, found in LINKING.resolve(sentences)]
-
-
-def test_a_part_of_a_name_stands_for_the_name_within_its_document() -> None:
-    found = resolved(
-        [
-            sentence("Johnson said no.", "Johnson", document="a"),
-            sentence("David Johnson and Mary Smith met.", "David Johnson", "Mary Smith", document="a"),
-            sentence("Mary knew.", "Mary", document="a"),
-            sentence("Rain fell.", document="a"),
-            sentence("Johnson left.", "Johnson", document="b"),
-            sentence("Johnson came.", "Johnson"),
-        ]
-    )
-    both = {"david johnson", "mary smith"}
-    assert found == [both | {"johnson"}, both, both | {"mary"}, set(), {"johnson"}, {"johnson"}]
-
-
-def test_places_are_not_linked() -> None:
-    york = [sentence(text, text, document="a", label="GPE") for text in ("York", "New York")]
-    assert resolved(york) == [{"york"}, {"new york"}]
-
-
-def test_a_document_in_two_pieces_is_refused() -> None:
-    pieces = [sentence("Ada", "Ada", document=document) for document in ("a", "b", "a")]
-    with pytest.raises(CorpusError, match="document 'a' of user 'u' goes on after another began"):
-        resolved(pieces)
-    assert resolved([*pieces[:2], sentence("Ada", "Ada", document="a", user="w")]) == [{"ada"}] * 3
-
-
-NAMES = st.lists(st.sampled_from(["a", "b", "c", "a b", "b c", "c d", "a b c", "d a"]), max_size=3, unique=True)
-
-
-@given(st.lists(NAMES, max_size=7))
-def test_removing_an_entity_leaves_the_entities_of_all_other_sentences(document: list[list[str]]) -> None:
-    """What section 14 of docs/privacy.md rests on; a plain union of linked keys fails here."""
-    own = [tuple((name, "PER") for name in names) for names in document]
-    whole = link_names(own)
-    for entity in {key for found in whole for key, _ in found}:
-        left = [index for index, found in enumerate(whole) if entity not in keys(found)]
-        alone = link_names([own[index] for index in left])
-        assert [keys(found) for found in alone] == [keys(whole[index]) for index in left]
-
-
-def test_the_counterexample_of_the_documentation() -> None:
-    """Direct links alone: without David Johnson's sentence, Smith's sentence no longer needs Mary Smith's coin."""
-    own = [(("david johnson", "PER"), ("mary smith", "PER")), (("smith", "PER"),)]
-    direct_union = {"smith", "mary smith"}
-    assert keys(link_names(own)[1]) == direct_union | {"david johnson"}
-    assert keys(link_names(own[1:])[0]) == {"smith"}
+    assert keys(named, sentence("Dr. David Johnson's cat", "Dr. David Johnson's")) == ["david johnson", "johnson"]
+    assert keys(named, sentence("New York", "New York", label="GPE")) == ["new york"]
 
 
 @pytest.mark.nightly
@@ -257,46 +174,9 @@ def test_a_million_mentions_a_minute() -> None:
     assert time.perf_counter() - started < 20_000 / (1_000_000 / 60) * 2
 
 
-def test_warnings_name_what_changes_the_promise() -> None:
-    assert Identity().warnings() == Identity(family_names=True).warnings() == ()
-    assert "inside another name" in Identity(nested="longest").warnings()[0]
-    assert "linked" in LINKING.warnings()[0]
-    described = [
-        Identity(**s).manifest_settings() for s in ({}, {"nested": "longest"}, {"steps": ()}, {"family_names": True})
-    ]
-    assert all(a != b for a, b in itertools.combinations([*described, LINKING.manifest_settings()], 2))
-
-
-def test_the_effect_of_all_steps_is_what_the_corpus_has() -> None:
-    corpus = Corpus.open("bundled")
-    rows = {row["identity"]: row for row in identity_effect(corpus, "validation")}
-    stored = corpus.ownership("validation").entity_contributions()
-    last = rows["+ suffix"]
-    assert last["entities"] == corpus.manifest.splits["validation"].entities
-    assert (last["users"]["p95"], last["max_per_user"]["p95"], last["sentences"]["p95"]) == stored.quantile(0.95)
-    assert (last["users"]["max"], last["max_per_user"]["max"], last["sentences"]["max"]) == stored.quantile(1.0)
-    entities = [row["entities"] for row in rows.values()]
-    assert entities[: len(STEPS) + 1] == sorted(entities[: len(STEPS) + 1], reverse=True)
-    assert identity_table("bundled", "validation", list(rows.values())).row_count == len(rows)
-
-
-def test_a_corpus_is_written_with_its_identity(tmp_path: Path) -> None:
-    sentences = [
-        sentence("Johnson said no.", "Johnson", document="a", user="u"),
-        sentence("David Johnson met Mary Smith.", "David Johnson", "Mary Smith", document="a", user="u"),
-        sentence("Johnson left.", "Johnson", document="a", user="w"),
-    ]
-    corpus = write_corpus(sentences, tmp_path / "linked", name="linked", identity=LINKING)
-    names = corpus.entities("train")["entity"].tolist()
-    ownership = corpus.ownership("train")
-    found = [
-        {names[e] for e in ownership.entity_ids[slice(*ownership.entity_offsets[row : row + 2])]} for row in range(3)
-    ]
-    assert found == [{"johnson", "david johnson", "mary smith"}, {"david johnson", "mary smith"}, {"johnson"}]
-    assert corpus.warnings == LINKING.warnings()
-    assert corpus.manifest.settings["identity"] == LINKING.manifest_settings()
-    assert write_corpus(sentences, tmp_path / "plain", name="plain").warnings == ()
-    rows = {row["identity"]: row for row in identity_effect(corpus, "train")}
-    assert rows["all steps, linked within a user"]["sentences"] == {"median": 2, "p95": 2, "max": 2}
-    with pytest.raises(CorpusError, match="no split 'dev'"):
-        identity_effect(corpus, "dev")
+@pytest.mark.parametrize("identity", [Identity(), Identity(steps=("case",)), Identity(family_names=True)])
+def test_a_corpus_is_written_with_its_identity(identity: Identity, tmp_path: Path) -> None:
+    text = sentence("Dr. David Johnson met The Oval.", "Dr. David Johnson", "The Oval")
+    corpus = write_corpus([text, replace(text, user="w")], tmp_path / "corpus", name="x", identity=identity)
+    assert corpus.entities("train")["entity"].tolist() == keys(identity, text)
+    assert Identity.of_corpus(corpus.manifest.settings) == identity

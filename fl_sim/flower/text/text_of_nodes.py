@@ -195,10 +195,10 @@ def _check_together(nodes: Sequence[Enrolment]) -> None:
 
 
 def _identity_of(held_out: Corpus) -> Identity:
-    """Return the identity by which names of the held-out text are told apart; links need its documents."""
+    """Return the identity by which names of the held-out text are told apart."""
     if "identity" not in held_out.manifest.settings:
         return DEFAULT_IDENTITY
-    return replace(Identity.of_corpus(held_out.manifest.settings), link_within_document=False)
+    return Identity.of_corpus(held_out.manifest.settings)
 
 
 def _check_written(corpus: Corpus, split: str, nodes: Sequence[Enrolment]) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 from fl_sim.api.corpora import prepare, reader_arguments
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.corpus_writer import write_corpus
-from fl_sim.data_prep.deidentify import deidentify
+from fl_sim.data_prep.deidentify import Mode, deidentify
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.readers.cleaning import Preprocessing
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
@@ -59,7 +59,7 @@ class CorpusStore:
         name: str,
         source: CorpusSource,
         entities: str | None = None,
-        deidentified: str | None = None,
+        deidentified: Mode | None = None,
         seed: int | None = None,
     ) -> str:
         """Return the path of a corpus for a run's ``corpus.path``; prepare the corpus if it is missing.
@@ -123,7 +123,7 @@ class CorpusStore:
         return str(Corpus.open(out).path)
 
 
-def _write_deidentified(corpus: Corpus, out: Path, mode: str) -> None:
+def _write_deidentified(corpus: Corpus, out: Path, mode: Mode) -> None:
     """Write the corpus with a de-identified training split.
 
     The held-out splits stay unchanged, because all curves measure utility on the same text.
@@ -207,5 +207,5 @@ def redraw(corpus: Corpus, out: Path, splits: Sequence[str], held_out: int, seed
         settings={**manifest.settings, "held_out_draw": drawn},
         tagger=manifest.tagger,
         sought_labels=corpus.parts[0].manifest.sought_labels,
-        identity=Identity.of_corpus(corpus.manifest.settings).of_single_names(),
+        identity=Identity.of_corpus(corpus.manifest.settings),
     )

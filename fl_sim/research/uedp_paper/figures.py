@@ -102,7 +102,7 @@ class CurveSettings(StrictModel):
     grid: dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]] = Field(default_factory=dict)
     full_only: bool = False
     budget: Literal["joint", "user"] | None = None
-    deidentified: Literal["category", "remove", "surrogate"] | None = None
+    deidentified: Literal["category", "remove"] | None = None
     entities: str | None = None
     points: tuple[PointSettings, ...] = ()
     panels: tuple[str, ...] = ()

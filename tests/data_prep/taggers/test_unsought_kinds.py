@@ -64,5 +64,5 @@ def test_a_part_without_is_named(tmp_path: Path) -> None:
 
 
 def test_a_deidentified_corpus_remembers(tmp_path: Path) -> None:
-    corpus, _ = deidentify(corpus_of(tmp_path / "gold", "PER"), tmp_path / "out", "remove", 0)
+    corpus, _ = deidentify(corpus_of(tmp_path / "gold", "PER"), tmp_path / "out", "remove")
     assert unsought_kinds(corpus) == ("organisations", "places", *FORMS)

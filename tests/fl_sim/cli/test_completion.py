@@ -19,7 +19,6 @@ CASES = [
     ("corpus stats", "b", {"bundled", "b/"}),
     ("prepare", "js", {"jsonl"}),
     ("prepare jsonl", "--so", {"--source"}),
-    ("prepare jsonl --nested", "o", {"outermost"}),
     ("report", "b", {"b/"}),
     ("run", "ma", {"ma*"}),
     ("audit mechanism --clipping", "", {"sentence", "user"}),
