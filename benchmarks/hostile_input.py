@@ -192,20 +192,20 @@ _ACCOUNT = "account mechanism --rounds 10 --z 4 --q-s 0.1 --user-sentences 32"
 _OBEYED = "\x1b]0;owned\x07\x1b[2J\u202e"
 
 ATTACKS = (
-    Attack("a line of zeros in gz", _packed("jsonl", "zeros.jsonl.gz", bytes(MIB)), "--max-unpacking"),
-    Attack("a line of zeros in zst, in a dataset's folder", _zstandard, "--max-unpacking"),
+    Attack("a line of zeros in gz", _packed("jsonl", "zeros.jsonl.gz", bytes(MIB)), "unfold to more than"),
+    Attack("a line of zeros in zst, in a dataset's folder", _zstandard, "unfold to more than"),
     Attack("a zip file", _zip, "packed as .zip"),
-    Attack("equal rows in gz", _packed("jsonl", "rows.jsonl.gz", _ROW * (MIB // len(_ROW))), "--max-unpacking"),
-    Attack("a tagged sentence without end", _endless_sentence, "--max-record-mb"),
+    Attack("equal rows in gz", _packed("jsonl", "rows.jsonl.gz", _ROW * (MIB // len(_ROW))), "unfold to more than"),
+    Attack("a tagged sentence without end", _endless_sentence, "without an end"),
     Attack(
         "a quoted cell without end",
         _plain("csv", "quoted.csv", lambda size: b'text,user\n"' + (b"so it goes on, " * 100 + b"\n") * 14_000),
-        "--max-record-mb",
+        "without an end",
     ),
-    Attack("a line without end", _plain("jsonl", "line.jsonl", lambda size: b"x" * 20 * MIB), "--max-record-mb"),
+    Attack("a line without end", _plain("jsonl", "line.jsonl", lambda size: b"x" * 20 * MIB), "without an end"),
     Attack("a terabyte of nothing (a sparse file)", _hole, "unfold to more than"),
-    Attack("30 million equal rows of Parquet", _rows(30_000_000, 20), "--max-unpacking"),
-    Attack("a text of a megabyte in each of 20,000 rows of Parquet", _rows(20_000, MIB), "--max-unpacking"),
+    Attack("30 million equal rows of Parquet", _rows(30_000_000, 20), "unfold to more than"),
+    Attack("a text of a megabyte in each of 20,000 rows of Parquet", _rows(20_000, MIB), "unfold to more than"),
     Attack(
         "JSON nested two million deep",
         _plain("jsonl", "deep.jsonl", lambda size: b'{"text":' + b"[" * 2 * MIB + b"]" * 2 * MIB + b"}\n"),
@@ -225,7 +225,7 @@ ATTACKS = (
             "--target-column",
             "c",
         ),
-        "--max-kinds",
+        "1,000 classes",
     ),
     Attack(
         "a split for every row",

@@ -34,7 +34,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import kill_runs
 from benchmarks.kill_runs import KillError, fork, output_of, sibling, wait
 from fl_sim.data_prep.corpus_writer import write_corpus
-from fl_sim.data_prep.prepare import SEEN_FILE
 from fl_sim.storage.checkpoint import Checkpoint
 
 SOURCE = Path(__file__).with_name("faulty_storage.c")
@@ -251,7 +250,7 @@ def _prepare(folder: Path, every: int) -> Tally:
 
 
 def _contents(place: Path) -> dict[str, bytes]:
-    files = (path for path in place.rglob("*") if path.is_file() and path.name != SEEN_FILE)
+    files = (path for path in place.rglob("*") if path.is_file())
     return {path.relative_to(place).as_posix(): path.read_bytes() for path in files}
 
 

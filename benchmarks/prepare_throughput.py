@@ -28,8 +28,7 @@ import spacy
 from spacy.training import Example
 
 from fl_sim.data_prep.prepare import prepare
-from fl_sim.data_prep.readers.raw_corpora import table
-from fl_sim.data_prep.readers.tables import TableOptions
+from fl_sim.data_prep.readers.tables import JsonlReader
 from fl_sim.data_prep.taggers.tagger import Marking
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
 
@@ -64,14 +63,16 @@ def main() -> None:
 def measure_plain(source: Path, out: Path, sentences: int) -> None:
     """Print the throughput of prepare with gold entities, that is without a tagger."""
     for name, cut in (("a row a sentence", False), ("cut into sentences", True)):
-        options = TableOptions(entities_column="ents", split_sentences=cut)
-        clock, processor = seconds(lambda options=options: prepare(table("jsonl", source, options), out))
+        reader = JsonlReader(
+            source=source, text_column="text", user_column="user", entities_column="ents", split_sentences=cut
+        )
+        clock, processor = seconds(lambda reader=reader: prepare(reader.read(), out))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         print(
             f"{name}: {clock:.1f} s of the clock, {processor:.1f} s of a processor: "
             f"{60 * sentences / processor:,.0f} sentences a minute of one core; at most {peak:,} MiB"
         )
-        again = seconds(lambda options=options: prepare(table("jsonl", source, options), out))
+        again = seconds(lambda reader=reader: prepare(reader.read(), out))
         print(f"  the same again: {again[0]:.2f} s of the clock, {again[1]:.2f} s of a processor (imports left out)")
         shutil.rmtree(out)
 
@@ -105,8 +106,8 @@ def measure_tagged(source: Path, out: Path, pipeline: str, processes: int, batch
 
 def prepare_once(source: Path, out: Path, marking: Marking) -> None:
     """Prepare the corpus and close its tagger."""
-    options = TableOptions(split_sentences=False)
-    prepare(table("jsonl", source, options), out, marking=marking)
+    reader = JsonlReader(source=source, text_column="text", user_column="user", split_sentences=False)
+    prepare(reader.read(), out, marking=marking)
     if hasattr(marking.tagger, "close"):
         marking.tagger.close()
 

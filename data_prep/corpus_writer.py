@@ -43,7 +43,6 @@ from fl_sim.data_prep.store.index import Rows, write_index, write_profiles
 from fl_sim.data_prep.store.layout import ENTITIES, SENTENCES, USERS, part_folder, table_file
 from fl_sim.data_prep.store.manifest import FileRecord, Manifest, SplitCounts, fingerprint_of, record_of, tool_versions
 from fl_sim.data_prep.store.ownership import EntityContributions, Ownership
-from fl_sim.data_prep.store.textfiles import SourceLimits
 from fl_sim.files import owner_only
 
 _ROWS_PER_BATCH = 65_536
@@ -51,6 +50,9 @@ _CHARACTERS_PER_BATCH = 1 << 25
 _CHARACTERS_PER_BUCKET = 1 << 26
 _CHARACTERS_PER_ROW = 100  # what a row costs besides its text
 _UNSORTED = "unsorted.arrow"
+
+MAX_KINDS, MAX_SPLITS = 1000, 100
+"""The most classes, the most labels of entities, and the most splits, each of which takes files of its own."""
 
 
 @dataclass
@@ -91,19 +93,15 @@ class SplitWriter:
         targets: class → number, in the order of first appearance.
     """
 
-    def __init__(
-        self, split: str, scratch: Path, known: KnownIds | None = None, limits: SourceLimits | None = None
-    ) -> None:
+    def __init__(self, split: str, scratch: Path, known: KnownIds | None = None) -> None:
         """Start without sentences.
 
         Args:
             split: its name.
             scratch: a folder for the rows to wait in.
             known: the ids of the corpus to append to.
-            limits: of the number of classes and labels; by default those of a source.
         """
         self.split = split
-        self._limits = limits or SourceLimits()
         self.targets: dict[str, int] = {}
         self._known = known
         self._users = dict(known.users) if known else {}
@@ -157,7 +155,7 @@ class SplitWriter:
             batch.ends.append(mention.end)
             batch.labels.append(mention.label)
         batch.characters += len(sentence.text)
-        self._limits.check_kinds("classes", len(self.targets))
+        _check_number(len(self.targets), MAX_KINDS, "classes")
         if len(batch.text) == _ROWS_PER_BATCH or batch.characters > _CHARACTERS_PER_BATCH:
             self._pack()
 
@@ -187,7 +185,7 @@ class SplitWriter:
         bit = self._labels.get(label)
         if bit is None:
             bit = self._labels[label] = 1 << len(self._labels)
-            self._limits.check_kinds("labels of entities", len(self._labels))
+            _check_number(len(self._labels), MAX_KINDS, "labels of entities")
         if number == len(self._labels_of):
             self._labels_of.append(bit)
         else:
@@ -328,7 +326,6 @@ class PartOptions(TypedDict, total=False):
         notes: counts of bad text; read after the last sentence.
         identity: which mentions are the same entity.
         rewrite: changes the text after the entities are identified.
-        limits: of the number of splits, classes and labels; by default those of a source.
     """
 
     name: Required[str]
@@ -340,7 +337,6 @@ class PartOptions(TypedDict, total=False):
     notes: Mapping[str, int]
     identity: Identity
     rewrite: Rewrite | None
-    limits: SourceLimits
 
 
 @owner_only()
@@ -422,7 +418,6 @@ def _collect(
     A sentence's text is the final one; its entities are those of the original text.
     """
     identity, rewrite = options.get("identity", DEFAULT_IDENTITY), options.get("rewrite")
-    limits = options.get("limits", SourceLimits())
     scratch = folder / _SCRATCH
     scratch.mkdir()
     writers: dict[str, SplitWriter] = {}
@@ -434,8 +429,8 @@ def _collect(
         writer = writers.get(sentence.split)
         if writer is None:
             split = _checked_split(sentence.split)
-            writer = writers[split] = SplitWriter(split, scratch, known(split), limits)
-            limits.check_splits(len(writers))
+            writer = writers[split] = SplitWriter(split, scratch, known(split))
+            _check_number(len(writers), MAX_SPLITS, "splits")
         writer.add(sentence, entities)
     return writers
 
@@ -457,10 +452,7 @@ def _finish(
     Manifest(
         name=options["name"],
         sources=dict(options.get("sources", {})),
-        settings={
-            **options.get("settings", {}),
-            "identity": options.get("identity", DEFAULT_IDENTITY).manifest_settings(),
-        },
+        settings={**options.get("settings", {}), "identity": identity},
         tagger=dict(options.get("tagger", {"tagger": "gold"})),
         sought_labels=tuple(sorted({*options.get("sought_labels", ()), *occurring})),
         tools=tool_versions(options.get("tools", ())),
@@ -479,6 +471,12 @@ def _checked_split(split: str) -> str:
     if not _SPLIT_NAME.fullmatch(split):
         raise CorpusError(f"split name {split!r} must be 1 to 64 letters, digits, hyphens or underscores")
     return split
+
+
+def _check_number(number: int, most: int, what: str) -> None:
+    """Raise :class:`CorpusError` for more classes, labels or splits than a corpus has."""
+    if number > most:
+        raise CorpusError(f"the source has more than {most:,} {what}; allowed: at most {most:,}")
 
 
 def _check_users_stay(corpus: Corpus, writers: Mapping[str, SplitWriter]) -> None:

@@ -1,26 +1,18 @@
 """Prepare a raw corpus: atomically, resumably, and only if it is not there already.
 
-First the origin of a corpus, everything that decides its content, by which a second preparation of the same is
-recognised; then what looks wrong with a source; then the preparation.
-
-A warning changes nothing in the corpus. Each one is about a mistake that no error tells: the run works, and N, the
-number of users that ε is about, counts something else.
+The origin of a corpus is everything that decides its content; by it a second preparation of the same is recognised. A
+warning about a source changes nothing in the corpus. It is about a mistake that no error tells: the run works, and N,
+the number of users that ε is about, counts something else.
 
 >>> summarize(["seed: 1 then, 2 now", "tagger: rules then, gold now", "a", "b", "c"])
 'seed: 1 then, 2 now; tagger: rules then, gold now; a; 2 more'
 
->>> doubts = SourceDoubts({"kind": "jsonl", "user_column": "id"}, {})
->>> rows = [Sentence("train", f"row {n}", f"Text {n}.", (), document=str(n)) for n in range(12)]
->>> _ = list(doubts.watch(rows))
->>> doubts.warnings()[0].partition(":")[0]
-'user column id has 12 users in 12 rows'
-
 >>> import tempfile
->>> from fl_sim.data_prep.readers.raw_corpora import conll2003
+>>> from fl_sim.data_prep.readers.raw_corpora import Conll2003Reader
 >>> lines = "-DOCSTART- -X- -X- O\\n\\n{} NNP I-NP I-PER\\nleft VBD I-VP O\\n\\n"
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     _ = (Path(folder) / "eng.train").write_text(lines.format("Ada") + lines.format("Bob"))
-...     raw, out = conll2003(Path(folder)), Path(folder) / "corpus"
+...     raw, out = Conll2003Reader(Path(folder)).read(), Path(folder) / "corpus"
 ...     prepare(raw, out).corpus.ownership("train").num_entities, prepare(raw, out).cached
 (2, True)
 """
@@ -29,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,22 +33,20 @@ import numpy as np
 from fl_sim.data_prep.canaries import WARNING, CanarySettings, apart, draw_canaries, planted, read_canaries
 from fl_sim.data_prep.corpus_writer import PartOptions, append_corpus, write_corpus
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
-from fl_sim.data_prep.readers.cleaning import Note
-from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import CANARIES_FILE, part_folder
-from fl_sim.data_prep.store.manifest import MANIFEST_FILE, FileRecord, Manifest, comparable, tool_versions
+from fl_sim.data_prep.store.manifest import MANIFEST_FILE, FileRecord, Manifest, comparable, record_of, tool_versions
 from fl_sim.data_prep.store.tagged_store import TaggedStore
 from fl_sim.data_prep.taggers.tagger import Marking
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
-from fl_sim.files import owner_only, sha256_of
+from fl_sim.files import owner_only
 
-SEEN_FILE = ".sources.json"
-"""Lies beside a manifest: the stamps of the source files when their checksums were taken."""
-
-_SETTLED_SECONDS = 2.0
 _SHOWN_DIFFERENCES = 3
+_LEAST = 10  # fewer rows or repeated sentences say nothing
+_REPEATED = 0.2
+_USERS_PER_ROW = 0.99
 
 Stamp = tuple[int, int, int, int, int]
 """Device, inode, size, and the times (ns) of the last change of a file's content and of its inode."""
@@ -82,28 +71,15 @@ class Origin:
     files: Mapping[Path, Stamp]
 
     @classmethod
-    def of(cls, raw: RawCorpus, marking: Marking, identity: Identity, seen_in: Iterable[Path] = ()) -> Origin:
+    def of(cls, raw: RawCorpus, marking: Marking, identity: Identity) -> Origin:
         """Return the origin of the corpus that ``raw`` will become.
-
-        A source is read for its checksum, unless a folder remembers the same file by its stamp. (A program can set back
-        the time of the content, but not that of the inode. A file that changed less than two seconds before is not
-        remembered, because its times could miss a change.)
-
-        Args:
-            raw: the corpus before preparation.
-            marking: how its sentences are marked.
-            identity: which mentions are the same entity.
-            seen_in: folders that may remember checksums (:meth:`remember`).
 
         Raises:
             CorpusError, OSError: a source is no regular file, or goes beyond the limits (docs/corpora.md).
         """
         raw.check_sources()
-        remembered = {stamp: sha256 for folder in seen_in for stamp, sha256 in _remembered(folder)}
-        sources, files = {}, {}
-        for name, path in raw.sources.items():
-            files[path] = stamp = _stamp(path)
-            sources[name] = FileRecord(bytes=stamp[2], sha256=remembered.get(stamp) or sha256_of(path))
+        files = {path: _stamp(path) for path in raw.sources.values()}
+        sources = {name: record_of(path) for name, path in raw.sources.items()}
         settings = json.loads(json.dumps({**raw.settings, "identity": identity.manifest_settings()}))
         return cls(sources, settings, marking.describe(), tool_versions(raw.tools), files)
 
@@ -127,20 +103,6 @@ class Origin:
             if _stamp(path) != stamp:
                 raise CorpusError(f"{path}: changed while it was read; prepare the corpus again")
 
-    def remember(self, folder: Path) -> None:
-        """Write the stamps and checksums of the sources to ``folder``, for the next preparation."""
-        settled = time.time_ns() - int(_SETTLED_SECONDS * 1e9)
-        checksums = [record.sha256 for record in self.sources.values()]
-        seen = [
-            [*stamp, sha256]
-            for stamp, sha256 in zip(self.files.values(), checksums, strict=True)
-            if max(stamp[3:]) < settled
-        ]
-        if seen:
-            partial = folder / f"{SEEN_FILE}.partial"
-            partial.write_text(json.dumps(seen), encoding="utf-8")
-            partial.replace(folder / SEEN_FILE)
-
     def _groups(self) -> dict[str, Settings]:
         sources = {name: record.model_dump(mode="json") for name, record in self.sources.items()}
         return {
@@ -155,15 +117,6 @@ def summarize(differences: list[str]) -> str:
     """Return the first few differences in one line."""
     more = len(differences) - _SHOWN_DIFFERENCES
     return "; ".join([*differences[:_SHOWN_DIFFERENCES], *([f"{more} more"] if more > 0 else [])])
-
-
-def _remembered(folder: Path) -> Iterator[tuple[Stamp, str]]:
-    try:
-        seen = json.loads((folder / SEEN_FILE).read_text(encoding="utf-8"))
-        for device, inode, size, content, node, sha256 in seen:
-            yield (device, inode, size, content, node), str(sha256)
-    except (OSError, ValueError, TypeError):
-        return  # absent or damaged: the checksums are taken again
 
 
 def _stamp(path: Path) -> Stamp:
@@ -185,83 +138,43 @@ def _show(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)[:60]
 
 
-FILES_WITHOUT_LINES = ("parquet", "hf", "prepared")
-"""Kinds of sources whose text is Unicode already, so that no line of them can be bad UTF-8."""
-
-_LEAST = 10  # fewer rows or repeated sentences say nothing
-_REPEATED = 0.2
-_USERS_PER_ROW = 0.99
-
-
 @dataclass(eq=False)
 class SourceDoubts:
     """Watch the sentences of one reading, and say afterwards what looks wrong.
 
     Attributes:
-        settings: of the raw corpus: kind, columns, treatment of bad bytes.
-        checksums: SHA-256 of the source files, by name.
+        raw: the corpus that is read.
     """
 
-    settings: Settings
-    checksums: Mapping[str, str]
+    raw: RawCorpus
     _users: set[str] = field(default_factory=set)
     _hashes: array[int] = field(default_factory=lambda: array("q"))
-    _rows: int = 0
 
     def watch(self, sentences: Iterable[Sentence]) -> Iterator[Sentence]:
-        """Pass the sentences on, and count users, rows and sentences; a new reading counts anew."""
-        self._users, self._hashes, self._rows = set(), array("q"), 0
-        last: tuple[str, str | None] | None = None
+        """Pass the sentences on, and count users and sentences; a new reading counts anew."""
+        self._users, self._hashes = set(), array("q")
         for sentence in sentences:
             self._users.add(sentence.user)
             self._hashes.append(hash((sentence.user, sentence.text)))
-            row = sentence.user, sentence.document
-            self._rows += row != last
-            last = row
             yield sentence
 
-    def warnings(self, replaced: int = 0) -> tuple[str, ...]:
-        """Return what looks wrong, each a sentence.
-
-        Args:
-            replaced: lines of which bad bytes were replaced.
-        """
-        found = [*self._doubled_files(), self._repeated(), self._users_of_rows(), self._bad_bytes(replaced)]
-        return tuple(warning for warning in found if warning)
-
-    def _doubled_files(self) -> Iterator[str]:
-        first: dict[str, str] = {}
-        for name, checksum in self.checksums.items():
-            if first.setdefault(checksum, name) != name:
-                yield f"source {name} has the content of {first[checksum]}: all of its text is there twice"
-
-    def _repeated(self) -> str | None:
+    def warnings(self) -> tuple[str, ...]:
+        """Return what looks wrong, each a sentence."""
+        warnings = []
         number = len(self._hashes)
         repeated = number - len(np.unique(np.frombuffer(self._hashes, dtype=np.int64))) if number else 0
-        if repeated < max(_LEAST, _REPEATED * number):
-            return None
-        return (
-            f"{repeated:,} of {number:,} sentences repeat an earlier one of the same user: is a part of the source "
-            "there twice? (--id-column drops rows whose id came before)"
-        )
-
-    def _users_of_rows(self) -> str | None:
-        column, users = self.settings.get("user_column"), len(self._users)
-        if column is None or self._rows < _LEAST:
-            return None
-        if users >= _USERS_PER_ROW * self._rows:
-            return (
-                f"user column {column} has {users:,} users in {self._rows:,} rows: if it numbers rows and not people, "
-                "N counts rows, and ε protects single rows"
+        if repeated >= max(_LEAST, _REPEATED * number):
+            warnings.append(
+                f"{repeated:,} of {number:,} sentences repeat an earlier one of the same user: is a part of the source "
+                "there twice? (--id-column drops rows whose id came before)"
             )
-        return None
-
-    def _bad_bytes(self, replaced: int) -> str | None:
-        if self.settings.get("bad_bytes") != "replace" or replaced:
-            return None
-        if self.settings.get("kind") in FILES_WITHOUT_LINES:
-            return f"--bad-bytes replace has no effect on {self.settings['kind']}, whose text is Unicode already"
-        return "--bad-bytes replace replaced nothing: every line of the source is UTF-8"
+        users, rows = len(self._users), self.raw.reading.rows
+        if rows >= _LEAST and users >= _USERS_PER_ROW * rows:
+            warnings.append(
+                f"user column {self.raw.settings.get('user_column')} has {users:,} users in {rows:,} rows: if it "
+                "numbers rows and not people, N counts rows, and ε protects single rows"
+            )
+        return tuple(warnings)
 
 
 Watch = Callable[[Iterable[Sentence]], Iterable[Sentence]]
@@ -321,12 +234,12 @@ def prepare(
     if canaries is not None:
         raw = _recorded(raw, canaries)
     _recover(out)
-    origin = Origin.of(raw, marking, identity, seen_in=[out])
+    origin = Origin.of(raw, marking, identity)
     if _is_corpus(out):
         same = _same(out, origin, overwrite)
         if same is not None:
             return PreparedCorpus(same, cached=True)
-    doubts = _doubts(raw, origin)
+    doubts = SourceDoubts(raw)
     with _marked(raw, marking, origin, out, doubts) as (sentences, store):
         corpus = write_corpus(
             watch(sentences if secrets is None else planted(sentences, secrets, identity)),
@@ -335,8 +248,7 @@ def prepare(
             beside=None if secrets is None else {CANARIES_FILE: secrets.to_json()},
             **_options(raw, marking, origin, identity),
         )
-    origin.remember(corpus.path)
-    return PreparedCorpus(corpus, reused=store.reused, warnings=_warnings(doubts, raw))
+    return PreparedCorpus(corpus, reused=store.reused, warnings=doubts.warnings())
 
 
 @owner_only()
@@ -365,27 +277,18 @@ def append(
     """
     marking = marking or make_marking(has_gold=raw.has_gold)
     corpus = Corpus.open(out)
-    origin = Origin.of(raw, marking, identity, seen_in=[part.folder for part in corpus.parts])
+    origin = Origin.of(raw, marking, identity)
     if any(part.manifest.sources and not origin.differences(part.manifest) for part in corpus.parts):
         return PreparedCorpus(corpus, cached=True)
     folder = corpus.path / part_folder(len(corpus.parts))
     first = corpus.parts[-1].manifest.joined_at if joined_at is None else joined_at
-    doubts = _doubts(raw, origin)
+    doubts = SourceDoubts(raw)
     with _marked(raw, marking, origin, folder, doubts) as (sentences, store):
         if corpus.has_canaries:
             sentences = apart(sentences, read_canaries(corpus), identity)
         options = _options(raw, marking, origin, identity)
         corpus = append_corpus(corpus, watch(sentences), joined_at=first, **options)
-    origin.remember(corpus.parts[-1].folder)
-    return PreparedCorpus(corpus, reused=store.reused, warnings=_warnings(doubts, raw))
-
-
-def _doubts(raw: RawCorpus, origin: Origin) -> SourceDoubts:
-    return SourceDoubts(raw.settings, {name: record.sha256 for name, record in origin.sources.items()})
-
-
-def _warnings(doubts: SourceDoubts, raw: RawCorpus) -> tuple[str, ...]:
-    return doubts.warnings(replaced=raw.reading.notes[Note.BAD_BYTES.value])
+    return PreparedCorpus(corpus, reused=store.reused, warnings=doubts.warnings())
 
 
 @contextmanager
@@ -427,7 +330,6 @@ def _options(raw: RawCorpus, marking: Marking, origin: Origin, identity: Identit
         "sought_labels": marking.labels,
         "tools": raw.tools,
         "notes": raw.reading.notes,
-        "limits": raw.reading.limits,
         "identity": identity,
         "rewrite": raw.preprocessing.rewriter(raw.reading) if raw.preprocessing else None,
     }

@@ -41,7 +41,6 @@ class Sentence:
         text: any text.
         mentions: the entities; they may overlap, lie inside ``text``, have a label, and cover more than white space.
         target: the class, in a corpus for classification.
-        document: the document of this user that the sentence is from, if the source says.
 
     Raises:
         CorpusError: a mention is bad.
@@ -52,7 +51,6 @@ class Sentence:
     text: str
     mentions: tuple[Mention, ...]
     target: str | None = None
-    document: str | None = None
 
     def __post_init__(self) -> None:
         for mention in self.mentions:

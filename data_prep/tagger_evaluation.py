@@ -12,7 +12,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fl_sim.data_prep import SHIPPED_CORPORA
-from fl_sim.data_prep.readers.iob import iob_files, read_iob, read_iob_file
+from fl_sim.data_prep.readers.iob import IobReader, iob_files
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
@@ -171,14 +171,20 @@ def evaluate(
     counted = {label for label in labels if selection.keeps(label, labels)}
     tally = Tally(frozenset(kind_of(label) for label in counted) - {UNKNOWN_NAME})
     sensitive = mentions = flagged = 0
-    for scored in _scored_sentences(tagger, watch(gold.sentences()), counted):
-        tally.add(scored)
-        sensitive += bool(scored.gold)
-        mentions += len(set(scored.gold))
-        flagged += bool(scored.tagged)
+    remaining = iter(watch(gold.sentences()))
+    while batch := list(islice(remaining, _BATCH)):
+        for sentence, tagged in zip(batch, tagger.tag(sentence.text for sentence in batch), strict=True):
+            marked = tuple(mention for mention in sentence.mentions if mention.label in counted)
+            tally.add(ScoredSentence(sentence.user, sentence.text, marked, tagged))
+            sensitive += bool(marked)
+            mentions += len(set(marked))
+            flagged += bool(tagged)
     if not mentions:
         raise CorpusError(f"{gold.name}: split {gold.split} marks no entity, so there is nothing to measure on")
     estimates = figures(tally, resamples=resamples, seed=seed)
+    matching: dict[str, dict[str, dict[str, Estimate]]] = {}
+    for match, kind, metric in (name for name in estimates if len(name) == 3):
+        matching.setdefault(match, {}).setdefault(kind, {})[metric] = estimates[match, kind, metric]
     return Evaluation(
         tagger=tagger.describe(),
         gold=GoldRecord(
@@ -194,7 +200,7 @@ def evaluate(
         hiding={name: estimates[(name,)] for name in HIDING},
         flagged=flagged / tally.sentences,
         flag_precision=estimates[("flag_precision",)],
-        matching=_matching(estimates),
+        matching=matching,
         outside_scheme=tally.outside_scheme,
         resamples=resamples,
         seed=seed,
@@ -207,15 +213,10 @@ def attach(evaluation: Evaluation, folder: Path) -> Path:
     Raises:
         CorpusError: ``folder`` is no prepared corpus, or another tagger marked it.
     """
-    check_attachable(evaluation.tagger, folder)
+    check_same_tagger(evaluation.tagger, Corpus.open(folder.absolute()), folder)
     path = folder / COVERAGE_FILE
     evaluation.write(path)
     return path
-
-
-def check_attachable(tagger: dict[str, str], folder: Path) -> None:
-    """Check that ``folder`` is a corpus marked by the tagger with this description, else raise :class:`CorpusError`."""
-    _check_same_tagger(tagger, Corpus.open(folder.absolute()), folder)
 
 
 def read_coverage(corpus: Corpus) -> Evaluation | None:
@@ -227,8 +228,13 @@ def read_coverage(corpus: Corpus) -> Evaluation | None:
     path = corpus.path / COVERAGE_FILE
     if not path.is_file():
         return None
-    evaluation = read_evaluation(path)
-    _check_same_tagger(evaluation.tagger, corpus, path)
+    try:
+        evaluation = Evaluation.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise CorpusError(f"{path}: not a coverage record of this version: {field}: {first['msg']}") from error
+    check_same_tagger(evaluation.tagger, corpus, path)
     return evaluation
 
 
@@ -244,17 +250,8 @@ def check_writable(path: Path) -> None:
     check_replaceable(path)
 
 
-def read_evaluation(path: Path) -> Evaluation:
-    """Return the evaluation in the file ``path``; :class:`CorpusError` if it has another format or version."""
-    try:
-        return Evaluation.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise CorpusError(f"{path}: not a coverage record of this version: {field}: {first['msg']}") from error
-
-
-def _check_same_tagger(measured: dict[str, str], corpus: Corpus, where: Path) -> None:
+def check_same_tagger(measured: dict[str, str], corpus: Corpus, where: Path) -> None:
+    """Check that the tagger with this description marked the corpus, else raise :class:`CorpusError`."""
     measured, used = comparable(measured), comparable(corpus.manifest.tagger)
     different = sorted(key for key in measured.keys() | used.keys() if measured.get(key) != used.get(key))
     if different:
@@ -265,27 +262,6 @@ def _check_same_tagger(measured: dict[str, str], corpus: Corpus, where: Path) ->
         )
 
 
-def _scored_sentences(
-    tagger: Tagger, sentences: Iterable[Sentence], labels: Collection[str]
-) -> Iterator[ScoredSentence]:
-    """Yield each sentence with its gold mentions of ``labels`` and the tagger's mentions."""
-    remaining = iter(sentences)
-    while batch := list(islice(remaining, _BATCH)):
-        for sentence, tagged in zip(batch, tagger.tag(sentence.text for sentence in batch), strict=True):
-            gold = tuple(mention for mention in sentence.mentions if mention.label in labels)
-            yield ScoredSentence(sentence.user, sentence.text, gold, tagged)
-
-
-def _matching(estimates: Mapping[tuple[str, ...], Estimate]) -> dict[str, dict[str, dict[str, Estimate]]]:
-    """Return the estimates with names of three parts: match → kind → metric."""
-    nested: dict[str, dict[str, dict[str, Estimate]]] = {}
-    for name, estimate in estimates.items():
-        if len(name) == 3:
-            match, kind, metric = name
-            nested.setdefault(match, {}).setdefault(kind, {})[metric] = estimate
-    return nested
-
-
 def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:
     made_by = corpus.manifest.tagger.get("tagger", "unknown")
     if made_by != GOLD:
@@ -293,7 +269,7 @@ def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:
     if any(corpus.manifest.settings.get(name) for name in ("lower_case", "strip_punctuation")):
         raise CorpusError(
             f"{corpus.path}: its text was preprocessed; a tagger sees text as it was written, so prepare the --gold "
-            "corpus without --preprocess, --lower-case and --strip-punctuation"
+            "corpus without --lower-case and --strip-punctuation"
         )
     chosen = _choose_split(split, corpus.splits, corpus.path)
     return GoldCorpus(corpus.manifest.name, chosen, corpus.fingerprint, lambda: sentences_of_split(corpus, chosen))
@@ -302,12 +278,12 @@ def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:
 def _tagged_gold(path: Path, split: str | None) -> GoldCorpus:
     files = iob_files(path)
     fingerprint = fingerprint_of({file.name: record_of(file) for file in files})
-    name = path.name.removesuffix(".xz").removesuffix(".gz")
+    name, reader = path.name.removesuffix(".xz").removesuffix(".gz"), IobReader(path)
     if split is None and not any(files.values()):
-        return GoldCorpus(name, "all", fingerprint, lambda: (s for f in files for s in read_iob_file(f, "all")))
-    present = tuple(dict.fromkeys(sentence.split for sentence in read_iob(path)))
+        return GoldCorpus(name, "all", fingerprint, lambda: (s for f in files for s in reader.sentences_of(f, "all")))
+    present = tuple(dict.fromkeys(sentence.split for sentence in reader.read().sentences()))
     chosen = _choose_split(split, present, path)
-    return GoldCorpus(name, chosen, fingerprint, lambda: (s for s in read_iob(path) if s.split == chosen))
+    return GoldCorpus(name, chosen, fingerprint, lambda: (s for s in reader.read().sentences() if s.split == chosen))
 
 
 def _choose_split(split: str | None, present: tuple[str, ...], where: Path) -> str:

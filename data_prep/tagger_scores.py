@@ -1,10 +1,8 @@
 """Score a tagger against a gold corpus: pure functions from mentions to metrics.
 
-There are two sets of metrics. *Does it find names as an annotator does?* Precision, recall and F1, matched exactly, by
-overlap, and by token, with and without the label. *Does it find what must be protected?* Here the label does not
-matter, and an extra mention costs nothing but data: the shares of sensitive sentences that are flagged, of mentions
-that overlap a tagged one, of mentions whose entity key is found in the sentence, and of entities whose key is found in
-all of their sentences.
+There are two sets of metrics. *Does it find names as an annotator does?* Precision, recall and F1 of exact matches,
+with and without the label. *Does it find what must be protected?* (:data:`HIDING`) Here the label does not matter, and an
+extra mention costs nothing but data.
 
 Every metric is a ratio of two sums over *clusters* (users or documents), so one bootstrap serves all.
 
@@ -18,9 +16,7 @@ Every metric is a ratio of two sums over *clusters* (users or documents), so one
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fl_sim.data_prep.identity import entity_key
 from fl_sim.data_prep.records import CorpusError, Mention
-from fl_sim.data_prep.taggers.categories import Category, category_of
+from fl_sim.data_prep.taggers.categories import NAMES, Category, category_of
 
 UNKNOWN_NAME = "NAME"
 """The kind of a mention whose tagger does not tell persons from places; it matches a gold mention by place alone."""
@@ -37,27 +33,23 @@ UNKNOWN_NAME = "NAME"
 ANY = "any"
 """The kind of label-agnostic and overall metrics."""
 
-MATCHES = ("exact", "partial", "token")
+HIDING = ("sensitive_sentences", "mentions_hidden", "mentions_with_coin", "entities_covered")
+"""The metrics that matter for privacy, shares of what the gold corpus marks:
+
+sensitive_sentences: sentences with a gold mention in which the tagger marks anything.
+mentions_hidden: gold mentions that a tagged mention overlaps.
+mentions_with_coin: gold mentions whose entity key the tagger finds in their sentence, which is sampled with it.
+entities_covered: gold entities whose key the tagger finds in every sentence that mentions them.
+"""
 
 _KINDS = {
+    **dict.fromkeys(NAMES, "MISC"),
     **dict.fromkeys((Category.LOC, Category.GPE, Category.FAC), "LOC"),
-    **dict.fromkeys(
-        (
-            Category.MISC,
-            Category.NORP,
-            Category.PRODUCT,
-            Category.EVENT,
-            Category.LAW,
-            Category.LANGUAGE,
-            Category.WORK_OF_ART,
-        ),
-        "MISC",
-    ),
     Category.PERSON: "PER",
     Category.ORG: "ORG",
 }
-_TOKEN = re.compile(r"\S+")
-_Sums = Mapping[tuple[str, ...], Mapping[int, float]]
+Name = tuple[str, ...]
+"""The name of a metric: (match, kind, "precision" | "recall" | "f1"), or one of :data:`HIDING` or flag_precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,122 +96,65 @@ class Tally:
     clusters: dict[str, int] = field(default_factory=dict)
     sentences: int = 0
     outside_scheme: int = 0
-    _sums: dict[tuple[str, ...], Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
-    _entities: dict[str, _EntitySeen] = field(default_factory=dict)
+    _hits: dict[Name, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    _totals: dict[Name, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    _clusters_of: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    _missed: set[str] = field(default_factory=set)
 
     def add(self, sentence: ScoredSentence) -> None:
         """Add one sentence."""
         cluster = self.clusters.setdefault(sentence.cluster, len(self.clusters))
         self.sentences += 1
-        comparable = tuple(m for m in sentence.tagged if self._in_scheme(m.label))
-        self.outside_scheme += len(sentence.tagged) - len(comparable)
-        self._add_matches(sentence, comparable, cluster)
-        self._add_hiding(sentence, cluster)
+        tagged = [m for m in sentence.tagged if kind_of(m.label) in {UNKNOWN_NAME, *self.gold_kinds}]
+        self.outside_scheme += len(sentence.tagged) - len(tagged)
+        for match, kind in (("exact", kind_of), ("exact_any_label", lambda _: ANY)):
+            gold, found = ({(m.start, m.end, kind(m.label)) for m in side} for side in (sentence.gold, tagged))
+            for metric, counted, others in (("recall", gold, found), ("precision", found, gold)):
+                for span in counted:
+                    for name in {span[-1], ANY}:
+                        self._count((match, name, metric), span in others, cluster)
+        if sentence.gold:
+            self._count(("sensitive_sentences",), bool(sentence.tagged), cluster)
+        if sentence.tagged:
+            self._count(("flag_precision",), bool(sentence.gold), cluster)
+        keys = {entity_key(sentence.text[m.start : m.end]) for m in sentence.tagged}
+        for mention in set(sentence.gold):
+            hidden = any(mention.start < other.end and other.start < mention.end for other in sentence.tagged)
+            self._count(("mentions_hidden",), hidden, cluster)
+            key = entity_key(sentence.text[mention.start : mention.end])
+            self._count(("mentions_with_coin",), key in keys, cluster)
+            self._clusters_of[key].add(cluster)
+            if key not in keys:
+                self._missed.add(key)
 
     @property
     def num_entities(self) -> int:
         """Number of gold entities so far."""
-        return len(self._entities)
+        return len(self._clusters_of)
 
-    def ratios(self) -> dict[tuple[str, ...], tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Return metric → numerator and denominator per cluster, each float64 (clusters,).
+    def ratios(self) -> dict[Name, NDArray[np.float64]]:
+        """Return metric → numerator and denominator per cluster, float64 (clusters, 2)."""
+        spans = [("exact", kind) for kind in (ANY, *sorted(self.gold_kinds))] + [("exact_any_label", ANY)]
+        names: list[Name] = [(*span, metric) for span in spans for metric in ("precision", "recall")]
+        ratios = {}
+        for name in [*names, *((name,) for name in HIDING), ("flag_precision",)]:
+            ratios[name] = np.zeros((len(self.clusters), 2))
+            for column, counts in enumerate((self._hits[name], self._totals[name])):
+                ratios[name][list(counts), column] = list(counts.values())
+        covered = ratios[("entities_covered",)]
+        for key, clusters in self._clusters_of.items():  # an entity weighs 1, divided equally among its clusters
+            covered[list(clusters)] += np.array([key not in self._missed, True]) / len(clusters)
+        return ratios
 
-        Metrics are ``(match, kind, "precision" | "recall")``, where ``exact``, ``partial`` and ``token`` need the same
-        kind and ``exact_any_label`` and so on do not, and the four of :data:`HIDING`, with ``flag_precision``.
-        """
-        sums: _Sums = {**self._sums, **self._entity_sums()}
-        names = [*self._match_names(), *((name,) for name in HIDING), ("flag_precision",)]
-        return {name: (self._vector(sums, (*name, "hit")), self._vector(sums, (*name, "of"))) for name in names}
-
-    def _in_scheme(self, label: str) -> bool:
-        kind = kind_of(label)
-        return kind == UNKNOWN_NAME or kind in self.gold_kinds
-
-    def _add_matches(self, sentence: ScoredSentence, tagged: tuple[Mention, ...], cluster: int) -> None:
-        for match, units in _UNITS.items():
-            for suffix, kind in (("", kind_of), ("_any_label", _any_kind)):
-                gold_units, tagged_units = units(sentence.text, sentence.gold, kind), units(sentence.text, tagged, kind)
-                for side, counted, others in (
-                    ("recall", gold_units, tagged_units),
-                    ("precision", tagged_units, gold_units),
-                ):
-                    for unit in counted:
-                        hit = _is_matched(unit, others, match)
-                        for name in {unit[-1], ANY}:
-                            self._count((match + suffix, name, side), hit, cluster)
-
-    def _add_hiding(self, sentence: ScoredSentence, cluster: int) -> None:
-        flagged = bool(sentence.tagged)
-        if sentence.gold:
-            self._count(("sensitive_sentences",), flagged, cluster)
-        if flagged:
-            self._count(("flag_precision",), bool(sentence.gold), cluster)
-        keys = {entity_key(sentence.text[m.start : m.end]) for m in sentence.tagged}
-        for mention in set(sentence.gold):
-            hidden = any(_overlap(mention, other) for other in sentence.tagged)
-            self._count(("mentions_hidden",), hidden, cluster)
-            key = entity_key(sentence.text[mention.start : mention.end])
-            self._count(("mentions_with_coin",), key in keys, cluster)
-            self._entities.setdefault(key, _EntitySeen()).add(cluster, key in keys)
-
-    def _count(self, name: tuple[str, ...], hit: bool, cluster: int) -> None:
-        self._sums[(*name, "of")][cluster] += 1
-        if hit:
-            self._sums[(*name, "hit")][cluster] += 1
-
-    def _entity_sums(self) -> _Sums:
-        """Return the sums over entities: each weighs 1, divided equally among the clusters that mention it."""
-        hit: dict[int, float] = defaultdict(float)
-        of: dict[int, float] = defaultdict(float)
-        for entity in self._entities.values():
-            for cluster in entity.clusters:
-                of[cluster] += 1 / len(entity.clusters)
-                hit[cluster] += entity.always / len(entity.clusters)
-        return {("entities_covered", "hit"): hit, ("entities_covered", "of"): of}
-
-    def _match_names(self) -> Iterator[tuple[str, ...]]:
-        for match in MATCHES:
-            for side in ("precision", "recall"):
-                for kind in (ANY, *sorted(self.gold_kinds)):
-                    yield (match, kind, side)
-                yield (f"{match}_any_label", ANY, side)
-
-    def _vector(
-        self, sums: Mapping[tuple[str, ...], Mapping[int, float]], name: tuple[str, ...]
-    ) -> NDArray[np.float64]:
-        vector = np.zeros(len(self.clusters))
-        for cluster, amount in sums.get(name, {}).items():
-            vector[cluster] = amount
-        return vector
-
-
-HIDING = ("sensitive_sentences", "mentions_hidden", "mentions_with_coin", "entities_covered")
-"""The metrics that matter for privacy, shares of what the gold corpus marks:
-
-sensitive_sentences: sentences with a gold mention in which the tagger marks anything.
-mentions_hidden: gold mentions that a tagged mention overlaps.
-mentions_with_coin: gold mentions whose entity key the tagger finds in their sentence, which is sampled with it.
-entities_covered: gold entities whose key the tagger finds in every sentence that mentions them.
-"""
-
-
-@dataclass
-class _EntitySeen:
-    clusters: set[int] = field(default_factory=set)
-    always: bool = True
-
-    def add(self, cluster: int, sampled_with_entity: bool) -> None:
-        self.clusters.add(cluster)
-        self.always = self.always and sampled_with_entity
+    def _count(self, name: Name, hit: bool, cluster: int) -> None:
+        self._totals[name][cluster] += 1
+        self._hits[name][cluster] += hit
 
 
 class Estimate(BaseModel):
     """A ratio in [0, 1] with its 95 % bootstrap interval; None where nothing is counted.
 
     The interval is None with fewer than two clusters, because only clusters vary.
-
-    >>> Estimate(value=0.9, low=0.85, high=0.94).model_dump()
-    {'value': 0.9, 'low': 0.85, 'high': 0.94}
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -229,8 +164,8 @@ class Estimate(BaseModel):
     high: float | None = Field(ge=0, le=1)
 
 
-def figures(tally: Tally, *, resamples: int = 1000, seed: int = 0) -> dict[tuple[str, ...], Estimate]:
-    """Return every metric of ``tally``, with F1 under ``(match, kind, "f1")``.
+def figures(tally: Tally, *, resamples: int = 1000, seed: int = 0) -> dict[Name, Estimate]:
+    """Return every metric of ``tally``.
 
     Intervals are percentile intervals of a cluster bootstrap: whole clusters are drawn with replacement, because the
     sentences of a user are not independent.
@@ -244,92 +179,25 @@ def figures(tally: Tally, *, resamples: int = 1000, seed: int = 0) -> dict[tuple
         CorpusError: ``resamples`` is less than 1.
     """
     check_resamples(resamples)
-    ratios = tally.ratios()
-    columns = np.stack([part for pair in ratios.values() for part in pair], axis=1)
-    sums = _resample(columns, resamples, seed)
-    replicates = dict(zip(ratios, np.moveaxis(sums.reshape(resamples, -1, 2), 1, 0), strict=True))
-    points = {name: np.array([[hit.sum(), of.sum()]]) for name, (hit, of) in ratios.items()}
-    enough = len(tally.clusters) > 1
-    metrics = {name: _estimate(_ratio(points[name]), _ratio(replicates[name]), enough) for name in ratios}
-    for name in [name for name in ratios if name[-1] == "precision"]:
-        recall = (*name[:-1], "recall")
-        f1 = [_f1(_ratio(ratio[name]), _ratio(ratio[recall])) for ratio in (points, replicates)]
-        metrics[(*name[:-1], "f1")] = _estimate(f1[0], f1[1], enough)
-    return metrics
+    ratios, clusters = tally.ratios(), len(tally.clusters)
+    columns = np.concatenate(list(ratios.values()), axis=1)  # (clusters, 2·metrics)
+    rng = np.random.default_rng(seed)
+    sums = np.zeros((1 + resamples, columns.shape[1]))  # of all clusters, then of each resample
+    sums[0] = columns.sum(axis=0)
+    for row in range(1, 1 + resamples if clusters else 1):
+        sums[row] = np.bincount(rng.integers(clusters, size=clusters), minlength=clusters) @ columns
+    with np.errstate(divide="ignore", invalid="ignore"):
+        hits, totals = sums[:, ::2], sums[:, 1::2]
+        values = dict(zip(ratios, np.where(totals > 0, hits / totals, np.nan).T, strict=True))
+    for name in [name for name in values if name[-1] == "precision"]:
+        values[(*name[:-1], "f1")] = _f1(values[name], values[(*name[:-1], "recall")])
+    return {name: _estimate(ratio, clusters > 1) for name, ratio in values.items()}
 
 
 def check_resamples(resamples: int) -> None:
     """Check that there is at least one, else raise :class:`CorpusError`."""
     if resamples < 1:
         raise CorpusError(f"resamples {resamples} must be at least 1")
-
-
-_Unit = tuple[int, int, str]
-_Kind = Callable[[str], str]
-
-
-def _any_kind(label: str) -> str:
-    return ANY
-
-
-def _spans(text: str, mentions: Iterable[Mention], kind: _Kind) -> set[_Unit]:
-    return {(mention.start, mention.end, kind(mention.label)) for mention in mentions}
-
-
-def _tokens(text: str, mentions: Collection[Mention], kind: _Kind) -> set[_Unit]:
-    """Return the tokens (by white space) that a mention touches."""
-    if not mentions:
-        return set()
-    tokens = [match.span() for match in _TOKEN.finditer(text)]
-    return {
-        (start, end, kind(mention.label))
-        for mention in mentions
-        for start, end in tokens
-        if start < mention.end and mention.start < end
-    }
-
-
-_UNITS: Mapping[str, Callable[[str, tuple[Mention, ...], _Kind], set[_Unit]]] = {
-    "exact": _spans,
-    "partial": _spans,
-    "token": _tokens,
-}
-
-
-def _is_matched(unit: _Unit, others: set[_Unit], match: str) -> bool:
-    if match != "partial":
-        return unit in others
-    start, end, kind = unit
-    return any(other[2] == kind and start < other[1] and other[0] < end for other in others)
-
-
-def _overlap(one: Mention, other: Mention) -> bool:
-    return one.start < other.end and other.start < one.end
-
-
-def _resample(columns: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:
-    """Return column sums over clusters drawn with replacement.
-
-    Args:
-        columns: float64 (clusters, columns).
-        resamples: their number.
-        seed: of the draws.
-
-    Returns:
-        float64 (resamples, columns).
-    """
-    rng = np.random.default_rng(seed)
-    clusters = len(columns)
-    sums = np.zeros((resamples, columns.shape[1]))
-    for row in range(resamples if clusters else 0):
-        sums[row] = np.bincount(rng.integers(clusters, size=clusters), minlength=clusters) @ columns
-    return sums
-
-
-def _ratio(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return numerator over denominator of sums (…, 2); NaN where nothing is counted."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(sums[..., 1] > 0, sums[..., 0] / sums[..., 1], np.nan)
 
 
 def _f1(precision: NDArray[np.float64], recall: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -340,11 +208,12 @@ def _f1(precision: NDArray[np.float64], recall: NDArray[np.float64]) -> NDArray[
     return np.where(np.isnan(precision) & np.isnan(recall), np.nan, f1)
 
 
-def _estimate(point: NDArray[np.float64], replicates: NDArray[np.float64], enough: bool) -> Estimate:
-    if np.isnan(point[0]):
+def _estimate(ratio: NDArray[np.float64], enough: bool) -> Estimate:
+    """Return the estimate of a metric: its value, then those of the resamples, float64 (1 + resamples,)."""
+    point, known = ratio[0], ratio[1:][~np.isnan(ratio[1:])]
+    if np.isnan(point):
         return Estimate(value=None, low=None, high=None)
-    known = replicates[~np.isnan(replicates)]
     if not enough or not len(known):
-        return Estimate(value=float(point[0]), low=None, high=None)
+        return Estimate(value=float(point), low=None, high=None)
     low, high = np.quantile(known, [0.025, 0.975])
-    return Estimate(value=float(point[0]), low=float(low), high=float(high))
+    return Estimate(value=float(point), low=float(low), high=float(high))

@@ -33,12 +33,7 @@ def test_a_command_ends_as_in_a_process_of_its_own(
 
 def test_a_command_has_the_callers_folder_variables_and_mask(command_server: CommandServer, tmp_path: Path) -> None:
     (tmp_path / "shown.py").write_text(
-        "import os, sys\n"
-        "class Reader:\n"
-        "    help = f'{os.getcwd()} {os.environ[\"SHOWN\"]} {os.umask(0o77):o} {sys.argv[1:]}'\n"
-        "    def __init__(self):\n        print(self.help)\n"
-        "    def add_arguments(self, parser): ...\n"
-        "    def read(self, args, cleaning): ...\n",
+        "import os, sys\nprint(os.getcwd(), os.environ['SHOWN'], f'{os.umask(0o77):o}', sys.argv[1:])\n",
         encoding="utf-8",
     )
     words = "umask 027; exec fl-sim prepare shown:Reader --out é"

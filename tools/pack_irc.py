@@ -18,8 +18,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from fl_sim.data_prep.prepare import prepare
-from fl_sim.data_prep.readers.raw_corpora import RawCorpus, table
-from fl_sim.data_prep.readers.tables import TableOptions, is_held_out
+from fl_sim.data_prep.readers.reader import RawCorpus
+from fl_sim.data_prep.readers.tables import JsonlReader, is_held_out
 from fl_sim.data_prep.records import Sentence
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.corpus import Corpus
@@ -29,15 +29,6 @@ HELD_OUT = 0.1
 TEST = 0.05
 SEED = 0
 LABELS = ["mention_label.list.element", "labels.list.element"]
-COLUMNS = TableOptions(
-    text_column="text",
-    user_column="user",
-    entities_column="marks",
-    id_column="id",
-    test_fraction=HELD_OUT,
-    seed=SEED,
-    split_sentences=False,
-)
 
 
 def main() -> None:
@@ -62,7 +53,16 @@ def pack(source: Path, out: Path) -> Corpus:
 
 def raw_corpus(source: Path) -> RawCorpus:
     """Return the messages with their splits: the hash of a user says where all of the user's messages go."""
-    raw = table("jsonl", source, COLUMNS)
+    raw = JsonlReader(
+        source=source,
+        text_column="text",
+        user_column="user",
+        entities_column="marks",
+        id_column="id",
+        test_fraction=HELD_OUT,
+        seed=SEED,
+        split_sentences=False,
+    ).read()
 
     def sentences() -> Iterator[Sentence]:
         for sentence in raw.sentences():

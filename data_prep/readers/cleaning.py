@@ -1,34 +1,18 @@
 """Clean bad text, cut it into sentences, and preprocess it as a paper did. Cleaning is decided here alone.
 
-| in the source | becomes | counted as |
-|---|---|---|
-| control characters but tab, line feed, carriage return (NUL, escape, C1, ...) | spaces | ``control_characters`` |
-| a lone surrogate (JSON can write one, UTF-8 cannot) | U+FFFD | ``lone_surrogates`` |
-| bytes that are no UTF-8 | an error with file and line; U+FFFD if ``bad_bytes`` is ``replace`` | ``bad_bytes`` |
-| a text of white space alone, or none | dropped | ``blank_texts`` |
-| a sentence of more than ``max_characters`` | cut at white space, never inside an entity | ``long_sentences`` |
-| an entity of control characters alone | dropped, its sentence stays | ``blank_entities`` |
-| a row without a user | dropped | ``rows_without_user`` |
-| a row whose id came before in its source | dropped | ``repeated_ids`` |
-| a tag that its scheme does not allow | read as the likeliest entity | ``malformed_tags`` |
-| a line of a tagged file without a tag | a token outside of entities | ``lines_without_tag`` |
-| a line of a tagged file without a token | dropped | ``lines_without_token`` |
+docs/corpora.md says what becomes of bad text, and :class:`Note` how it is counted. Everything else is kept:
+right-to-left text and its direction marks, emoji and their joiners, combining marks, any white space inside a sentence.
+A character is replaced by one character, so the spans of entities stay valid.
 
-Everything else is kept: right-to-left text and its direction marks, emoji and their joiners, combining marks, any white
-space inside a sentence. A character is replaced by one character, so the spans of entities stay valid.
+Sentences end where spaCy's sentencizer ends them on the tokens of spaCy's English tokenizer: after a full stop,
+question mark or the like and the punctuation that follows ("U.S." and "Mr." are tokens, so they end no sentence). The
+tokenizer looks at words between white space one by one. So does this module, and it caches the words, which makes it
+many times faster than a pipeline that builds documents.
 
-First cutting texts into sentences without cutting an entity; then what is replaced, cut, dropped or kept, and how it
-is counted; then the preprocessing of the UeDP paper: "we changed all words to lower-case and removed punctuation
-marks".
-
-Sentences: The rule is that of spaCy's sentencizer on the tokens of spaCy's English tokenizer: a sentence ends after a
-full stop, question mark or the like and the punctuation that follows ("U.S." and "Mr." are tokens, so they end no
-sentence). The tokenizer looks at words between white space one by one. So does this module, and it caches the words,
-which makes it many times faster than a pipeline that builds documents.
-
-Preprocessing: It runs after tagging and identity, because taggers need capital letters and full stops, and an entity's
-key ("David's" is David) is that of the original name. Spans move with the text. Every character is treated by itself,
-so the text under a moved span is the preprocessed text under the old one.
+Preprocessing is that of the UeDP paper: "we changed all words to lower-case and removed punctuation marks". It runs
+after tagging and identity, because taggers need capital letters and full stops, and an entity's key ("David's" is
+David) is that of the original name. Spans move with the text. Every character is treated by itself, so the text under a
+moved span is the preprocessed text under the old one.
 
 >>> text = "Mr. Byron left. Why?"
 >>> [text[start:end] for start, end in sentence_bounds(text)]
@@ -57,11 +41,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import cache, lru_cache
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
-from fl_sim.data_prep.store.textfiles import SourceLimits, decoded_lines
+from fl_sim.data_prep.records import Mention, Sentence, Settings
 from fl_sim.data_prep.taggers.spacy_tagger import without_plugins
 
 _REMEMBERED_WORDS = 1 << 16
@@ -160,7 +142,7 @@ def _part(row: Sentence, start: int, end: int, mentions: list[Mention]) -> Itera
     start += len(text) - len(text.lstrip())
     end = start + len(stripped)
     moved = tuple(Mention(max(m.start, start) - start, min(m.end, end) - start, m.label) for m in mentions)
-    yield Sentence(row.split, row.user, stripped, moved, row.target, row.document)
+    yield Sentence(row.split, row.user, stripped, moved, row.target)
 
 
 def _word_start(text: str, position: int) -> int:
@@ -223,10 +205,8 @@ def _all_ends() -> re.Pattern[str]:
 Notes = Counter[str]
 """Counts of :class:`Note` while a corpus is read, for the manifest."""
 
-BadBytes = Literal["refuse", "replace"]
-BAD_BYTES = get_args(BadBytes)
-DEFAULT_MAX_CHARACTERS = 10_000
-_LEAST_MAX_CHARACTERS = 100
+MAX_CHARACTERS = 10_000
+"""The longest sentence; a longer one is cut at white space, never inside an entity."""
 
 _REPLACEMENT = "\ufffd"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -237,91 +217,47 @@ _LONGEST_CLUSTER = 64
 
 
 class Note(StrEnum):
-    """Problems that are counted and not refused. Texts, rows, sentences or lines are counted, never characters."""
-
-    CONTROL_CHARACTERS = "control_characters"
-    LONE_SURROGATES = "lone_surrogates"
-    BAD_BYTES = "bad_bytes"
-    BLANK_TEXTS = "blank_texts"
-    LONG_SENTENCES = "long_sentences"
-    BLANK_ENTITIES = "blank_entities"
-    ROWS_WITHOUT_USER = "rows_without_user"
-    REPEATED_IDS = "repeated_ids"
-    MALFORMED_TAGS = "malformed_tags"
-    LINES_WITHOUT_TAG = "lines_without_tag"
-    LINES_WITHOUT_TOKEN = "lines_without_token"
-    ROWS_WITHOUT_THAT_FIELD = "rows_without_that_field"
-    EMPTIED_SENTENCES = "emptied_sentences"
-    EMPTIED_ENTITIES = "emptied_entities"
-
-
-MEANING = {
-    Note.CONTROL_CHARACTERS: "texts with control characters, each replaced by a space",
-    Note.LONE_SURROGATES: "texts or keys with half a surrogate pair, replaced by U+FFFD",
-    Note.BAD_BYTES: "lines with bytes that are not UTF-8, replaced by U+FFFD",
-    Note.BLANK_TEXTS: "blank texts dropped",
-    Note.LONG_SENTENCES: "sentences longer than --max-characters, cut at white space",
-    Note.BLANK_ENTITIES: "marked entities of control characters alone, dropped",
-    Note.ROWS_WITHOUT_USER: "rows without a user dropped",
-    Note.REPEATED_IDS: "rows dropped because their id had come before",
-    Note.MALFORMED_TAGS: "tags that their scheme does not allow, read as entities",
-    Note.LINES_WITHOUT_TAG: "lines without a tag, read as untagged tokens",
-    Note.LINES_WITHOUT_TOKEN: "lines without a token dropped",
-    Note.ROWS_WITHOUT_THAT_FIELD: "rows dropped because they lack the field asked for",
-    Note.EMPTIED_SENTENCES: "sentences dropped because nothing was left of them after preprocessing",
-    Note.EMPTIED_ENTITIES: "entities dropped because nothing was left of them after preprocessing",
-}
-"""What to print after the count of a note."""
-
-
-@dataclass(frozen=True)
-class Cleaning:
-    """How to treat bad text.
+    """Problems that are counted and not refused. Texts, rows, sentences or lines are counted, never characters.
 
     Attributes:
-        max_characters: The longest sentence; a longer one is cut.
-        bad_bytes: ``refuse`` lines that are not UTF-8 with an error (a wrong encoding garbles every accented name), or
-            ``replace`` their bad bytes.
-        limits: What the source may ask for; they shape no corpus, so no manifest records them.
+        meaning: what to print after the count.
     """
 
-    max_characters: int = DEFAULT_MAX_CHARACTERS
-    bad_bytes: BadBytes = "refuse"
-    limits: SourceLimits = field(default_factory=SourceLimits)
+    meaning: str
 
-    def __post_init__(self) -> None:
-        if self.max_characters < _LEAST_MAX_CHARACTERS:
-            raise CorpusError(f"--max-characters {self.max_characters} must be at least {_LEAST_MAX_CHARACTERS}")
-        if self.bad_bytes not in BAD_BYTES:
-            raise CorpusError(f"--bad-bytes {self.bad_bytes!r} must be one of {', '.join(BAD_BYTES)}")
+    def __new__(cls, value: str, meaning: str = "") -> Note:
+        note = str.__new__(cls, value)
+        note._value_, note.meaning = value, meaning
+        return note
 
-    def manifest_settings(self) -> Settings:
-        """Return what differs from the defaults, for the manifest."""
-        plain = asdict(Cleaning())
-        return {key: value for key, value in asdict(self).items() if value != plain[key] and key != "limits"}
+    CONTROL_CHARACTERS = "control_characters", "texts with control characters, each replaced by a space"
+    LONE_SURROGATES = "lone_surrogates", "texts or keys with half a surrogate pair, replaced by U+FFFD"
+    BLANK_TEXTS = "blank_texts", "blank texts dropped"
+    LONG_SENTENCES = "long_sentences", f"sentences longer than {MAX_CHARACTERS:,} characters, cut at white space"
+    BLANK_ENTITIES = "blank_entities", "marked entities of control characters alone, dropped"
+    ROWS_WITHOUT_USER = "rows_without_user", "rows without a user dropped"
+    REPEATED_IDS = "repeated_ids", "rows dropped because their id had come before"
+    LINES_WITHOUT_TAG = "lines_without_tag", "lines without a tag, read as untagged tokens"
+    LINES_WITHOUT_TOKEN = "lines_without_token", "lines without a token dropped"
+    ROWS_WITHOUT_THAT_FIELD = "rows_without_that_field", "rows dropped because they lack the field asked for"
+    EMPTIED_SENTENCES = (
+        "emptied_sentences",
+        "sentences dropped because nothing was left of them after preprocessing",
+    )
+    EMPTIED_ENTITIES = "emptied_entities", "entities dropped because nothing was left of them after preprocessing"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reading:
     """One reading of a source.
 
     Attributes:
-        cleaning: how to treat bad text.
         notes: counts of bad text so far.
+        rows: rows of a table so far, of which each has a user.
     """
 
-    cleaning: Cleaning = Cleaning()
     notes: Notes = field(default_factory=Counter)
-
-    @property
-    def limits(self) -> SourceLimits:
-        """What the source may ask for."""
-        return self.cleaning.limits
-
-    def lines(self, path: Path) -> Iterator[tuple[int, str]]:
-        """Yield the numbered lines of a text file (:func:`fl_sim.data_prep.store.textfiles.decoded_lines`)."""
-        replace = self.cleaning.bad_bytes == "replace"
-        return decoded_lines(path, (lambda: self.note(Note.BAD_BYTES)) if replace else None, self.cleaning.limits)
+    rows: int = 0
 
     def note(self, note: Note, times: int = 1) -> None:
         """Count ``note`` so many times."""
@@ -338,8 +274,7 @@ class Reading:
     def clean(self, rows: Iterable[Sentence], split_sentences: bool = False) -> Iterator[Sentence]:
         """Yield clean sentences.
 
-        Characters are replaced as in the table above, blank texts dropped, too long sentences cut, and white space at
-        the ends is stripped.
+        Bad characters are replaced, blank texts dropped, too long sentences cut, white space at the ends stripped.
 
         Args:
             rows: texts as they are in the source.
@@ -349,9 +284,9 @@ class Reading:
         if split_sentences:
             rows = cut_into_sentences(rows)
         for row in rows:
-            if len(row.text) > self.cleaning.max_characters:
+            if len(row.text) > MAX_CHARACTERS:
                 self.note(Note.LONG_SENTENCES)
-                yield from cut(row, _pieces(row.text, self.cleaning.max_characters))
+                yield from cut(row, _pieces(row.text, MAX_CHARACTERS))
             elif row.text[0].isspace() or row.text[-1].isspace():
                 yield from cut(row, [(0, len(row.text))])
             else:
@@ -359,9 +294,7 @@ class Reading:
 
     def _keep_text(self, rows: Iterable[Sentence]) -> Iterator[Sentence]:
         for row in rows:
-            clean = (
-                row if row.text.isprintable() else self._replace_characters(row)
-            )  # no replaced character is printable
+            clean = row if row.text.isprintable() else self._replace_characters(row)  # which replaces none printable
             if clean.text and not clean.text.isspace():
                 yield clean
             else:
@@ -376,7 +309,7 @@ class Reading:
         self.note(Note.LONE_SURROGATES, bool(surrogates))
         mentions = tuple(mention for mention in row.mentions if not text[mention.start : mention.end].isspace())
         self.note(Note.BLANK_ENTITIES, len(row.mentions) - len(mentions))
-        return Sentence(row.split, row.user, text, mentions, row.target, row.document)
+        return Sentence(row.split, row.user, text, mentions, row.target)
 
 
 def _pieces(text: str, limit: int) -> Iterator[tuple[int, int]]:
@@ -451,7 +384,7 @@ class Preprocessing:
                 if start < end
             )
             reading.note(Note.EMPTIED_ENTITIES, len(sentence.mentions) - len(mentions))
-            return Sentence(sentence.split, sentence.user, text, mentions, sentence.target, sentence.document)
+            return Sentence(sentence.split, sentence.user, text, mentions, sentence.target)
 
         return rewrite
 

@@ -3,7 +3,7 @@
 No code of a dataset is ever run: only table files are read (Parquet, Arrow, JSON, CSV), no loading scripts, archives
 or pickles.
 
->>> HfDataset("owner/reviews", splits=("train",)).name
+>>> HuggingFaceReader(source="owner/reviews", text_column="text", user_column="user").name
 'reviews'
 """
 
@@ -18,9 +18,10 @@ from typing import Any
 import pyarrow as pa
 
 from fl_sim.data_prep.readers.cleaning import Reading
-from fl_sim.data_prep.readers.tables import Row, TableOptions, check_parquet_rows, require_columns, sentences_of
+from fl_sim.data_prep.readers.reader import RawCorpus
+from fl_sim.data_prep.readers.tables import Row, TableColumns, parquet_rows, require_columns, sentences_of
 from fl_sim.data_prep.records import CorpusError, Sentence, Settings
-from fl_sim.data_prep.store.textfiles import SourceLimits, blocks, unpacked, whole_lines
+from fl_sim.data_prep.store.textfiles import blocks, unpacked, whole_lines
 from fl_sim.files import open_regular
 
 _SPLIT = "\0split"
@@ -33,36 +34,61 @@ _ROWS_AT_ONCE = 1000
 _SECONDS_FOR_HUB = 15
 
 
-@dataclass(frozen=True)
-class HfDataset:
-    """Names a dataset.
+@dataclass(frozen=True, kw_only=True)
+class HuggingFaceReader(TableColumns):
+    """A dataset of Hugging Face's, by name or from a folder (needs the hf extra).
+
+    The dataset's splits become the corpus's. If it has one split and no split column, users are held out by hash. A
+    target that is a class of the dataset becomes the name of the class.
 
     Attributes:
-        source: a folder (saved by ``save_to_disk``, or of table files) or a name on the hub.
-        configuration: of the dataset.
-        splits: the splits to read; all if empty.
-        revision: a commit on the hub; the latest if None.
+        source: A name on the hub, or a local folder: saved by save_to_disk, or of table files.
+        configuration: The dataset's configuration.
+        splits: The splits to read, with commas (default: all).
+        revision: The commit of the hub's dataset (default: the present one).
     """
 
     source: str
     configuration: str | None = None
-    splits: tuple[str, ...] = ()
+    splits: str = ""
     revision: str | None = None
 
     @property
     def folder(self) -> Path | None:
+        """The local folder; None for a dataset on the hub."""
         return Path(self.source) if Path(self.source).is_dir() else None
 
     @property
     def name(self) -> str:
+        """The name of the dataset, without its owner or path."""
         return self.folder.resolve().name if self.folder else self.source.split("/")[-1]
 
-    def pin_revision(self) -> HfDataset:
-        """Return the dataset with its latest revision on the hub; unchanged for a folder, or with the hub offline.
+    @property
+    def named_splits(self) -> list[str]:
+        """The splits to read; all if empty."""
+        return [name.strip() for name in self.splits.split(",") if name.strip()]
 
-        Raises:
-            CorpusError: the hub does not have the name, or cannot be reached.
-        """
+    def read(self) -> RawCorpus:
+        pinned = self._pinned()
+        own: Settings = {
+            "dataset": self.name if self.folder else self.source,  # of a folder its name, never its path
+            "configuration": self.configuration,
+            "splits": self.named_splits,
+            "revision": pinned.revision,
+        }
+        return RawCorpus.from_files(
+            "hf",
+            self.name,
+            pinned._sentences,
+            self._files(),
+            settings={**own, **self.manifest_settings()},
+            has_gold=self.entities_column is not None,
+            splits_sentences=self.split_sentences,
+            tools=("datasets",),
+        )
+
+    def _pinned(self) -> HuggingFaceReader:
+        """Return the reader of the latest revision on the hub; unchanged for a folder, or with the hub offline."""
         if self.folder or self.revision or re.match(r"[./~]|.*\.\w+$", self.source):
             return self
         _import_datasets(self.source)
@@ -79,71 +105,47 @@ class HfDataset:
                 f"({_reason(error)})"
             ) from error
 
-    def files(self) -> dict[str, Path]:
+    def _files(self) -> dict[str, Path]:
         """Return the data files of a folder by their relative path; none of a dataset on the hub."""
         if not self.folder:
             return {}
         paths = sorted(path for path in self.folder.rglob("*") if path.is_file() and path.suffix in _DATA_SUFFIXES)
         return {path.relative_to(self.folder).as_posix(): path for path in paths}
 
-    def manifest_settings(self) -> Settings:
-        """Return what a manifest records: of a folder its name, never its path."""
-        dataset = self.name if self.folder else self.source
-        return {
-            "dataset": dataset,
-            "configuration": self.configuration,
-            "splits": list(self.splits),
-            "revision": self.revision,
-        }
+    def _sentences(self, reading: Reading) -> Iterator[Sentence]:
+        for path in self._files().values():
+            _check_file(path, self.columns)
+        loaded = _load(self)
+        splits = self.named_splits or list(loaded)
+        for split in splits:
+            if split not in loaded:
+                raise CorpusError(f"{self.source}: no split {split!r}, only {', '.join(map(str, loaded))}")
+        several = len(splits) > 1 and self.split_column is None
+        columns = replace(self, split_column=_SPLIT) if several else self
+        rows = (row for split in splits for row in _rows(self.name, str(split), loaded[split], self))
+        return sentences_of(rows, columns, reading)
 
 
-def read_hf(dataset: HfDataset, options: TableOptions, reading: Reading | None = None) -> Iterator[Sentence]:
-    """Yield all sentences of a dataset.
-
-    The dataset's splits become the corpus's. If it has one split and no split column, users are held out by hash. A
-    target that is a class of the dataset becomes the name of the class.
-
-    Args:
-        dataset: which one.
-        options: its columns, as of a table.
-        reading: how to treat bad text.
-
-    Raises:
-        CorpusError: the dataset cannot be loaded, or a row does not fit.
-    """
-    reading = reading or Reading()
-    for path in dataset.files().values():
-        _check_file(path, options.columns, reading.limits)
-    loaded = _load(dataset)
-    splits = dataset.splits or tuple(loaded)
-    for split in splits:
-        if split not in loaded:
-            raise CorpusError(f"{dataset.source}: no split {split!r}, only {', '.join(map(str, loaded))}")
-    several = len(splits) > 1 and options.split_column is None
-    table_options = replace(options, split_column=_SPLIT) if several else options
-    rows = (row for split in splits for row in _rows(dataset.name, str(split), loaded[split], options))
-    return sentences_of(rows, table_options, reading)
-
-
-def _check_file(path: Path, columns: list[str], limits: SourceLimits) -> None:
+def _check_file(path: Path, columns: list[str]) -> None:
     """Read a table file once, a little at a time, because the library holds whatever it unfolds to in memory.
 
     Raises:
         CorpusError: a line, row or cell has no end, or the file unfolds without end.
     """
     if path.suffix == ".parquet":
-        check_parquet_rows(path, columns, limits)
+        for _ in parquet_rows(path, columns, all_needed=False):
+            pass
         return
     if path.suffix == ".arrow":
         return
     with open_regular(path) as raw:
         stream = pa.CompressedInputStream(raw, "zstd") if path.suffix == ".zst" else unpacked(path, raw)
         one_array = ".json" in path.suffixes  # a list of objects may be one line
-        for _ in (blocks if one_array else whole_lines)(stream, raw, path, limits):
+        for _ in (blocks if one_array else whole_lines)(stream, raw, path):
             pass
 
 
-def _load(dataset: HfDataset) -> dict[str, Any]:
+def _load(dataset: HuggingFaceReader) -> dict[str, Any]:
     """Return split → the library's dataset, which is read batch by batch and never held in memory."""
     datasets = _import_datasets(dataset.source)
     folder = dataset.folder
@@ -166,7 +168,7 @@ def _load(dataset: HfDataset) -> dict[str, Any]:
         raise CorpusError(f"{dataset.source}: the dataset cannot be loaded: {_reason(error)}") from error
 
 
-def _rows(name: str, split: str, loaded: Any, options: TableOptions) -> Iterator[Row]:
+def _rows(name: str, split: str, loaded: Any, options: TableColumns) -> Iterator[Row]:
     if loaded.column_names is not None:
         require_columns(options.columns, list(loaded.column_names), f"{name}, split {split}")
         loaded = loaded.select_columns(options.columns)

@@ -18,83 +18,63 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_sim.data_prep.identity import Identity, NameIndex
-from fl_sim.data_prep.readers.cleaning import Cleaning, Reading
-from fl_sim.data_prep.readers.raw_corpora import RawCorpus
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
+from fl_sim.data_prep.readers.cleaning import Reading
+from fl_sim.data_prep.readers.reader import RawCorpus
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import table_file
 
 
-@dataclass(frozen=True, slots=True)
-class Without:
-    """Say what to leave out of a corpus.
+@dataclass(frozen=True, kw_only=True)
+class PreparedReader:
+    """A corpus that is prepared already, or ships: its texts, users, splits, classes and marks.
 
     Attributes:
-        users: keys of users.
-        entities: names; an entity is found by the corpus's identity.
-        max_users: at most so many users of each split are kept; None for all.
+        source: A folder made by fl-sim prepare, or: bundled, irc.
+        max_users: Keep at most N users of each split, by a hash.
+        without_user: Leave out this user. A model of that text can be the reference of fl-sim leak.
+        without_entity: Leave out all sentences with this name. A model of that text can be the reference of fl-sim
+            leak.
 
     Raises:
         CorpusError: ``max_users`` is below 1.
     """
 
-    users: tuple[str, ...] = ()
-    entities: tuple[str, ...] = ()
+    source: str
     max_users: int | None = None
+    without_user: tuple[str, ...] = ()
+    without_entity: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_users is not None and self.max_users < 1:
             raise CorpusError(f"max-users is {self.max_users}; allowed: an integer of at least 1")
 
-    def manifest_settings(self) -> Settings:
-        """Return what is left out for the manifest; nothing if that is nothing."""
-        given = {"users": sorted(self.users), "entities": sorted(self.entities)}
-        settings: dict[str, object] = {name: values for name, values in given.items() if values}
+    def read(self) -> RawCorpus:
+        """Return the prepared corpus as a raw one.
+
+        Raises:
+            CorpusError: a user or an entity to leave out is not in the corpus; or the folder is no prepared corpus, or
+                has appended parts or canaries.
+        """
+        corpus = Corpus.open(self.source)
+        if len(corpus.parts) > 1:
+            raise CorpusError(f"{corpus.path}: has appended parts; allowed with prepared: a corpus of one part")
+        if corpus.has_canaries:
+            raise CorpusError(f"{corpus.path}: has canaries; allowed with prepared: the corpus without them")
+        left_out = _LeftOut(corpus, self)
+
+        def read(reading: Reading) -> Iterator[Sentence]:
+            return reading.clean(sentence for sentence in sentences_of(corpus) if not left_out.has(sentence))
+
+        settings: dict[str, object] = {"parent": corpus.fingerprint, "parent_tagger": dict(corpus.manifest.tagger)}
+        given = {"users": sorted(self.without_user), "entities": sorted(self.without_entity)}
+        without: dict[str, object] = {name: values for name, values in given.items() if values}
         if self.max_users is not None:
-            settings["users_beyond"] = self.max_users
-        return {"without": settings} if settings else {}
-
-
-def prepared_corpus(source: str, cleaning: Cleaning | None = None, without: Without | None = None) -> RawCorpus:
-    """Return a prepared corpus as a raw one: its texts, users, splits, classes and mentions.
-
-    Args:
-        source: a folder, or the name of a corpus that ships.
-        cleaning: how to treat bad text.
-        without: whom to leave out; None for nobody.
-
-    Raises:
-        CorpusError: a user or an entity to leave out is not in the corpus; or the folder is no prepared corpus, has
-            appended parts or canaries.
-    """
-    corpus = Corpus.open(source)
-    if len(corpus.parts) > 1:
-        raise CorpusError(f"{corpus.path}: has appended parts; allowed with prepared: a corpus of one part")
-    if corpus.has_canaries:
-        raise CorpusError(f"{corpus.path}: has canaries; allowed with prepared: the corpus without them")
-
-    given = without or Without()
-    left_out = _LeftOut(corpus, given)
-    warnings = {"warnings": list(corpus.warnings)} if corpus.warnings else {}
-
-    def read(reading: Reading) -> Iterator[Sentence]:
-        kept = (sentence for sentence in sentences_of(corpus) if not left_out.has(sentence))
-        return reading.clean(kept, split_sentences=False)
-
-    return RawCorpus.from_files(
-        "prepared",
-        corpus.manifest.name,
-        read,
-        {(name := table_file(split, "sentences")): corpus.path / name for split in corpus.splits},
-        cleaning=cleaning,
-        settings={
-            "parent": corpus.fingerprint,
-            "parent_tagger": dict(corpus.manifest.tagger),
-            **given.manifest_settings(),
-            **warnings,
-        },
-        has_gold=True,
-    )
+            without["users_beyond"] = self.max_users
+        settings |= {"without": without} if without else {}
+        settings |= {"warnings": list(corpus.warnings)} if corpus.warnings else {}
+        files = {(name := table_file(split, "sentences")): corpus.path / name for split in corpus.splits}
+        return RawCorpus.from_files("prepared", corpus.manifest.name, read, files, settings=settings, has_gold=True)
 
 
 def sentences_of(corpus: Corpus, part: int = 0) -> Iterator[Sentence]:
@@ -113,20 +93,20 @@ def sentences_of_split(corpus: Corpus, split: str) -> Iterator[Sentence]:
 class _LeftOut:
     """Says which sentences of a corpus are left out."""
 
-    def __init__(self, corpus: Corpus, without: Without) -> None:
+    def __init__(self, corpus: Corpus, without: PreparedReader) -> None:
         """Find whom to leave out; raise CorpusError for one that the corpus does not have."""
         self._identity = Identity.of_corpus(corpus.manifest.settings)
-        self._users = frozenset(without.users)
+        self._users = frozenset(without.without_user)
         self._kept = {split: _smallest(corpus, split, without.max_users) for split in corpus.splits}
         known = {str(user) for split in corpus.splits for user in corpus.users(split)["user"]}
-        for user in without.users:
+        for user in without.without_user:
             if user not in known:
                 raise CorpusError(f"without-user is '{user}'; allowed: a user of {corpus.path}")
-        self._surfaces: dict[str, set[str]] = {self._identity.key(name): set() for name in without.entities}
+        self._surfaces: dict[str, set[str]] = {self._identity.key(name): set() for name in without.without_entity}
         for sentence in sentences_of(corpus) if self._surfaces else ():
             for surface in _surfaces(sentence):
                 self._surfaces.get(self._identity.key(surface), set()).add(surface)
-        for name in without.entities:
+        for name in without.without_entity:
             if not self._surfaces[self._identity.key(name)]:
                 raise CorpusError(f"without-entity is '{name}'; allowed: an entity that {corpus.path} mentions")
         self._index = NameIndex(surface for surfaces in self._surfaces.values() for surface in surfaces)

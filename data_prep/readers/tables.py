@@ -6,7 +6,8 @@
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     path = Path(folder) / "posts.jsonl"
 ...     _ = path.write_text('{"text": "Hello. It rains.", "user": "ann"}')
-...     [sentence.text for sentence in read_table("jsonl", path, TableOptions())]
+...     raw = JsonlReader(source=path, text_column="text", user_column="user").read()
+...     [sentence.text for sentence in raw.sentences()]
 ['Hello.', 'It rains.']
 """
 
@@ -14,23 +15,20 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import itertools
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from fl_sim.data_prep.readers.cleaning import Note, Reading
+from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
-from fl_sim.data_prep.store.textfiles import SourceLimits, note_position
+from fl_sim.data_prep.store.textfiles import MAX_RECORD, check_record, check_unpacked, decoded_lines, note_position
 from fl_sim.files import check_regular
 
 HELD_OUT = "test"
@@ -39,39 +37,37 @@ TRAIN = "train"
 _SHOWN_COLUMNS, _SHOWN_CHARACTERS = 12, 30
 _EXAMPLE_MENTION = '{"start": 0, "end": 5, "label": "PERSON"}'
 _ROWS_AT_ONCE = 4096
-_BYTES_AT_ONCE = 1 << 25
+_LEAST_PER_VALUE = 4  # bytes in memory of one value of a column, whatever it is
 
 Row = tuple[str, dict[str, object]]
 """The place of a row ("file, line 3"), and its values by column."""
 
 
-@dataclass(frozen=True)
-class TableOptions:
+@dataclass(frozen=True, kw_only=True)
+class TableColumns:
     """Which columns to read, and how to divide users.
 
     Attributes:
-        text_column: the text.
-        user_column: the user's key.
-        entities_column: lists of ``{"start", "end", "label"}`` in characters of the text (as JSON in a text file).
-        split_column: the split of each row; without it users are held out by hash.
-        test_fraction: the probability with which a user is held out (split ``test``).
-        seed: of the hash, which depends on the seed and the user's key alone.
-        split_sentences: whether to split texts into sentences; else a row is one sentence.
-        target_column: the class of the row.
-        document_column: the document that the row is part of; by default the row.
-        id_column: the id of the row; a row with an earlier row's id is dropped.
+        text_column: The text.
+        user_column: The user whose text it is.
+        entities_column: Gold entities: a list of {start, end, label} in characters of the text, as JSON in a text file.
+        target_column: The row's class.
+        id_column: The row's id; a row whose id came before is dropped and counted.
+        split_column: The row's split: train, validation, test, …; by default users are held out by a hash.
+        test_fraction: The share of users held out (split test).
+        seed: The seed of the hash that holds them out, which looks at the user's key alone.
+        split_sentences: Cut each text into sentences; else a row is one sentence.
     """
 
-    text_column: str = "text"
-    user_column: str = "user"
+    text_column: str
+    user_column: str
     entities_column: str | None = None
+    target_column: str | None = None
+    id_column: str | None = None
     split_column: str | None = None
     test_fraction: float = 0.1
     seed: int = 0
     split_sentences: bool = True
-    target_column: str | None = None
-    document_column: str | None = None
-    id_column: str | None = None
 
     def __post_init__(self) -> None:
         check_fraction(self.test_fraction)
@@ -83,57 +79,93 @@ class TableOptions:
     @property
     def columns(self) -> list[str]:
         """The columns that every row needs."""
-        named = (
-            self.text_column,
-            self.user_column,
-            self.entities_column,
-            self.split_column,
-            self.target_column,
-            self.document_column,
-            self.id_column,
-        )
+        named = (getattr(self, field.name) for field in fields(TableColumns) if field.name.endswith("_column"))
         return list(dict.fromkeys(column for column in named if column is not None))
 
     def manifest_settings(self) -> Settings:
         """Return the settings that shape the corpus, for its manifest."""
-        settings = asdict(self)
-        if self.split_column is not None:
-            del settings["test_fraction"], settings["seed"]
-        return settings
+        hashed = () if self.split_column is None else ("test_fraction", "seed")
+        return {field.name: getattr(self, field.name) for field in fields(TableColumns) if field.name not in hashed}
 
 
-def read_table(kind: str, path: Path, options: TableOptions, reading: Reading | None = None) -> Iterator[Sentence]:
+@dataclass(frozen=True, kw_only=True)
+class TableReader(TableColumns):
+    """A table; a subclass names its format.
+
+    Attributes:
+        source: The file to read.
+    """
+
+    source: Path
+    kind: ClassVar[str]
+
+    def read(self) -> RawCorpus:
+        return RawCorpus.from_files(
+            self.kind,
+            self.source.name.split(".")[0],
+            lambda reading: read_table(self.kind, self.source, self, reading),
+            [self.source],
+            settings=self.manifest_settings(),
+            has_gold=self.entities_column is not None,
+            splits_sentences=self.split_sentences,
+        )
+
+
+class JsonlReader(TableReader):
+    """A file of JSON objects, one a line (.xz and .gz too)."""
+
+    kind = "jsonl"
+
+
+class CsvReader(TableReader):
+    """A CSV file with a header (.tsv for tabs; .xz and .gz too)."""
+
+    kind = "csv"
+
+
+class TsvReader(TableReader):
+    """Tab-separated values with a header, no quoting (.xz and .gz too)."""
+
+    kind = "tsv"
+
+
+class ParquetReader(TableReader):
+    """A Parquet file."""
+
+    kind = "parquet"
+
+
+def read_table(kind: str, path: Path, columns: TableColumns, reading: Reading | None = None) -> Iterator[Sentence]:
     """Yield all sentences of a table.
 
     Args:
         kind: ``jsonl``, ``csv``, ``tsv`` or ``parquet``. A CSV file named .tsv has tabs for commas; ``tsv`` means tabs
             without any quoting (IANA's text/tab-separated-values).
         path: the file; text files may be compressed (.xz, .gz).
-        options: its columns.
-        reading: how to treat bad text.
+        columns: its columns.
+        reading: counts bad text.
 
     Raises:
         CorpusError: a row does not fit; the message names file and line.
     """
-    reading = reading or Reading()
-    return sentences_of(table_rows(kind, path, options.columns, reading), options, reading)
+    return sentences_of(table_rows(kind, path, columns.columns), columns, reading or Reading())
 
 
-def table_rows(kind: str, path: Path, columns: list[str], reading: Reading) -> Iterator[Row]:
+def table_rows(kind: str, path: Path, columns: list[str]) -> Iterator[Row]:
     """Yield the rows of a table that has ``columns``, and possibly others."""
     if kind == "csv":
-        return _headed_rows(path, columns, reading, delimiter="\t" if ".tsv" in path.suffixes else ",", strict=True)
+        return _headed_rows(path, columns, delimiter="\t" if ".tsv" in path.suffixes else ",", strict=True)
     if kind == "tsv":
-        return _headed_rows(path, columns, reading, delimiter="\t", quoting=csv.QUOTE_NONE)
-    return {"jsonl": _jsonl_rows, "parquet": _parquet_rows}[kind](path, columns, reading)
+        return _headed_rows(path, columns, delimiter="\t", quoting=csv.QUOTE_NONE)
+    return {"jsonl": _jsonl_rows, "parquet": parquet_rows}[kind](path, columns)
 
 
-def sentences_of(rows: Iterable[Row], options: TableOptions, reading: Reading) -> Iterator[Sentence]:
+def sentences_of(rows: Iterable[Row], columns: TableColumns, reading: Reading) -> Iterator[Sentence]:
     """Yield the checked sentences of ``rows``.
 
     Rows without a user and rows with the id of an earlier row are dropped and counted; an absent text is blank.
     """
-    return reading.clean(_uncut_sentences(rows, options, reading), options.split_sentences)
+    return reading.clean(_uncut_sentences(rows, columns, reading), columns.split_sentences)
 
 
 def is_held_out(user: str, fraction: float, seed: int) -> bool:
@@ -163,23 +195,24 @@ def require_columns(columns: list[str], present: list[str], where: str) -> None:
             raise CorpusError(f"{where}: {problem} {column!r}; found {', '.join([*shown, *more]) or 'none'}")
 
 
-def _uncut_sentences(rows: Iterable[Row], options: TableOptions, reading: Reading) -> Iterator[Sentence]:
+def _uncut_sentences(rows: Iterable[Row], columns: TableColumns, reading: Reading) -> Iterator[Sentence]:
     """Yield every row as one sentence, however long."""
     ids: set[bytes] = set()
-    for number, (where, values) in enumerate(rows, start=1):
-        if options.id_column is not None and _is_repeated(_identifier(where, values, options.id_column), ids):
+    for where, values in rows:
+        if columns.id_column is not None and _is_repeated(_identifier(where, values, columns.id_column), ids):
             reading.note(Note.REPEATED_IDS)
             continue
-        user = _identifier(where, values, options.user_column)
+        user = _identifier(where, values, columns.user_column)
         if user is None:
             reading.note(Note.ROWS_WITHOUT_USER)
             continue
-        yield _sentence(where, number, values, reading.key(user), options, reading)
+        reading.rows += 1
+        yield _sentence(where, values, reading.key(user), columns, reading)
 
 
-def _jsonl_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[Row]:
+def _jsonl_rows(path: Path, columns: list[str]) -> Iterator[Row]:
     needed = set(columns)
-    for number, line in reading.lines(path):
+    for number, line in decoded_lines(path):
         where = f"{path}, line {number}"
         if not line.strip():
             continue
@@ -194,8 +227,8 @@ def _jsonl_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[Ro
         yield where, values
 
 
-def _headed_rows(path: Path, columns: list[str], reading: Reading, **dialect: Any) -> Iterator[Row]:
-    records = csv_records(path, reading, **dialect)
+def _headed_rows(path: Path, columns: list[str], **dialect: Any) -> Iterator[Row]:
+    records = csv_records(path, **dialect)
     where, header = next(records)
     require_columns(columns, header, where)
     for where, cells in records:
@@ -206,25 +239,24 @@ def _headed_rows(path: Path, columns: list[str], reading: Reading, **dialect: An
         yield where, dict(zip(header, cells, strict=True))
 
 
-def csv_records(path: Path, reading: Reading, **dialect: Any) -> Iterator[tuple[str, list[str]]]:
+def csv_records(path: Path, **dialect: Any) -> Iterator[tuple[str, list[str]]]:
     """Yield place and cells of every row of a CSV file, the header too.
 
     Args:
         path: the file.
-        reading: how to treat bad text.
         dialect: of :func:`csv.reader`.
 
     Raises:
         CorpusError: the quotes of a row do not fit, or a row goes on and on within its quotes.
     """
-    limits, length = reading.limits, 0
-    csv.field_size_limit(limits.record_bytes)  # the library's own limit is shorter than some contracts
+    length = 0
+    csv.field_size_limit(MAX_RECORD)  # the library's own limit is shorter than some contracts
 
     def lines() -> Iterator[str]:
         nonlocal length
-        for number, line in reading.lines(path):
+        for number, line in decoded_lines(path):
             length += len(line)
-            limits.check_record(f"{path}, line {number}", length)
+            check_record(f"{path}, line {number}", length)
             yield line
 
     rows = csv.reader(lines(), **dialect)
@@ -236,26 +268,56 @@ def csv_records(path: Path, reading: Reading, **dialect: Any) -> Iterator[tuple[
         raise CorpusError(f"{path}, line {rows.line_num}: {error}") from error
 
 
-def check_parquet_rows(path: Path, columns: list[str], limits: SourceLimits) -> None:
-    """Read the ``columns`` that a Parquet file has without unpacking its texts.
+def parquet_rows(path: Path, columns: list[str], *, all_needed: bool = True) -> Iterator[Row]:
+    """Yield the rows of a Parquet file; texts stay packed: one that a million rows share is in memory once.
+
+    Args:
+        path: the file.
+        columns: to read.
+        all_needed: whether a column that is absent is an error; else the others are read.
 
     Raises:
-        CorpusError: a cell has no end, or the file unfolds without end.
+        CorpusError: a column is absent, a cell has no end, or the file unfolds without end.
     """
-    with _parquet_errors(path), _open_parquet(path, columns, limits) as file:
-        present = [name for name in columns if name in file.schema_arrow.names]
-        for _ in _batches(path, file, present, limits):
-            pass
+    if check_regular(path).st_size == 0:
+        raise CorpusError(f"{path}: the file is empty")
+    number = unfolded = 0
+    with _parquet_errors(path), pq.ParquetFile(path, memory_map=True) as plain:
+        if all_needed:
+            require_columns(columns, plain.schema_arrow.names, str(path))
+        present = [name for name in columns if name in plain.schema_arrow.names]
+        size, rows = path.stat().st_size, max(plain.metadata.num_rows, 1)
+        check_unpacked(path, _stated_size(plain, set(present)), size)
+        texts = [its.name for its in plain.schema_arrow if its.name in present and _is_text(its.type)]
+        with pq.ParquetFile(path, memory_map=True, read_dictionary=texts) as file:
+            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=present):
+                note_position(path, size * number // rows)
+                for values in zip(*map(_values, batch.columns), strict=True):
+                    number += 1
+                    length = sum(len(value) for value in values if isinstance(value, str))
+                    check_record(f"{path}, row {number}", length)
+                    unfolded += length
+                    yield f"{path}, row {number}", dict(zip(present, values, strict=True))
+                check_unpacked(path, unfolded, size)
 
 
-def _parquet_rows(path: Path, columns: list[str], reading: Reading) -> Iterator[Row]:
-    number = 0
-    with _parquet_errors(path), _open_parquet(path, columns, reading.limits) as file:
-        require_columns(columns, file.schema_arrow.names, str(path))
-        for batch, lengths in _batches(path, file, columns, reading.limits):
-            for values in _unpacked_rows(batch, lengths):
-                number += 1
-                yield f"{path}, row {number}", values
+def _stated_size(file: pq.ParquetFile, wanted: set[str]) -> int:
+    """Return how many bytes the footer says that columns unpack to; repeated values take none, so values count too."""
+    groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
+    chunks = (group.column(number) for group in groups for number in range(group.num_columns))
+    return sum(
+        max(chunk.total_uncompressed_size, _LEAST_PER_VALUE * chunk.num_values)
+        for chunk in chunks
+        if chunk.path_in_schema.split(".")[0] in wanted
+    )
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Return the values of a column; equal texts are one object."""
+    if not pa.types.is_dictionary(column.type):
+        return list(column.to_pylist())
+    texts = column.dictionary.to_pylist()
+    return [None if index is None else texts[index] for index in column.indices.to_pylist()]
 
 
 @contextmanager
@@ -268,75 +330,28 @@ def _parquet_errors(path: Path) -> Iterator[None]:
         raise CorpusError(f"{path}: a text is not UTF-8; write the file again") from error
 
 
-def _open_parquet(path: Path, columns: list[str], limits: SourceLimits) -> pq.ParquetFile:
-    """Open a Parquet file whose texts stay packed: a text that a million rows share is in memory once."""
-    if check_regular(path).st_size == 0:
-        raise CorpusError(f"{path}: the file is empty")
-    with pq.ParquetFile(path, memory_map=True) as file:
-        limits.check_parquet(path, file, columns)
-        texts = [field.name for field in file.schema_arrow if field.name in columns and _is_text(field.type)]
-    return pq.ParquetFile(path, memory_map=True, read_dictionary=texts)
-
-
-def _batches(
-    path: Path, file: pq.ParquetFile, columns: list[str], limits: SourceLimits
-) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
-    """Yield packed batches of rows, and how many bytes each of the rows unpacks to."""
-    size, rows = path.stat().st_size, max(file.metadata.num_rows, 1)
-    number = unpacked = 0
-    for batch in file.iter_batches(_ROWS_AT_ONCE, columns=columns):
-        note_position(path, size * number // rows)
-        lengths = _row_lengths(batch)
-        limits.check_record(f"{path}, after row {number}", int(lengths.max(initial=0)))
-        number, unpacked = number + batch.num_rows, unpacked + int(lengths.sum())
-        limits.check_unpacked(path, unpacked, size)
-        yield batch, lengths
-
-
 def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _row_lengths(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """Return how many bytes each row of a batch takes when its texts are unpacked, int64 (rows,)."""
-    lengths = np.zeros(batch.num_rows, dtype=np.int64)
-    for column in batch.columns:
-        if not pa.types.is_dictionary(column.type):
-            lengths += column.nbytes // max(batch.num_rows, 1)
-        elif len(column.dictionary):
-            of_text = pc.binary_length(column.dictionary).cast(pa.int64())
-            lengths += pc.fill_null(of_text.take(column.indices), 0).to_numpy()
-    return lengths
-
-
-def _unpacked_rows(batch: pa.RecordBatch, lengths: NDArray[np.int64]) -> Iterator[dict[str, object]]:
-    """Yield the rows of a batch, of which at most 32 MiB (or one row) are unpacked at once."""
-    groups = np.cumsum(lengths) // _BYTES_AT_ONCE
-    starts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), batch.num_rows]
-    for start, end in itertools.pairwise(starts):
-        yield from batch.slice(start, end - start).to_pylist()
-
-
-def _sentence(
-    where: str, number: int, values: dict[str, object], user: str, options: TableOptions, reading: Reading
-) -> Sentence:
-    text = values[options.text_column]
+def _sentence(where: str, values: dict[str, object], user: str, columns: TableColumns, reading: Reading) -> Sentence:
+    text = values[columns.text_column]
     if text is None:
         text = ""
     elif not isinstance(text, str):
-        raise CorpusError(f"{where}: column {options.text_column!r} must be text, not {_kind(text)}")
-    if options.split_column is not None:
-        split = reading.key(_required(where, values, options.split_column))
-    else:
-        split = split_by_hash(user, options.test_fraction, options.seed)
+        raise CorpusError(f"{where}: column {columns.text_column!r} must be text, not {_kind(text)}")
+    split = split_by_hash(user, columns.test_fraction, columns.seed)
+    if columns.split_column is not None:
+        named = _identifier(where, values, columns.split_column)
+        if named is None:
+            raise CorpusError(f"{where}: column {columns.split_column!r} is blank")
+        split = reading.key(named)
     mentions: tuple[Mention, ...] = ()
-    if options.entities_column is not None:
-        mentions = _mentions_value(where, values[options.entities_column], options.entities_column, reading)
-    target = None if options.target_column is None else _target(where, values, options.target_column, reading)
-    named = options.document_column or options.id_column
-    document = (None if named is None else _identifier(where, values, named)) or f"row {number}"
+    if columns.entities_column is not None:
+        mentions = _mentions(where, values[columns.entities_column], columns.entities_column, reading)
+    target = None if columns.target_column is None else _target(where, values, columns.target_column, reading)
     try:
-        return Sentence(split, user, text, mentions, target, reading.key(document))
+        return Sentence(split, user, text, mentions, target)
     except CorpusError as error:
         raise CorpusError(f"{where}: {error}") from error
 
@@ -361,13 +376,6 @@ def _identifier(where: str, values: dict[str, object], column: str) -> str | Non
     raise CorpusError(f"{where}: column {column!r} must be text or a whole number, not {_kind(value)}")
 
 
-def _required(where: str, values: dict[str, object], column: str) -> str:
-    value = _identifier(where, values, column)
-    if value is None:
-        raise CorpusError(f"{where}: column {column!r} is blank")
-    return value
-
-
 def _is_repeated(identifier: str | None, ids: set[bytes]) -> bool:
     """Return whether ``identifier`` is in ``ids``, and add it; ids are kept as 64-bit hashes."""
     if identifier is None:
@@ -379,7 +387,7 @@ def _is_repeated(identifier: str | None, ids: set[bytes]) -> bool:
     return False
 
 
-def _mentions_value(where: str, value: Any, column: str, reading: Reading) -> tuple[Mention, ...]:
+def _mentions(where: str, value: Any, column: str, reading: Reading) -> tuple[Mention, ...]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -387,18 +395,18 @@ def _mentions_value(where: str, value: Any, column: str, reading: Reading) -> tu
             raise CorpusError(f"{where}: column {column!r} is not JSON: {error}") from error
     if not isinstance(value, list):
         raise CorpusError(f"{where}: column {column!r} must be a list of entities, not {_kind(value)}")
-    return tuple(_mention(where, item, column, reading) for item in value)
-
-
-def _mention(where: str, item: Any, column: str, reading: Reading) -> Mention:
-    if isinstance(item, dict):
-        start, end, label = (item.get(key) for key in ("start", "end", "label"))
-        if type(start) is int and type(end) is int and isinstance(label, str):
-            return Mention(start, end, reading.key(label))
-    raise CorpusError(
-        f"{where}: an entity in column {column!r} must look like {_EXAMPLE_MENTION}, "
-        f"not {json.dumps(item, default=str)[:80]}"
-    )
+    mentions = []
+    for item in value:
+        start, end, label = (
+            (item.get(key) for key in ("start", "end", "label")) if isinstance(item, dict) else [None] * 3
+        )
+        if type(start) is not int or type(end) is not int or not isinstance(label, str):
+            raise CorpusError(
+                f"{where}: an entity in column {column!r} must look like {_EXAMPLE_MENTION}, "
+                f"not {json.dumps(item, default=str)[:80]}"
+            )
+        mentions.append(Mention(start, end, reading.key(label)))
+    return tuple(mentions)
 
 
 def _kind(value: Any) -> str:

@@ -17,9 +17,8 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from fl_sim.data_prep.corpus_stats import CorpusStats
     from fl_sim.data_prep.deidentify import Tally
     from fl_sim.data_prep.prepare import PreparedCorpus
-    from fl_sim.data_prep.readers.cleaning import Cleaning, Preprocessing
-    from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+    from fl_sim.data_prep.readers.cleaning import Preprocessing
+    from fl_sim.data_prep.readers.reader import RawCorpus
     from fl_sim.data_prep.records import Sentence
     from fl_sim.data_prep.tagger_evaluation import Evaluation
 
@@ -165,7 +164,7 @@ def evaluate_tagger(
         PluginError: a tagger cannot be imported, or its interface is wrong.
     """
     from fl_sim.data_prep.tagger_evaluation import attach as attach_figures
-    from fl_sim.data_prep.tagger_evaluation import check_attachable, check_writable, evaluate, gold_corpus
+    from fl_sim.data_prep.tagger_evaluation import check_same_tagger, check_writable, evaluate, gold_corpus
     from fl_sim.data_prep.taggers.categories import Selection
     from fl_sim.data_prep.taggers.tagger_registry import default_tagger, make_tagger, with_high_recall
 
@@ -176,7 +175,7 @@ def evaluate_tagger(
     made = make_tagger(with_high_recall(names) if high_recall else names, selection=selection, structured=structured)
     marked = gold_corpus(gold, split)
     if attach is not None:
-        check_attachable(made.describe(), Path(attach))
+        check_same_tagger(made.describe(), Corpus.open(Path(attach).absolute()), Path(attach))
     evaluation = evaluate(made, marked, selection=selection, resamples=resamples, seed=seed, watch=watch)
     if out is not None:
         evaluation.write(Path(out))
@@ -202,7 +201,6 @@ def prepare(
     processes: int = 1,
     batch_size: int | None = None,
     identity: Identity = DEFAULT_IDENTITY,
-    cleaning: Cleaning | None = None,
     preprocessing: Preprocessing | None = None,
     progress: Progress = _unwatched,
     observer: Callable[[PreparedCorpus], None] = _log_warnings,
@@ -228,7 +226,6 @@ def prepare(
         processes: The number of processes that tag in parallel.
         batch_size: The number of texts per batch of a spaCy pipeline.
         identity: Which mentions are one entity (docs/corpora.md).
-        cleaning: How bad text is treated.
         preprocessing: What is done to the text once its entities are known.
         progress: Gives, for the raw corpus, a context with a function that sees the sentences as they pass.
         observer: Called with what was done; by default warnings about the source are logged.
@@ -240,8 +237,8 @@ def prepare(
     """
     from fl_sim.data_prep import prepare
     from fl_sim.data_prep.canaries import CanarySettings
-    from fl_sim.data_prep.readers.cleaning import Cleaning, Preprocessing
-    from fl_sim.data_prep.readers.reader_registry import read_raw_corpus
+    from fl_sim.data_prep.readers.cleaning import Preprocessing
+    from fl_sim.data_prep.readers.reader import read_raw_corpus
     from fl_sim.data_prep.taggers.tagger_registry import make_marking
 
     if joined_at is not None and not append:
@@ -253,8 +250,8 @@ def prepare(
     if canary_seed is not None and canaries is None:
         raise CorpusError("--canary-seed is given without --canaries; allowed: with --canaries")
     planted = None if canaries is None else CanarySettings(canaries, canary_seed or 0)
-    arguments = reader_arguments(kind, options if source is None else {**options, "source": source})
-    raw = read_raw_corpus(kind, arguments, cleaning or Cleaning()).with_preprocessing(preprocessing or Preprocessing())
+    raw = read_raw_corpus(kind, options if source is None else {**options, "source": source})
+    raw = raw.with_preprocessing(preprocessing or Preprocessing())
     marking = make_marking(
         tagger,
         has_gold=raw.has_gold,
@@ -273,32 +270,3 @@ def prepare(
             )
     observer(made)
     return made.corpus
-
-
-def reader_arguments(kind: str, options: Mapping[str, Any]) -> argparse.Namespace:
-    """Return the values of a reader's flags, from ``options`` and else the flags' defaults.
-
-    Raises:
-        CorpusError: an option is unknown or missing.
-        PluginError: there is no such reader, or its interface is wrong.
-    """
-    from fl_sim.data_prep.readers.reader_registry import load_reader
-
-    parser = argparse.ArgumentParser(add_help=False)
-    load_reader(kind).add_arguments(parser)
-    flags = {action.dest: action for action in parser._actions}
-    for name in options:
-        if name not in flags:
-            raise CorpusError(f"{name} is no option of {kind}; allowed: {', '.join(flags)}")
-    for name, flag in flags.items():
-        if flag.required and options.get(name) is None:
-            raise CorpusError(f"{name} is missing; allowed: a value is needed with {kind}")
-    values = {name: options.get(name, flag.default) for name, flag in flags.items()}
-    return argparse.Namespace(**{name: _typed(flags[name], value) for name, value in values.items()})
-
-
-def _typed(flag: argparse.Action, value: Any) -> Any:
-    """``value`` as the flag's type makes it of a text: a source becomes a path."""
-    if flag.type is Path and isinstance(value, str):
-        return Path(value)
-    return value

@@ -25,6 +25,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import inspect
+import itertools
 import re
 import sys
 import types
@@ -159,7 +160,8 @@ def meanings(source: Callable[..., Any]) -> dict[str, str]:
     told: dict[str, str] = {}
     names: list[str] = []
     within = False
-    for line in (inspect.getdoc(source) or "").splitlines():
+    bases = reversed(inspect.getmro(source)[:-1]) if isinstance(source, type) else [source]
+    for line in itertools.chain.from_iterable((inspect.getdoc(base) or "").splitlines() for base in bases):
         if line and not line.startswith(" "):
             within = line in ("Args:", "Attributes:")
         elif within and (entry := _ENTRY.match(line)):

@@ -101,9 +101,8 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
         "Readers",
         "What turns raw text into sentences with users ([Add a reader](../extending.md#add-a-reader)).",
         (
-            ("fl_sim.data_prep.readers.reader_registry", ("Reader",)),
-            ("fl_sim.data_prep.readers.raw_corpora", ("RawCorpus",)),
-            ("fl_sim.data_prep.readers.cleaning", ("Cleaning", "Reading")),
+            ("fl_sim.data_prep.readers.reader", ("Reader", "RawCorpus")),
+            ("fl_sim.data_prep.readers.cleaning", ("Reading",)),
         ),
     ),
     "accounting": (

@@ -29,8 +29,8 @@ from fl_sim.data_prep.deidentify import MODES, Mode, deidentify
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.prepare import append, prepare
 from fl_sim.data_prep.readers.cleaning import Preprocessing
-from fl_sim.data_prep.readers.prepared_corpus import prepared_corpus, sentences_of
-from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+from fl_sim.data_prep.readers.prepared_corpus import PreparedReader, sentences_of
+from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.contribution_limits import ContributionLimits, greedy_weights, proportional_weights
 from fl_sim.data_prep.store.corpus import Corpus
@@ -50,7 +50,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 @pytest.fixture(scope="module")
 def with_canaries(base: Corpus) -> Corpus:
-    return prepare(prepared_corpus(str(base.path)), base.path.parent / "planted", canaries=SETTINGS).corpus
+    return prepare(PreparedReader(source=str(base.path)).read(), base.path.parent / "planted", canaries=SETTINGS).corpus
 
 
 def letters(sentences: list[Sentence]) -> RawCorpus:
@@ -192,7 +192,7 @@ def test_the_rest_of_the_corpus_is_as_without_canaries(base: Corpus, with_canari
 
 
 def test_preparing_again_finds_the_same_or_another_seed(base: Corpus, with_canaries: Corpus) -> None:
-    raw = prepared_corpus(str(base.path))
+    raw = PreparedReader(source=str(base.path)).read()
     assert prepare(raw, with_canaries.path, canaries=SETTINGS).cached
     with pytest.raises(CorpusError, match="holds another corpus"):
         prepare(raw, with_canaries.path, canaries=CanarySettings(28, 2))
@@ -201,7 +201,7 @@ def test_preparing_again_finds_the_same_or_another_seed(base: Corpus, with_canar
 
 
 def test_a_changed_file_is_noticed(base: Corpus, tmp_path: Path) -> None:
-    made = prepare(prepared_corpus(str(base.path)), tmp_path / "out", canaries=SETTINGS).corpus
+    made = prepare(PreparedReader(source=str(base.path)).read(), tmp_path / "out", canaries=SETTINGS).corpus
     path = made.path / CANARIES_FILE
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace('"included": true', '"included": True', 1).replace(" True", "true "), encoding="utf-8")
@@ -250,7 +250,7 @@ def test_no_tagger_sees_a_canary_and_preprocessing_leaves_it(tmp_path: Path) -> 
 
 
 def test_appended_parts_leave_the_canaries(base: Corpus, tmp_path: Path) -> None:
-    made = prepare(prepared_corpus(str(base.path)), tmp_path / "out", canaries=SETTINGS).corpus
+    made = prepare(PreparedReader(source=str(base.path)).read(), tmp_path / "out", canaries=SETTINGS).corpus
     before = read_canaries(made)
     more = append(letters([Sentence("train", "eve", "It rained.", ())]), made.path, joined_at=3).corpus
     assert read_canaries(more) == before
@@ -287,18 +287,18 @@ def test_a_rewriting_that_loses_a_secret_is_refused() -> None:
 
 
 def test_a_prepared_corpus_is_read_as_it_is(base: Corpus, tmp_path: Path) -> None:
-    again = prepare(prepared_corpus(str(base.path)), tmp_path / "again").corpus
+    again = prepare(PreparedReader(source=str(base.path)).read(), tmp_path / "again").corpus
     assert list(sentences_of(again)) == list(sentences_of(base))
     assert again.manifest.splits == base.manifest.splits
 
 
 def test_prepared_sources_that_would_lose_something_are_refused(with_canaries: Corpus, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r": has canaries; allowed with prepared: "):
-        prepared_corpus(str(with_canaries.path))
+        PreparedReader(source=str(with_canaries.path)).read()
     plain = write_corpus(TEXT, tmp_path / "plain", name="x")
     append(letters([Sentence("train", "eve", "It rained.", ())]), plain.path, joined_at=3)
     with pytest.raises(CorpusError, match=r": has appended parts; allowed with prepared: "):
-        prepared_corpus(str(plain.path))
+        PreparedReader(source=str(plain.path)).read()
 
 
 def test_the_command_plants_and_stats_tells(base: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

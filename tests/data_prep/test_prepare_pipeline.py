@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fl_sim.data_prep import prepare as pipeline
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.prepare import SEEN_FILE, append, prepare
-from fl_sim.data_prep.readers.raw_corpora import RawCorpus, table
-from fl_sim.data_prep.readers.tables import TableOptions
+from fl_sim.data_prep.prepare import append, prepare
+from fl_sim.data_prep.readers.reader import RawCorpus
+from fl_sim.data_prep.readers.tables import JsonlReader
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store import tagged_store
 from fl_sim.data_prep.store.atomic import folder_appearing_at
@@ -27,8 +28,10 @@ from fl_sim.data_prep.store.tagged_store import TaggedStore
 from fl_sim.data_prep.taggers.tagger import Marking
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
 
-GOLD = TableOptions(entities_column="ents", split_sentences=False, test_fraction=0.0)
-BARE = replace(GOLD, entities_column=None)
+
+def gold(source: Path, **settings: Any) -> RawCorpus:
+    columns = {"text_column": "text", "user_column": "user", "entities_column": "ents"}
+    return JsonlReader(source=source, **{**columns, "split_sentences": False, "test_fraction": 0.0, **settings}).read()
 
 
 def row(user: int, number: int) -> str:
@@ -64,7 +67,7 @@ class CountingTagger:
 
 
 def prepared(source: Path, out: Path, tagger: CountingTagger) -> pipeline.PreparedCorpus:
-    return prepare(table("jsonl", source, BARE), out, marking=Marking(False, tagger))
+    return prepare(gold(source, entities_column=None), out, marking=Marking(False, tagger))
 
 
 def never(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
@@ -75,13 +78,13 @@ def never(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
 
 
 def test_the_same_again_reads_nothing(source: Path, tmp_path: Path) -> None:
-    first = prepare(table("jsonl", source, GOLD), tmp_path / "out")
+    first = prepare(gold(source), tmp_path / "out")
     assert not first.cached
-    again = prepare(table("jsonl", source, GOLD), tmp_path / "out", watch=never)
+    again = prepare(gold(source), tmp_path / "out", watch=never)
     assert again.cached
     assert again.corpus.fingerprint == first.corpus.fingerprint
     moved = source.rename(tmp_path / "deeper.jsonl").rename(source)
-    assert prepare(table("jsonl", moved, GOLD), tmp_path / "out", watch=never).cached
+    assert prepare(gold(moved), tmp_path / "out", watch=never).cached
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,7 @@ def test_the_same_again_reads_nothing(source: Path, tmp_path: Path) -> None:
 def test_any_difference_is_named_and_nothing_is_touched(
     change: Callable[[dict[str, object], dict[str, object]], None], named: str, source: Path, tmp_path: Path
 ) -> None:
-    raw = table("jsonl", source, GOLD)
+    raw = gold(source)
     before = prepare(raw, tmp_path / "out").corpus.fingerprint
     fields: dict[str, object] = {name: getattr(raw, name) for name in raw.__dataclass_fields__}
     how: dict[str, object] = {}
@@ -107,30 +110,13 @@ def test_any_difference_is_named_and_nothing_is_touched(
     assert Corpus.open(tmp_path / "out", verify=True).fingerprint == before
 
 
-def test_a_changed_source_is_noticed_even_if_its_size_and_time_are_the_same(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fl_sim.data_prep.prepare._SETTLED_SECONDS", -1.0)  # it is remembered although it is fresh
-    prepare(table("jsonl", source, GOLD), tmp_path / "out")
+def test_a_changed_source_is_noticed_even_if_its_size_and_time_are_the_same(source: Path, tmp_path: Path) -> None:
+    prepare(gold(source), tmp_path / "out")
     times = source.stat()
     source.write_text(source.read_text().replace("Bo1", "Bo8"), encoding="utf-8")
     os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
     with pytest.raises(CorpusError, match=r"sources messages.jsonl: [\d,]+ bytes with checksum .* then, .* now"):
-        prepare(table("jsonl", source, GOLD), tmp_path / "out", watch=never)
-
-
-def test_checksums_of_settled_files_are_remembered_and_of_fresh_ones_not(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare(table("jsonl", source, GOLD), tmp_path / "fresh")
-    assert not (tmp_path / "fresh" / SEEN_FILE).exists()
-    monkeypatch.setattr("fl_sim.data_prep.prepare._SETTLED_SECONDS", -1.0)
-    prepare(table("jsonl", source, GOLD), tmp_path / "out")
-    monkeypatch.setattr("fl_sim.data_prep.prepare.sha256_of", never)
-    assert prepare(table("jsonl", source, GOLD), tmp_path / "out").cached
-    (tmp_path / "out" / SEEN_FILE).write_text("[[1, 2")
-    with pytest.raises(AssertionError, match="something was read"):
-        prepare(table("jsonl", source, GOLD), tmp_path / "out")
+        prepare(gold(source), tmp_path / "out", watch=never)
 
 
 def test_a_source_that_changes_while_it_is_read_is_refused(source: Path, tmp_path: Path) -> None:
@@ -138,7 +124,7 @@ def test_a_source_that_changes_while_it_is_read_is_refused(source: Path, tmp_pat
         yield from sentences if source.open("a").write("\n") else ()
 
     with pytest.raises(CorpusError, match="changed while it was read"):
-        prepare(table("jsonl", source, GOLD), tmp_path / "out", watch=changing)
+        prepare(gold(source), tmp_path / "out", watch=changing)
     assert not (tmp_path / "out").exists()
 
 
@@ -146,12 +132,12 @@ def test_overwrite_replaces_a_corpus_when_the_new_one_is_finished_and_nothing_el
     source: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    first = prepare(table("jsonl", source, GOLD), out).corpus
-    other = table("jsonl", source, replace(GOLD, test_fraction=0.4, seed=1))
+    first = prepare(gold(source), out).corpus
+    other = gold(source, test_fraction=0.4, seed=1)
     with pytest.raises(ZeroDivisionError):
         prepare(other, out, overwrite=True, watch=lambda sentences: (1 // 0 for _ in sentences))
     assert Corpus.open(out, verify=True).fingerprint == first.fingerprint
-    assert prepare(table("jsonl", source, GOLD), out, overwrite=True, watch=never).cached
+    assert prepare(gold(source), out, overwrite=True, watch=never).cached
     second = prepare(other, out, overwrite=True).corpus
     assert set(second.splits) == {"train", "test"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["messages.jsonl", "out"]
@@ -172,16 +158,16 @@ def test_overwrite_replaces_a_corpus_when_the_new_one_is_finished_and_nothing_el
 def test_appending_the_same_twice_does_nothing(source: Path, tmp_path: Path) -> None:
     later = tmp_path / "later.jsonl"
     later.write_text("\n".join(row(number, number) for number in range(3, 9)), encoding="utf-8")
-    base = prepare(table("jsonl", source, GOLD), tmp_path / "out").corpus
-    grown = append(table("jsonl", later, GOLD), tmp_path / "out", joined_at=9)
+    base = prepare(gold(source), tmp_path / "out").corpus
+    grown = append(gold(later), tmp_path / "out", joined_at=9)
     assert not grown.cached
     assert [part.manifest.joined_at for part in grown.corpus.parts] == [1, 9]
     for again in (later, source):
-        found = append(table("jsonl", again, GOLD), tmp_path / "out", joined_at=9, watch=never)
+        found = append(gold(again), tmp_path / "out", joined_at=9, watch=never)
         assert (found.cached, found.corpus.fingerprint) == (True, grown.corpus.fingerprint)
     assert Corpus.open(tmp_path / "out", fingerprint=base.fingerprint).manifest == base.manifest
     with pytest.raises(CorpusError, match=r"not a prepared corpus|no such folder"):
-        append(table("jsonl", later, GOLD), tmp_path / "absent", joined_at=2)
+        append(gold(later), tmp_path / "absent", joined_at=2)
 
 
 # Interrupted
@@ -236,7 +222,7 @@ def test_what_does_not_belong_is_thrown_away(
 
 def test_replayed_sentences_keep_everything_but_their_mentions(tmp_path: Path) -> None:
     sentences = [
-        Sentence("train", "u", "Bo is here.", (Mention(0, 2, "P"),), target="news", document="d"),
+        Sentence("train", "u", "Bo is here.", (Mention(0, 2, "P"),), target="news"),
         Sentence("test", "v", "Rain", ()),
     ]
     TaggedStore(tmp_path / "store", "key")._write(sentences, 0)
@@ -250,9 +236,8 @@ SLOW = """
 import sys, time
 from pathlib import Path
 from fl_sim.data_prep.store import tagged_store
-from fl_sim.data_prep.readers.raw_corpora import table
 from fl_sim.data_prep.prepare import prepare
-from fl_sim.data_prep.readers.tables import TableOptions
+from fl_sim.data_prep.readers.tables import JsonlReader
 from fl_sim.data_prep.records import Mention
 from fl_sim.data_prep.taggers.tagger import Marking
 
@@ -267,7 +252,9 @@ class Slow:
     def describe(self):
         return {"tagger": "counting", "version": "1"}
 
-raw = table("jsonl", Path(sys.argv[1]), TableOptions(split_sentences=False, test_fraction=0.0))
+raw = JsonlReader(
+    source=Path(sys.argv[1]), text_column="text", user_column="user", split_sentences=False, test_fraction=0.0
+).read()
 done = prepare(raw, Path(sys.argv[2]), marking=Marking(False, Slow()))
 print(done.reused, done.corpus.fingerprint)
 """
@@ -298,8 +285,8 @@ def test_killed_again_and_again_it_ends_where_it_would_have(tmp_path: Path) -> N
 def test_what_a_killed_writer_left_is_cleared_away(source: Path, tmp_path: Path) -> None:
     (tmp_path / ".out.partial" / "scratch").mkdir(parents=True)
     (tmp_path / ".out.partial" / "train.entity_ids.npy").write_bytes(b"half")
-    corpus = prepare(table("jsonl", source, GOLD), tmp_path / "out").corpus
-    assert corpus.fingerprint == prepare(table("jsonl", source, GOLD), tmp_path / "fresh").corpus.fingerprint
+    corpus = prepare(gold(source), tmp_path / "out").corpus
+    assert corpus.fingerprint == prepare(gold(source), tmp_path / "fresh").corpus.fingerprint
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fresh", "messages.jsonl", "out"]
 
 

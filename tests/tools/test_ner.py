@@ -128,10 +128,10 @@ def test_a_set_in_part_and_a_folder_without_sets_are_refused(tmp_path: Path) -> 
 
 def test_the_parts_of_a_set_are_whole_documents_and_never_change(source: Path) -> None:
     parts, records = read_open_sets(source)
-    documents = {part.part: {sentence.document for sentence in part.sentences} for part in parts}
+    documents = {part.part: {sentence.user for sentence in part.sentences} for part in parts}
     assert set(documents) == {TRAIN, VALIDATION, TEST}
     assert sum(len(names) for names in documents.values()) == 40
-    assert documents[TEST] == {f"wikigold.conll.txt {number}" for number in (19, 27, 31)}
+    assert documents[TEST] == {f"wikigold.conll.txt-{number:04d}" for number in (19, 27, 31)}
     assert list(records) == ["wikigold/wikigold.conll.txt"]
     assert {each.licence for each in OPEN_SETS} == {"CC BY 4.0", "CC BY-SA 4.0"}
 

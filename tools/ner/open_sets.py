@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fl_sim.data_prep.readers.iob import IobOptions, read_iob_file
+from fl_sim.data_prep.readers.iob import IobReader
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
@@ -137,7 +137,7 @@ def read_open_sets(source: Path, sets: Iterable[OpenSet] = OPEN_SETS) -> tuple[l
                     f"{source / open_set.folder}: {name} (or .xz, .gz) is missing; the set is used whole or not at all"
                 )
             records[f"{open_set.folder}/{path.name}"] = record_of(path)
-            for sentence in _map_labels(read_iob_file(path, part or TRAIN, IobOptions())):
+            for sentence in _map_labels(IobReader(path).sentences_of(path, part or TRAIN)):
                 where = part or open_set.cut(_percent(f"{open_set.name}:{sentence.user}"))
                 by_part.setdefault(where, []).append(replace(sentence, split=where))
         for part_name, sentences in by_part.items():

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from fl_sim.data_prep.prepare import prepare
-from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from tools.synthetic_corpus.grammar import Piece
 from tools.synthetic_corpus.synthetic_user import User

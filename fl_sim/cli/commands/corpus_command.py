@@ -44,7 +44,7 @@ def stats(corpus: str, verify: bool, as_json: bool) -> None:
     from rich.console import Console
 
     from fl_sim.data_prep.corpus_stats import stats_table
-    from fl_sim.data_prep.readers.cleaning import MEANING, Note
+    from fl_sim.data_prep.readers.cleaning import Note
     from fl_sim.formats import table_cell
 
     opened = corpora.open_corpus(corpus, verify=verify)
@@ -55,7 +55,7 @@ def stats(corpus: str, verify: bool, as_json: bool) -> None:
     console = Console()
     console.print(stats_table(figures))
     for name, times in figures["bad_text"].items():
-        console.print(f"survived: {times:,} {MEANING[Note(name)]}")
+        console.print(f"survived: {times:,} {Note(name).meaning}")
     if figures["canaries"]:
         console.print(_canaries_in_words(figures["canaries"]), highlight=False)
     if figures["not_looked_for"]:

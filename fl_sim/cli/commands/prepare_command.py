@@ -9,36 +9,32 @@ There is one verb per reader that ships, and one per plug-in when it is named: a
 
 from __future__ import annotations
 
-import argparse
 import json
-import pkgutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from fl_sim.api import corpora
-from fl_sim.cli.from_signature import FILE, FOLDER, Words, parameters_by, parameters_of
+from fl_sim.cli.from_signature import FOLDER, parameters_by, parameters_of
 from fl_sim.cli.progress_bar import counting
 from fl_sim.cli.verbs import Verb, VerbGroup, as_json, quiet
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.readers.cleaning import Cleaning, Preprocessing
-from fl_sim.data_prep.readers.reader_registry import READERS, Reader, load_reader
-from fl_sim.data_prep.store.textfiles import SourceLimits
+from fl_sim.data_prep.readers.cleaning import Preprocessing
+from fl_sim.data_prep.readers.reader import READERS, Reader, what_it_reads
 from fl_sim.plugins import PluginError
 
 if TYPE_CHECKING:
     from fl_sim.data_prep.prepare import PreparedCorpus
-    from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+    from fl_sim.data_prep.readers.reader import RawCorpus
     from fl_sim.data_prep.records import Sentence
 
-_OBJECTS = ("kind", "source", "out", "identity", "cleaning", "preprocessing", "progress", "observer")
+_OBJECTS = ("kind", "source", "out", "identity", "preprocessing", "progress", "observer")
 _SECONDS_PER_TICK = 0.2
 _TICKS_OF_RATE = 50
 
@@ -52,7 +48,7 @@ class _Kinds(VerbGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a reader; None if there is none of that name."""
-        return _command(cmd_name, load_reader(cmd_name)) if READERS.knows(cmd_name) else None
+        return _command(cmd_name, READERS.load(cmd_name)) if READERS.knows(cmd_name) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the readers; a plug-in is not imported for its help."""
@@ -67,9 +63,9 @@ class _Kinds(VerbGroup):
 
 def _helps() -> dict[str, str]:
     """Return what every reader reads, by name."""
-    built_in = READERS.built_in
     return {
-        name: pkgutil.resolve_name(built_in[name]).help if name in built_in else "a plug-in" for name in READERS.names()
+        name: what_it_reads(READERS.load(name)).rstrip(".") if name in READERS.built_in else "a plug-in"
+        for name in READERS.names()
     }
 
 
@@ -78,66 +74,27 @@ def prepare() -> None:
     """Turn raw text into a prepared corpus: a folder of Parquet files with a manifest (docs/corpora.md)."""
 
 
-def _command(kind: str, reader: Reader) -> click.Command:
+def _command(kind: str, reader: type[Reader]) -> click.Command:
     """Return the command of a reader: its own flags, and those of every corpus."""
-    own = _own_parameters(reader)
+    own = sorted(parameters_of(reader), key=lambda parameter: parameter.name != "source")
     taken = {flag for parameter in _COMMON for flag in parameter.opts}
     for flag in (flag for parameter in own for flag in parameter.opts if flag in taken):
         raise PluginError(f"reader '{kind}' has the flag {flag}, as fl-sim prepare itself; allowed: another flag")
+    for source in (parameter for parameter in own if parameter.name == "source"):
+        source.multiple, source.callback = True, _only  # type: ignore[attr-defined]
     names = [str(parameter.name) for parameter in own]
 
     def run(**values: Any) -> None:
         _prepare(kind, {name: values.pop(name) for name in names}, **values)
 
-    return Verb(kind, params=[*own, *_COMMON], callback=run, help=f"{reader.help[0].upper()}{reader.help[1:]}.")
+    return Verb(kind, params=[*own, *_COMMON], callback=run, help=what_it_reads(reader))
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser to which a reader adds its flags; what an action of the reader's own refuses is told as by click."""
-
-    def error(self, message: str) -> NoReturn:
-        """Tell a mistake."""
-        raise click.UsageError(message)
-
-
-def _own_parameters(reader: Reader) -> list[click.Parameter]:
-    """Return the flags that a reader adds to a parser of argparse, as click knows them."""
-    parser = _Parser(add_help=False)
-    reader.add_arguments(parser)
-    return [_translated(parser, action) for action in parser._actions]
-
-
-def _translated(parser: argparse.ArgumentParser, action: argparse.Action) -> click.Parameter:
-    kind: Any = Words(list(map(str, action.choices))) if action.choices else _TYPES.get(action.type, action.type)
-    if not action.option_strings:
-        return click.Argument([action.dest], type=kind, required=action.required)
-    shared: dict[str, Any] = {"help": parser._get_formatter()._expand_help(action) if action.help else None}
-    names = [*action.option_strings, action.dest]
-    if isinstance(action, argparse.BooleanOptionalAction):
-        return click.Option(["/".join(action.option_strings), action.dest], default=action.default, **shared)
-    if action.nargs == 0:
-        return click.Option(names, is_flag=True, flag_value=action.const, default=action.default, **shared)
-    if not action.required and action.default is not None:
-        shared["default"] = action.default
-    metavar = action.metavar if isinstance(action.metavar, str) else None
-    if type(action).__module__ != argparse.__name__:
-        return click.Option(
-            names, type=kind, metavar=metavar, required=action.required, multiple=True,
-            callback=lambda ctx, parameter, values: _replayed(parser, action, values), **shared,
-        )  # fmt: skip
-    several = isinstance(action, argparse._AppendAction)
-    return click.Option(names, type=kind, metavar=metavar, required=action.required, multiple=several, **shared)
-
-
-def _replayed(parser: argparse.ArgumentParser, action: argparse.Action, values: Sequence[Any]) -> Any:
-    """Return what an action of the reader's own makes of the values of its flag, in their order."""
-    namespace = argparse.Namespace(**{action.dest: action.default})
-    for value in values:
-        action(parser, namespace, value, action.option_strings[-1])
-    return getattr(namespace, action.dest)
-
-
-_TYPES: dict[Any, click.ParamType] = {Path: FILE}
+def _only(ctx: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> Any:
+    """Return the value of a flag; refuse a second one, which would silently take the place of the first."""
+    if len(values) > 1:
+        raise click.UsageError(f"--source is {values[0]} and {values[1]}; allowed: one of them, or a file with both")
+    return values[0] if values else None
 
 
 _COMMON: list[click.Parameter] = [
@@ -145,8 +102,6 @@ _COMMON: list[click.Parameter] = [
     *parameters_of(corpora.prepare, but=_OBJECTS),
     *parameters_of(Identity, steps="--identity"),
     *parameters_of(Preprocessing),
-    *parameters_of(Cleaning, but=("limits",)),
-    *parameters_of(SourceLimits, record_mb="--max-record-mb", unpacking="--max-unpacking", kinds="--max-kinds"),
     *parameters_by(as_json, quiet),
 ]
 """The flags of every kind."""
@@ -154,7 +109,6 @@ _COMMON: list[click.Parameter] = [
 
 def _prepare(kind: str, own: dict[str, Any], as_json: bool, quiet: bool, **values: Any) -> None:
     """Prepare the corpus and print its counts."""
-    limits = SourceLimits(*(values.pop(name) for name in SourceLimits.__dataclass_fields__))
     done: list[PreparedCorpus] = []
     corpora.prepare(
         kind,
@@ -162,7 +116,6 @@ def _prepare(kind: str, own: dict[str, Any], as_json: bool, quiet: bool, **value
         progress=lambda raw: _progress(raw, quiet),
         observer=done.append,
         identity=Identity(*(values.pop(name) for name in Identity.__dataclass_fields__)),
-        cleaning=Cleaning(values.pop("max_characters"), values.pop("bad_bytes"), limits),
         preprocessing=Preprocessing(*(values.pop(name) for name in Preprocessing.__dataclass_fields__)),
         **values,
         **own,
@@ -205,7 +158,7 @@ def _progress(raw: RawCorpus, quiet: bool) -> Iterator[Callable[[Iterable[Senten
 
 
 def _report(prepared: PreparedCorpus, as_json: bool) -> None:
-    from fl_sim.data_prep.readers.cleaning import MEANING, Note
+    from fl_sim.data_prep.readers.cleaning import Note
     from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 
     corpus, notes = prepared.corpus, prepared.corpus.parts[-1].manifest.notes
@@ -220,7 +173,7 @@ def _report(prepared: PreparedCorpus, as_json: bool) -> None:
         figures = ", ".join(f"{number:,} {what}" for what, number in count.items())
         print(f"{split}: {figures}")
     for name, times in notes.items():
-        print(f"survived: {times:,} {MEANING[Note(name)]}")
+        print(f"survived: {times:,} {Note(name).meaning}")
     if missing:
         print(f"nobody looked for: {', '.join(missing)}")
     for warning in (*corpus.warnings, *prepared.warnings):

@@ -1,23 +1,23 @@
 """A reader of your own: mails in an mbox file, the writer's address as the user.
 
-A reader turns raw text into sentences with their users. It is a class with three parts, found by its import path:
+A reader turns raw text into sentences with their users. It is a dataclass, found by its import path:
 
     fl-sim prepare mailbox_reader:MailboxReader --source letters.mbox --out corpora/letters
 
-`help` says in a line what it reads, `add_arguments` adds flags of its own, `read` checks the flags and returns a
-`RawCorpus`. Cleaning, tagging, identity of entities and `--append` then work as for every kind that ships.
+Its fields are its flags, its docstring explains them, and `read` returns a `RawCorpus`. Cleaning, tagging, identity of
+entities and `--append` then work as for every kind that ships.
 """
 
-import argparse
 import mailbox
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from email.message import Message
 from email.utils import parseaddr
 from pathlib import Path
 
-from fl_sim.data_prep.readers.cleaning import Cleaning, Note, Reading
-from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+from fl_sim.data_prep.readers.cleaning import Note, Reading
+from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.readers.tables import split_by_hash
 from fl_sim.data_prep.records import CorpusError, Sentence
 
@@ -26,41 +26,38 @@ QUOTED = ">"
 _ESCAPED = re.compile(r"^>(>*From )", re.MULTILINE)  # in an mbox, "From " at the start of a line starts a mail
 
 
+@dataclass(frozen=True)
 class MailboxReader:
-    """Read an mbox: of every mail the plain text that its writer wrote, without quotations and signature."""
+    """An mbox of mails: the address in From is the user, quotations and signatures are left out.
 
-    help = "an mbox of mails: the address in From is the user, quotations and signatures are left out"
+    Attributes:
+        source: The mbox file.
+        test_fraction: The share of writers held out.
+    """
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the reader's flags; `fl-sim prepare mailbox_reader:MailboxReader --help` shows them with the others."""
-        parser.add_argument("--source", type=Path, required=True, help="the mbox file")
-        parser.add_argument("--test-fraction", type=float, default=0.1, help="share of writers held out (default 0.1)")
+    source: Path
+    test_fraction: float = 0.1
 
-    def read(self, args: argparse.Namespace, cleaning: Cleaning) -> RawCorpus:
+    def read(self) -> RawCorpus:
         """Return the corpus of `--source`; no text is read yet.
-
-        Args:
-            args: the flags.
-            cleaning: how bad text is treated, from the flags that every kind has.
 
         Raises:
             CorpusError: a flag or the source is bad; `fl-sim` prints it as one line.
         """
-        if not args.source.is_file():
-            raise CorpusError(f"--source is {args.source}; allowed: an mbox file")
-        if not 0 <= args.test_fraction < 1:
-            raise CorpusError(f"--test-fraction is {args.test_fraction:g}; allowed: at least 0 and below 1")
+        if not self.source.is_file():
+            raise CorpusError(f"--source is {self.source}; allowed: an mbox file")
+        if not 0 <= self.test_fraction < 1:
+            raise CorpusError(f"--test-fraction is {self.test_fraction:g}; allowed: at least 0 and below 1")
 
         def sentences(reading: Reading) -> Iterator[Sentence]:  # started anew for every reading
-            yield from reading.clean(_paragraphs(args.source, args.test_fraction, reading), split_sentences=True)
+            yield from reading.clean(_paragraphs(self.source, self.test_fraction, reading), split_sentences=True)
 
         return RawCorpus.from_files(
             "mailbox",
-            args.source.stem,
+            self.source.stem,
             sentences,
-            [args.source],  # the manifest records their checksums
-            cleaning=cleaning,
-            settings={"test_fraction": args.test_fraction},  # all that shapes the corpus besides the files
+            [self.source],  # the manifest records their checksums
+            settings={"test_fraction": self.test_fraction},  # all that shapes the corpus besides the files
             splits_sentences=True,
         )
 
@@ -78,13 +75,13 @@ def _paragraphs(path: Path, test_fraction: float, reading: Reading) -> Iterator[
         else:
             user = reading.key(writer)
             split = split_by_hash(user, test_fraction, seed=0)  # all mails of a writer are in one split
-            for paragraph in written_by_hand(_plain_text(mail, f"{path}, mail {number}", reading)):
-                yield Sentence(split, user, paragraph, mentions=(), document=reading.key(key))
+            for paragraph in written_by_hand(_plain_text(mail, f"{path}, mail {number}")):
+                yield Sentence(split, user, paragraph, mentions=())
         seen.add(key)
 
 
-def _plain_text(mail: Message, where: str, reading: Reading) -> str:
-    """Return the mail's parts of plain text. Bytes that do not fit their encoding are treated as `--bad-bytes` says."""
+def _plain_text(mail: Message, where: str) -> str:
+    """Return the mail's parts of plain text."""
     texts = []
     for part in mail.walk():
         if part.get_content_type() == "text/plain" and part.get_filename() is None:
@@ -93,10 +90,7 @@ def _plain_text(mail: Message, where: str, reading: Reading) -> str:
             try:
                 texts.append(content.decode(encoding) if isinstance(content, bytes) else "")
             except (UnicodeDecodeError, LookupError) as error:
-                if reading.cleaning.bad_bytes == "refuse":
-                    raise CorpusError(f"{where}: not {encoding}; --bad-bytes replace keeps the rest") from error
-                reading.note(Note.BAD_BYTES)
-                texts.append(content.decode(errors="replace") if isinstance(content, bytes) else "")
+                raise CorpusError(f"{where}: not {encoding}; leave the mail out, or correct it") from error
     return _ESCAPED.sub(r"\1", "\n\n".join(texts))
 
 

@@ -25,13 +25,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fl_sim.api.corpora import prepare, reader_arguments
+from fl_sim.api.corpora import prepare
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.deidentify import Mode, deidentify
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.readers.cleaning import Preprocessing
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
+from fl_sim.data_prep.readers.reader import make_reader
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA, Corpus
 from fl_sim.research.study_files import StrictModel
@@ -161,7 +162,7 @@ def _settings(source: CorpusSource) -> tuple[dict[str, Any], Preprocessing]:
         raise ConfigError(f"corpora: preprocess is {preprocess!r}; allowed: paper")
     own = {name: value for name, value in settings.items() if name not in signature(prepare).parameters}
     try:
-        reader_arguments(source.kind, {**own, "source": source.source})
+        make_reader(source.kind, {**own, "source": source.source})
     except CorpusError as error:
         raise ConfigError(f"corpora: {error}") from error
     return settings, Preprocessing.of_paper() if preprocess else Preprocessing()

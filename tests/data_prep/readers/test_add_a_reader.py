@@ -60,10 +60,10 @@ def test_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_flags_of_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    assert prepare(NAME, "--lower-case", "--max-characters", "100", "--identity", "case", "--json") == 0
+    assert prepare(NAME, "--lower-case", "--identity", "case", "--json") == 0
     assert Corpus.open("corpus").texts("train").to_pylist()[0] == "ada byron left leeds."
     assert main(["prepare", NAME, "--help"]) == 0
-    assert "--held-out WRITER" in capsys.readouterr().out
+    assert "--held-out TEXT" in capsys.readouterr().out
     assert main(["prepare", NAME, "--out", "corpus"]) == 2
     assert capsys.readouterr().err.startswith(f"fl-sim prepare {NAME}: --source is missing")
     assert main(["prepare", NAME, "--source", "nowhere", "--out", "other"]) == 2
@@ -81,22 +81,28 @@ def test_an_installed_reader(folder: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 BAD = """
-from fl_sim.data_prep.records import Sentence
-from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+from dataclasses import dataclass
+from fl_sim.data_prep.readers.reader import RawCorpus
+@dataclass
 class Good:
-    help = "good"
-    def add_arguments(self, parser): parser.add_argument("--source")
-    def read(self, args, cleaning): return RawCorpus("good", lambda: iter(["text"]), True)
-class NeedsMore(Good):
-    def __init__(self, path): pass
-class NoHelp:
-    add_arguments = read = Good.read
+    "good"
+    source: str = ""
+    def read(self): return RawCorpus("good", lambda: iter(["text"]), True)
+class NoDataclass:
+    "bad"
+    def read(self): return None
+@dataclass
 class Nothing(Good):
-    def read(self, args, cleaning): return None
+    "nothing"
+    def read(self): return None
+@dataclass
 class Settings(Good):
-    def read(self, args, cleaning): return RawCorpus("good", lambda: iter(()), True, settings={"x": {1}})
+    "settings"
+    def read(self): return RawCorpus("good", lambda: iter(()), True, settings={"x": {1}})
+@dataclass
 class TakenFlag(Good):
-    def add_arguments(self, parser): parser.add_argument("--source"), parser.add_argument("--out")
+    "taken"
+    out: str = ""
 number = 3
 """
 
@@ -108,15 +114,14 @@ number = 3
         ("nowhere:Reader", "reader 'nowhere:Reader' cannot be imported (No module named 'nowhere')"),
         ("bad:Absent", "reader 'bad:Absent' cannot be imported (module 'bad' has no attribute 'Absent')"),
         ("broken:Reader", "reader 'broken:Reader' cannot be imported (division by zero)"),
-        ("bad:number", "is 3; allowed: a class with help, add_arguments(parser) and read(args, cleaning)"),
-        ("bad:NeedsMore", "reader 'bad:NeedsMore' cannot be made ("),
-        ("bad:NoHelp", "allowed: a class with help, add_arguments(parser) and read(args, cleaning)"),
+        ("bad:number", "is 3; allowed: a dataclass with a docstring and read()"),
+        ("bad:NoDataclass", "allowed: a dataclass with a docstring and read()"),
         ("bad:TakenFlag", "has the flag --out, as fl-sim prepare itself"),
         ("bad:Nothing", "reader 'bad:Nothing' returns None; allowed: a RawCorpus"),
         ("bad:Settings", "reader 'bad:Settings' has settings that are not JSON"),
         ("bad:Good", "reader 'bad:Good' yields 'text'; allowed: Sentence"),
         ("twice", "reader 'twice' is claimed by bad:Good and bad:Nothing; allowed: one of them"),
-        ("conll2003", "reader 'conll2003' is claimed by bad:Good and fl_sim.data_prep.readers.built_in_readers:Conll"),
+        ("conll2003", "reader 'conll2003' is claimed by bad:Good and fl_sim.data_prep.readers.raw_corpora:Conll"),
         ("unheard", "No such command 'unheard'"),
     ],
 )

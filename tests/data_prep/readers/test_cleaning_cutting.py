@@ -76,7 +76,7 @@ def row_and_bounds(draw: st.DrawFn) -> tuple[Sentence, list[tuple[int, int]]]:
     places = st.tuples(st.integers(0, len(text)), st.integers(0, len(text)))
     spans = {tuple(sorted(place)) for place in draw(st.lists(places, max_size=4))}
     mentions = tuple(Mention(a, b, "X") for a, b in spans if text[a:b].strip())
-    return Sentence("train", "u", text, mentions, "class", "document"), list(itertools.pairwise(cuts))
+    return Sentence("train", "u", text, mentions, "class"), list(itertools.pairwise(cuts))
 
 
 @given(row_and_bounds())
@@ -88,7 +88,7 @@ def test_cutting_loses_no_mention_and_no_word(case: tuple[Sentence, list[tuple[i
     assert sorted(surfaces) == sorted(row.surface(mention).strip() for mention in row.mentions)
     assert "".join("".join(part.text for part in parts).split()) == "".join(row.text.split())
     assert all(part.text == part.text.strip() != "" for part in parts)
-    assert all((part.target, part.document) == ("class", "document") for part in parts)
+    assert all(part.target == "class" for part in parts)
 
 
 def test_many_entities_in_a_long_text_take_linear_time() -> None:

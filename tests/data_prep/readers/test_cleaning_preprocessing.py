@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fl_sim.data_prep.prepare import prepare
 from fl_sim.data_prep.readers.cleaning import Note, Preprocessing, Reading
-from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
 
@@ -28,7 +28,7 @@ def sentences(draw: st.DrawFn) -> Sentence:
     places = st.tuples(st.integers(0, len(text)), st.integers(0, len(text)))
     spans = [tuple(sorted(place)) for place in draw(st.lists(places, max_size=4))]
     mentions = tuple(Mention(a, b, "X") for a, b in spans if text[a:b].strip())
-    return Sentence("train", "u", text, mentions, "class", "document")
+    return Sentence("train", "u", text, mentions, "class")
 
 
 @pytest.mark.nightly
@@ -44,7 +44,7 @@ def test_a_moved_span_covers_the_preprocessed_surface(sentence: Sentence, lower:
     else:
         assert after.text == chosen.text(sentence.text)
         assert [after.surface(mention) for mention in after.mentions] == expected
-        assert (after.target, after.document) == ("class", "document")
+        assert after.target == "class"
         assert reading.notes[Note.EMPTIED_ENTITIES] == len(sentence.mentions) - len(expected)
 
 

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.data_prep.readers.hugging_face import HfDataset, read_hf
-from fl_sim.data_prep.readers.raw_corpora import hugging_face
-from fl_sim.data_prep.readers.tables import TableOptions
+from fl_sim.data_prep.readers.hugging_face import HuggingFaceReader
 from fl_sim.data_prep.records import CorpusError, Sentence
 
 datasets = pytest.importorskip("datasets", reason="the hf extra is not installed")
@@ -26,7 +24,10 @@ ROWS: dict[str, list[Any]] = {
     "ents": [[{"start": 8, "end": 10, "label": "PER"}], [], []],
     "kind": [1, 0, -1],
 }
-OPTIONS = TableOptions("body", "who", "ents", target_column="kind", test_fraction=0.0)
+COLUMNS: dict[str, Any] = {
+    "text_column": "body", "user_column": "who", "entities_column": "ents", "target_column": "kind",
+    "test_fraction": 0.0,
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +54,8 @@ def saved(folder: Path, *splits: str) -> Path:
     return folder
 
 
-def read(folder: Path, options: TableOptions = OPTIONS, splits: tuple[str, ...] = ()) -> list[Sentence]:
-    return list(read_hf(HfDataset(str(folder), splits=splits), options))
+def read(folder: Path, splits: str = "") -> list[Sentence]:
+    return list(HuggingFaceReader(source=str(folder), splits=splits, **COLUMNS).read().sentences())
 
 
 def test_a_saved_dataset(tmp_path: Path) -> None:
@@ -70,10 +71,10 @@ def test_a_saved_dataset(tmp_path: Path) -> None:
 def test_splits_of_a_dataset_are_those_of_the_corpus(tmp_path: Path) -> None:
     folder = saved(tmp_path / "set", "train", "validation", "unsupervised")
     assert Counter(s.split for s in read(folder)) == {"train": 3, "validation": 3, "unsupervised": 3}
-    assert Counter(s.split for s in read(folder, splits=("train", "validation"))) == {"train": 3, "validation": 3}
-    assert Counter(s.split for s in read(folder, splits=("validation",))) == {"train": 3}
+    assert Counter(s.split for s in read(folder, splits="train, validation")) == {"train": 3, "validation": 3}
+    assert Counter(s.split for s in read(folder, splits="validation")) == {"train": 3}
     with pytest.raises(CorpusError, match="no split 'dev', only train, validation, unsupervised"):
-        read(folder, splits=("dev",))
+        read(folder, splits="dev")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
@@ -131,7 +132,7 @@ def test_a_name_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(HfApi, "dataset_info", unreachable)
     with pytest.raises(CorpusError, match=r"nobody/nothing: no such folder, and no dataset .* \(Name or service"):
-        hugging_face(HfDataset("nobody/nothing"), OPTIONS)
+        HuggingFaceReader(source="nobody/nothing", **COLUMNS).read()
 
 
 @pytest.mark.system

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_sim.data_prep.readers.cleaning import Note, Reading
-from fl_sim.data_prep.readers.iob import (
-    IobOptions,
-    count_malformed,
-    iob_files,
-    mentions_of_tags,
-    read_iob,
-    read_iob_file,
-)
+from fl_sim.data_prep.readers.cleaning import Note
+from fl_sim.data_prep.readers.iob import IobReader, iob_files, mentions_of_tags
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 
-ALL_TRAIN = IobOptions(test_fraction=0.0)
 
-
-def read(folder: Path, text: str, options: IobOptions = ALL_TRAIN) -> tuple[list[Sentence], Counter[str]]:
+def read(folder: Path, text: str, **settings: Any) -> tuple[list[Sentence], Counter[str]]:
     path = folder / "file.conll"
     path.write_text(text, encoding="utf-8")
-    reading = Reading()
-    return list(read_iob(path, options, reading)), reading.notes
+    raw = IobReader(path, **{"test_fraction": 0.0, **settings}).read()
+    return list(raw.sentences()), raw.reading.notes
 
 
 def found(sentence: Sentence) -> list[tuple[str, str]]:
@@ -56,12 +48,11 @@ def test_every_shape_reads_alike(shape: str, tmp_path: Path) -> None:
     assert notes == {}
 
 
-def test_columns_and_scheme_may_be_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [(2, 3), (-3, -2)])
+def test_columns_may_be_named(columns: tuple[int, int], tmp_path: Path) -> None:
     text = "O\tAda\tB-PER\tx\nO\tleft\tO\tx\n"
-    assert found(read(tmp_path, text, IobOptions(2, 3, test_fraction=0.0))[0][0]) == [("Ada", "PER")]
-    assert found(read(tmp_path, text, IobOptions(-3, -2, test_fraction=0.0))[0][0]) == [("Ada", "PER")]
-    _, notes = read(tmp_path, "Ada\tI-PER\n", IobOptions(scheme="iob2", test_fraction=0.0))
-    assert notes == {Note.MALFORMED_TAGS: 1}
+    sentences, _ = read(tmp_path, text, token_column=columns[0], tag_column=columns[1])
+    assert found(sentences[0]) == [("Ada", "PER")]
 
 
 def test_a_hash_may_be_a_token_or_open_a_comment(tmp_path: Path) -> None:
@@ -71,24 +62,20 @@ def test_a_hash_may_be_a_token_or_open_a_comment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tags", "scheme", "broken", "entities"),
+    ("tags", "entities"),
     [
-        ("O I-PER I-PER O", "iob2", 1, ["1-2"]),
-        ("B-PER I-LOC O O", "iob2", 1, ["0-0", "1-1"]),
-        ("O B-PER I-PER O", "iob1", 1, ["1-2"]),
-        ("I-PER B-PER I-LOC O", "iob1", 0, ["0-0", "1-1", "2-2"]),
-        ("B-PER O E-PER S-LOC", "iobes", 2, ["0-0", "2-2", "3-3"]),
-        ("B-PER I-PER E-PER I-PER", "iobes", 2, ["0-2", "3-3"]),
-        ("B-PER E-PER O O", "iob2", 1, ["0-1"]),
-        ("PER PER O O", "iob2", 2, ["0-1"]),
-        ("X-PER b-PER O o", "iob2", 3, ["0-0", "1-1"]),
-        ("I- B- 0 _", "iob2", 4, ["0-0", "1-1"]),
+        ("O I-PER I-PER O", ["1-2"]),
+        ("B-PER I-LOC O O", ["0-0", "1-1"]),
+        ("I-PER B-PER I-LOC O", ["0-0", "1-1", "2-2"]),
+        ("B-PER O E-PER S-LOC", ["0-0", "2-2", "3-3"]),
+        ("B-PER I-PER E-PER I-PER", ["0-2", "3-3"]),
+        ("B-PER E-PER O O", ["0-1"]),
+        ("PER PER O O", ["0-1"]),
+        ("X-PER b-PER O o", ["0-0", "1-1"]),
+        ("I- B- 0 _", ["0-0", "1-1"]),
     ],
 )
-def test_malformed_tags_are_counted_and_lose_no_entity(
-    tags: str, scheme: str, broken: int, entities: list[str]
-) -> None:
-    assert count_malformed(tags.split(), scheme) == broken
+def test_malformed_tags_lose_no_entity(tags: str, entities: list[str]) -> None:
     spans = [(place, place + 1) for place in range(0, 8, 2)]
     mentions = mentions_of_tags(tags.split(), spans)
     assert [f"{m.start // 2}-{(m.end - 1) // 2}" for m in mentions] == entities
@@ -99,7 +86,7 @@ SEGMENTS = st.lists(st.tuples(st.sampled_from(["", "PER", "LOC"]), st.integers(1
 
 
 @given(SEGMENTS, st.sampled_from(["iob1", "iob2", "iobes"]))
-def test_regular_tags_give_back_their_entities_and_break_no_rule(segments: list[tuple[str, int]], scheme: str) -> None:
+def test_regular_tags_give_back_their_entities(segments: list[tuple[str, int]], scheme: str) -> None:
     tags: list[str] = []
     expected = []
     for label, length in segments:
@@ -114,14 +101,6 @@ def test_regular_tags_give_back_their_entities_and_break_no_rule(segments: list[
             prefixes = ["B" if scheme == "iob2" or touches else "I", *"I" * (length - 1)]
         tags += [f"{prefix}-{label}" for prefix in prefixes]
     assert mentions_of_tags(tags, [(2 * place, 2 * place + 1) for place in range(len(tags))]) == tuple(expected)
-    assert count_malformed(tags, scheme) == 0
-
-
-@given(st.lists(st.text("BIESLUO-PERx_ 0", min_size=1, max_size=7), max_size=8))
-def test_no_tags_break_the_reader(tags: list[str]) -> None:
-    mentions = mentions_of_tags(tags, [(2 * place, 2 * place + 1) for place in range(len(tags))])
-    assert all(mention.label for mention in mentions)
-    assert all(0 <= count_malformed(tags, scheme) <= len(tags) + 1 for scheme in ("iob1", "iob2", "iobes"))
 
 
 def test_ragged_lines_are_survived_and_counted(tmp_path: Path) -> None:
@@ -133,31 +112,20 @@ def test_ragged_lines_are_survived_and_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "message"),
+    ("text", "settings", "message"),
     [
-        ("Ada went\nto Hull\n", IobOptions(), "line 1: no column holds tags"),
-        ("\nAda\tB-PER\nHull\tB-LOC\n", IobOptions(tag_column=1), r"line 2: column 1 \(--tag-column\) must hold tags"),
-        ("Ada\tB-PER\n", IobOptions(tag_column=5), r"line 1: column 5 \(--tag-column\) must hold tags"),
-        ("", IobOptions(), "file.conll: the file is empty"),
+        ("Ada went\nto Hull\n", {}, "line 1: no column holds tags"),
+        ("\nAda\tB-PER\nHull\tB-LOC\n", {"tag_column": 1}, r"line 2: column 1 \(--tag-column\) must hold tags"),
+        ("Ada\tB-PER\n", {"tag_column": 5}, r"line 1: column 5 \(--tag-column\) must hold tags"),
+        ("", {}, "file.conll: the file is empty"),
+        ("Ada\tB-PER\n", {"token_column": 0}, "--token-column 0 must be"),
+        ("Ada\tB-PER\n", {"sentences_per_user": 0}, "--sentences-per-user 0 must be"),
+        ("Ada\tB-PER\n", {"test_fraction": 1.0}, "--test-fraction 1.0 must lie"),
     ],
 )
-def test_files_that_are_not_tagged_are_refused(text: str, options: IobOptions, message: str, tmp_path: Path) -> None:
+def test_untagged_files_and_bad_settings_are_refused(text: str, settings: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=message):
-        read(tmp_path, text, options)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"token_column": 0}, "--token-column 0 must be"),
-        ({"scheme": "bio"}, "--scheme 'bio' must be one of"),
-        ({"sentences_per_user": 0}, "--sentences-per-user 0 must be"),
-        ({"test_fraction": 1.0}, "--test-fraction 1.0 must lie"),
-    ],
-)
-def test_settings_that_are_not_allowed(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(CorpusError, match=message):
-        IobOptions(**settings)  # type: ignore[arg-type]
+        read(tmp_path, text, **settings)
 
 
 def test_documents_or_runs_of_sentences_are_users(tmp_path: Path) -> None:
@@ -165,12 +133,10 @@ def test_documents_or_runs_of_sentences_are_users(tmp_path: Path) -> None:
     marked = f"{one}{one}-DOCSTART-\tO\n\n-DOCSTART-\tO\n\n{one}"
     sentences, _ = read(tmp_path, marked)
     assert [sentence.user for sentence in sentences] == ["file.conll-0001", "file.conll-0001", "file.conll-0002"]
-    assert [sentence.document for sentence in sentences] == ["file.conll 1", "file.conll 1", "file.conll 2"]
-    sentences, _ = read(tmp_path, marked, IobOptions(sentences_per_user=1, test_fraction=0.0))
+    sentences, _ = read(tmp_path, marked, sentences_per_user=1)
     assert [sentence.user[-4:] for sentence in sentences] == ["0001", "0002", "0003"]
     sentences, _ = read(tmp_path, one * 31)
     assert Counter(sentence.user[-4:] for sentence in sentences) == {"0001": 15, "0002": 15, "0003": 1}
-    assert {sentence.document for sentence in sentences} == {None}
 
 
 def test_file_names_tell_the_splits_only_if_they_say_train(tmp_path: Path) -> None:
@@ -201,13 +167,13 @@ PUBLISHED = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("folder", PUBLISHED)
 def test_entities_of_the_real_sets(folder: str, shared_data: Path) -> None:
-    sentences = list(read_iob(shared_data / folder))
+    sentences = list(IobReader(shared_data / folder).read().sentences())
     labels = Counter(mention.label for sentence in sentences for mention in sentence.mentions)
     assert (len(sentences), labels) == PUBLISHED[folder]
 
 
 def test_the_training_file_of_wnut17(shared_data: Path) -> None:
-    sentences = list(read_iob_file(shared_data / "ner_open" / "wnut17" / "wnut17train.conll.xz", "train"))
+    sentences = list(IobReader(shared_data / "ner_open" / "wnut17" / "wnut17train.conll.xz").read().sentences())
     labels = Counter(mention.label for sentence in sentences for mention in sentence.mentions)
     assert len(sentences) == 3394
     assert labels == {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import lzma
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_sim.data_prep.readers.tables import TableOptions, is_held_out, read_table
+from fl_sim.data_prep.readers.tables import TableColumns, is_held_out, read_table
 from fl_sim.data_prep.records import CorpusError, Sentence
 
 ROWS: list[dict[str, Any]] = [
@@ -21,7 +22,8 @@ ROWS: list[dict[str, Any]] = [
     {"body": "  ", "who": "u2", "ents": []},
     {"body": 'She said "no". Dr. Ray agreed.', "who": "u1", "ents": [{"start": 19, "end": 22, "label": "PER"}]},
 ]
-OPTIONS = TableOptions(text_column="body", user_column="who", entities_column="ents", test_fraction=0.0)
+OPTIONS = TableColumns(text_column="body", user_column="who", entities_column="ents", test_fraction=0.0)
+PLAIN = TableColumns(text_column="text", user_column="user")
 
 
 def write_table(kind: str, folder: Path, rows: list[dict[str, Any]]) -> Path:
@@ -55,7 +57,7 @@ def test_every_format_gives_the_same_sentences(kind: str, tmp_path: Path) -> Non
 
 
 def test_rows_stay_whole_on_request(tmp_path: Path) -> None:
-    options = TableOptions("body", "who", "ents", test_fraction=0.0, split_sentences=False)
+    options = replace(OPTIONS, split_sentences=False)
     sentences = list(read_table("jsonl", write_table("jsonl", tmp_path, ROWS), options))
     assert [s.text for s in sentences] == [ROWS[0]["body"], ROWS[1]["body"], ROWS[3]["body"]]
 
@@ -67,13 +69,13 @@ def test_a_compressed_table_and_a_tab_separated_one(tmp_path: Path) -> None:
     assert list(read_table("jsonl", packed, OPTIONS)) == list(read_table("jsonl", plain, OPTIONS))
     tabs = tmp_path / "table.tsv"
     tabs.write_text("who\tbody\n7\tHello, you.\n", encoding="utf-8")
-    options = TableOptions("body", "who", test_fraction=0.0)
-    assert list(read_table("csv", tabs, options)) == [Sentence("train", "7", "Hello, you.", (), None, "row 1")]
+    options = replace(OPTIONS, entities_column=None)
+    assert list(read_table("csv", tabs, options)) == [Sentence("train", "7", "Hello, you.", ())]
 
 
 def test_a_split_column_decides_where_there_is_one(tmp_path: Path) -> None:
     rows = [{"text": "Hi.", "user": 3, "part": "dev"}, {"text": "Ho.", "user": 3, "part": "train"}]
-    options = TableOptions(split_column="part")
+    options = replace(PLAIN, split_column="part")
     sentences = list(read_table("jsonl", write_table("jsonl", tmp_path, rows), options))
     assert [(s.split, s.user) for s in sentences] == [("dev", "3"), ("train", "3")]
     assert "test_fraction" not in options.manifest_settings()
@@ -92,7 +94,7 @@ def test_held_out_depends_on_the_key_and_the_seed_alone() -> None:
 def test_adding_a_user_moves_nobody_else(tmp_path: Path) -> None:
     rows = [{"text": "Some words.", "user": f"u{number}"} for number in range(200)]
     read = [
-        {s.user: s.split for s in read_table("jsonl", write_table("jsonl", tmp_path, rows[skipped:]), TableOptions())}
+        {s.user: s.split for s in read_table("jsonl", write_table("jsonl", tmp_path, rows[skipped:]), PLAIN)}
         for skipped in (0, 1)
     ]
     assert "test" in read[0].values()
@@ -125,7 +127,7 @@ def test_bad_tables_are_named(kind: str, content: str, message: str, tmp_path: P
     path = tmp_path / f"table.{kind}"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(CorpusError, match=message):
-        list(read_table(kind, path, TableOptions()))
+        list(read_table(kind, path, PLAIN))
 
 
 @pytest.mark.parametrize(
@@ -145,17 +147,17 @@ def test_bad_entities_are_named(entities: object, message: str, tmp_path: Path) 
     path = tmp_path / "table.jsonl"
     path.write_text(json.dumps({"text": "a b", "user": "u", "e": entities}) + "\n", encoding="utf-8")
     with pytest.raises(CorpusError, match=message):
-        list(read_table("jsonl", path, TableOptions(entities_column="e")))
+        list(read_table("jsonl", path, replace(PLAIN, entities_column="e")))
 
 
 def test_a_parquet_error_names_the_row(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     pq.write_table(pa.table({"text": [1, 2], "user": ["u", "v"]}), path)
     with pytest.raises(CorpusError, match="row 1: column 'text' must be text, not int"):
-        list(read_table("parquet", path, TableOptions()))
+        list(read_table("parquet", path, PLAIN))
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0])
 def test_fractions_outside_the_range_are_refused(fraction: float) -> None:
     with pytest.raises(CorpusError, match="--test-fraction"):
-        TableOptions(test_fraction=fraction)
+        replace(PLAIN, test_fraction=fraction)

@@ -89,29 +89,20 @@ def letters(path: Path, users: int, rows: int = 24, times: int = 1) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("users", "times", "more", "words"),
+    ("users", "times", "words"),
     [
-        (24, 1, [], "user column user has 24 users in 24 rows"),
-        (6, 2, [], "24 of 48 sentences repeat an earlier one of the same user"),
-        (6, 1, ["--bad-bytes", "replace"], "--bad-bytes replace replaced nothing"),
-        (6, 1, [], None),
+        (24, 1, "user column user has 24 users in 24 rows"),
+        (6, 2, "24 of 48 sentences repeat an earlier one of the same user"),
+        (6, 1, None),
     ],
 )
 def test_what_looks_wrong_with_a_source(
-    users: int, times: int, more: list[str], words: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    users: int, times: int, words: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = letters(tmp_path / "rows.jsonl", users, times=times)
-    assert main(arguments(source, tmp_path / "out", *more, "--json")) == 0
+    assert main(arguments(source, tmp_path / "out", "--json")) == 0
     warnings = json.loads(capsys.readouterr().out)["warnings"]
     assert [words in warning for warning in warnings] == ([True] if words else [])
-
-
-def test_a_source_that_is_there_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = "-DOCSTART- -X- -X- O\n\n{} NNP I-NP I-PER\nleft VBD I-VP O\n\n"
-    for name in ("eng.train", "eng.testa"):
-        (tmp_path / name).write_text(document.format("Ada") + document.format("Bob"))
-    assert main(["prepare", "conll2003", "--source", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
-    assert "warning: source eng.testa has the content of eng.train" in capsys.readouterr().out
 
 
 def test_one_user_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,11 +110,13 @@ def test_one_user_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "the train split has one user" in capsys.readouterr().err
 
 
-def test_a_flag_that_would_be_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_source_and_the_text_as_the_user_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = messages(tmp_path / "a.jsonl", "ann")
-    assert main(arguments(source, tmp_path / "out", "--source", str(source))) == 2
-    assert "--source is" in capsys.readouterr().err
     words = arguments(source, tmp_path / "out")
+    assert main([*words, "--source", str(source)]) == 2
+    assert "--source is" in capsys.readouterr().err
     words[words.index("user")] = "text"
     assert main(words) == 2
     assert "--user-column is text, the text column; allowed:" in capsys.readouterr().err

@@ -113,36 +113,16 @@ def said(texts: list[str]) -> pd.DataFrame:
 
 
 def test_texts_are_cleaned_and_counted_as_prepare_does(tmp_path: Path) -> None:
-    texts = ["good day", " ", "", "a\x07bell", "end\x1b", "word " * 40] * 40
-    data = read(tmp_path, said(texts), text="said", max_characters=100)
+    texts = ["good day", " ", "", "a\x07bell", "end\x1b", "word " * 2001] * 40
+    data = read(tmp_path, said(texts), text="said")
     kept = [text for split in SPLITS for text in data.splits[split].texts]
-    assert sorted(set(kept)) == ["a bell", "end", "good day", ("word " * 20).strip()]
+    assert sorted(set(kept)) == ["a bell", "end", "good day", ("word " * 2000).strip()]
     assert data.counts["blank texts dropped"] == 2 * 40
     assert data.counts["texts with control characters, each replaced by a space"] == 2 * 40
-    long = "sentences longer than data.table.max_characters, cut at white space"
+    long = "sentences longer than 10,000 characters, cut at white space"
     assert data.counts[long] == 40
     with pytest.raises(CorpusError, match="no row has a text in column 'said'"):
         read(tmp_path, said([" "] * 40), text="said")
-
-
-def test_bad_bytes_are_refused_by_the_key_that_replaces_them(tmp_path: Path) -> None:
-    path = tmp_path / "latin.csv"
-    path.write_bytes(said(["caf\xe9", "tea"] * 60).to_csv(index=False).encode("latin-1"))
-    columns = {**COLUMNS, "text": "said"}
-    with pytest.raises(CorpusError, match=r"not UTF-8 \(byte 0xe9 .* or set data\.table\.bad_bytes=replace"):
-        read_own_table(path, 0, TableColumns(**columns))
-    data = read_own_table(path, 0, TableColumns(**columns, bad_bytes="replace"))
-    assert set(data.train.texts) == {"caf\ufffd", "tea"}
-    assert data.counts["lines with bytes that are not UTF-8, replaced by U+FFFD"] == 60
-
-
-@pytest.mark.nightly
-def test_limits_of_the_source_are_keys(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"\(data\.table\.max_record_mb\)"):
-        read(tmp_path, said(["x" * (2 << 20), "y"] * 20), text="said", max_record_mb=1)
-    path = written(tmp_path, said(["x" * 10_000] * 1500), "people.csv.xz")
-    with pytest.raises(CorpusError, match=r"\(data\.table\.max_unpacking\)"):
-        read_own_table(path, 0, TableColumns(**COLUMNS, text="said", max_unpacking=2))
 
 
 REFUSALS = {

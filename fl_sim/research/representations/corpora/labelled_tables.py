@@ -35,10 +35,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fl_sim.data_prep.readers.cleaning import DEFAULT_MAX_CHARACTERS, MEANING, Cleaning, Note, Reading
+from fl_sim.data_prep.readers.cleaning import Note, Reading
 from fl_sim.data_prep.readers.tables import require_columns, table_rows
 from fl_sim.data_prep.records import CorpusError, Sentence
-from fl_sim.data_prep.store.textfiles import DEFAULT_RECORD_MB, DEFAULT_UNPACKING, SourceLimits, decoded_lines
+from fl_sim.data_prep.store.textfiles import decoded_lines
 from fl_sim.formats import printable
 from fl_sim.research.representations.corpora.labelled import (
     SPLITS,
@@ -58,7 +58,6 @@ AdultSplit = Literal["paper", "code"]
 _KINDS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".parquet": "parquet"}
 _PACKED = (".xz", ".gz")
 _MISSING = ("", "?", "NA", "NaN", "nan", "null", "None")
-_FLAG = re.compile(r"--(bad-bytes|max-characters|max-record-mb|max-unpacking)\b")  # of fl-sim prepare
 _MOST_VALUES = 50
 _SHOWN = 30
 
@@ -76,14 +75,6 @@ class TableColumns(StrictModel):
     validation_share: float = Field(0.2, gt=0, lt=1, description="of the rows, without a split column")
     test_share: float = Field(0.2, gt=0, lt=1, description="of the rows, without a split column")
     least_rows: int = Field(10, ge=1, description="the fewest test rows of a class in a group whose rates are compared")
-    bad_bytes: Literal["refuse", "replace"] = Field("refuse", description="what becomes of bytes that are not UTF-8")
-    max_characters: int = Field(
-        DEFAULT_MAX_CHARACTERS, ge=100, description="longest text; a longer one is cut at white space"
-    )
-    max_record_mb: int = Field(DEFAULT_RECORD_MB, ge=1, le=2048, description="longest line, row or cell, MiB")
-    max_unpacking: int = Field(
-        DEFAULT_UNPACKING, ge=1, le=10**6, description="bytes that a byte of a packed file may stand for"
-    )
 
 
 def read_own_table(path: Path, seed: int, columns: TableColumns) -> LabelledData:
@@ -94,12 +85,8 @@ def read_own_table(path: Path, seed: int, columns: TableColumns) -> LabelledData
     Raises:
         CorpusError: the file, a column or a value does not fit; the message names it.
     """
-    limits = SourceLimits(record_mb=columns.max_record_mb, unpacking=columns.max_unpacking)
-    reading = Reading(Cleaning(columns.max_characters, columns.bad_bytes, limits))
-    try:
-        frame = _read_frame(path, reading)
-    except CorpusError as error:
-        raise CorpusError(_with_keys(str(error))) from error
+    reading = Reading()
+    frame = _read_frame(path)
     _check_columns(path, columns, [str(name) for name in frame])
     kept = frame[~frame[[columns.task, *columns.private]].apply(_is_missing).any(axis=1)]
     if kept.empty:
@@ -108,13 +95,13 @@ def read_own_table(path: Path, seed: int, columns: TableColumns) -> LabelledData
     if columns.text is not None:
         kept = _with_clean_text(path, kept, columns.text, reading)
     data = _labelled(path, kept, columns, seed, "own table split", np.float64)
-    counts |= {**data.counts, **{_with_keys(MEANING[Note(name)]): count for name, count in reading.notes.items()}}
+    counts |= {**data.counts, **{Note(name).meaning: count for name, count in reading.notes.items()}}
     _check_splits(path, data, columns)
     return replace(data, counts={subject: count for subject, count in counts.items() if count})
 
 
-def _read_frame(path: Path, reading: Reading) -> pd.DataFrame:
-    """Return all rows of a file, values as they are; ``reading`` says how bad text is treated, and counts it."""
+def _read_frame(path: Path) -> pd.DataFrame:
+    """Return all rows of a file, values as they are."""
     suffixes = [suffix for suffix in path.suffixes if suffix not in _PACKED]
     kind = _KINDS.get(suffixes[-1] if suffixes else "")
     if kind is None:
@@ -122,7 +109,7 @@ def _read_frame(path: Path, reading: Reading) -> pd.DataFrame:
     if not path.is_file():
         raise CorpusError(f"{path}: there is no such file")
     names = pq.read_schema(path).names if kind == "parquet" else []
-    rows = [values for _, values in table_rows(kind, path, names, reading)]
+    rows = [values for _, values in table_rows(kind, path, names)]
     if not rows:
         raise CorpusError(f"{path}: has no rows")
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
@@ -130,12 +117,6 @@ def _read_frame(path: Path, reading: Reading) -> pd.DataFrame:
         raise CorpusError(f"{path}: has two columns {printable(twice)!r}; allowed: different names")
     present = names or list(dict.fromkeys(name for row in rows for name in row))
     return pd.DataFrame(rows, columns=present, dtype=object)
-
-
-def _with_keys(message: str) -> str:
-    """Return a message with the keys of this table in the place of `fl-sim prepare`'s flags."""
-    message = message.replace("prepare it with --bad-bytes replace", "set data.table.bad_bytes=replace")
-    return _FLAG.sub(lambda flag: f"data.table.{flag[1].replace('-', '_')}", message)
 
 
 def _with_clean_text(path: Path, frame: pd.DataFrame, column: str, reading: Reading) -> pd.DataFrame:

@@ -29,9 +29,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fl_sim.data_prep.readers.cleaning import Reading
 from fl_sim.data_prep.readers.raw_corpora import CLASSES as AG_CLASSES
-from fl_sim.data_prep.readers.raw_corpora import AgNewsOptions, read_ag_news
+from fl_sim.data_prep.readers.raw_corpora import AgNewsReader
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.textfiles import decoded_lines
@@ -82,7 +81,7 @@ def read_labelled_ag_news(source: Path, seed: int, rows: int | None = None) -> L
     """Return AG News of the folder ``source``: title and description as one text, the topic as class."""
     training: list[tuple[str, int]] = []
     test: list[tuple[str, int]] = []
-    for sentence in read_ag_news(source, AgNewsOptions(), Reading()):
+    for sentence in AgNewsReader(source).read().sentences():
         row = (sentence.text, AG_CLASSES.index(str(sentence.target)))
         (training if sentence.split == TRAIN else test).append(row)
     if not test:

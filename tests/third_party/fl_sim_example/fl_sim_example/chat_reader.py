@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from fl_sim.data_prep.readers.cleaning import Cleaning, Reading
-from fl_sim.data_prep.readers.raw_corpora import RawCorpus
+from fl_sim.data_prep.readers.cleaning import Reading
+from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.store.textfiles import decoded_lines
 
 
+@dataclass(frozen=True)
 class ChatReader:
-    """Reads a chat, in which every person is a user; one of them is held out."""
+    """A chat: a file of lines such as Ada: Hello.
 
-    help = "a chat: a file of lines such as Ada: Hello"
+    Attributes:
+        source: The file.
+        held_out: The person of the validation split; all others train.
+    """
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the file and the person who is held out."""
-        parser.add_argument("--source", type=Path, required=True, help="the file")
-        parser.add_argument("--held-out", required=True, metavar="WHO", help="the person of the validation split")
+    source: Path
+    held_out: str
 
-    def read(self, args: argparse.Namespace, cleaning: Cleaning) -> RawCorpus:
+    def read(self) -> RawCorpus:
         """Return the chat."""
 
         def said(reading: Reading) -> Iterator[Sentence]:
-            for number, line in reading.lines(args.source):
+            for number, line in decoded_lines(self.source):
                 who, colon, what = line.partition(": ")
                 if not colon:
-                    raise CorpusError(f"{args.source}, line {number}: no colon; allowed: lines such as Ada: Hello")
-                yield Sentence("validation" if who == args.held_out else "train", who, what, ())
+                    raise CorpusError(f"{self.source}, line {number}: no colon; allowed: lines such as Ada: Hello")
+                yield Sentence("validation" if who == self.held_out else "train", who, what, ())
 
-        settings = {"held_out": args.held_out}
-        return RawCorpus.from_files("chat", "chat", said, [args.source], cleaning=cleaning, settings=settings)
+        return RawCorpus.from_files("chat", "chat", said, [self.source], settings={"held_out": self.held_out})

@@ -1,0 +1,211 @@
+"""What a reader is: the settings of a kind of raw corpora, and the corpus that it describes; readers by name.
+
+>>> reader = make_reader("csv", {"source": "a.csv", "text_column": "body", "user_column": "sender"})
+>>> reader.source, reader.test_fraction
+(PosixPath('a.csv'), 0.1)
+>>> make_reader("no_such_module:Reader", {})
+Traceback (most recent call last):
+fl_sim.plugins.PluginError: reader 'no_such_module:Reader' cannot be imported (No module named 'no_such_module')
+
+>>> raw = RawCorpus("letters", lambda: iter([Sentence("train", "ann", "Dear Ada", ())]), has_gold=False)
+>>> [sentence.text for sentence in raw.sentences()]
+['Dear Ada']
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol, get_type_hints
+
+from fl_sim.data_prep.readers.cleaning import Preprocessing, Reading
+from fl_sim.data_prep.records import CorpusError, Sentence, Settings
+from fl_sim.data_prep.store.manifest import plugin_record
+from fl_sim.data_prep.store.textfiles import check_stored
+from fl_sim.plugins import PluginError, Registry
+
+SPLIT_SENTENCES_TOOL = "spacy"
+
+
+@dataclass(frozen=True)
+class RawCorpus:
+    """A corpus before preparation.
+
+    Attributes:
+        name: of the corpus.
+        sentences: starts a new reading at each call.
+        has_gold: whether it marks its entities.
+        sources: the files that are read, by the name that the manifest gives them.
+        settings: what shapes the corpus, for the manifest.
+        tools: distributions whose versions go to the manifest.
+        reading: counts what the last reading met.
+        preprocessing: changes the text of every sentence after its entities are identified.
+    """
+
+    name: str
+    sentences: Callable[[], Iterator[Sentence]]
+    has_gold: bool
+    sources: Mapping[str, Path] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
+    tools: tuple[str, ...] = ()
+    reading: Reading = field(default_factory=Reading)
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+
+    @classmethod
+    def from_files(
+        cls,
+        kind: str,
+        name: str,
+        read: Callable[[Reading], Iterator[Sentence]],
+        files: Iterable[Path] | Mapping[str, Path],
+        *,
+        settings: Settings | None = None,
+        has_gold: bool = False,
+        splits_sentences: bool = False,
+        tools: tuple[str, ...] = (),
+    ) -> RawCorpus:
+        """Return a corpus that is read from files.
+
+        Args:
+            kind: the reader's name.
+            name: the corpus's name.
+            read: reads all sentences; called anew for every reading.
+            files: the files that ``read`` reads, by the name that the manifest gives them (by default their own).
+            settings: what shapes the corpus besides, for the manifest; JSON values.
+            has_gold: whether the sentences carry their entities.
+            splits_sentences: whether ``read`` splits texts into sentences (:meth:`Reading.clean`).
+            tools: further distributions whose versions shape the corpus.
+        """
+        reading = Reading()
+
+        def sentences() -> Iterator[Sentence]:
+            reading.notes.clear()
+            reading.rows = 0
+            return read(reading)
+
+        return cls(
+            name=name,
+            sentences=sentences,
+            has_gold=has_gold,
+            sources=files if isinstance(files, Mapping) else {path.name: path for path in files},
+            settings={"kind": kind, **(settings or {})},
+            tools=(*((SPLIT_SENTENCES_TOOL,) if splits_sentences else ()), *tools),
+            reading=reading,
+        )
+
+    def check_sources(self) -> None:
+        """Refuse a source that is no file, or consists of holes, before it is read.
+
+        Raises:
+            CorpusError, OSError: the message names the file.
+        """
+        for path in self.sources.values():
+            check_stored(path)
+
+    def with_preprocessing(self, preprocessing: Preprocessing) -> RawCorpus:
+        """Return the corpus with ``preprocessing``."""
+        settings = {**self.settings, **preprocessing.manifest_settings()}
+        return replace(self, preprocessing=preprocessing, settings=settings)
+
+
+class Reader(Protocol):
+    """Reads one kind of raw corpora: a dataclass whose fields are its settings, and flags of ``fl-sim prepare KIND``.
+
+    The first line of its docstring says what it reads, the section Attributes what each setting means.
+    """
+
+    def read(self) -> RawCorpus:
+        """Return the corpus that the settings describe; no text is read yet.
+
+        Raises:
+            CorpusError: a setting or the source is bad.
+        """
+
+
+def _is_reader(part: Any) -> bool:
+    described = isinstance(part, type) and dataclasses.is_dataclass(part) and bool(inspect.getdoc(part))
+    return described and callable(getattr(part, "read", None))
+
+
+_FOLDER = "fl_sim.data_prep.readers"
+READERS = Registry(
+    "fl_sim.readers",
+    "reader",
+    {
+        "conll2003": f"{_FOLDER}.raw_corpora:Conll2003Reader",
+        "ag-news": f"{_FOLDER}.raw_corpora:AgNewsReader",
+        "sec-standin": f"{_FOLDER}.raw_corpora:SecStandinReader",
+        "iob": f"{_FOLDER}.iob:IobReader",
+        "jsonl": f"{_FOLDER}.tables:JsonlReader",
+        "csv": f"{_FOLDER}.tables:CsvReader",
+        "tsv": f"{_FOLDER}.tables:TsvReader",
+        "parquet": f"{_FOLDER}.tables:ParquetReader",
+        "hf": f"{_FOLDER}.hugging_face:HuggingFaceReader",
+        "prepared": f"{_FOLDER}.prepared_corpus:PreparedReader",
+    },
+    check=_is_reader,
+    interface="a dataclass with a docstring and read()",
+)
+"""What follows ``fl-sim prepare``."""
+
+
+def what_it_reads(reader: type[Reader]) -> str:
+    """Return the first line of a reader's docstring."""
+    return (inspect.getdoc(reader) or "").partition("\n")[0]
+
+
+def make_reader(kind: str, settings: Mapping[str, Any]) -> Any:
+    """Return the reader called ``kind`` with these settings; a path may be given as text.
+
+    Args:
+        kind: a name in :data:`READERS`, or an import path.
+        settings: fields of the reader.
+
+    Raises:
+        CorpusError: a setting is unknown, missing or bad.
+        PluginError: there is no such reader, or its interface is wrong.
+    """
+    reader = READERS.load(kind)
+    fields = {field.name: field for field in dataclasses.fields(reader) if field.init}
+    for name in settings:
+        if name not in fields:
+            raise CorpusError(f"{name} is no option of {kind}; allowed: {', '.join(fields)}")
+    for name, its in fields.items():
+        needed = its.default is dataclasses.MISSING and its.default_factory is dataclasses.MISSING
+        if needed and settings.get(name) is None:
+            raise CorpusError(f"{name} is missing; allowed: a value is needed with {kind}")
+    hints = get_type_hints(reader)
+    values = {
+        name: Path(value) if hints[name] is Path and isinstance(value, str) else value
+        for name, value in settings.items()
+    }
+    return reader(**values)
+
+
+def read_raw_corpus(kind: str, settings: Mapping[str, Any]) -> RawCorpus:
+    """Return the corpus that the reader called ``kind`` makes of its settings (:func:`make_reader`).
+
+    A corpus of a plug-in records the plug-in, and its sentences are checked as they come.
+    """
+    raw = make_reader(kind, settings).read()
+    if kind in READERS.built_in:
+        return raw
+    if not isinstance(raw, RawCorpus):
+        raise PluginError(f"reader '{kind}' returns {raw!r:.100}; allowed: a RawCorpus")
+    try:
+        json.dumps(dict(raw.settings))
+    except (TypeError, ValueError) as error:
+        raise PluginError(f"reader '{kind}' has settings that are not JSON ({error}); allowed: JSON values") from error
+    recorded = {**raw.settings, "reader": plugin_record(READERS, kind)}
+    return replace(raw, sentences=lambda: _checked_sentences(kind, raw.sentences()), settings=recorded)
+
+
+def _checked_sentences(kind: str, sentences: Iterator[Sentence]) -> Iterator[Sentence]:
+    for sentence in sentences:
+        if not isinstance(sentence, Sentence):
+            raise PluginError(f"reader '{kind}' yields {sentence!r:.100}; allowed: Sentence")
+        yield sentence
