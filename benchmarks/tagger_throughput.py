@@ -56,14 +56,13 @@ def candidates(pipeline: str | None) -> dict[str, Callable[[list[str]], Iterable
         "bare tokenizer": blank.pipe,
         "bare entity_ruler, one pattern": ruler.pipe,
         "rules": make_tagger("rules").tag,
-        "patterns": make_tagger("patterns").tag,
-        "rules+patterns": make_tagger("rules+patterns").tag,
+        "presidio": make_tagger("presidio").tag,
     }
     if pipeline is not None:
         runs |= {
             f"bare {pipeline}": spacy.load(pipeline).pipe,
             f"spacy:{pipeline}": make_tagger(f"spacy:{pipeline}").tag,
-            f"spacy:{pipeline}+rules+patterns": make_tagger(f"spacy:{pipeline}+rules+patterns").tag,
+            f"spacy:{pipeline}+rules": make_tagger(f"spacy:{pipeline}+rules").tag,
         }
     return runs
 

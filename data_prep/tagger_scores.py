@@ -1,8 +1,8 @@
 """Score a tagger against a gold corpus: pure functions from mentions to metrics.
 
 There are two sets of metrics. *Does it find names as an annotator does?* Precision, recall and F1 of exact matches,
-with and without the label. *Does it find what must be protected?* (:data:`HIDING`) Here the label does not matter, and an
-extra mention costs nothing but data.
+with and without the label. *Does it find what must be protected?* (:data:`HIDING`) Here the label does not matter, and
+an extra mention costs nothing but data.
 
 Every metric is a ratio of two sums over *clusters* (users or documents), so one bootstrap serves all.
 

@@ -59,7 +59,7 @@ def figures(folder: Path) -> Iterator[tuple[str, str]]:
 
     bundled = fl_sim.open_corpus("bundled").path
     fl_sim.prepare("prepared", bundled, folder / "corpus", max_users=40)
-    fl_sim.prepare("prepared", bundled, folder / "tagged", max_users=40, tagger="rules+patterns")
+    fl_sim.prepare("prepared", bundled, folder / "tagged", max_users=40, tagger="rules")
     for path in sorted(folder.glob("*/*.parquet")):
         yield f"corpus {path.relative_to(folder)}", _digest(path.read_bytes())
     for name, changes in RUNS.items():

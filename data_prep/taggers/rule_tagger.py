@@ -3,24 +3,13 @@
 The rules aim at recall. A word wrongly taken for an entity costs training data but no privacy; a missed name is not
 sampled with its entity (its sentences are still protected each by itself, as extended entities).
 
-First common words that begin a sentence, where a capital letter does not mean a name; then names as runs of
-capitalised words, without telling persons from places; then entities that have a form: e-mails, URLs, phone and card
-numbers, dates, times, sums of money; then the tagger.
+Names are runs of capitalised words, without telling persons from places; a common word that begins a sentence is none.
+Entities that have a form (e-mails, URLs, phone and card numbers, dates, times, sums of money) are found by spaCy's
+Matcher where they consist of words, by regular expressions where a tokenizer would split them.
 
-Entities that have a form: spaCy's Matcher finds those that consist of words, regular expressions those that a
-tokenizer would split.
-
->>> text = "We met Ada Byron ."
->>> words = [make_word(token) for token in text.split()]
->>> list(find_names(text, words, starts=[0, 3, 7, 11, 17], spaced=[1, 1, 1, 1, 0]))
-[Mention(start=7, end=16, label='NAME')]
-
->>> list(find_shapes("Ring 020 7946 0958 at 10:30"))
-[Mention(start=5, end=18, label='PHONE'), Mention(start=22, end=27, label='TIME')]
-
->>> [mentions] = RuleTagger().tag(["However, Ada Byron left on 12 March 2024."])
->>> mentions
-(Mention(start=9, end=18, label='NAME'), Mention(start=27, end=40, label='DATE'))
+>>> [mentions] = RuleTagger().tag(["However, Ada Byron left on 12 March 2024 at 10:30."])
+>>> [(mention.start, mention.end, mention.label) for mention in mentions]
+[(9, 18, 'NAME'), (27, 40, 'DATE'), (44, 49, 'TIME')]
 """
 
 from __future__ import annotations
@@ -31,19 +20,15 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fl_sim.data_prep.records import Mention
 from fl_sim.data_prep.taggers.spacy_tagger import without_plugins
-from fl_sim.data_prep.taggers.spans import keep_longest, replace_surrogates, shift, split_text, unite
+from fl_sim.data_prep.taggers.spans import keep_longest, replace_surrogates, shift, split_text
 from fl_sim.data_prep.taggers.structured_data import EMAIL, US_SSN
 
 if TYPE_CHECKING:
-    from spacy.language import Language
     from spacy.tokens import Doc
-    from spacy.vocab import Vocab
-
-    from fl_sim.data_prep.taggers.presidio_tagger import Recognisers
 
 _OPENERS = """
 accordingly actually additionally admittedly afterwards again ago ah all alright also alternatively
@@ -281,25 +266,6 @@ Repetitions are bounded, so a long text without spaces takes linear time.
 
 _SHAPE = re.compile("|".join(f"(?P<{label}>{pattern})" for label, pattern in _SHAPES.items()))
 _SHAPED = re.compile(r"\d|@|://|www\.")
-PATTERN_LABELS = frozenset({*_TOKENS, *_SHAPES})
-
-
-class TokenPatterns:
-    """Finds the patterns over tokens, in documents of one vocabulary."""
-
-    def __init__(self, vocab: Vocab) -> None:
-        from spacy.matcher import Matcher
-
-        self._strings = vocab.strings
-        self._matcher = Matcher(vocab)
-        for label, patterns in _TOKENS.items():
-            self._matcher.add(label, patterns)
-
-    def find(self, document: Doc) -> Iterator[Mention]:
-        """Yield every match, with overlaps."""
-        for match, start, end in self._matcher(document):
-            span = document[start:end]
-            yield Mention(span.start_char, span.end_char, self._strings[match])
 
 
 def may_match(token: str) -> bool:
@@ -331,98 +297,60 @@ _MOST_WORDS = 500_000
 
 
 class RuleTagger:
-    """Finds ``rules``, ``patterns``, or both in one pass over the text.
+    """Finds capitalised names, and entities with a form; of candidates that overlap the longest, then the first.
 
-    ``rules`` are capitalised names, and entities with a form: e-mails, URLs, phone, card and account numbers, dates,
-    times, sums. Of candidates that overlap the longest is kept, then the first. ``patterns`` are entities with a form
-    only, the longest of those that overlap, and all that Presidio's recognisers find.
-
-    Raises:
-        CorpusError: ``patterns`` are asked for without the ``pii`` extra.
+    The pipeline is made at the first text, because spaCy takes seconds to import.
     """
 
-    def __init__(self, *, rules: bool = True, patterns: bool = False) -> None:
-        self._rules = rules
-        self._patterns = patterns
-        if patterns:
-            from fl_sim.data_prep.taggers.presidio_tagger import require_presidio
+    labels = frozenset({*_TOKENS, *_SHAPES, NAME})
 
-            require_presidio()
-
-    @property
-    def labels(self) -> frozenset[str]:
-        from fl_sim.data_prep.taggers.presidio_tagger import LABELS
-
-        formed = PATTERN_LABELS | (LABELS if self._patterns else frozenset())
-        return formed | ({NAME} if self._rules else frozenset())
+    def __init__(self) -> None:
+        self._pipeline: Any = None
+        self._words: dict[int, tuple[Word, bool]] = {}
 
     def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
         """Yield the mentions of each text, in the order of their places."""
-        engine = self._engine
         for text in texts:
-            yield engine.mentions(replace_surrogates(text))
+            yield self._mentions(replace_surrogates(text))
 
     def describe(self) -> dict[str, str]:
-        """Return which rules are used, their version, and the versions of the packages below."""
-        from fl_sim.data_prep.taggers.presidio_tagger import presidio_versions
+        """Return the version of the rules, and that of the package below."""
+        return {"tagger": "rules", "rules_version": RULES_VERSION, "spacy": importlib.metadata.version("spacy")}
 
-        chosen = {"rules": self._rules, "patterns": self._patterns}
-        described = {
-            "tagger": "+".join(name for name, used in chosen.items() if used),
-            "rules_version": RULES_VERSION,
-            "spacy": importlib.metadata.version("spacy"),
-        }
-        return described | presidio_versions() if self._patterns else described
-
-    @functools.cached_property
-    def _engine(self) -> _Engine:
-        return _Engine(self._rules, self._patterns)
-
-
-class _Engine:
-    """The loaded rules; made at the first text, because spaCy and Presidio take seconds to import."""
-
-    def __init__(self, rules: bool, patterns: bool) -> None:
-        self._rules = rules
-        self._patterns = patterns
-        self._recognisers: Recognisers | None = None
-        if patterns:
-            from fl_sim.data_prep.taggers.presidio_tagger import Recognisers
-
-            self._recognisers = Recognisers()
-        self._start_vocabulary()
-
-    def mentions(self, text: str) -> tuple[Mention, ...]:
-        if len(self._words) > _MOST_WORDS:
+    def _mentions(self, text: str) -> tuple[Mention, ...]:
+        if self._pipeline is None or len(self._words) > _MOST_WORDS:
             self._start_vocabulary()
-        formed: list[Mention] = list(find_shapes(text))
-        named: list[Mention] = []
+        candidates = list(find_shapes(text))
         for offset, piece in split_text(text):
             document = self._pipeline.make_doc(piece)
             rows = document.to_array(["ORTH", "IDX", "SPACY"]).tolist() if len(document) else []
-            read = [self._words.get(row[0]) or self._read(row[0]) for row in rows]
+            read = [self._read(row[0]) for row in rows]
             if any(may_match for _, may_match in read):
-                formed += shift(self._tokens.find(document), offset)
-            if self._rules:
-                words, starts, spaced = [word for word, _ in read], [row[1] for row in rows], [row[2] for row in rows]
-                named += shift(find_names(piece, words, starts, spaced), offset)
-        groups: list[Iterable[Mention]] = []
-        if self._rules:
-            groups.append(keep_longest([*formed, *named]))
-        if self._recognisers is not None:
-            groups += [keep_longest(formed), self._recognisers.find(text)]
-        return unite(groups)
+                candidates += shift(self._token_patterns(document), offset)
+            words, starts, spaced = [word for word, _ in read], [row[1] for row in rows], [row[2] for row in rows]
+            candidates += shift(find_names(piece, words, starts, spaced), offset)
+        return keep_longest(candidates)
+
+    def _token_patterns(self, document: Doc) -> Iterator[Mention]:
+        """Yield every match of the patterns over tokens, with overlaps."""
+        for match, start, end in self._matcher(document):
+            span = document[start:end]
+            yield Mention(span.start_char, span.end_char, self._pipeline.vocab.strings[match])
 
     def _start_vocabulary(self) -> None:
         import spacy
+        from spacy.matcher import Matcher
 
         with without_plugins():
-            self._pipeline: Language = spacy.blank("en")
-        self._tokens = TokenPatterns(self._pipeline.vocab)
-        self._words: dict[int, tuple[Word, bool]] = {}
+            self._pipeline = spacy.blank("en")
+        self._matcher = Matcher(self._pipeline.vocab)
+        for label, patterns in _TOKENS.items():
+            self._matcher.add(label, patterns)
+        self._words = {}
 
     def _read(self, orth: int) -> tuple[Word, bool]:
         """Return the properties of the token with this hash, and cache them."""
-        text = self._pipeline.vocab.strings[orth]
-        self._words[orth] = make_word(text), may_match(text)
+        if orth not in self._words:
+            text = self._pipeline.vocab.strings[orth]
+            self._words[orth] = make_word(text), may_match(text)
         return self._words[orth]

@@ -1,8 +1,8 @@
 """Find personal data that has a form: e-mail, URL, IP address, IBAN, card, social security and phone numbers.
 
 The expressions join every tagger unless they are switched off, so they favour precision where a corpus is full of
-numbers: seven digits in a row are no phone number, sixteen only a card number if their checksum holds. ``rules`` and
-``patterns`` (:mod:`fl_sim.data_prep.taggers.rule_tagger`) also take the doubtful ones.
+numbers: seven digits in a row are no phone number, sixteen only a card number if their checksum holds. ``rules``
+(:mod:`fl_sim.data_prep.taggers.rule_tagger`) also take the doubtful ones.
 
 >>> [mentions] = StructuredTagger().tag(["Mail ada@example.org or ring 020 7946 0958."])
 >>> mentions

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,11 +26,11 @@ from fl_sim.data_prep.taggers.tagger import EVERYTHING, GOLD, Marking, Tagger, d
 from fl_sim.plugins import PluginError, Registry
 
 RULES = "rules"
-PATTERNS = "patterns"
+PRESIDIO = "presidio"
 SPACY = "spacy"
 STANZA = "stanza"
 FORMS = (
-    "gold, rules, patterns, structured, spacy:NAME_OR_PATH, stanza[:LANGUAGE], an installed tagger or "
+    "gold, rules, presidio, structured, spacy:NAME_OR_PATH, stanza[:LANGUAGE], an installed tagger or "
     "my_module:MyTagger"
 )
 """The forms of a tagger's name; a + between two names unites their taggers."""
@@ -42,7 +41,7 @@ TAGGERS = Registry(
     {
         GOLD: "fl_sim.data_prep.taggers.tagger:Marking",
         RULES: "fl_sim.data_prep.taggers.rule_tagger:RuleTagger",
-        PATTERNS: "fl_sim.data_prep.taggers.rule_tagger:RuleTagger",
+        PRESIDIO: "fl_sim.data_prep.taggers.presidio_tagger:PresidioTagger",
         STRUCTURED: "fl_sim.data_prep.taggers.structured_data:StructuredTagger",
         SPACY: "fl_sim.data_prep.taggers.spacy_tagger:SpacyTagger",
         STANZA: "fl_sim.data_prep.taggers.stanza_tagger:StanzaTagger",
@@ -51,8 +50,6 @@ TAGGERS = Registry(
     interface="a class that is made without arguments and has labels, tag(texts) and describe()",
 )
 """Taggers by name. A built-in name decides by itself what follows its colon: ``spacy:x`` is never an import path."""
-
-_BEFORE_A_NAME = r"(?:gold|rules|patterns|structured|stanza)(?:\+|$)|(?:spacy|stanza):|[A-Za-z_][\w.]*:[A-Za-z_]"
 
 
 def make_marking(
@@ -71,7 +68,7 @@ def make_marking(
         names: taggers; by default the corpus's own marks if it has them, else the best tagger that is installed.
         has_gold: whether the corpus marks its entities.
         entities: which mentions count (:meth:`fl_sim.data_prep.taggers.categories.Selection.parse`).
-        high_recall: whether to unite the taggers with ``rules`` and ``patterns``.
+        high_recall: whether to unite the taggers with ``rules``.
         structured: whether to look for structured personal data besides (:mod:`.structured_data`).
         processes: as of :func:`make_tagger`.
         batch_size: as of :func:`make_tagger`.
@@ -87,8 +84,6 @@ def make_marking(
         chosen = with_high_recall(chosen)
     selection = Selection.parse(entities)
     others = tuple(name for name in chosen if name != GOLD)
-    if GOLD in chosen:
-        TAGGERS.load(GOLD)
     if not others:
         return Marking(True, _united((), selection, None, structured) if structured else None, selection)
     tagger = make_tagger(others, selection=selection, structured=structured, processes=processes, batch_size=batch_size)
@@ -150,8 +145,8 @@ def default_tagger() -> str:
 
 
 def with_high_recall(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return ``names`` and the taggers that make a missed entity unlikely: ``rules`` and ``patterns``."""
-    return tuple(dict.fromkeys((*parse_names(names), RULES, PATTERNS)))
+    """Return ``names`` and the tagger that makes a missed entity unlikely, ``rules``."""
+    return tuple(dict.fromkeys((*parse_names(names), RULES)))
 
 
 @dataclass(frozen=True)
@@ -269,11 +264,13 @@ class PluginTagger:
 
 def _split(entry: str) -> list[str]:
     """Return the names in ``entry``: a + parts two names only where a name follows it, as paths may have one, too."""
-    if "+" not in entry:
-        return [entry]
-    installed = [re.escape(name) for name in TAGGERS.names() if name not in TAGGERS.built_in]
-    before_installed = "".join(rf"|{name}(?:\+|$)" for name in installed)
-    return re.split(rf"\+(?={_BEFORE_A_NAME}{before_installed})", entry)
+    names: list[str] = []
+    for part in entry.split("+"):
+        if names and not _is_known(part.strip()):
+            names[-1] += f"+{part}"
+        else:
+            names.append(part)
+    return names
 
 
 def _is_known(name: str) -> bool:
@@ -289,32 +286,19 @@ def _identifiers(groups: Sequence[tuple[Mention, ...]]) -> list[Mention]:
 
 
 def _united(names: Sequence[str], selection: Selection, batch_size: int | None, structured: bool) -> UnitedTagger:
-    members: dict[str, Tagger] = {}
-    both = {RULES, PATTERNS} <= set(names)
-    for name in names:
-        if both and name in (RULES, PATTERNS):
-            name = f"{RULES}+{PATTERNS}"  # the same as the two, in one pass
-        if name not in members:
-            members[name] = _single(name, batch_size)
-    joins = structured and STRUCTURED not in members
-    if joins:
-        members[STRUCTURED] = _single(STRUCTURED, batch_size)
+    joins = structured and STRUCTURED not in names
+    members = {name: _single(name, batch_size) for name in (*names, *((STRUCTURED,) if joins else ()))}
     return UnitedTagger(members, selection, joins)
 
 
 def _single(name: str, batch_size: int | None) -> Tagger:
     kind, _, rest = name.partition(":")
-    parts = name.split("+")
-    if {RULES, PATTERNS}.issuperset(parts):
-        makers = [TAGGERS.load(part) for part in parts]
-        return makers[0](rules=RULES in parts, patterns=PATTERNS in parts)
+    if kind not in TAGGERS.built_in:
+        return PluginTagger.load(name)
+    make = TAGGERS.load(kind)
     if kind == SPACY:
-        return TAGGERS.load(SPACY)(rest, batch_size=batch_size)
-    if kind == STANZA:
-        return TAGGERS.load(STANZA)(rest or "en")
-    if kind == STRUCTURED:
-        return TAGGERS.load(STRUCTURED)()
-    return PluginTagger.load(name)
+        return make(rest, batch_size=batch_size)
+    return make(rest) if rest else make()
 
 
 def _selected(tagger: Tagger, selection: Selection, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:

@@ -151,7 +151,7 @@ def evaluate_tagger(
         gold: A prepared corpus, "bundled", "irc", or tagged files.
         split: The split to read; by default test, else validation, or all of tagged files that name no split.
         entities: Which mentions count, as for :func:`prepare`.
-        high_recall: Unite the tagger with rules and patterns.
+        high_recall: Unite the tagger with rules.
         structured: Look for structured personal data, too, as for :func:`prepare`.
         resamples: The number of resamples of the bootstrap.
         seed: The seed of the bootstrap.
@@ -218,10 +218,10 @@ def prepare(
             the first). An entity joins then only if no earlier part mentions it, detected or not.
         canaries: Plant so many made-up secrets, each in the training split with probability ½ (docs/audit.md).
         canary_seed: The seed of their secrets, of their names and of which are included (0 by default).
-        tagger: Who marks the entities: gold, rules, patterns, structured, spacy:NAME_OR_PATH or stanza[:LANGUAGE],
+        tagger: Who marks the entities: gold, rules, presidio, structured, spacy:NAME_OR_PATH or stanza[:LANGUAGE],
             several joined with + (docs/taggers.md); by default gold marks if any, else the best installed one.
         entities: Which mentions count: org, loc, gpe, pii, person, misc or all, separated by commas.
-        high_recall: Unite the tagger with rules and patterns: fewer misses, more false alarms.
+        high_recall: Unite the tagger with rules: fewer misses, more false alarms.
         structured: Look for e-mail and IP addresses, URLs, phone, card, account and social security numbers, too.
         processes: The number of processes that tag in parallel.
         batch_size: The number of texts per batch of a spaCy pipeline.

@@ -172,9 +172,9 @@ def test_a_prepared_corpus_is_that_of_the_command(tmp_path: Path, capsys: Captur
     source = tmp_path / "letters.jsonl"
     source.write_text("\n".join(json.dumps(row) for row in rows))
     columns = {"text_column": "said", "user_column": "who", "target_column": "kind"}
-    corpus = fl_sim.prepare("jsonl", str(source), tmp_path / "ours", tagger=["rules", "patterns"], seed=3, **columns)
+    corpus = fl_sim.prepare("jsonl", str(source), tmp_path / "ours", tagger=["rules", "structured"], seed=3, **columns)
     flags = [word for name, value in columns.items() for word in (f"--{name.replace('_', '-')}", value)]
-    words = ["--source", str(source), "--out", str(tmp_path / "theirs"), "--tagger", "rules+patterns", "--seed", "3"]
+    words = ["--source", str(source), "--out", str(tmp_path / "theirs"), "--tagger", "rules+structured", "--seed", "3"]
     assert corpus.fingerprint == printed(capsys, "prepare", "jsonl", *words, *flags)["fingerprint"]
     assert set(corpus.sentences("train")["class"]) == {"0", "1"}
     grown = tmp_path / "more.jsonl"

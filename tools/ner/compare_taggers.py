@@ -22,7 +22,7 @@ from fl_sim.data_prep.taggers.tagger_registry import make_tagger, with_high_reca
 from tools.ner.open_sets import read_open_sets
 
 OURS = "spacy:en_fl_sim_ner"
-TAGGERS = {"patterns": ("patterns",), "rules": ("rules",), "ours": (OURS,), "ours, high recall": with_high_recall(OURS)}
+TAGGERS = {"rules": ("rules",), "ours": (OURS,), "ours, high recall": with_high_recall(OURS)}
 FILES = {
     "conll2003": "conll2003/eng.testb.xz",
     "FIN3": "sec_filings_ner/FIN3.txt.xz",

@@ -128,7 +128,7 @@ A spaCy pipeline that marks names in English sentences as {", ".join(LABELS)} (t
 `fl-sim prepare` takes when nothing better is installed, so that a tagger is there without a download.
 
 - **Use**: `fl-sim prepare ... --tagger spacy:{meta["lang"]}_{meta["name"]}`, or `spacy.load` on this folder. With
-  `--high-recall` it is united with the rules on capital letters and the patterns, which is what we recommend for
+  `--high-recall` it is united with the rules on capital letters, which is what we recommend for
   privacy: what a tagger misses is protected by the robust ε alone (docs/privacy.md).
 - **Not for**: other languages, text without any capital letter (recall falls), or deciding that a text names nobody.
 - **Made by**: the steps of tools/ner/project.yml with tools/ner/ner.cfg, seed {meta["training"]["seed"]}. Training

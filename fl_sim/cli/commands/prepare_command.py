@@ -81,7 +81,7 @@ def _command(kind: str, reader: type[Reader]) -> click.Command:
     for flag in (flag for parameter in own for flag in parameter.opts if flag in taken):
         raise PluginError(f"reader '{kind}' has the flag {flag}, as fl-sim prepare itself; allowed: another flag")
     for source in (parameter for parameter in own if parameter.name == "source"):
-        source.multiple, source.callback = True, _only  # type: ignore[attr-defined]
+        source.multiple, source.callback = True, _only
     names = [str(parameter.name) for parameter in own]
 
     def run(**values: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.taggers import presidio_tagger, rule_tagger
 from fl_sim.data_prep.taggers.categories import (
     GROUPS,
     NAMES,
@@ -15,7 +14,8 @@ from fl_sim.data_prep.taggers.categories import (
     possible_categories,
     selectable,
 )
-from fl_sim.data_prep.taggers.rule_tagger import NAME
+from fl_sim.data_prep.taggers.presidio_tagger import PresidioTagger
+from fl_sim.data_prep.taggers.rule_tagger import NAME, RuleTagger
 
 _ONTONOTES = """
 PERSON NORP FAC ORG GPE LOC PRODUCT EVENT WORK_OF_ART LAW LANGUAGE DATE TIME PERCENT MONEY QUANTITY ORDINAL CARDINAL
@@ -53,9 +53,9 @@ def test_labels_of_conll_ontonotes_wnut_and_presidio(label: str, category: str) 
 
 
 def test_every_label_of_ours_and_of_presidios_recognisers_is_known() -> None:
-    for label in rule_tagger.PATTERN_LABELS | presidio_tagger.LABELS:
+    for label in RuleTagger.labels | PresidioTagger.labels:
         assert possible_categories(label) != frozenset(Category), label
-    assert {category_of(label) for label in presidio_tagger.LABELS} == {Category.PII}
+    assert {category_of(label) for label in PresidioTagger.labels} == {Category.PII}
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ def test_names(labels: list[str], names: tuple[str, ...]) -> None:
 
 
 def test_taggers() -> None:
-    assert unsought_among(make_tagger("rules+patterns").labels) == ()
     assert unsought_among(make_tagger("rules").labels) == ("IP addresses",)
     assert unsought_among(make_tagger("rules", structured=True).labels) == ()
 

@@ -119,8 +119,10 @@ def test_the_coverage_of_another_tagger_is_refused_and_a_damaged_one_named(
     gold: Corpus, marked_by_rules: Corpus, capsys: Capture
 ) -> None:
     folder = marked_by_rules.path
-    assert main(["corpus", "ner", "patterns", "--gold", str(gold.path), "--attach", str(folder)]) == 2
-    assert "another tagger was measured than marked this corpus; its 'tagger' is 'patterns'" in capsys.readouterr().err
+    assert main(["corpus", "ner", "structured", "--gold", str(gold.path), "--attach", str(folder)]) == 2
+    assert (
+        "another tagger was measured than marked this corpus; its 'tagger' is 'structured'" in capsys.readouterr().err
+    )
     assert not (folder / COVERAGE_FILE).exists()
     (folder / COVERAGE_FILE).write_text("{}", encoding="utf-8")
     with pytest.raises(CorpusError, match="not a coverage record of this version: tagger: Field required"):
