@@ -170,10 +170,12 @@ def make_reader(kind: str, settings: Mapping[str, Any]) -> Any:
         PluginError: there is no such reader, or its interface is wrong.
     """
     reader = READERS.load(kind)
-    fields = {field.name: field for field in dataclasses.fields(reader) if field.init}
+    fields = {field.name: field for field in dataclasses.fields(reader)}
     for name in settings:
         if name not in fields:
-            raise CorpusError(f"{name} is no option of {kind}; allowed: {', '.join(fields)}")
+            raise CorpusError(
+                f"{name} is no option of {kind}; allowed: {', '.join(sorted(fields, key=lambda name: name != 'source'))}"
+            )
     for name, its in fields.items():
         needed = its.default is dataclasses.MISSING and its.default_factory is dataclasses.MISSING
         if needed and settings.get(name) is None:
