@@ -173,9 +173,8 @@ def make_reader(kind: str, settings: Mapping[str, Any]) -> Any:
     fields = {field.name: field for field in dataclasses.fields(reader)}
     for name in settings:
         if name not in fields:
-            raise CorpusError(
-                f"{name} is no option of {kind}; allowed: {', '.join(sorted(fields, key=lambda name: name != 'source'))}"
-            )
+            allowed = sorted(fields, key=lambda other: other != "source")
+            raise CorpusError(f"{name} is no option of {kind}; allowed: {', '.join(allowed)}")
     for name, its in fields.items():
         needed = its.default is dataclasses.MISSING and its.default_factory is dataclasses.MISSING
         if needed and settings.get(name) is None:
