@@ -22,7 +22,6 @@ which become one column each. Columns are standardised by the training rows' mea
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
