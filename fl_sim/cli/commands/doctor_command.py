@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -17,8 +17,6 @@ from fl_sim.config import ConfigError, RunConfig, add_setting, parse_assignments
 from fl_sim.formats import table_cell
 
 if TYPE_CHECKING:
-    from fl_sim.clients.models.model_spec import ModelSpec
-    from fl_sim.diagnosis.checkup import Finding
     from fl_sim.diagnosis.memory_budget import Budget
 
 EXIT_FAILED = 1
@@ -64,35 +62,39 @@ def doctor(
     if as_json:
         print_json({"verdict": verdict, "findings": [asdict(finding) for finding in findings]})
     else:
-        _print(findings)
+        table = Table(box=None, pad_edge=False)
+        for column in ("check", "found", "verdict", "advice"):
+            table.add_column(column, overflow="fold")
+        for finding in findings:
+            cells = (finding.name, finding.value, finding.verdict, finding.advice)
+            table.add_row(*map(table_cell, cells), style=_STYLES[finding.verdict])
+        Console().print(table)
     return EXIT_FAILED if verdict == "failed" else 0
-
-
-def _print(findings: list[Finding]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for column in ("check", "found", "verdict", "advice"):
-        table.add_column(column, overflow="fold")
-    for finding in findings:
-        cells = (finding.name, finding.value, finding.verdict, finding.advice)
-        table.add_row(*map(table_cell, cells), style=_STYLES[finding.verdict])
-    Console().print(table)
 
 
 def _count_memory(
     model: str, gpu_memory: float | None, assignments: Sequence[str], console: Console, as_json: bool
 ) -> int:
     """Print which ways of training a model fit; return 0, or 1 if none does."""
+    from fl_sim.clients.models.architectures.model_source import source_of
     from fl_sim.diagnosis.memory_budget import GIB, WAYS, budgets
 
-    memory = _gpu_memory(gpu_memory)
-    spec = _spec(model, assignments)
+    memory, settings = _gpu_memory(gpu_memory), parse_assignments(assignments)
+    for key in settings:
+        if not key.startswith("model.") or key in ("model.name", "model.device"):
+            raise ConfigError(f"--set is {key}; allowed with --model: keys of model. but name and device")
+    add_setting(settings, "model.name", model)
+    spec = RunConfig.load(None, {"corpus.path": "bundled", **settings}).model.model_copy(update={"device": "cuda"})
+    ways = {"as set": {}} if assignments else WAYS
+    if not source_of(spec.name).architecture.mixed_precision:  # it is no transformer: it trains all, in float32
+        ways = {name: way for name, way in ways.items() if not way}
     counted: list[Budget] = []
-    for name, settings in ({"as set": {}} if assignments else _allowed_ways(spec, WAYS)).items():
+    for name, way in ways.items():
         console.print(f"counting: {name}", highlight=False)
-        counted += budgets(spec, memory, {name: settings})
+        counted += budgets(spec, memory, {name: way})
     if as_json:
-        ways = [asdict(budget) | {"total": budget.memory.total} for budget in counted]
-        print_json({"model": spec.name, "gpu_memory": memory, "ways": ways})
+        rows = [asdict(budget) | {"total": budget.memory.total} for budget in counted]
+        print_json({"model": spec.name, "gpu_memory": memory, "ways": rows})
     else:
         _print_budgets(counted, f"{spec.name}, a worker with {memory / GIB:,.1f} GiB on its GPU")
     return 0 if any(budget.fits for budget in counted) else EXIT_FAILED
@@ -112,25 +114,6 @@ def _gpu_memory(gpu_memory: float | None) -> int:
     if not count:
         raise ConfigError("--gpu-memory is not given, and there is no GPU here; allowed: a number of GiB, such as 80")
     return min(torch.cuda.get_device_properties(index).total_memory for index in range(count))
-
-
-def _spec(model: str, assignments: Sequence[str]) -> ModelSpec:
-    """Return the model of that name with the assigned settings, on a GPU."""
-    settings = parse_assignments(assignments)
-    for key in settings:
-        if not key.startswith("model.") or key in ("model.name", "model.device"):
-            raise ConfigError(f"--set is {key}; allowed with --model: keys of model. but name and device")
-    add_setting(settings, "model.name", model)
-    return RunConfig.load(None, {"corpus.path": "bundled", **settings}).model.model_copy(update={"device": "cuda"})
-
-
-def _allowed_ways(spec: ModelSpec, ways: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the ways that the model's architecture has: one that is no transformer trains all, in float32."""
-    from fl_sim.clients.models.architectures.model_source import source_of
-
-    if source_of(spec.name).architecture.mixed_precision:
-        return ways
-    return {name: settings for name, settings in ways.items() if not settings}
 
 
 def _print_budgets(found: list[Budget], title: str) -> None:

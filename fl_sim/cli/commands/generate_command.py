@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,11 +52,16 @@ def generate(
     note = opened.note_on_texts()
     written = None if out is None else _write(out, texts)
     if as_json:
-        shown = [] if written is not None else [_record(text) for text in texts]
+        shown = [] if written is not None else [asdict(text) for text in texts]
         print_json({"run": run.name, "texts": shown, "written": written, "privacy": note})
         return
-    lines = _lines(texts, sampling["samples"]) if written is None else [f"{written:,} texts are in {out}"]
-    print("\n".join([*lines, "", f"Privacy: {note['note']}"]))
+    if written is None:
+        for text in texts:
+            sample = f".{text.sample + 1}" if sampling["samples"] > 1 else ""
+            print(f"{text.number + 1}{sample}: {printable(text.whole)}")
+    else:
+        print(f"{written:,} texts are in {out}")
+    print(f"\nPrivacy: {note['note']}")
 
 
 def _read_prompts(path: Path | None) -> list[str]:
@@ -66,23 +72,6 @@ def _read_prompts(path: Path | None) -> list[str]:
     if not prompts:
         raise ResultsError(f"--prompts is {path}, which has no prompt; allowed: a file with one per line")
     return prompts
-
-
-def _lines(texts: list[Continuation], samples: int) -> list[str]:
-    """Return a line per text: its number, and the prompt with its continuation, controls escaped."""
-    return [
-        f"{text.number + 1}{f'.{text.sample + 1}' if samples > 1 else ''}: {printable(text.whole)}" for text in texts
-    ]
-
-
-def _record(text: Continuation) -> dict[str, Any]:
-    return {
-        "prompt": text.prompt,
-        "sample": text.sample,
-        "text": text.text,
-        "tokens": text.tokens,
-        "stopped": text.stopped,
-    }
 
 
 def _write(path: Path, texts: list[Continuation]) -> int:

@@ -182,8 +182,7 @@ def _tuned_text(file: Path, origin: Origin) -> str:
     )
 
 
-def _text(report: dict[str, Any]) -> str:
-    worse = report["user_sampling_worse_by"]
+def _text(report: Figures) -> str:
     lines = [
         f"{report['corpus']}: ε ≤ {report['target_epsilon']:g} for {report['target_unit']} at δ = "
         f"{format_delta(report['delta'])}, about {report['sentences_per_round']:,g} sentences a round, "
@@ -192,7 +191,7 @@ def _text(report: dict[str, Any]) -> str:
         *_tables(report),
     ]
     if report["user_sampling"]:
-        less = nonzero(worse, ".2f")
+        less = nonzero(report["user_sampling_worse_by"], ".2f")
         lines += ["", f"Sampling users instead of sentences learns {less} times less at the same ε and compute."]
     else:
         lines += ["", "Sampling users instead of sentences cannot meet the target."]
@@ -200,7 +199,7 @@ def _text(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _tables(report: dict[str, Any]) -> list[str]:
+def _tables(report: Figures) -> list[str]:
     """Return the settings of each proposal, and under them their ε, as two tables of at most 80 columns."""
     named = [
         ("proposed", report["proposal"]),
@@ -210,23 +209,14 @@ def _tables(report: dict[str, Any]) -> list[str]:
     ]
     settings = [["settings", "SNR", "q_u", "q_s", "q_e", "ŵ", "z", "T", "sentences"]]
     epsilons = [["their ε", "ε", "ε user", "ε p95", "robust", "ε max", "robust"]]
-    for label, row in named:
-        settings.append([label, *_settings_row(row)])
-        epsilons.append([label, *_epsilon_row(row)])
-    return [*aligned(settings), "", *aligned(epsilons)]
-
-
-def _settings_row(row: dict[str, Any]) -> list[str]:
-    return [
-        nonzero(row["signal_to_noise"], ".1f" if row["signal_to_noise"] < _WHOLE_FROM else ".0f"),
-        *(round_down(row[name], 3) for name in ("q_u", "q_s", "q_e")),
-        f"{row['user_cap']:g}",
-        round_up(row["noise_multiplier"], 4),
-        str(row["rounds"]),
-        nonzero(row["expected_sentences"], ",.0f"),
-    ]
-
-
-def _epsilon_row(row: dict[str, Any]) -> list[str]:
     of_entities = [f"epsilon_user_entity_{kind}{name}" for name in CONTRIBUTION_QUANTILES for kind in ("", "robust_")]
-    return [format_epsilon(row[name]) for name in ("epsilon_target", "epsilon_user", *of_entities)]
+    shown = ["epsilon_target", "epsilon_user", *of_entities]
+    for label, row in named:
+        snr = nonzero(row["signal_to_noise"], ".1f" if row["signal_to_noise"] < _WHOLE_FROM else ".0f")
+        rates = [round_down(row[name], 3) for name in ("q_u", "q_s", "q_e")]
+        noise = [f"{row['user_cap']:g}", round_up(row["noise_multiplier"], 4)]
+        settings.append([label, snr, *rates, *noise, str(row["rounds"]), nonzero(row["expected_sentences"], ",.0f")])
+        epsilons.append(
+            [label, *(format_epsilon(row[name]) for name in ("epsilon_target", "epsilon_user", *of_entities))]
+        )
+    return [*aligned(settings), "", *aligned(epsilons)]
