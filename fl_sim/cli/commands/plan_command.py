@@ -216,7 +216,5 @@ def _tables(report: Figures) -> list[str]:
         rates = [round_down(row[name], 3) for name in ("q_u", "q_s", "q_e")]
         noise = [f"{row['user_cap']:g}", round_up(row["noise_multiplier"], 4)]
         settings.append([label, snr, *rates, *noise, str(row["rounds"]), nonzero(row["expected_sentences"], ",.0f")])
-        epsilons.append(
-            [label, *(format_epsilon(row[name]) for name in ("epsilon_target", "epsilon_user", *of_entities))]
-        )
+        epsilons.append([label, *(format_epsilon(row[name]) for name in shown)])
     return [*aligned(settings), "", *aligned(epsilons)]
