@@ -2,8 +2,7 @@
 
 A command offers what a function of the API takes: names, types, choices, defaults and help come from the function.
 
->>> from typing import Literal
->>> def shorten(corpus: str | Path, *, words: int = 5, mode: Literal["cut", "drop"] = "cut", dry: bool = False):
+>>> def shorten(corpus: str | Path, *, words: int = 5, mode: typing.Literal["cut", "drop"] = "cut", dry: bool = False):
 ...     '''Shorten the sentences of a corpus.
 ...
 ...     Args:

@@ -4,7 +4,7 @@ A user's name can hold the bytes that clear a screen, set a window's title, writ
 direction of what follows. Within :func:`safe_streams` they are written as escapes (``\\u001b``), with which JSON stays
 valid. On a terminal the colours and the line movements of progress bars pass.
 
->>> import contextlib
+>>> import contextlib, io
 >>> with contextlib.redirect_stdout(io.StringIO()) as printed, safe_streams():
 ...     print("user \\x1b[2J\\u202eadA")
 >>> printed.getvalue()
