@@ -22,7 +22,7 @@ from fl_sim.strategies.accounting.accountant import Strategy
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 
 if TYPE_CHECKING:
-    from fl_sim.auditing.cases import Case, Finding, Table
+    from fl_sim.auditing.cases import Case, Finding
     from fl_sim.auditing.leakage.leak import Leakage, Progress
     from fl_sim.auditing.ledger_audit import LedgerAudit
     from fl_sim.auditing.one_run_audit import OneRunAudit
@@ -154,7 +154,7 @@ def audit_table(
     confidence: float = 0.95,
     pin_noise: bool = False,
     progress: Callable[[str], None] = lambda name: None,
-) -> Table:
+) -> list[Finding]:
     """Attack every mechanism of docs/audit.md, as ``fl-sim audit table`` does.
 
     Args:
@@ -167,13 +167,12 @@ def audit_table(
     Raises:
         PrivacyError: a value is impossible.
     """
-    from fl_sim.auditing.cases import Row, Table, cases
+    from fl_sim.auditing.cases import cases
 
-    rows = []
-    for mechanism, entity_users, case in cases():
-        (finding,) = _findings([case], case.affordable(trials), seed, confidence, pin_noise, progress)
-        rows.append(Row(mechanism, entity_users, finding))
-    return Table(tuple(rows), seed)
+    findings: list[Finding] = []
+    for case in cases():
+        findings += _findings([case], case.affordable(trials), seed, confidence, pin_noise, progress)
+    return findings
 
 
 def audit_one_run(

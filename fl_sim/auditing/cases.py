@@ -272,69 +272,31 @@ _OURS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Hold the finding for one mechanism and one protected unit; ``entity_users`` 0 protects the user alone."""
+def table_of(findings: Sequence[Finding]) -> str:
+    """Return findings as text of 80 columns: the cases, numbered, and under them their figures."""
 
-    mechanism: str
-    entity_users: int
-    finding: Finding
+    def shown(value: float | None, rounded: Callable[[float, int], str]) -> str:
+        return "–" if value is None else rounded(value, 3)
 
-    @property
-    def protected(self) -> str:
-        """Return the protected unit in words."""
-        if self.entity_users == 0:
-            return "user"
-        everyone = self.entity_users == USERS  # an entity of all users is protected alone
-        return f"{'' if everyone else 'user, '}entity of {'all' if everyone else self.entity_users} users"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Hold all rows of the audit and the seed that made them."""
-
-    rows: tuple[Row, ...]
-    seed: int
-
-    @property
-    def holds(self) -> bool:
-        """Tell whether the audit refutes nothing that our accountant proves."""
-        return all(row.finding.holds for row in self.rows)
-
-    def record(self) -> dict[str, Any]:
-        """Return the table as one JSON object."""
-        rows = [
-            {"mechanism": row.mechanism, "entity_users": row.entity_users} | row.finding.record() for row in self.rows
-        ]
-        return {"users": USERS, "rounds": ROUNDS, "delta": DELTA, "seed": self.seed, "rows": rows}
-
-    def text(self) -> str:
-        """Return the table for a terminal of 80 columns: the mechanisms, numbered, and under them their figures."""
-
-        def shown(value: float | None, rounded: Callable[[float, int], str]) -> str:
-            return "–" if value is None else rounded(value, 3)
-
-        names, figures = [], []
-        for row in self.rows:
-            finding = row.finding
-            refuted = " (claim refuted)" if finding.as_published_holds is False else ""
-            names.append(f"{row.mechanism}: {row.protected}{refuted}")
-            figures.append(
-                [
-                    shown(finding.case.as_published, round_up),
-                    shown(finding.epsilon_proven if finding.case.proven else None, round_up),
-                    shown(finding.epsilon_lower, round_down),
-                    shown(finding.epsilon_lower_gaussian, round_down),
-                    shown(finding.epsilon_lower_model, round_down),
-                    str(finding.trials),
-                ]
-            )
-        head = ["claimed ε", "our ε", "audited ε ≥", "if Gaussian ≥", "if only z ≥", "trials"]
-        return "\n".join(numbered(names, head, figures)) + "\n"
+    names, figures = [], []
+    for finding in findings:
+        names.append(finding.case.name + (" (claim refuted)" if finding.as_published_holds is False else ""))
+        figures.append(
+            [
+                shown(finding.case.as_published, round_up),
+                shown(finding.epsilon_proven if finding.case.proven else None, round_up),
+                shown(finding.epsilon_lower, round_down),
+                shown(finding.epsilon_lower_gaussian, round_down),
+                shown(finding.epsilon_lower_model, round_down),
+                str(finding.trials),
+            ]
+        )
+    head = ["claimed ε", "our ε", "audited ε ≥", "if Gaussian ≥", "if only z ≥", "trials"]
+    return "\n".join(numbered(names, head, figures)) + "\n"
 
 
-def cases() -> Iterator[tuple[str, int, Case]]:
-    """Yield (mechanism, users with the entity, case) for every row of the table; 0 users protect the user alone."""
+def cases() -> Iterator[Case]:
+    """Yield the case of every row of the table, named after mechanism and protected unit."""
     published = {
         "published f_E+, as stated": (_F_E_PLUS, False),
         "published f_E+, as coded: σ² for σ": (_F_E_PLUS, True),
@@ -343,22 +305,25 @@ def cases() -> Iterator[tuple[str, int, Case]]:
     for mechanism, (settings, as_coded) in published.items():
         for entity_users in (0, *CONTRIBUTION_QUANTILES):
             case = published_case(
-                f"{mechanism}, entity of {entity_users}",
+                f"{mechanism}: {_protected(entity_users)}",
                 settings,
                 ROUNDS,
                 DELTA,
                 entity_users=entity_users,
-                user=entity_users < USERS,  # an entity of all users is protected alone
+                user=entity_users < USERS,
                 entities=ENTITIES,
                 as_coded=as_coded,
             )
             claims_entities = settings.estimator != "user_level" or not entity_users
-            yield mechanism, entity_users, case if claims_entities else replace(case, as_published=None)
+            yield case if claims_entities else replace(case, as_published=None)
     for mechanism, event in _OURS.items():
         for entity_users in (0, *CONTRIBUTION_QUANTILES):
             unit = Adjacency(_USER_SENTENCES, ContributionBound(entity_users, 1 if entity_users else 0))
-            yield (
-                mechanism,
-                entity_users,
-                own_case(f"{mechanism}, entity of {entity_users}", event, unit, ROUNDS, DELTA),
-            )
+            yield own_case(f"{mechanism}: {_protected(entity_users)}", event, unit, ROUNDS, DELTA)
+
+
+def _protected(entity_users: int) -> str:
+    """Return the protected unit in words."""
+    if not entity_users:
+        return "user"
+    return "entity of all users" if entity_users == USERS else f"user, entity of {entity_users} users"

@@ -3,9 +3,6 @@
 A run continues exactly where its last round ended: the checkpoint holds the model and the server's state, and the
 ledger says what was released.
 
-First the privacy settings of an app, checked, and the plan that noise and ε are computed from; then models that an
-earlier run of an app released, so that a training from them counts that run's releases.
-
 Every run keeps a digest of each model that it released, from before anybody sees the model: also of one whose round was
 lost in a stop, and of which the metrics know nothing. A run whose initial model is one of them, in the same folder of
 runs, composes the releases of both, as a run on a corpus does with the lineage of its model
@@ -116,7 +113,16 @@ class PrivateSettings:
         Raises:
             PrivacyError: no noise meets the target, or ``rounds`` is impossible.
         """
-        plan = PrivacyPlan(mechanism=self._mechanism(self.noise_multiplier or 1.0), rounds=rounds, delta=self.delta)
+        mechanism = UserLevelDP(
+            population=self.population,
+            q_u=float(self.sampling_rate),
+            q_e=1.0,
+            q_s=1.0,
+            clip_norm=float(self.clip_norm),
+            user_cap=1.0,
+            noise_multiplier=float(self.noise_multiplier or 1.0),
+        )
+        plan = PrivacyPlan(mechanism=mechanism, rounds=rounds, delta=self.delta)
         if self.target_epsilon is None:
             return plan
         least = (earlier or Earlier()).noise_for(plan, self.target_epsilon, USER_METRIC, USER_UNIT)
@@ -142,17 +148,6 @@ class PrivateSettings:
     def record(self) -> dict[str, object]:
         """Return the settings as a JSON object."""
         return asdict(self)
-
-    def _mechanism(self, noise_multiplier: float) -> UserLevelDP:
-        return UserLevelDP(
-            population=self.population,
-            q_u=float(self.sampling_rate),
-            q_e=1.0,
-            q_s=1.0,
-            clip_norm=float(self.clip_norm),
-            user_cap=1.0,
-            noise_multiplier=float(noise_multiplier),
-        )
 
 
 RELEASED_MODELS = "released_models.txt"

@@ -9,9 +9,6 @@ The app's train function stays as it is: it gets the model in the message and re
 sends the difference of the two, as one vector whose L2 norm over all parameters is at most the clip norm, and none of
 the app's metrics. A request of another strategy is refused, so no unprotected update leaves a node by mistake.
 
-First one call of the app's train function for one user: with random generators of the user's own, and within a time
-limit.
-
 What one user's training leaves behind, or how long it takes, must not change what another user of the process sends.
 
 >>> with own_generators(b"a user, a round"):
@@ -69,7 +66,10 @@ def own_generators(seed: bytes) -> Iterator[None]:
     torch: Any = sys.modules.get("torch")
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (these are what apps draw from)
     number = int.from_bytes(seed, "little")
-    with contextlib.nullcontext() if torch is None else torch.random.fork_rng(_devices(torch)):
+    gpus = 0  # those whose generators exist: to ask for those of others would take memory on them
+    if torch is not None and torch.cuda.is_initialized():
+        gpus = torch.cuda.device_count()
+    with contextlib.nullcontext() if torch is None else torch.random.fork_rng(range(gpus)):
         try:
             random.seed(number)
             np.random.seed(np.random.SeedSequence(number).generate_state(4))  # noqa: NPY002
@@ -79,11 +79,6 @@ def own_generators(seed: bytes) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)  # noqa: NPY002
-
-
-def _devices(torch: Any) -> list[int]:
-    """Return the GPUs whose generators exist: to ask for those of others would take memory on them."""
-    return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
 
 
 class _Late(BaseException):

@@ -3,7 +3,7 @@
 They ride on an app's own train messages, in a record beside the app's: an *enrolment*, by which a node tells which
 users it holds, and a *private round*, by which the server asks for the bounded sum of those that were sampled.
 
-First the arrays of a Flower model as one vector, over which norms, sums and noise are computed.
+Norms, sums and noise are computed over the arrays of a model as one vector.
 
 >>> layout = ArrayLayout.of(ArrayRecord({"weight": Array(np.ones((2, 3), np.float32)), "bias": Array(np.zeros(3))}))
 >>> layout.size, layout.names

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -184,33 +184,9 @@ _RESTORED: dict[str, Callable[[StrategyState], Any]] = {
     "list": lambda arrays: list(arrays.values()),
 }
 
-State = Mapping[str, npt.NDArray[np.floating]]
-
-
-class ServerStep(Protocol):
-    """Compose the requests of a round and move the model by the noisy average: post-processing of what was released."""
-
-    def settings(self) -> dict[str, object]:
-        """Return the settings by name, JSON-ready, for the record of the run."""
-
-    def prepare(self, size: int, rounds: int) -> None:
-        """Begin a training of a model of ``size`` parameters for ``rounds`` rounds."""
-
-    def content(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
-        """Return the content of the round's requests, which are the same for every node."""
-
-    def stepped(self, content: RecordDict, layout: ArrayLayout, average: npt.NDArray[np.float64]) -> ArrayRecord:
-        """Return the next model, given the requests' content and the noisy average, float64 (d,)."""
-
-    def state(self) -> State:
-        """Return the arrays that a checkpoint must hold."""
-
-    def restore(self, state: State) -> None:
-        """Continue from the arrays of :meth:`state`."""
-
 
 class OptimizerStep:
-    """Move the model by a server optimizer of ours, in float32."""
+    """Move the model by a server optimizer of ours, in float32; the methods are those of :class:`WrappedStrategy`."""
 
     def __init__(self, config: ServerOptimizerConfig) -> None:
         self._config = config
@@ -230,11 +206,15 @@ class OptimizerStep:
         model = layout.vector(content.array_records["arrays"], np.float32)
         return layout.arrays(self._optimizer.stepped(model, average))
 
-    def state(self) -> State:
+    def state(self) -> Mapping[str, npt.NDArray[np.floating]]:
         return self._optimizer.state()
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: Mapping[str, npt.NDArray[np.floating]]) -> None:
         self._optimizer.restore(state)
+
+
+ServerStep = WrappedStrategy | OptimizerStep
+"""Compose the requests of a round and move the model by the noisy average: post-processing of what was released."""
 
 
 def step_of(strategy: Strategy | None, optimizer: ServerOptimizerConfig | None) -> ServerStep:

@@ -130,7 +130,9 @@ class UserLevelDifferentialPrivacy(Strategy):
         self._wrapped = strategy
         self._step = step_of(strategy, server_optimizer)
         self._resume = resume
-        self.folder = _run_path(folder, seed)
+        base = (get_flwr_home() / "fl-sim-runs").absolute()
+        new = default_run_path(base, strategy="user_level", seed=seed) if folder is None else Path(folder).expanduser()
+        self.folder = base / new
         self.nodes = EnrolledNodes()
         self._sampling_seed = secrets.randbits(128) if seed is None else seed
         # of the app's own generators: no function of the secret seed of samples, because nodes see what follows from it
@@ -282,7 +284,14 @@ class UserLevelDifferentialPrivacy(Strategy):
         plan = self.settings.plan(rounds, earlier)
         training = AppTraining(self.settings, plan, self._computed_from(layout, initial, plan, config), earlier)
         run = AppRun.resume(self.folder, training) if self._resume else AppRun.begin(self.folder, training)
-        self._training = _Training(run, layout, self._round_of(plan, run))
+        parts = RoundParts(
+            plan=plan,
+            federation=Federation("", np.empty(0, np.int64), self._sampling_seed),
+            before_release=run.before_release,
+            secure_noise=self.settings.secure_noise,
+            noise_key=run.noise_key,
+        )
+        self._training = _Training(run, layout, BoundedSumStrategy(parts))
         for warning in self._warnings():
             log.warning("fl-sim: %s", warning)
         log.info("fl-sim: results go to %s", self.folder)
@@ -292,17 +301,6 @@ class UserLevelDifferentialPrivacy(Strategy):
             return 0, initial
         self._step.restore(checkpoint.optimizer)
         return checkpoint.server_round + 1, layout.arrays(checkpoint.vector)
-
-    def _round_of(self, plan: PrivacyPlan, run: AppRun) -> BoundedSumStrategy:
-        return BoundedSumStrategy(
-            RoundParts(
-                plan=plan,
-                federation=Federation("", np.empty(0, np.int64), self._sampling_seed),
-                before_release=run.before_release,
-                secure_noise=self.settings.secure_noise,
-                noise_key=run.noise_key,
-            )
-        )
 
     def _computed_from(
         self, layout: ArrayLayout, initial: ArrayRecord, plan: PrivacyPlan, config: ConfigRecord
@@ -383,14 +381,6 @@ class UserLevelDifferentialPrivacy(Strategy):
                 "more updates than they are divided by. ε does not depend on it."
             )
         return warnings
-
-
-def _run_path(folder: str | Path | None, seed: int | None) -> Path:
-    """Return the folder of a run; a relative path, and the default, is in Flower's home."""
-    base = (get_flwr_home() / "fl-sim-runs").absolute()
-    if folder is None:
-        return default_run_path(base, strategy="user_level", seed=seed)
-    return base / Path(folder).expanduser()
 
 
 def _model_digest(layout: ArrayLayout, arrays: ArrayRecord) -> str:

@@ -11,11 +11,10 @@ ranked by
   a name likely in any text cancels.
 
 Attacked are a sample of the private entities, one mention of each, or all mentions of one entity that the caller names.
-Figures are means over the attacked mentions: the share of names that are ranked ``first``, and ``ahead``, the share of
-the other candidates that come after the true name: ½ for an attacker who knows nothing. With ``ratio_`` before it a
-figure is that of the ratio, with ``initial_`` that of the initial model; ``gain`` is the difference of ``ahead`` and
-``initial_ahead``, and ``chance`` is 1/m. Beside them stands what the ledger proves; docs/audit.md says why no verdict
-follows.
+Figures are means over the attacked mentions: ``ahead`` is the share of the other candidates that come after the true
+name, ½ for an attacker who knows nothing; ``ratio_ahead`` is that of the ratio, ``initial_ahead`` that of the initial
+model, and ``gain`` the difference of ``ahead`` and ``initial_ahead``. Beside them stands what the ledger proves;
+docs/audit.md says why no verdict follows.
 
 >>> [bin_of(mentions) for mentions in (1, 2, 3, 4, 100)]
 [(1, 1), (2, 3), (2, 3), (4, 7), (64, 127)]
@@ -261,9 +260,8 @@ def grouped(ranked: Sequence[RankedName], rng: np.random.Generator) -> list[Enti
     values: dict[str, Floats] = {}
     for prefix in ("", "ratio_", "initial_"):
         ranks = np.array([getattr(one, f"{prefix}rank") for one in ranked], dtype=np.float64)
-        values[f"{prefix}first"] = (ranks == 1).astype(np.float64)
         values[f"{prefix}ahead"] = (candidates - ranks) / (candidates - 1)
-    values |= {"gain": values["ahead"] - values["initial_ahead"], "chance": 1 / candidates}
+    values["gain"] = values["ahead"] - values["initial_ahead"]
     kinds = np.array([one.target.kind for one in ranked], dtype=object)
     bins = [bin_of(len(one.target.occurrences)) for one in ranked]
     everyone = np.ones(len(ranked), dtype=bool)

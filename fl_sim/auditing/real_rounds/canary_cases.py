@@ -2,7 +2,7 @@
 
 >>> sorted(CASES)
 ['adaptive', 'awd-lstm', 'local-steps', 'lora', 'nothing-sampled', 'uedp', 'user-level']
->>> CASES["uedp"].mechanism(population=100).noise_multiplier
+>>> CASES["uedp"].with_population(100).noise_multiplier
 4.0
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,8 @@ from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound,
 from fl_sim.strategies.mechanism import LocalTrainingConfig, Mechanism, PrivacyPlan
 from fl_sim.strategies.primitives import streams
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
-from fl_sim.strategies.registry import load_strategy
+from fl_sim.strategies.uedp import UserEntityDP
+from fl_sim.strategies.user_level import UserLevelDP
 
 BYSTANDERS = 30
 CANARIES, ROUNDS, DELTA = 256, 30, 1e-5
@@ -42,7 +42,6 @@ _MOST_CANARIES = 4096
 GPT2 = ModelSpec(name="small-gpt2", hidden=8, layers=1, heads=2, max_tokens=32)
 LORA = GPT2.model_copy(update={"lora_rank": 2})
 AWD_LSTM = ModelSpec(name="awd-lstm", hidden=8, layers=2, embedding=8, max_tokens=32, dropout=1.0)
-_DEFAULT = {"q_e": 0.5, "q_s": 0.1, "user_cap": 2.0, "noise_multiplier": 4.0}
 _BOUNDED = Scenario(entity_users=10, entity_sentences=1, user_sentences=32)
 _USER = Scenario(user_sentences=4)
 
@@ -52,20 +51,14 @@ class CanaryCase:
     """Name a mechanism, a model, and the sentences of each canary unit.
 
     Attributes:
-        strategy: ``uedp`` or ``user_level``.
-        settings: rates, clips and noise, of which those not named are 1, and the way of clipping.
+        mechanism: the mechanism, for any population.
         scenario: the protected user and entity.
         model: the real model.
-        local: the local steps of ``user_level``.
-        adaptive: how the clip adapts.
     """
 
-    strategy: str
-    settings: dict[str, Any]
+    mechanism: Mechanism
     scenario: Scenario
     model: ModelSpec = GPT2
-    local: LocalTrainingConfig | None = None
-    adaptive: AdaptiveClip | None = None
 
     @property
     def adjacency(self) -> Adjacency:
@@ -73,39 +66,35 @@ class CanaryCase:
         scenario = self.scenario
         return Adjacency(scenario.user_sentences, ContributionBound(scenario.entity_users, scenario.entity_sentences))
 
-    def mechanism(self, population: int, noise_multiplier: float | None = None) -> Mechanism:
-        """Return the mechanism.
+    def with_population(self, population: int, noise_multiplier: float | None = None) -> Mechanism:
+        """Return the mechanism for N users, with another z if one is given."""
+        z = self.mechanism.noise_multiplier if noise_multiplier is None else noise_multiplier
+        return replace(self.mechanism, population=population, noise_multiplier=z)
 
-        Args:
-            population: N.
-            noise_multiplier: z; None for that of the case.
-        """
-        own: dict[str, Any] = {} if self.local is None else {"local": self.local}
-        rates: dict[str, Any] = {"q_u": 1.0, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0} | self.settings
-        if noise_multiplier is not None:
-            rates["noise_multiplier"] = noise_multiplier
-        return load_strategy(self.strategy)(
-            strategy=self.strategy, population=population, adaptive=self.adaptive, **rates, **own
-        )
 
+UNSAMPLED = UserEntityDP(population=1, q_u=1.0, q_e=1.0, q_s=1.0, clip_norm=1.0, user_cap=2.0, noise_multiplier=4.0)
+USER_LEVEL = UserLevelDP(
+    population=1,
+    q_u=0.2,
+    q_e=1.0,
+    q_s=1.0,
+    clip_norm=1.0,
+    user_cap=1.0,
+    noise_multiplier=1.0,
+    local=LocalTrainingConfig(update="gradients"),
+)
+LOCAL_STEPS = LocalTrainingConfig(update="steps", epochs=2, batch_size=2)
+_UEDP = replace(UNSAMPLED, q_e=0.5, q_s=0.1)
+_ADAPTIVE = AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=5.0)
 
 CASES = {
-    "uedp": CanaryCase("uedp", _DEFAULT, _BOUNDED),
-    "nothing-sampled": CanaryCase("uedp", {"user_cap": 2.0, "noise_multiplier": 4.0}, Scenario(user_sentences=2)),
-    "user-level": CanaryCase(
-        "user_level", {"q_u": 0.2, "noise_multiplier": 1.0}, _USER, local=LocalTrainingConfig(update="gradients")
-    ),
-    "local-steps": CanaryCase(
-        "user_level",
-        {"q_u": 0.2, "noise_multiplier": 1.0},
-        _USER,
-        local=LocalTrainingConfig(update="steps", epochs=2, batch_size=2),
-    ),
-    "adaptive": CanaryCase(
-        "uedp", _DEFAULT, _BOUNDED, adaptive=AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=5.0)
-    ),
-    "lora": CanaryCase("uedp", _DEFAULT, _BOUNDED, model=LORA),
-    "awd-lstm": CanaryCase("uedp", _DEFAULT, _BOUNDED, model=AWD_LSTM),
+    "uedp": CanaryCase(_UEDP, _BOUNDED),
+    "nothing-sampled": CanaryCase(UNSAMPLED, Scenario(user_sentences=2)),
+    "user-level": CanaryCase(USER_LEVEL, _USER),
+    "local-steps": CanaryCase(replace(USER_LEVEL, local=LOCAL_STEPS), _USER),
+    "adaptive": CanaryCase(replace(_UEDP, adaptive=_ADAPTIVE), _BOUNDED),
+    "lora": CanaryCase(_UEDP, _BOUNDED, LORA),
+    "awd-lstm": CanaryCase(_UEDP, _BOUNDED, AWD_LSTM),
 }
 """The audited mechanisms. ``uedp`` is the default of a run, at an entity bound of 10 and 32 sentences per user."""
 
@@ -145,7 +134,7 @@ def audit_case(
     case = CASES[name]
     texts = Corpus.open("bundled").texts("train")[:BYSTANDERS].to_pylist()
     corpus = build(case.scenario, canaries, bystanders=len(texts))
-    mechanism = case.mechanism(corpus.ownership.num_users, noise_multiplier)
+    mechanism = case.with_population(corpus.ownership.num_users, noise_multiplier)
     plan = PrivacyPlan(mechanism=mechanism, rounds=rounds, delta=delta)
     included = streams.generator(seed, "random canaries").random(canaries) < 0.5
     along = release_along_canaries(

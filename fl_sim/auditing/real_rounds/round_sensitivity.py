@@ -23,20 +23,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.auditing.inline_rounds import Release
-from fl_sim.auditing.real_rounds.canary_cases import AWD_LSTM, GPT2, LORA, CanaryCase
+from fl_sim.auditing.real_rounds.canary_cases import AWD_LSTM, LOCAL_STEPS, LORA, UNSAMPLED, USER_LEVEL, CanaryCase
 from fl_sim.auditing.real_rounds.canary_federation import run_real_rounds
 from fl_sim.auditing.worst_case_corpora import BACKGROUND, ENTITY, LONE, CopiedCorpus, Scenario, build, only
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.selection import Selection
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.strategies.mechanism import LocalTrainingConfig, Mechanism, PrivacyPlan
+from fl_sim.strategies.mechanism import Mechanism, PrivacyPlan
 from fl_sim.strategies.primitives import streams
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.primitives.sampling import round_seed, sampled_entities
@@ -87,26 +87,22 @@ class RoundDifference:
 _BOUNDED = Scenario(entity_users=4, entity_sentences=1, user_sentences=3, background=1, companions=2)
 _MANY = Scenario(entity_users=3, entity_sentences=6, user_sentences=6, background=2, companions=2)
 _ALONE = Scenario(entity_users=4, entity_sentences=1, user_sentences=3, companions=2)
-_DRAWN = {"q_e": 0.8, "q_s": 0.6, "user_cap": 2.0, "noise_multiplier": 1.0, "clip_norm": 0.05}
-_AUTOMATIC = {"clipping": "automatic", "clip_stability": 1e-4}
-_ALWAYS = {"user_cap": 2.0, "noise_multiplier": 1.0, "clip_norm": 0.05}
-_USER_CLIP = {"q_u": 0.7, "noise_multiplier": 1.0, "clip_norm": 0.05}
-_STEPS = LocalTrainingConfig(update="steps", epochs=2, batch_size=2)
+_ALWAYS = replace(UNSAMPLED, noise_multiplier=1.0, clip_norm=0.05)
+_DRAWN = replace(_ALWAYS, q_e=0.8, q_s=0.6)
+_USER_CLIP = replace(USER_LEVEL, q_u=0.7, clip_norm=0.05)
+_STEPS = replace(_USER_CLIP, local=LOCAL_STEPS)
+_ADAPTIVE = AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=1.5)
 
 SENSITIVITY_CASES = {
-    "gpt2": CanaryCase("uedp", _DRAWN, _BOUNDED, model=GPT2),
-    "gpt2, beyond the cap": CanaryCase("uedp", _ALWAYS, _MANY, model=GPT2),
-    "automatic clipping": CanaryCase("uedp", _DRAWN | _AUTOMATIC, _BOUNDED, model=GPT2),
-    "lora": CanaryCase("uedp", _DRAWN | {"clip_norm": 0.002}, _BOUNDED, model=LORA),
-    "awd-lstm with dropout": CanaryCase("uedp", _DRAWN, _BOUNDED, model=AWD_LSTM),
-    "adaptive clip": CanaryCase(
-        "uedp", _ALWAYS, _BOUNDED, model=GPT2, adaptive=AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=1.5)
-    ),
-    "user_level, gradients": CanaryCase(
-        "user_level", _USER_CLIP, _ALONE, model=GPT2, local=LocalTrainingConfig(update="gradients")
-    ),
-    "user_level, local steps": CanaryCase("user_level", _USER_CLIP, _ALONE, model=GPT2, local=_STEPS),
-    "user_level, local steps, dropout": CanaryCase("user_level", _USER_CLIP, _ALONE, model=AWD_LSTM, local=_STEPS),
+    "gpt2": CanaryCase(_DRAWN, _BOUNDED),
+    "gpt2, beyond the cap": CanaryCase(_ALWAYS, _MANY),
+    "automatic clipping": CanaryCase(replace(_DRAWN, clipping="automatic", clip_stability=1e-4), _BOUNDED),
+    "lora": CanaryCase(replace(_DRAWN, clip_norm=0.002), _BOUNDED, LORA),
+    "awd-lstm with dropout": CanaryCase(_DRAWN, _BOUNDED, AWD_LSTM),
+    "adaptive clip": CanaryCase(replace(_ALWAYS, adaptive=_ADAPTIVE), _BOUNDED),
+    "user_level, gradients": CanaryCase(_USER_CLIP, _ALONE),
+    "user_level, local steps": CanaryCase(_STEPS, _ALONE),
+    "user_level, local steps, dropout": CanaryCase(_STEPS, _ALONE, AWD_LSTM),
 }
 
 
@@ -129,14 +125,12 @@ def measure_rounds(
     other = iter(others)
     texts = [next(other) if kind == BACKGROUND else own for kind in corpus.kinds]  # also of bystanders
     model = load_model(case.model, seed)
-    mechanism = case.mechanism(corpus.ownership.num_users, _NO_NOISE)
+    mechanism = case.with_population(corpus.ownership.num_users, _NO_NOISE)
     numbers = list(range(rounds))
     if mechanism.q_e < 1:
-        alone = [entity != _PROTECTED for entity in _MENTIONED]
-        draws = (
-            number for number in itertools.count() if (_sampled(_seed_of(seed, number), mechanism.q_e) == alone).all()
-        )
-        numbers.append(next(draws))
+        others = np.array(_MENTIONED) != _PROTECTED
+        draws = ((number, _sampled(_seed_of(seed, number), mechanism.q_e)) for number in itertools.count())
+        numbers.append(next(number for number, sampled in draws if np.array_equal(sampled, others)))
     for number in numbers:
         yield measure_round(name, model, corpus, texts, mechanism, _seed_of(seed, number))
 

@@ -64,8 +64,11 @@ def published(as_json: bool, **settings: Any) -> int:
 @as_json
 def table(as_json: bool, **settings: Any) -> int:
     """Attack every mechanism with an entity that 1, 15 or all users mention."""
-    made = audits.audit_table(progress=lambda name: print(name, file=sys.stderr), **settings)
-    return _show(made.record(), as_json, made.text(), made.holds)
+    from fl_sim.auditing.cases import table_of
+
+    found = audits.audit_table(progress=lambda name: print(name, file=sys.stderr), **settings)
+    report = {"seed": settings["seed"], "audits": [finding.record() for finding in found]}
+    return _show(report, as_json, table_of(found), all(finding.holds for finding in found))
 
 
 @audit.command("one-run")

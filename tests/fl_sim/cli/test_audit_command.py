@@ -80,12 +80,12 @@ def quick_claims(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick_claims")
 def test_the_table_has_every_mechanism_at_every_reach() -> None:
-    entity_bounds: dict[str, list[int]] = {}
-    for mechanism, entity_bound, _ in cases.cases():
-        entity_bounds.setdefault(mechanism, []).append(entity_bound)
-    full = [0, 1, 15, cases.USERS]
-    whole = [mechanism for mechanism, found in entity_bounds.items() if found == full]
-    assert len(whole) == 6
+    units: dict[str, list[str]] = {}
+    for case in cases.cases():
+        mechanism, _, unit = case.name.rpartition(": ")
+        units.setdefault(mechanism, []).append(unit)
+    every = ["user", "user, entity of 1 users", "user, entity of 15 users", "entity of all users"]
+    assert list(units.values()) == [every] * 6
 
 
 @pytest.mark.nightly
@@ -93,7 +93,7 @@ def test_the_table_has_every_mechanism_at_every_reach() -> None:
 def test_the_table_is_printed_as_json_and_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    some = [case for case in cases.cases() if case[0].startswith("published f_E+, as stated")]
+    some = [case for case in cases.cases() if case.name.startswith("published f_E+, as stated")]
     monkeypatch.setattr(cases, "cases", lambda: iter(some))
     examine, found = cases.examine, dict[str, Finding]()
 
@@ -104,8 +104,7 @@ def test_the_table_is_printed_as_json_and_text(
 
     monkeypatch.setattr(cases, "examine", examined_once)
     assert main(["audit", "table", "--json", *QUICK]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["entity_users"] for row in rows] == [0, 1, 15, cases.USERS]
+    assert [found["case"] for found in json.loads(capsys.readouterr().out)["audits"]] == [case.name for case in some]
     assert main(["audit", "table", *QUICK]) == 0
     text = capsys.readouterr().out.splitlines()
     assert max(map(len, text)) <= 80

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fl_sim.auditing.real_rounds.canary_audit import mean_shift, shift_distribution
-from fl_sim.auditing.real_rounds.canary_cases import CASES, GPT2, CanaryCase
+from fl_sim.auditing.real_rounds.canary_cases import CASES, GPT2, UNSAMPLED
 from fl_sim.auditing.real_rounds.canary_federation import canary_model, release_along_canaries
 from fl_sim.auditing.worst_case_corpora import BYSTANDER, Scenario, build
 from fl_sim.strategies.accounting.accountant import RoundEvent
@@ -31,8 +33,8 @@ def quiet() -> tuple[np.ndarray, np.ndarray]:
     """Three rounds without noise: which units are included, and the sums along all of them."""
     model = canary_model(GPT2, 0, 12)
     corpus = build(SCENARIO, UNITS, bystanders=len(TEXTS))
-    rates = {"q_u": 0.7, "q_e": 0.5, "q_s": 0.4, "user_cap": 2.0, "noise_multiplier": 1e-9}
-    mechanism = CanaryCase("uedp", rates, SCENARIO).mechanism(corpus.ownership.num_users)
+    users = corpus.ownership.num_users
+    mechanism = replace(UNSAMPLED, population=users, q_u=0.7, q_e=0.5, q_s=0.4, noise_multiplier=1e-9)
     included = np.arange(UNITS) % 3 > 0
     plan = PrivacyPlan(mechanism=mechanism, rounds=3, delta=0.5)
     return included, release_along_canaries(model, corpus, TEXTS, included, plan, seed=1).along
@@ -64,9 +66,9 @@ def test_the_noise_and_the_clip_are_those_of_the_mechanism(name: str) -> None:
     """In units of the round's own clip the noise is σ/β, whatever the clip adapts to."""
     case = CASES[name]
     corpus = build(Scenario(user_sentences=3), 100, bystanders=len(TEXTS))
-    mechanism = case.mechanism(corpus.ownership.num_users)
+    mechanism = case.with_population(corpus.ownership.num_users)
     plan = PrivacyPlan(mechanism=mechanism, rounds=3, delta=0.5)
     model, nobody = canary_model(case.model, 0, 10), np.zeros(100, dtype=bool)
     releases = release_along_canaries(model, corpus, TEXTS, nobody, plan, 0)
     assert releases.along.std() == pytest.approx(mechanism.noise_per_clip, rel=0.15)
-    assert (len(set(releases.clips)) > 1) is (case.adaptive is not None)
+    assert (len(set(releases.clips)) > 1) is (mechanism.adaptive is not None)
