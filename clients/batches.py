@@ -1,10 +1,5 @@
 """Read a model's examples, the tokens of one sentence with its class or features, and group them into padded batches.
 
->>> import numpy as np
->>> example = Example(np.array([0, 17, 4, 1]), target=2, number=5)
->>> len(example), example.target
-(4, 2)
-
 >>> list(micro_batches([3, 0, 9, 4], max_batch_tokens=9))
 [[2], [3, 0]]
 """

@@ -1,12 +1,10 @@
-"""Use a device: the precision of float32 matrix products, and what to do when its memory does not suffice.
+"""Use a device: the precision of float32 products, the order of sums, and what to do when memory does not suffice.
 
-Lack of memory is noticed, what the failed attempt held is freed, and its sentences are split.
-
-Norms and sums are products in full float32, always. TF32 rounds what it multiplies to 11 bits, an error of a thousandth
-in a norm, and tensor cores cut off digits where they add, also of factors that TF32 holds exactly, so that a norm could
-fall short of the vector that it bounds. What the forward and the backward pass compute, on the other hand, may be
-rounded in any way: a sentence's clipped vector is *defined* by the inputs and output gradients that they leave, and its
-norm is that of this vector (docs/privacy.md, section 2). So ``model.tf32`` speeds up the two passes and nothing else.
+Norms and sums are products in full float32, always. TF32 rounds what it multiplies to 11 bits and tensor cores cut off
+digits where they add, so that a norm could fall short of the vector that it bounds. What the forward and the backward
+pass compute may be rounded in any way: a sentence's clipped vector is *defined* by the inputs and output gradients that
+they leave, and its norm is that of this vector (docs/privacy.md, section 2). So ``model.tf32`` speeds up the two passes
+and nothing else.
 
 A sentence that was left out for lack of memory would change the sum without a trace, so none is: its group is computed
 again in halves, and a sentence that does not fit alone is an error.
@@ -15,13 +13,6 @@ again in halves, and a sentence that does not fit alone is an error.
 ...     with full_precision():
 ...         torch.get_float32_matmul_precision()
 'highest'
-
->>> attempt(lambda: 3, torch.device("cpu"))
-3
->>> def greedy() -> int:
-...     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB.")
->>> attempt(greedy, torch.device("cpu")) is None
-True
 """
 
 from __future__ import annotations

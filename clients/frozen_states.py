@@ -1,26 +1,10 @@
-"""Compute once, before the first round, what the frozen part of a model makes of every sentence.
+"""Compute once what the frozen part of a model makes of every sentence, and keep it in a file.
 
-With a frozen encoder a round is a matrix product; with frozen lower layers a round runs the upper layers alone.
-
-Features of a frozen encoder are one file. The file's name is a checksum over everything that determines it (weights,
-pooling, tokens, versions). Runs can share the file, and no run can read a wrong one. It is as private as the text. A
-sentence's features depend on that sentence alone (docs/privacy.md, section 2).
-
-So are the states of frozen lower layers. Only sentences that are sampled are ever computed, once: all processes of a
-run share one file, and runs share it too if they name the same folder. Its name is a checksum over everything that
-determines the states (weights, tokens, versions). Every sentence's rows have a checksum of their own, written after
-them, so rows that are absent, half written or damaged are computed again. The file is as private as the text.
-
-A sentence's states depend on that sentence alone. Sentences of equal length are computed together, without padding,
-where float16 keeps the same bits as for one alone; that is tried first, and otherwise each is computed alone
-(docs/privacy.md, section 2).
-
->>> import tempfile
->>> with tempfile.TemporaryDirectory() as folder:
-...     path = Path(folder) / "features.npy"
-...     np.save(path, np.ones((3, 2), np.float32))
-...     open_features(path).shape
-(3, 2)
+With a frozen encoder a round is a matrix product of *features*, one state per sentence, computed before the first
+round. With frozen lower layers a round starts from *states*, one per token, of the sentences that are sampled. A file's
+name is a checksum over everything that determines its content (weights, tokens, versions), so that runs and processes
+can share it and none can read a wrong one. It is as private as the text. What is kept of a sentence depends on that
+sentence alone (docs/privacy.md, section 2).
 
 >>> _equal_lengths([5, 2, 5, 1, 1], at_once=10)
 [[0, 2], [1], [3], [4]]

@@ -1,7 +1,5 @@
 """Compute per-sentence gradient norms and weighted gradient sums from one record of each layer's call.
 
-First the formulas from a layer's inputs and output gradients, then a handler for each type of module.
-
 For a linear layer, sentence s's weight gradient is ``G_sᵀ A_s``, with inputs ``A_s`` (T, p) and output
 gradients ``G_s`` (T, q). Its squared norm is ``Σ_{t,t'} (A_s A_sᵀ)[t,t'] · (G_s G_sᵀ)[t,t']`` ("ghost norm":
 Goodfellow 2015; Li et al. 2022, "Large language models can be strong differentially private learners",
@@ -9,33 +7,17 @@ section 4), and the clipped sum over sentences ``Σ_s f_s G_sᵀ A_s`` is one pr
 ("book-keeping": Bu et al. 2023, "Differentially private optimization on large model at small cost"). No
 per-sentence gradient is ever stored for a large layer, and one forward and one backward pass serve both.
 
-A :class:`Contribution` holds the gradients of one parameter for a batch. The handlers of
-`fl_sim.clients.ghost_norms` compute them from the :class:`Record` of one call. Norms are float64 sums of
-float32 products.
+A :class:`Contribution` holds the gradients of one parameter for a batch; a :class:`Layer` computes it from the
+:class:`Record` of one call. Norms are float64 sums of float32 products. The clip of a sentence relies on them
+(docs/privacy.md, section 2): ``squared + slack`` is never smaller than the true squared norm.
 
-The clip of a sentence relies on these norms (docs/privacy.md, section 2): ``squared + slack`` is never smaller than the
-true squared norm.
-
-A `Layer` covers the trainable parameters of one module, or of a tied pair of modules, and computes one `Contribution`
-per parameter. :func:`handler_of` chooses it by the module's type or the nearest type that it inherits from. A subclass
-may compute something else, which the comparison with autograd notices (`fl_sim.clients.gradients.ghost_pass`). An
-architecture may add handlers for its own types of module (``Architecture.layer_handlers``).
-
->>> inputs, grad = torch.ones(1, 2, 3), torch.ones(1, 2, 3)
->>> weight = Product("weight", inputs, grad, transposed=False)
+>>> weight = Product("weight", inputs=torch.ones(1, 2, 3), grad=torch.ones(1, 2, 3), transposed=False)
 >>> weight.squared  # ‖G_sᵀ A_s‖², a 3 × 3 matrix of twos
 tensor([36.], dtype=torch.float64)
 >>> total = torch.zeros(3, 3)
 >>> weight.add(torch.tensor([0.5]), total)
 >>> total.sum()
 tensor(9.)
-
->>> module, names = nn.Linear(3, 2), {"weight": "head.weight", "bias": "head.bias"}
->>> layer = handler_of(module, names, own={})(module, names)
->>> ones = torch.ones(1, 4, 3), torch.ones(1, 4, 2)
->>> record = Record(inputs=ones[0], grad=ones[1], output=ones[1], options={})
->>> [(c.name, c.squared.item()) for c in layer.contributions([record])]
-[('head.weight', 96.0), ('head.bias', 32.0)]
 """
 
 from __future__ import annotations

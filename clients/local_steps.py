@@ -1,11 +1,9 @@
 """Train a user locally from θ, by steps of SGD or Adam over the user's sentences, and return the change θ_u − θ.
 
 A single step of SGD is a scaled gradient: the model stays at θ, and several users' sentences are batched into one
-forward and backward pass (`fl_sim.clients.gradients.user_sums`). The caller bounds the change by β
-(docs/privacy.md, section 2, ``user_level``).
+pass. The caller bounds the change by β (docs/privacy.md, section 2, ``user_level``).
 
->>> rule = LocalSteps(q_e=1.0, q_s=1.0, user_clip=0.5, epochs=1, batch_size=8)
->>> is_one_step(np.array([3, 8, 9]), rule)
+>>> is_one_step(np.array([3, 8, 9]), LocalSteps(q_e=1.0, q_s=1.0, user_clip=0.5, epochs=1, batch_size=8))
 array([ True,  True, False])
 """
 

@@ -5,12 +5,10 @@ assume that all users share one draw per entity, and that sentences are sampled 
 to the sampled users' sentences, whatever the size of the corpus. A client rule that selects in another way registers a
 function with :func:`select_for`.
 
-First by the draw of entities, as ``uedp`` does; then with weights, as the UeDP paper's algorithm does
-(docs/strategies.md, ``published``).
-
-In the UeDP paper's algorithm: A sentence with entities is eligible iff ANY of them is sampled; its weight is the sum
-over its sampled entities. A sentence without entities is an extended entity of its own, sampled with probability q_s.
-Because one sampled entity suffices, q_e does not amplify privacy (docs/privacy-proofs.md, section 3).
+The UeDP paper's algorithm (docs/strategies.md, ``published``) is such a rule: a sentence with entities is eligible iff
+ANY of them is sampled; its weight is the sum over its sampled entities. A sentence without entities is an extended
+entity of its own, sampled with probability q_s. Because one sampled entity suffices, q_e does not amplify privacy
+(docs/privacy-proofs.md, section 3).
 
 >>> ownership = Ownership(  # user 0 has sentences 0 and 1, user 1 has sentence 2; entity 0 is in sentences 0 and 2
 ...     user_offsets=np.array([0, 2, 3]), entity_offsets=np.array([0, 1, 1, 3]),
@@ -18,10 +16,6 @@ Because one sampled entity suffices, q_e does not amplify privacy (docs/privacy-
 >>> selection = select(ownership, user_runs=np.array([[0, 2]]), round_seed=0, q_e=1.0, q_s=1.0)
 >>> selection.sentences, selection.counts
 (array([0, 1, 2]), array([2, 1]))
-
->>> ownership = Ownership(  # user 0 has sentences 0 and 1, user 1 has sentence 2; entity 0 is in sentences 0 and 2
-...     user_offsets=np.array([0, 2, 3]), entity_offsets=np.array([0, 1, 1, 3]),
-...     entity_ids=np.array([0, 0, 1], dtype=np.int32), num_entities=2)
 >>> rule = WeightedGradients(q_e=1.0, q_s=1.0, user_clip=1.0)
 >>> select_weighted(rule, ownership, user_runs=np.array([[0, 2]]), round_seed=0).weights
 array([1., 1., 2.])

@@ -1,12 +1,8 @@
 """Define what a model predicts for a sentence: every next word, or the sentence's class.
 
 Both tasks are cross-entropy over a sentence's *prediction targets*, so one loss, one clipped gradient and one
-evaluation serve both (`fl_sim.clients.models.losses`, `fl_sim.clients.gradients.clipped_sums`,
-`fl_sim.clients.training`). A task defines the targets of an example, how examples form a batch, and the
-held-out figures.
+evaluation serve both. A task defines the targets of an example, how examples form a batch, and the held-out figures.
 
->>> import numpy as np
->>> from fl_sim.clients.batches import Example
 >>> NextWord().predictions(Example(np.array([0, 7, 8, 1])))
 3
 """

@@ -9,14 +9,11 @@ are bounded one by one.
 ``LocalSteps``: v_u = Π_β(θ_u − θ) after one or several local steps from θ.
 ``WeightedGradients``: v_u = w_u·Π_β( Σ_s m_s·(−∇l(θ, s)) ), the UeDP paper's weights.
 
-Rules do not depend on the task: the model defines examples and their loss l. A strategy of another package registers
-a function for its own rule (docs/extending.md).
+A strategy of another package registers a function for its own rule (docs/extending.md).
 
 Guarantee: every client update in the sum satisfies ‖v_u‖ ≤ β; a value that is not finite counts as zero. The proofs
 rely on it (docs/privacy.md, section 2).
 
->>> from fl_sim.strategies.client_rules import ClippedGradients
->>> check_client_rule(ClippedGradients(q_e=1.0, q_s=1.0, user_clip=2.0, sentence_clip=1.0))
 >>> [_share(norm, radius=2.0) for norm in (1.0, 4.0, math.nan)]  # the factor of the projection
 [1.0, 0.5, 0.0]
 """

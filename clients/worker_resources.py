@@ -1,12 +1,7 @@
 """What this process may use: free memory, and what Ray reserved for it if it is one of Ray's workers.
 
-Ask for free memory before taking much: A lack of memory is then an error and not a killed process.
-
 >>> free_memory() > 0
 True
-
->>> reserved_cores()  # not a worker of Ray
-1
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Find by trial, before the first round, how large a micro-batch fits into a device's memory.
 
-A batch of the longest sentences is clipped and summed once, as in training. The first size tried is the one that is
-fast, and it is halved until a batch fits; so the size, and with it every bit of a sum, is the same on all machines that
-have enough memory.
+The first size tried is the one that is fast, and it is halved until a batch of the longest sentences fits; so the size,
+and with it every bit of a sum, is the same on all machines that have enough memory.
 
 >>> from fl_sim.clients.models.language_model import load_model
 >>> from fl_sim.clients.models.model_spec import ModelSpec

@@ -4,22 +4,16 @@ For a sentence s with mean prediction loss l(θ, s), let ``g_s = -∇ l(θ, s)``
 computes ``Σ_s Π_c(g_s)``, where ``Π_c(x) = x · min(1, c/‖x‖)`` (docs/privacy.md, section 2). Guarantee: each sentence
 moves the sum by at most c in L2 norm (to 1e-5 relative), whatever else is in the batch; a sentence whose loss or
 gradient is not finite contributes zero, and is counted. With a stability γ, ``c·g_s/(‖g_s‖ + γ)`` takes the place of
-``Π_c(g_s)`` (automatic clipping), with the same guarantee.
+``Π_c(g_s)`` (automatic clipping), with the same guarantee. With dropout, the masks of a sentence are a function of the
+seed and the sentence's number (those of weight-drop of the seed alone), so that the guarantee holds for the masked
+loss.
 
-With dropout, the masks of a sentence are a function of the seed and the sentence's number (those of weight-drop of the
-seed alone), so that the guarantee holds for the masked loss: see docs/privacy.md, section 2.
-
-The fast path uses ghost norms with book-keeping (`fl_sim.clients.ghost_norms`). Before its first use on a
-model it is compared with plain autograd, parameter by parameter and sentence by sentence. A model that it does not
-cover, or on which the two differ, is processed one sentence at a time: same result, slower.
+The fast path uses ghost norms with book-keeping, once it agreed with plain autograd
+(`fl_sim.clients.gradients.ghost_pass`). A model that it does not cover is processed one sentence at a time: same
+result, slower.
 
 >>> clip_factors(torch.tensor([0.5, 2.0, 4.0], dtype=torch.float64), clip_norm=1.0)
 tensor([1.0000, 0.5000, 0.2500])
->>> clip_factors(torch.tensor([0.0, 0.5, 1.5], dtype=torch.float64), clip_norm=1.0, stability=0.5)
-tensor([2.0000, 1.0000, 0.5000])
->>> check_clip_norm(0.0)
-Traceback (most recent call last):
-fl_sim.clients.errors.ModelError: clip_norm is 0.0; allowed: a number above 0, or inf
 """
 
 from __future__ import annotations

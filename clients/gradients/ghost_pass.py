@@ -1,9 +1,8 @@
 """Compute every sentence's gradient norm and any weighted gradient sum in one forward and one backward pass.
 
-`covered_layers` decides whether a model may take this path: every trainable parameter must belong to exactly one layer
-that `fl_sim.clients.ghost_norms` describes, and the result must agree with plain autograd, parameter by
-parameter and sentence by sentence, on a small random batch. So an unforeseen architecture cannot silently get wrong
-norms.
+A model may take this path if every trainable parameter belongs to exactly one layer that `fl_sim.clients.ghost_norms`
+describes, and the result agrees with plain autograd, parameter by parameter and sentence by sentence, on a small random
+batch. So an unforeseen architecture cannot silently get wrong norms.
 
 >>> from fl_sim.clients.models.language_model import load_model
 >>> from fl_sim.clients.models.model_spec import ModelSpec

@@ -2,15 +2,13 @@
 
 The gradient in the scores, G (B, T, V), is as large as the scores. So losses, the gradient in the layer's input and the
 norms of its weight are computed for blocks of whole sentences (`fl_sim.clients.models.frozen_head`), and for the sum
-of clipped gradients each block's G is computed once more. That takes one more product with the weight, and the memory
-of one block. If the table of word vectors is the weight, too, what the inner product of both gradients needs of G is
-kept: G[t', x_t] for the words x of the sentence.
+of clipped gradients each block's G is computed once more. If the table of word vectors is the weight, too, what the
+inner product of both gradients needs of G is kept: G[t', x_t] for the words x of the sentence.
 
 >>> from fl_sim.clients.models.language_model import load_model
 >>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
->>> batch = model.batch(model.encode(["Ada left.", "It rained all day."]))
->>> head_record(model, [], batch) is None  # the scores are small
+>>> head_record(model, [], model.batch(model.encode(["Ada left."]))) is None  # the scores are small
 True
 """
 

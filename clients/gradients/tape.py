@@ -1,13 +1,11 @@
 """Record the inputs of modules in the forward pass, and hand over each record in the backward pass with its gradient.
 
-Nothing is held longer than it is needed: a record goes to its receiver when both halves are there, and the tape forgets
-it. Inputs that a module rounds to bfloat16 are kept as bfloat16. Within checkpointed blocks inputs are not kept in the
-forward pass: the block is computed again in the backward pass, and they are recorded then.
+Nothing is held longer than it is needed. Inputs that a module rounds to bfloat16 are kept as bfloat16. Those of
+checkpointed blocks are recorded when the block is computed again in the backward pass.
 
 >>> module, records = nn.Linear(3, 2).requires_grad_(False), {}
 >>> with Tape([module], sentences=1, receive=records.__setitem__) as tape:
-...     output = module(torch.ones(1, 4, 3))
-...     tape.backward(output, torch.ones(1, 4, 2))
+...     tape.backward(module(torch.ones(1, 4, 3)), torch.ones(1, 4, 2))
 >>> records[module].inputs.shape, records[module].grad.shape
 (torch.Size([1, 4, 3]), torch.Size([1, 4, 2]))
 """

@@ -1,16 +1,13 @@
 """Compute each user's sum Σ_s m_s·Π_c(g_s) and its norm; the caller bounds the sum before adding it to others.
 
-The sentences of users with similar numbers of them are batched into one forward and one backward pass.
-`fl_sim.clients.ghost_norms` treats a user as one long sentence, made of the user's sentences side by side. The norm of
-the sum is then a ghost norm too, and no sum is ever stored. The slow path computes each user's sum in a buffer. It is
-taken if the model is not covered, and for all users of a pass in which a user does not fit, has a norm that is not
-precise enough, or has a value that is not finite.
+The sentences of users with similar numbers of them are batched into one pass, in which a user is one long sentence, so
+that the norm of the sum is a ghost norm too, and no sum is ever stored. The slow path computes each user's sum in a
+buffer: if the model is not covered, and for all users of a pass in which a user does not fit, has a norm that is not
+precise enough, or has a value that is not finite. The bound β of docs/privacy.md, section 2, relies on ``lengths``,
+which are never smaller than the true norms.
 
-The bound β of docs/privacy.md, section 2, relies on ``lengths``, which are never smaller than the true norms.
-
->>> total = torch.zeros(2)
->>> single = UserVector(torch.tensor([3.0, 4.0]), Tally(sentences=1))
->>> single.add([1.0 / single.lengths[0]], total)  # bound the norm by 1
+>>> total, user = torch.zeros(2), UserVector(torch.tensor([3.0, 4.0]), Tally(sentences=1))
+>>> user.add([1.0 / user.lengths[0]], total)  # bound the norm by 1
 >>> total
 tensor([0.6000, 0.8000])
 """

@@ -1,8 +1,4 @@
-"""The models that clients train: architectures, tokenizers, trainable parameters and losses.
-
->>> Architecture.settings, Architecture.mixed_precision
-(frozenset(), False)
-"""
+"""The models that clients train: architectures, tokenizers, trainable parameters and losses."""
 
 from fl_sim.clients.models.architectures.architecture import Architecture
 

@@ -3,14 +3,9 @@
 The head is linear and reads one state of each sentence, so a frozen body has to read a sentence only once
 (`fl_sim.clients.frozen_states`).
 
->>> from fl_sim.clients.models.model_spec import ModelSpec
->>> from fl_sim.clients.models.architectures.recurrent import AWD_LSTM
->>> from fl_sim.clients.models.tokenizers import Vocabulary
->>> spec = ModelSpec(name="awd-lstm", hidden=8, layers=1, embedding=8)
->>> body = AWD_LSTM.build(spec, Vocabulary("bundled"), output_layer=False)
->>> classifier = Classifier(AWD_LSTM, body, classes=3, spec=spec)
->>> classifier.pooling, tuple(classifier.head.weight.shape)
-('last', (3, 8))
+>>> states = torch.arange(6.0).view(1, 3, 2)
+>>> _pool(states, None, "cls")  # the first
+tensor([[[0., 1.]]])
 """
 
 from __future__ import annotations

@@ -1,37 +1,15 @@
-"""Apply an output layer to a batch in blocks, without storing all scores.
-
-The scores of a batch, (B, T, V), are its largest tensor by far: 200 MB for 1,024 tokens and 49,152 words. Where the
-output layer is frozen, losses and the gradient of its input are all that is needed of them, and both are sums over
-positions. The chunks share two buffers, which stay, because fresh memory of this size takes time too. In mixed
-precision both products are of bfloat16, by a copy of the weights that is made once; shares and losses stay float32.
-
-First whether a model has diverged, from its parameters and its scores of a fixed sentence; then the blocks of
-sentences of a layer that trains, and the chunks of positions, those with a target alone, of a frozen one.
-
-No private sentence is read, so a run that stops at divergence stops by a function of the models that it has released,
-which ε covers.
+"""Apply an output layer to a batch in parts, without storing all scores, and tell whether a model has diverged.
 
 The scores of a batch, (B, T, V), are its largest tensor by far: 8,192 tokens and 128,256 words take 3.9 GiB in float32.
-A loss needs those of one sentence. So a model is run without its output layer, and the layer on blocks of whole
-sentences of at most 64 MiB of scores on a CPU, 512 MiB elsewhere. A smaller table is computed at once, and a sentence
-whose scores are larger is a block of its own.
+So a model is run without its output layer, and the layer on parts of the batch. One that trains is applied to blocks of
+whole sentences, of at most 64 MiB of scores on a CPU and 512 MiB elsewhere; a smaller table is computed at once. Of one
+that is frozen, losses and the gradient of its input are all that is needed, so it is applied to chunks of positions
+with a target, in two buffers that stay, because fresh memory of this size takes time too.
 
 Not every model's scores are its output layer's (some are scaled or squashed afterwards), so both are compared once.
 
->>> from fl_sim.clients.models.model_spec import ModelSpec
->>> from fl_sim.clients.models.language_model import load_model
->>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
->>> has_finite_scores(model)
-True
->>> model.set_vector(np.full(model.num_parameters, 1e38, np.float32))  # finite, but its products are not
->>> has_finite_scores(model)
-False
-
 >>> row_blocks(rows=5, scores_of_row=8 << 20, device=torch.device("cpu"))
 [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
-
->>> frozen_head(load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)) is None  # its table trains
-True
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 >>> locate(".")
 '.'
->>> first_line(OSError("no such model\\nand a long explanation"))
-'no such model'
 """
 
 from __future__ import annotations

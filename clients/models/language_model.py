@@ -1,25 +1,13 @@
 """A model for a task as clients train it: one flat vector of trainable parameters, batches in, scores out.
 
-Only the trainable parameters travel between server and clients (``LanguageModel.get_vector``); what is frozen is
-loaded once per process (`fl_sim.clients.worker.workspace`). What differs between families of models is in their
+Only the trainable parameters travel between server and clients; what is frozen is loaded once per process
+(`fl_sim.clients.worker.workspace`). What differs between families of models is in their
 `fl_sim.clients.models.architectures.architecture.Architecture`.
-
-First the check of a model of another package or module, before it trains.
-
->>> from fl_sim.clients.models.architectures.model_source import ModelSource
->>> from fl_sim.clients.models.architectures.transformer import PRETRAINED
->>> with plugin_errors("mine:Model", ModelSource(PRETRAINED, "mine:Model", ships=False)):
-...     raise RuntimeError("bad shape")
-Traceback (most recent call last):
-fl_sim.clients.errors.ModelError: model 'mine:Model' fails with RuntimeError: bad shape
 
 >>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
->>> examples = model.encode(["Ada left.", "It rained all day."])
->>> batch = model.batch(examples)
+>>> batch = model.batch(model.encode(["Ada left.", "It rained all day."]))
 >>> tuple(model.logits(batch).shape) == (*batch.targets.shape, model.vocabulary_size)
-True
->>> model.get_vector().shape == (model.num_parameters,)
 True
 """
 

@@ -1,7 +1,7 @@
 """Compute the loss of each sentence and its plain gradient, and evaluate on held-out sentences.
 
->>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> from fl_sim.clients.models.language_model import load_model
+>>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
 >>> losses = sentence_losses(model, model.encode(["Ada left.", "It rained all day."]))
 >>> bool(((losses - np.log(model.vocabulary_size)).abs() < 0.1).all())  # an untrained model is about uniform

@@ -1,8 +1,7 @@
 """Names of tasks, poolings and the models that ship; a configuration reads them without torch.
 
->>> from typing import get_args
->>> get_args(TaskName), get_args(Pooling)
-(('next-word', 'classification'), ('mean', 'cls', 'last', 'pooler'))
+>>> SMALL_GPT2_PUBLIC
+'small-gpt2-public'
 """
 
 from __future__ import annotations

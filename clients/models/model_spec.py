@@ -1,6 +1,4 @@
-"""The section ``[model]`` of a configuration: which model a run trains, and which of its parameters.
-
-Nothing here imports torch.
+"""The section ``[model]`` of a configuration: which model a run trains, and which of its parameters. No torch here.
 
 >>> ModelSpec(hidden=64).name
 'small-gpt2'

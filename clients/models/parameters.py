@@ -1,24 +1,14 @@
 """The parameters of a module: those that train as one ordered vector, frozen matrices in half precision.
 
-The vector is what travels between server and clients. Frozen matrices in bfloat16 or float16 take half the memory.
-
-Matrices of linear layers and tables of word vectors are stored so; scales, biases and whatever trains stay
-float32.
-Within autocast a product takes them as they are (`model.precision`). Elsewhere each is widened to float32 for its
-product, forward and backward, and is not kept: evaluation and the check of per-sentence gradients are computed in
-float32 from the weights that are stored.
+Matrices of linear layers and tables of word vectors that are frozen may be stored in bfloat16 or float16; scales,
+biases and whatever trains stay float32. Within autocast a product takes them as they are (`model.precision`).
+Elsewhere each is widened to float32 for its product, forward and backward, and is not kept: evaluation and the check of
+per-sentence gradients are computed in float32 from the weights that are stored.
 
 >>> parameters = TrainableParameters(nn.Linear(2, 1))
->>> parameters.shapes()
-[('weight', (1, 2)), ('bias', (1,))]
 >>> parameters.write(np.array([1.0, 2.0, 3.0]))
 >>> parameters.read()
 array([1., 2., 3.], dtype=float32)
-
->>> layer = nn.Linear(2, 2).requires_grad_(False)
->>> store(layer, "bfloat16")
->>> layer.weight.dtype, layer.bias.dtype, layer(torch.ones(1, 2)).dtype
-(torch.bfloat16, torch.float32, torch.float32)
 """
 
 from __future__ import annotations

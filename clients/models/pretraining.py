@@ -1,15 +1,9 @@
 """Train a language model centrally on public text, so that private training need not start from random weights.
 
-Nothing here is private: the text must be public, because the initial model is a public input of every guarantee
-(docs/privacy.md).
+The text must be public, because the initial model is a public input of every guarantee (docs/privacy.md).
 
->>> from fl_sim.clients.models.model_spec import ModelSpec
->>> from fl_sim.clients.models.language_model import load_model
->>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
->>> train, held_out = split_held_out(model.encode(["Ada left.", "Ada came.", "Ada slept."]), share=0.3, seed=0)
->>> perplexity = pretrain(model, train, held_out, PretrainingConfig(epochs=2, batch_size=2))
->>> 1 < perplexity < model.vocabulary_size
-True
+>>> [_cosine(step, steps=100) for step in (0, 1, 51, 100)]  # the shares of the learning rate
+[0.5, 1.0, 0.5, 0.0]
 """
 
 from __future__ import annotations

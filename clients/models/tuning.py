@@ -1,19 +1,11 @@
 """Choose the parameters that train: the head, the biases, or low-rank adapters beside frozen weights.
 
 A folder that holds adapters alone is read first: the model that they were trained on is built, and they are merged
-into it.
-
-Adapters of a model that ships, or that a package holds, name it as ``model.name`` does, not by a path of one machine,
-so that the folder can be read on another one.
+into it. Adapters of a model that ships, or that a package holds, name it as ``model.name`` does, not by a path of one
+machine, so that the folder can be read on another one.
 
 >>> is_adapter("no/such/folder")
 False
-
->>> from fl_sim.clients.models.model_spec import ModelSpec
->>> module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
->>> train_head_only(module, module[1], ModelSpec())
->>> [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-['1.weight', '1.bias']
 """
 
 from __future__ import annotations

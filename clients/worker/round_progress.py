@@ -1,10 +1,8 @@
 """Count the sentences that nodes have done in the round under way.
 
-A worker may be another process, so it writes three numbers (the round, sentences done, sentences selected) a few times
-a second; a message would need a reply that waits. The folder is the run's own, readable by its owner alone, and is
-removed at the end. If it does not exist, nobody watches, and nothing is written. No result depends on these files.
-
-A node writes its count into a small file; a thread of the server's process reads these files and announces the sum.
+A worker may be another process, so it writes three numbers (the round, sentences done, sentences selected) into a file
+of its node a few times a second; a thread of the server's process reads these files and announces the sum. If the
+folder does not exist, nobody watches, and nothing is written. No result depends on these files.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -13,14 +11,6 @@ A node writes its count into a small file; a thread of the server's process read
 ...     progress.close()
 ...     progress_of_round(Path(folder), server_round=1), progress_of_round(Path(folder), server_round=2)
 ((25, 40), (0, 0))
-
->>> from fl_sim.clients.worker.round_progress import RoundProgress
->>> with tempfile.TemporaryDirectory() as folder:
-...     watch = RoundWatch(Path(folder), expected=100.0, announce=print)
-...     watch.server_round = 3
-...     RoundProgress(Path(folder), node=2, server_round=3, total=96).add(48)
-...     watch.look()
-3 0 100.0
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """The interface of a model architecture: what training needs of a model, and what differs between families.
 
-A model of your own subclasses :class:`Architecture` and overrides what differs (docs/extending.md).
-This module loads neither torch nor transformers, so that a configuration can be checked without them.
+A model of your own subclasses :class:`Architecture` and overrides what differs (docs/extending.md). This module loads
+neither torch nor transformers, so that a configuration can be checked without them.
 
->>> from fl_sim.clients.models.architectures.recurrent import AWD_LSTM
->>> from fl_sim.clients.models.architectures.transformer import SMALL_GPT2
->>> [(model.mixed_precision, model.no_dropout_because is None) for model in (AWD_LSTM, SMALL_GPT2)]
-[(False, True), (True, False)]
+>>> Architecture.settings, Architecture.mixed_precision
+(frozenset(), False)
 """
 
 from __future__ import annotations

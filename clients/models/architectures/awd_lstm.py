@@ -2,27 +2,16 @@
 
 LSTM layers between one table of word vectors that is both embedding and output layer, with dropout in five places.
 The recurrence is written out step by step, so that the gradient of every gate is recorded and per-sentence norms
-follow (`fl_sim.clients.models.architectures.awd_lstm`). Its input and recurrent bias are one, because only
-their sum matters. The paper's averaging of iterates, penalties on activations and truncated back-propagation are left
-out: they belong to the trainer.
+follow. Its input and recurrent bias are one, because only their sum matters. The paper's averaging of iterates,
+penalties on activations and truncated back-propagation are left out: they belong to the trainer.
 
 Dropout that the proof allows: a sentence's masks are drawn from a stream of its own, keyed by the seed and the
 sentence's number. The mask of the hidden-to-hidden weights is drawn from the seed alone, for all sentences: it is
 public randomness, independent of the data.
 
-First the per-sentence gradients of its recurrence for the fast path (:mod:`fl_sim.clients.ghost_norms`), then the
-model.
-
->>> inputs, grad = torch.ones(2, 3, 4), torch.ones(2, 3, 8)  # two sentences of three words
->>> MaskedProduct("weight", inputs, grad, scale=torch.full((8, 4), 2.0)).squared.tolist()
-[1152.0, 1152.0]
-
->>> _ = torch.manual_seed(0)
 >>> module = AwdLstmForNextWord(AwdLstmConfig(vocabulary=5, embedding=8, hidden=8, layers=1))
 >>> sum(parameter.numel() for parameter in module.parameters())
 589
->>> module.body.layers[0](torch.zeros(2, 3, 8), None).shape  # two sentences of three words
-torch.Size([2, 3, 8])
 """
 
 from __future__ import annotations

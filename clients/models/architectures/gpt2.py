@@ -1,8 +1,7 @@
 """GPT-2 with the weights, names and files of transformers' class, without the compiler that its import loads.
 
-Transformers' own class imports parallel training, torch's compiler and its algebra, which takes longer than torch.
-This one has what training without adapters needs, and gives the same numbers bit for bit. Its files load as
-transformers' do.
+That import takes longer than torch's own. This module has what training without adapters needs, and gives the same
+numbers bit for bit.
 
 >>> module = Gpt2(Gpt2Sizes(vocab_size=7, n_positions=16, n_embd=8, n_layer=1, n_head=2))
 >>> tuple(module(input_ids=torch.tensor([[1, 2, 3]])).logits.shape)

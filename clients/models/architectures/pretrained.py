@@ -1,11 +1,7 @@
 """Load modules of transformers by name: language models with their output layer, and bodies without one.
 
->>> from fl_sim.clients.models.model_spec import ModelSpec
->>> from fl_sim.clients.models.tokenizers import Vocabulary
->>> spec = ModelSpec(hidden=8, layers=1, heads=2, max_tokens=16)
->>> body = build_small_gpt2(spec, Vocabulary("bundled"), output_layer=False)
->>> body.config.n_embd, own_context(body.config), is_two_way(body)
-(8, 16, False)
+>>> own_context(Gpt2Sizes(vocab_size=7, n_positions=16, n_embd=8, n_layer=1, n_head=2))
+16
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""The architectures ``awd-lstm`` and ``small-awd-lstm-public``; the modules are in
-`fl_sim.clients.models.architectures.awd_lstm`.
+"""The architectures ``awd-lstm`` and ``small-awd-lstm-public``, whose modules are those of
+`fl_sim.clients.models.architectures.awd_lstm`; torch is loaded when one is built.
 
->>> from fl_sim.clients.models.model_spec import ModelSpec
->>> from fl_sim.clients.models.tokenizers import Vocabulary
->>> spec = ModelSpec(name="awd-lstm", hidden=8, layers=2, embedding=4, dropout=1.0)
->>> module = AWD_LSTM.build(spec, Vocabulary("bundled"), output_layer=True)
->>> AWD_LSTM.width(module), AWD_LSTM.has_dropout(module)
-(4, True)
->>> SMALL_AWD_LSTM_PUBLIC.settings
-frozenset()
+>>> sorted(AWD_LSTM.settings), sorted(SMALL_AWD_LSTM_PUBLIC.settings)
+(['embedding', 'hidden', 'layers'], [])
 """
 
 from __future__ import annotations

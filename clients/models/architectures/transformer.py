@@ -1,11 +1,7 @@
 """Architectures of transformers: models with weights of their own by hub name or folder, GPT-2 built from sizes.
 
->>> from fl_sim.clients.models.model_spec import ModelSpec
->>> from fl_sim.clients.models.tokenizers import Vocabulary
->>> spec = ModelSpec(hidden=8, layers=1, heads=2, max_tokens=16)
->>> module = SMALL_GPT2.build(spec, Vocabulary("bundled"), output_layer=True)
->>> SMALL_GPT2.width(module), SMALL_GPT2.context(module), SMALL_GPT2.reads_both_ways(module)
-(8, 16, False)
+>>> SMALL_GPT2.tokenizer, sorted(SMALL_GPT2.settings)
+('bundled', ['heads', 'hidden', 'layers'])
 """
 
 from __future__ import annotations
