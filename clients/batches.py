@@ -122,11 +122,7 @@ def padded(sentences: Sequence[NDArray[np.integer]]) -> NDArray[np.int64]:
 
 
 def padded_states(examples: Sequence[Example], inputs: int) -> torch.Tensor | None:
-    """Return the states of examples as rows, float32 (B, inputs, h), zero after a sentence's end; None if none has any.
-
-    Raises:
-        ModelError: some examples have states and some have not.
-    """
+    """Return the states of examples as rows, float32 (B, inputs, h), zero after a sentence's end; None if none has any."""
     states = [example.states for example in examples if example.states is not None]
     if not states:
         return None
@@ -147,9 +143,6 @@ def batch_tokens(requested: int | Literal["auto"] | None, device: torch.device) 
     """Return the padded size of a micro-batch: as requested, else a size that is fast for a million parameters.
 
     On a CPU the scores of a micro-batch (tokens × vocabulary) should fit into the cache; a GPU needs more rows.
-
-    Raises:
-        ModelError: if the request is below 1.
     """
     if requested is None or requested == "auto":
         return 1024 if device.type == "cpu" else 8192
@@ -207,16 +200,11 @@ def user_groups(shapes: Sequence[tuple[int, int]], max_batch_tokens: int) -> Ite
 
 
 def validate(examples: Sequence[Example], longest: int, vocabulary_size: int) -> None:
-    """Check that examples neither fail inside a layer nor index another token's row.
-
-    Args:
-        examples: the sentences; those with features are not checked.
-        longest: the most tokens of a sentence.
-        vocabulary_size: the number of token ids.
+    """Check that examples, but those with features, neither fail inside a layer nor index another token's row.
 
     Raises:
-        ModelError: a sentence is not a flat integer array, is empty, is longer than the context, or holds an id
-            outside the vocabulary; the message names the first.
+        ModelError: a sentence is not a flat integer array, is empty, is longer than ``longest``, or holds an id outside
+            the vocabulary; the message names the first.
     """
     for index, example in enumerate(examples):
         if example.features is not None:

@@ -25,13 +25,7 @@ app = ClientApp()
 
 
 def reply_with_failure(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Reply with one line of text if a node fails; the traceback stays in the worker's log.
-
-    Args:
-        message: the request.
-        context: the node's context.
-        call_next: the handler of the request.
-    """
+    """Reply with one line of text if a node fails; the traceback stays in the worker's log."""
     try:
         return call_next(message, context)
     except Exception as error:  # the server must learn of any failure, to count the node as zero
@@ -48,14 +42,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def bounded_reply(message: Message, context: Context, request: TrainRequest, workspace: Workspace) -> Message:
-    """Return the reply to a request: the bounded sum of its users.
-
-    Args:
-        message: the request as it came.
-        context: the node's context.
-        request: the request as it was read.
-        workspace: the text and the model of the node.
-    """
+    """Return the reply to a request: the bounded sum of its users."""
     selection = select_for(request.rule, workspace.ownership, request.users, request.round_seed)
     if workspace.weights is not None:
         selection = thin(selection, workspace.weights, request.round_seed)

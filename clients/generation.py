@@ -7,23 +7,13 @@ sizes agree up to float32 rounding.
 >>> scores = np.array([2.0, 1.0, 0.5, -np.inf])
 >>> probabilities(scores, Sampling(temperature=1.0, top_k=2)).round(3).tolist()
 [0.731, 0.269, 0.0, 0.0]
->>> probabilities(scores, Sampling(top_p=0.5)).tolist()
-[1.0, 0.0, 0.0, 0.0]
->>> draw(scores, Sampling(temperature=0.0), np.random.default_rng(0))
-0
-
->>> from fl_sim.clients.models.language_model import load_model
->>> from fl_sim.clients.models.model_spec import ModelSpec
->>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
->>> texts = generate(model, ["Ada left"], Sampling(max_tokens=3), samples=2)
->>> [(text.prompt, text.sample, text.tokens) for text in texts]
-[('Ada left', 0, 3), ('Ada left', 1, 3)]
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -40,16 +30,13 @@ from fl_sim.strategies.primitives import streams
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw tokens.
+    """How to draw tokens; ModelError for a value out of range.
 
     Attributes:
         max_tokens: at most so many new tokens per text.
         temperature: divides the scores; 0 takes the most probable token.
         top_k: draws from the k most probable tokens; 0 from all.
         top_p: draws from the fewest tokens whose probabilities add up to at least this.
-
-    Raises:
-        ModelError: a value is out of range.
     """
 
     max_tokens: int = 40
@@ -118,16 +105,7 @@ BATCH = 16
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """A prompt and its continuation.
-
-    Attributes:
-        number: of the prompt, from 0.
-        sample: number of the continuation of this prompt, from 0.
-        prompt: as it was given.
-        text: the continuation.
-        tokens: how many tokens it has, without the end.
-        stopped: why it stopped.
-    """
+    """A continuation of a prompt; ``number`` and ``sample`` count from 0, ``tokens`` leaves out the end."""
 
     number: int
     sample: int
@@ -144,15 +122,7 @@ class Continuation:
 
 @dataclass(eq=False)
 class _Text:
-    """A text in the making.
-
-    Attributes:
-        number, sample: as in `Continuation`.
-        given: the tokens of its prompt, after the one at the beginning of every sentence.
-        rng: its random stream.
-        new: the tokens of its continuation, without the end.
-        stopped: why it stopped; None while it goes on.
-    """
+    """A text in the making: tokens of its prompt and, without the end, of its continuation."""
 
     number: int
     sample: int
@@ -186,38 +156,29 @@ def generate(
     Raises:
         ModelError: the model predicts classes, a number is out of range, or a prompt is no text or fills the context.
     """
-    _check(model, samples, batch_size)
+    if not isinstance(model.task, NextWord):
+        raise ModelError("the model predicts classes; allowed: a model whose task is next-word")
+    for name, value in {"samples": samples, "batch_size": batch_size}.items():
+        if value < 1:
+            raise ModelError(f"{name} is {value}; allowed: an integer of at least 1")
     prepared = [_encoded(model, number, prompt) for number, prompt in enumerate(prompts)]
     texts = [
         _Text(number, sample, tokens, streams.generator(seed, "generate", number, sample))
         for number, tokens in enumerate(prepared)
         for sample in range(samples)
     ]
-    excluded = _excluded(model)
-    done = 0
-    for batch in _equal_lengths(texts, batch_size):
-        _continue(model, batch, sampling, excluded)
-        done += len(batch)
-        observer(done, len(texts))
-    return [_decoded(model, prompts[text.number], text) for text in texts]
-
-
-def _equal_lengths(texts: Sequence[_Text], batch_size: int) -> Iterator[list[_Text]]:
-    """Yield batches of texts whose prompts have one length, so that no text needs padding."""
-    by_length: dict[int, list[_Text]] = {}
+    by_length: dict[int, list[_Text]] = {}  # texts whose prompts have one length need no padding
     for text in texts:
         by_length.setdefault(len(text.given), []).append(text)
+    excluded = _excluded(model)
+    done = 0
     for group in by_length.values():
         for start in range(0, len(group), batch_size):
-            yield group[start : start + batch_size]
-
-
-def _check(model: LanguageModel, samples: int, batch_size: int) -> None:
-    if not isinstance(model.task, NextWord):
-        raise ModelError("the model predicts classes; allowed: a model whose task is next-word")
-    for name, value in {"samples": samples, "batch_size": batch_size}.items():
-        if value < 1:
-            raise ModelError(f"{name} is {value}; allowed: an integer of at least 1")
+            batch = group[start : start + batch_size]
+            _continue(model, batch, sampling, excluded)
+            done += len(batch)
+            observer(done, len(texts))
+    return [_decoded(model, prompts[text.number], text) for text in texts]
 
 
 def _encoded(model: LanguageModel, number: int, prompt: str) -> list[int]:
@@ -230,12 +191,11 @@ def _encoded(model: LanguageModel, number: int, prompt: str) -> list[int]:
             "or a byte that is no UTF-8; allowed: text"
         ) from error
     ids = model.tokenizer([prompt], add_special_tokens=False, split_special_tokens=True)["input_ids"][0]
-    tokens = [model.bos_id, *ids]
-    if len(tokens) > model.max_tokens:
+    if len(ids) >= model.max_tokens:
         raise ModelError(
             f"prompt {number + 1} has {len(ids)} tokens; allowed: at most {model.max_tokens - 1}, the model's context"
         )
-    return tokens
+    return [model.bos_id, *ids]
 
 
 def _excluded(model: LanguageModel) -> NDArray[np.bool_]:
@@ -251,49 +211,33 @@ def _continue(model: LanguageModel, texts: list[_Text], sampling: Sampling, excl
     rows = np.array([text.given for text in texts], dtype=np.int64)
     cache: Any = None
     while any(text.stopped is None for text in texts):
-        scores, cache = _next_scores(model, rows, cache)
+        with torch.no_grad(), model.exact():
+            batch = _batch(model, rows if cache is None else rows[:, -1:], rows.shape[1])
+            scores, cache = model.continued_logits(batch, cache)
+        last = scores[:, -1].float().cpu().numpy()
         following = np.full(len(texts), model.eos_id)  # of texts that have stopped: it keeps the batch rectangular
         for index, text in enumerate(texts):
-            if text.stopped is None:
-                following[index] = draw(np.where(excluded, -np.inf, scores[index]), sampling, text.rng)
-                _append(model, text, int(following[index]), sampling)
+            if text.stopped is not None:
+                continue
+            following[index] = token = draw(np.where(excluded, -np.inf, last[index]), sampling, text.rng)
+            if token == model.eos_id:
+                text.stopped = "end"
+                continue
+            text.new.append(token)
+            if len(text.new) >= sampling.max_tokens:
+                text.stopped = "length"
+            elif len(text.given) + len(text.new) > model.max_tokens:
+                text.stopped = "context"
         rows = np.concatenate([rows, following[:, None]], axis=1)
-
-
-def _append(model: LanguageModel, text: _Text, token: int, sampling: Sampling) -> None:
-    """Add the next token to a text, or notice that it ends."""
-    if token == model.eos_id:
-        text.stopped = "end"
-        return
-    text.new.append(token)
-    if len(text.new) >= sampling.max_tokens:
-        text.stopped = "length"
-    elif len(text.given) + len(text.new) > model.max_tokens:
-        text.stopped = "context"
-
-
-def _next_scores(model: LanguageModel, rows: NDArray[np.int64], cache: Any) -> tuple[NDArray[np.float32], Any]:
-    """Return the scores of the token after each row, float32 (B, V), and the cache for the next call.
-
-    Args:
-        model: the model.
-        rows: the tokens of B texts of one length, int64 (B, T).
-        cache: of the tokens but the last, as the model keeps it; None without one.
-    """
-    inputs = rows if cache is None else rows[:, -1:]
-    with torch.no_grad(), model.exact():
-        scores, cache = model.continued_logits(_batch(model, inputs, rows.shape[1]), cache)
-    return scores[:, -1].float().cpu().numpy(), cache
 
 
 def _batch(model: LanguageModel, inputs: NDArray[np.int64], length: int) -> Batch:
     """Return the last tokens of texts of ``length`` tokens as a batch without targets."""
     rows, columns = inputs.shape
-    positions = positions_of(inputs) + (length - columns)
     return Batch(
         inputs=torch.from_numpy(inputs.copy()).to(model.device),
         targets=torch.full((rows, columns), NO_TARGET, device=model.device),
-        positions=torch.from_numpy(positions).to(model.device),
+        positions=torch.from_numpy(positions_of(inputs) + (length - columns)).to(model.device),
         predictions=torch.ones(rows, device=model.device),
         lengths=torch.full((rows,), columns, device=model.device),
     )
@@ -301,8 +245,7 @@ def _batch(model: LanguageModel, inputs: NDArray[np.int64], length: int) -> Batc
 
 def _decoded(model: LanguageModel, prompt: str, text: _Text) -> Continuation:
     """Return a finished text; a tokenizer may write the first word of a text without the space before it."""
-    options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-    before = model.tokenizer.decode(text.given, **options)
-    whole = model.tokenizer.decode([*text.given, *text.new], **options)
-    new = whole[len(before) :] if whole.startswith(before) else model.tokenizer.decode(text.new, **options)
+    decode = functools.partial(model.tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    before, whole = decode(text.given), decode([*text.given, *text.new])
+    new = whole[len(before) :] if whole.startswith(before) else decode(text.new)
     return Continuation(text.number, text.sample, prompt, new, len(text.new), text.stopped or "length")

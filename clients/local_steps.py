@@ -33,15 +33,7 @@ _LOCAL_OPTIMIZERS: dict[str, type[torch.optim.SGD] | type[torch.optim.Adam]] = {
 
 
 def is_one_step(counts: npt.NDArray[np.int64], rule: LocalSteps) -> npt.NDArray[np.bool_]:
-    """Return which users take a single step of SGD, whose change is a scaled gradient at θ.
-
-    Args:
-        counts: the number of sentences of each user, int64 (U,).
-        rule: the client rule.
-
-    Returns:
-        A mask, bool (U,).
-    """
+    """Return which users, of so many sentences (U,), take a single step of SGD, a scaled gradient at θ; bool (U,)."""
     one_pass = rule.optimizer == "sgd" and rule.epochs == 1
     return (counts <= rule.batch_size) & one_pass
 
@@ -57,9 +49,7 @@ class _Steps(UserSums):
             math.nan if tally.nonfinite else rate * norm
             for rate, norm, tally in zip(self._rates, sums.lengths, sums.tallies, strict=True)
         ]
-        self.tallies = [
-            replace(tally, nonfinite=0) for tally in sums.tallies
-        ]  # `lengths` reports a step that is not finite
+        self.tallies = [replace(tally, nonfinite=0) for tally in sums.tallies]  # `lengths` tells of it
 
     def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
         self._sums.add([rate * share for rate, share in zip(self._rates, shares, strict=True)], total)
@@ -68,15 +58,9 @@ class _Steps(UserSums):
 def single_steps(
     model: LanguageModel, users: Iterable[tuple[int, list[Example]]], rule: LocalSteps, round_seed: int
 ) -> Iterator[UserSums]:
-    """Yield the changes of users who take a single step of SGD, many users per pass.
+    """Yield the changes of users, given as (id, sentences), who take a single step of SGD, many users per pass.
 
     The dropout masks equal those of :func:`local_steps`. They depend on the user, so with dropout each user has a pass.
-
-    Args:
-        model: the model, with parameters θ.
-        users: the id and the sentences of each user.
-        rule: the client rule.
-        round_seed: the seed of the round's local draws.
     """
     with_examples = ((user, with_targets(model, sentences)) for user, sentences in users)
     if not model.has_dropout:
@@ -94,7 +78,8 @@ class _Update(UserSums):
     """Hold θ_u − θ of one user after several local steps."""
 
     def __init__(self, model: LanguageModel, change: list[torch.Tensor], tally: Tally) -> None:
-        self.users, self.lengths, self.tallies = [0], [_norm(change)], [tally]
+        norms = (float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) for tensor in change)
+        self.users, self.lengths, self.tallies = [0], [math.hypot(*norms)], [tally]
         self._model = model
         self._change = change
 
@@ -106,14 +91,7 @@ class _Update(UserSums):
 def local_updates(
     model: LanguageModel, users: Iterable[tuple[int, list[Example]]], rule: LocalSteps, round_seed: int
 ) -> Iterator[UserSums]:
-    """Yield θ_u − θ of each user; the model's parameters are θ again at every yield.
-
-    Args:
-        model: the model, with parameters θ.
-        users: the id and the sentences of each user.
-        rule: the client rule.
-        round_seed: the seed of the round's local draws.
-    """
+    """Yield θ_u − θ of each user, given as (id, sentences); the model's parameters are θ again at every yield."""
     parameters: list[torch.Tensor] = list(model.parameters.tensors.values())
     theta = [parameter.detach().clone() for parameter in parameters]
     for user, examples in users:
@@ -123,11 +101,6 @@ def local_updates(
             change = list(torch._foreach_sub(parameters, theta))
             torch._foreach_copy_(parameters, theta)
         yield _Update(model, change, Tally(sentences=len(sentences), loss_sum=loss))
-
-
-def _norm(tensors: Sequence[torch.Tensor]) -> float:
-    """Return the L2 norm over all coordinates, accumulated in float64 (NaN or inf when a coordinate is not finite)."""
-    return math.hypot(*(float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) for tensor in tensors))
 
 
 def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalSteps, rng: np.random.Generator) -> float:
@@ -149,7 +122,8 @@ def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalSteps
         order = rng.permutation(len(sentences))
         for start in range(0, len(order), rule.batch_size):
             batch = [sentences[i] for i in order[start : start + rule.batch_size]]
-            loss, gradients = _batch_step(model, batch, rng)
+            masks = _mask_seed(rng) if model.has_dropout else None
+            loss, gradients = _in_parts(model, batch, len(batch), masks)
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
             optimizer.step()
@@ -157,23 +131,6 @@ def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalSteps
             if epoch == 0:
                 first_pass += loss
     return first_pass
-
-
-def _batch_step(
-    model: LanguageModel, batch: list[Example], rng: np.random.Generator
-) -> tuple[float, list[torch.Tensor]]:
-    """Compute one step's loss and gradient.
-
-    Args:
-        model: the model.
-        batch: the sentences.
-        rng: the user's random stream of the round, which draws the dropout masks.
-
-    Returns:
-        The sum of the sentences' losses (NaN and inf count as 0), and the gradient of their mean, by parameter.
-    """
-    masks = _mask_seed(rng) if model.has_dropout else None
-    return _in_parts(model, batch, len(batch), masks)
 
 
 def _in_parts(
@@ -194,7 +151,7 @@ def _in_parts(
 def _part_of_step(
     model: LanguageModel, part: list[Example], sentences: int, masks: int | None
 ) -> tuple[float, list[torch.Tensor]]:
-    """Return loss and gradient of a part of a step's sentences; the losses are divided by the number of all."""
+    """Return Σ l of the finite losses of a part of a step's sentences, and its share of the gradient of their mean."""
     parameters = list(model.parameters.tensors.values())
     losses = sentence_losses(model, part, masks)
     mean = losses.mean() if len(part) == sentences else losses.sum() / sentences

@@ -35,7 +35,7 @@ from fl_sim.strategies.client_rules import ClientRule, WeightedGradients, weight
 from fl_sim.strategies.primitives import sampling
 
 IntArray = npt.NDArray[np.int64]
-Weights = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 _LONG = 64  # from this mean length of user runs on, sentences are sampled in ranges
 
@@ -74,36 +74,21 @@ def select_for(rule: ClientRule, ownership: Ownership, user_runs: IntArray, roun
 
 
 def select(ownership: Ownership, user_runs: IntArray, round_seed: int, q_e: float, q_s: float) -> Selection:
-    """Return the sentences that are sampled together with all their entities.
-
-    Args:
-        ownership: the users, sentences and entities of the split.
-        user_runs: the sampled users as runs of consecutive ids, int64 (R, 2).
-        round_seed: the seed of the round's draws.
-        q_e: the probability that an entity is sampled.
-        q_s: the probability that a sentence is sampled.
-    """
-    users = _expand(user_runs)
+    """Return the sentences that are sampled, at rate q_s, together with all their entities, at rate q_e."""
+    lengths = user_runs[:, 1] - user_runs[:, 0]
+    before = np.cumsum(lengths) - lengths
+    users = np.arange(lengths.sum(), dtype=np.int64) + np.repeat(user_runs[:, 0] - before, lengths)
     sampled, owners = _sampled_sentence_range(ownership, users, user_runs, round_seed, q_s)
     eligible = _entities_active(ownership, sampled, round_seed, q_e)
     counts = np.bincount(owners[eligible], minlength=len(users))
     return Selection(users=users, sentences=sampled[eligible], counts=counts)
 
 
-def thin(selection: Selection, weights: Weights, round_seed: int) -> Selection:
-    """Return the selection with each sentence kept with the probability that is its weight.
+def thin(selection: Selection, weights: Floats, round_seed: int) -> Selection:
+    """Return the selection with each sentence kept with the probability that is its weight, float64 (S,) in [0, 1].
 
     A sentence is then sampled with probability q_s·w(s): weights that limit what an entity or a user contributes hold
     under every client rule (docs/privacy-proofs.md, section 15).
-
-    Args:
-        selection: the eligible sentences.
-        weights: w, the weight of every sentence of the split, in [0, 1], float64 (S,).
-        round_seed: the seed of the round's draws.
-
-    >>> everything = Selection(users=np.array([0, 2]), sentences=np.array([0, 1, 5]), counts=np.array([2, 1]))
-    >>> thin(everything, np.array([1.0, 0.0, 1.0, 1.0, 1.0, 0.0]), round_seed=0)
-    Selection(users=array([0, 2]), sentences=array([0]), counts=array([1, 0]))
     """
     kept = sampling.thinned_sentences(round_seed, selection.sentences, weights[selection.sentences])
     owners = np.repeat(np.arange(len(selection.users)), selection.counts)
@@ -136,16 +121,6 @@ def _entities_active(ownership: Ownership, sentences: IntArray, round_seed: int,
     return np.bincount(mentioned_by[inactive], minlength=len(sentences)) == 0
 
 
-def _expand(runs: IntArray) -> IntArray:
-    """Return the concatenated ids of runs of consecutive ids, int64 (k,), from int64 (R, 2)."""
-    lengths = runs[:, 1] - runs[:, 0]
-    before = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum(), dtype=np.int64) + np.repeat(runs[:, 0] - before, lengths)
-
-
-Floats = npt.NDArray[np.float64]
-
-
 @dataclass(frozen=True, slots=True)
 class WeightedSelection(Selection):
     """Hold a selection with the weights of its sentences and users.
@@ -168,14 +143,7 @@ class WeightedSelection(Selection):
 def select_weighted(
     rule: WeightedGradients, ownership: Ownership, user_runs: IntArray, round_seed: int
 ) -> WeightedSelection:
-    """Return the sentences with a sampled entity and, under f_E+, the sampled sentences without entities.
-
-    Args:
-        rule: the client rule.
-        ownership: the users, sentences and entities of the split.
-        user_runs: the sampled users as runs of consecutive ids, int64 (R, 2).
-        round_seed: the seed of the round's draws.
-    """
+    """Return the sentences with a sampled entity and, under f_E+, the sampled sentences without entities."""
     owned = select(ownership, user_runs, round_seed, 1.0, 1.0)
     weights = _sentence_weights(ownership, owned.sentences, round_seed, rule)
     kept = weights > 0

@@ -101,12 +101,7 @@ class Task(ABC):
 
     @abstractmethod
     def metrics(self, held_out: HeldOut, sizes: TextSizes) -> dict[str, float]:
-        """Return the held-out figures by name.
-
-        Args:
-            held_out: the model's losses and errors.
-            sizes: of the sentences.
-        """
+        """Return the held-out figures by name."""
 
 
 class NextWord(Task):
@@ -210,11 +205,7 @@ class Classification(Task):
 
 
 def make_task(name: TaskName, classes: Sequence[str]) -> Task:
-    """Return the task ``name`` on a corpus with ``classes``.
-
-    Raises:
-        ModelError: classification has fewer than two classes.
-    """
+    """Return the task ``name`` on a corpus with ``classes``; ModelError for classification with fewer than two."""
     return NextWord() if name == "next-word" else Classification(classes)
 
 

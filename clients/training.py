@@ -71,14 +71,7 @@ def bounded_sum(
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """Hold the sampled users with an eligible sentence, and the inputs of their client updates.
-
-    Attributes:
-        model: the model, with the round's θ.
-        examples: the sentences of the split.
-        selection: the users and their eligible sentences.
-        round_seed: the seed of the round's local draws.
-    """
+    """Hold the sampled users with an eligible sentence, and the inputs of their client updates; the model has θ."""
 
     model: LanguageModel
     examples: Examples
@@ -91,12 +84,9 @@ class Cohort:
         return streams.derived_seed(self.round_seed, "masks")
 
     def users(self, chosen: Mask | None = None) -> Iterator[tuple[int, list[Example]]]:
-        """Yield the id and the sentences of each user.
+        """Yield the id and the sentences of each user, or of those of the mask ``chosen``, bool (U,).
 
         Users are read one by one, because a cohort may have a million users.
-
-        Args:
-            chosen: the users to yield, a mask, bool (U,); None for all.
         """
         end = 0
         for index, (user, count) in enumerate(zip(self.selection.users, self.selection.counts, strict=True)):
@@ -116,12 +106,6 @@ class BoundedSum:
 
     Every clipped item (a sentence, or a user if sentences are not clipped) votes whether its norm is within the clip.
     The votes are one more coordinate of the client update and are bounded with it (docs/privacy-proofs.md, section 12).
-
-    Args:
-        model: the model, with the round's θ.
-        rule: the client rule.
-        mask_seed: the seed of the dropout masks.
-        when_done: called with the number of sentences that were just done.
     """
 
     def __init__(
@@ -139,12 +123,7 @@ class BoundedSum:
         self._votes += _sentence_votes(self._total.tally, self._rule)
 
     def add_users(self, sums: Iterable[UserSums], weights: npt.NDArray[np.float64] | None = None) -> None:
-        """Add Σ_u w_u·Π_β(sum_u).
-
-        Args:
-            sums: the users' sums, not bounded yet.
-            weights: w_u ≤ 1 of each user, float64 (U,); None for 1.
-        """
+        """Add Σ_u w_u·Π_β(sum_u), with ``weights`` w_u ≤ 1, float64 (U,); None for 1."""
         for group in sums:
             bounded = [
                 _bound(norm, tally, self._rule) for norm, tally in zip(group.lengths, group.tallies, strict=True)
@@ -174,11 +153,6 @@ class BoundedSum:
 def add_client_updates(rule: ClientRule, total: BoundedSum, cohort: Cohort) -> None:
     """Add the client updates of ``cohort`` to ``total``, by the function registered for the class of ``rule``.
 
-    Args:
-        rule: the client rule.
-        total: the sum, changed in place.
-        cohort: the users and their eligible sentences.
-
     Raises:
         TypeError: no function is registered for the class.
     """
@@ -199,9 +173,7 @@ def check_client_rule(rule: ClientRule) -> None:
             f"client rule {type(rule).__name__} cannot be sent ({error}); allowed: plain fields"
         ) from error
     if rule_from_json(text) != rule:
-        raise MessageError(
-            f"client rule {type(rule).__name__} is not the same after it was sent; allowed: plain fields"
-        )
+        raise MessageError(f"client rule {type(rule).__name__} is another after it was sent; allowed: plain fields")
     if add_client_updates.dispatch(type(rule)) is add_client_updates.dispatch(object):
         raise MessageError(f"client rule is a {type(rule).__name__}; allowed: one registered with add_client_updates")
 
@@ -262,13 +234,7 @@ class _Bounded:
 
 
 def _bound(norm: float, tally: Tally, rule: ClientRule) -> _Bounded:
-    """Return how Π_β scales a user's sum; if sentences vote, the votes are one of its coordinates.
-
-    Args:
-        norm: the norm of the sum; not finite if the sum is not.
-        tally: the counts of the sum.
-        rule: the client rule.
-    """
+    """Return how Π_β scales a sum of this ``norm``; if sentences vote, the votes are one of its coordinates."""
     if not math.isinf(rule.sentence_clip):
         votes = _sentence_votes(tally, rule)
         share = _share(rule.joint_norm(norm, votes), rule.user_clip)

@@ -32,10 +32,7 @@ def free_memory() -> int:
 
 
 def return_freed_memory() -> None:
-    """Return freed memory to the system, where the C library can (glibc): it keeps much after a large model's passes.
-
-    The next pass has to ask for it again, which costs more than it gains if the model is small.
-    """
+    """Return freed memory to the system, where glibc can; it pays off after a large model's passes alone."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
