@@ -122,7 +122,7 @@ def padded(sentences: Sequence[NDArray[np.integer]]) -> NDArray[np.int64]:
 
 
 def padded_states(examples: Sequence[Example], inputs: int) -> torch.Tensor | None:
-    """Return the states of examples as rows, float32 (B, inputs, h), zero after a sentence's end; None if none has any."""
+    """Return states as rows, float32 (B, inputs, h), zero after a sentence's end; None if no example has any."""
     states = [example.states for example in examples if example.states is not None]
     if not states:
         return None

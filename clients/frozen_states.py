@@ -12,7 +12,7 @@ sentence alone (docs/privacy.md, section 2).
 
 from __future__ import annotations
 
-import errno
+import functools
 import hashlib
 import logging
 import mmap
@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from fl_sim.clients.batches import Example, Examples, micro_batches
 from fl_sim.clients.device import full_precision, in_parts
@@ -44,17 +45,14 @@ _SLICE = 4096  # sentences that are sorted by length together
 
 
 def feature_path(model: LanguageModel, encoded: EncodedSplit, folder: Path) -> Path:
-    """Return the path of the file of features.
-
-    Args:
-        model: a classifier with a frozen body.
-        encoded: the tokens of the sentences.
-        folder: the folder of the file.
+    """Return the path of the file of features in ``folder``.
 
     Raises:
         ModelError: the model's body trains.
     """
-    return folder / f"features-{_features_key(model, encoded)[:32]}.npy"
+    module = _frozen_classifier(model)
+    words, weights = (module.pooling, str(module.normalize)), module.body.state_dict().items()
+    return folder / f"features-{_checksum(module.body, words, weights, encoded)}.npy"
 
 
 def ensure_features(
@@ -65,15 +63,21 @@ def ensure_features(
     Args:
         model: a classifier with a frozen body (``LanguageModel.reads_features``).
         encoded: the tokens of the sentences.
-        path: the path of :func:`feature_path`; its folder is created if it is absent.
+        path: that of :func:`feature_path`; its folder is created if it is absent.
         observer: called with (sentences done, all sentences) while features are computed.
 
     Raises:
         ModelError: the model's body trains, or the file is damaged.
     """
     if not path.exists():
-        ids = range(len(encoded.offsets) - 1)
-        _write(sentence_features(model, Examples(encoded).read(ids), observer), path)
+        features = sentence_features(model, Examples(encoded).read(range(len(encoded.offsets) - 1)), observer)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.npy")
+        try:  # whole or not at all, also while another run writes the same file
+            write_array(scratch, features)
+            scratch.replace(path)
+        finally:
+            scratch.unlink(missing_ok=True)
     return open_features(path)
 
 
@@ -95,12 +99,7 @@ def open_features(path: Path) -> NDArray[np.float32]:
 def sentence_features(
     model: LanguageModel, examples: Sequence[Example], observer: Observer = lambda done, total: None
 ) -> NDArray[np.float32]:
-    """Return the state of each sentence that the head reads, float32 (n, h).
-
-    Args:
-        model: a classifier with a frozen body.
-        examples: the n sentences; their classes do not matter.
-        observer: called with (sentences done, all sentences).
+    """Return the state of each of n sentences that the head reads, float32 (n, h).
 
     Raises:
         ModelError: the model's body trains, or it cannot read a sentence.
@@ -116,30 +115,13 @@ def sentence_features(
         features[group] = module.features(batch)[:, 0].cpu().numpy()
 
     with torch.no_grad(), full_precision():
-        for group in _groups(examples, model.batch_tokens):
-            in_parts(model, group, compute, lambda i: len(examples[i]))
-            done += len(group)
-            observer(done, len(examples))
+        for start in range(0, len(examples), _SLICE):
+            sizes = [len(example) for example in examples[start : start + _SLICE]]
+            for group in micro_batches(sizes, model.batch_tokens):
+                in_parts(model, [start + index for index in group], compute, lambda i: len(examples[i]))
+                done += len(group)
+                observer(done, len(examples))
     return features
-
-
-def _write(features: NDArray[np.float32], path: Path) -> None:
-    """Write the file whole or not at all, also while another run writes the same file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.npy")
-    try:
-        write_array(scratch, features)
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
-def _groups(examples: Sequence[Example], max_batch_tokens: int) -> Iterable[list[int]]:
-    """Yield micro-batches of sentences of similar length, each within one slice of the sentences."""
-    for start in range(0, len(examples), _SLICE):
-        sizes = [len(example) for example in examples[start : start + _SLICE]]
-        for group in micro_batches(sizes, max_batch_tokens):
-            yield [start + index for index in group]
 
 
 def _frozen_classifier(model: LanguageModel) -> Classifier:
@@ -148,23 +130,23 @@ def _frozen_classifier(model: LanguageModel) -> Classifier:
     return model.classifier
 
 
-def _features_key(model: LanguageModel, encoded: EncodedSplit) -> str:
-    """Return a checksum over everything that the features depend on."""
-    module = _frozen_classifier(model)
+def _checksum(
+    body: nn.Module, words: Iterable[str], weights: Iterable[tuple[str, torch.Tensor]], encoded: EncodedSplit
+) -> str:
+    """Return a checksum over everything that what is kept depends on: settings, versions, frozen weights and tokens."""
     digest = hashlib.sha256()
     versions = [f"{package} {metadata.version(package)}" for package in ("torch", "transformers")]
-    for word in (*versions, module.pooling, str(module.normalize), str(getattr(module.body, "config", ""))):
+    for word in (*versions, *words, str(getattr(body, "config", ""))):
         digest.update(f"{word}\n".encode())
-    for name, value in module.body.state_dict().items():
+    for name, value in weights:
         digest.update(f"{name} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     for array in (encoded.offsets, encoded.tokens):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:32]
 
 
 log = logging.getLogger(__name__)
-
 
 _SUM = np.dtype(np.uint32)
 _STATE = np.dtype(np.float16)
@@ -174,17 +156,14 @@ _TRIED = ((25, 4), (3, 5), (20, 12))  # numbers and lengths of the sentences tha
 
 
 def state_path(model: LanguageModel, encoded: EncodedSplit, folder: Path) -> Path:
-    """Return the path of the file of states.
-
-    Args:
-        model: a model with frozen lower layers (``LanguageModel.lower``).
-        encoded: the tokens of the sentences.
-        folder: the folder of the file.
+    """Return the path of the file of states in ``folder``.
 
     Raises:
         ModelError: no layer is frozen below the first that trains.
     """
-    return folder / f"states-{_states_key(model, encoded)[:32]}.bin"
+    lower, body = _lower_of(model), _body(model)
+    words = (str(lower.first), str(bool(model.task.classes)))
+    return folder / f"states-{_checksum(body, words, lower.frozen_weights(body), encoded)}.bin"
 
 
 def bytes_of_token(model: LanguageModel) -> int:
@@ -195,8 +174,10 @@ def bytes_of_token(model: LanguageModel) -> int:
 class SentenceStates:
     """Read the states of sentences from a file, and compute and write those that are absent.
 
-    The file holds a checksum per sentence, uint32 (S,), and a row per token, float16 (tokens, h). It begins as a hole,
-    so only rows that were written take room.
+    The file holds a checksum per sentence, uint32 (S,), written after its rows, and a row per token, float16 (tokens,
+    h). It begins as a hole, so only rows that were written take room, and rows that are absent, half written or damaged
+    are computed again. Sentences of equal length are computed together, without padding, where float16 keeps the same
+    bits as for one alone, which is tried first.
 
     Args:
         model: a model with frozen lower layers.
@@ -215,14 +196,10 @@ class SentenceStates:
         sentences, tokens = len(encoded.offsets) - 1, int(encoded.offsets[-1])
         self._start = sentences * _SUM.itemsize
         size = self._start + tokens * self._width * _STATE.itemsize
-        if not path.exists():
-            _make(path, size, sentences)
-        self._file = _opened(path, size)
+        self._file = _opened(path, size, sentences)
         buffer = mmap.mmap(self._file, size, prot=mmap.PROT_READ) if size else b""
         self._sums = np.frombuffer(buffer, _SUM, sentences)
         self._rows = np.frombuffer(buffer, _STATE, tokens * self._width, self._start).reshape(tokens, self._width)
-        self._together = False
-        self._checked = False
 
     def __call__(self, numbers: NDArray[np.int64], observer: Observer = lambda done, total: None) -> list[NDArray[Any]]:
         """Return the states of sentences, float16 (inputs, h) each.
@@ -234,13 +211,10 @@ class SentenceStates:
         states: dict[int, NDArray[Any]] = {}
         absent = []
         for number in dict.fromkeys(numbers.tolist()):
-            rows = self._kept(number)
-            if rows is None:
+            states[number] = rows = self._rows[slice(*self._range(number))]
+            if self._sums[number] != _sum(rows):
                 absent.append(number)
-            else:
-                states[number] = rows
-        for number, rows in self._computed(absent, observer):
-            states[number] = rows
+        states.update(self._computed(absent, observer))
         return [states[number] for number in numbers.tolist()]
 
     def close(self) -> None:
@@ -257,17 +231,13 @@ class SentenceStates:
         start, end = self._encoded.offsets[number : number + 2].tolist()
         return start, end if self._model.task.classes else max(start, end - 1)
 
-    def _kept(self, number: int) -> NDArray[Any] | None:
-        start, end = self._range(number)
-        rows = self._rows[start:end]
-        return rows if self._sums[number] == _sum(rows) else None
-
     def _computed(self, absent: Sequence[int], observer: Observer) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield the states of sentences that the file lacks, and write them."""
         lengths = [end - start for start, end in map(self._range, absent)]
         done = lengths.count(0)
         yield from ((n, np.empty((0, self._width), _STATE)) for n, k in zip(absent, lengths, strict=True) if k == 0)
-        for group in _equal_lengths(lengths, self._at_once() if absent else 1):
+        at_once = self._model.batch_tokens if any(lengths) and self._together else 1
+        for group in _equal_lengths(lengths, at_once):
             starts = [self._range(absent[index])[0] for index in group]
             tokens = np.stack([self._encoded.tokens[s : s + lengths[group[0]]] for s in starts])
             for index, rows in zip(group, self._states_of(tokens), strict=True):
@@ -286,11 +256,17 @@ class SentenceStates:
         in_parts(self._model, range(len(tokens)), compute, lambda _: tokens.shape[1])
         return states
 
-    def _at_once(self) -> int:
-        """Return the largest number of tokens that are computed together; 1 if sentences are computed alone."""
-        if not self._checked:
-            self._together, self._checked = _same_bits(self._model, self._lower), True
-        return self._model.batch_tokens if self._together else 1
+    @functools.cached_property
+    def _together(self) -> bool:
+        """Whether a sentence has the same states, bit for bit, among others of its length as alone."""
+        model, draws = self._model, np.random.default_rng(0)
+        for sentences, length in _TRIED:
+            tokens = draws.integers(0, model.vocabulary_size, (sentences, min(length, model.max_tokens)))
+            together = _states(model, self._lower, tokens)
+            for row in (0, sentences // 2, sentences - 1):
+                if not np.array_equal(together[row], _states(model, self._lower, tokens[row : row + 1])[0]):
+                    return False
+        return True
 
     def _write(self, number: int, rows: NDArray[Any]) -> None:
         """Write rows, then their checksum; without room on the disk they are computed again when they are needed."""
@@ -314,64 +290,35 @@ def _states(model: LanguageModel, lower: LowerLayers, tokens: NDArray[np.integer
     return states.clamp(-_LARGEST, _LARGEST).cpu().numpy().astype(_STATE)
 
 
-def _same_bits(model: LanguageModel, lower: LowerLayers) -> bool:
-    """Return whether a sentence has the same states, bit for bit, among others of its length as alone."""
-    draws = np.random.default_rng(0)
-    for sentences, length in _TRIED:
-        tokens = draws.integers(0, model.vocabulary_size, (sentences, min(length, model.max_tokens)))
-        together = _states(model, lower, tokens)
-        for row in (0, sentences // 2, sentences - 1):
-            if not np.array_equal(together[row], _states(model, lower, tokens[row : row + 1])[0]):
-                return False
-    return True
-
-
 def _equal_lengths(lengths: Sequence[int], at_once: int) -> list[list[int]]:
     """Return the indices of sentences in groups of equal length, at most ``at_once`` tokens; short ones go alone."""
     groups: list[list[int]] = []
     for index in sorted((i for i, n in enumerate(lengths) if n), key=lambda i: -lengths[i]):
         length = lengths[index]
-        fits = groups and lengths[groups[-1][0]] == length >= _SHORT and (len(groups[-1]) + 1) * length <= at_once
-        if fits:
+        if groups and lengths[groups[-1][0]] == length >= _SHORT and (len(groups[-1]) + 1) * length <= at_once:
             groups[-1].append(index)
         else:
             groups.append([index])
     return groups
 
 
-def _make(path: Path, size: int, sentences: int) -> None:
-    """Make the file as a hole, whole or not at all, also while another run makes the same one."""
+def _opened(path: Path, size: int, sentences: int) -> int:
+    """Open the file for reading and writing; an absent one is made as a hole, also while another run makes the same."""
     with owner_only():
         path.parent.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(path.parent).free
-        if free < size:
+        if not path.exists() and free < size:
             raise ModelError(
                 f"{path.parent}: {free / 1e9:.2f} GB are free; allowed: at least {size / 1e9:.2f} GB for the states of "
                 f"{sentences:,} sentences, another folder (corpus.feature_cache), or model.lora_layers unset"
             )
-        scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
         try:
-            with scratch.open("wb") as file:
-                file.truncate(size)
-            try:
-                os.link(scratch, path)
-            except FileExistsError:
-                pass
-            except OSError as error:  # a file system without links
-                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP):
-                    raise
-                scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
-
-
-def _opened(path: Path, size: int) -> int:
-    """Open the file for reading and writing; raise ModelError if it is not of this size."""
-    try:
-        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except OSError as error:
-        raise ModelError(f"{path}: not a file of states: {error.strerror}") from error
-    if (found := os.fstat(file).st_size) != size:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise ModelError(f"{path}: not a file of states: {error.strerror}") from error
+    if (found := os.fstat(file).st_size) == 0:
+        os.ftruncate(file, size)  # changes nothing where another process has done so and written since
+    elif found != size:
         os.close(file)
         raise ModelError(f"{path}: not a file of states: {found:,} bytes; allowed: {size:,}, or remove it")
     return file
@@ -390,19 +337,3 @@ def _width_of(model: LanguageModel) -> int:
 
 def _body(model: LanguageModel) -> Any:
     return model.module if model.classifier is None else model.classifier.body
-
-
-def _states_key(model: LanguageModel, encoded: EncodedSplit) -> str:
-    """Return a checksum over everything that the states depend on."""
-    lower = _lower_of(model)
-    digest = hashlib.sha256()
-    versions = [f"{package} {metadata.version(package)}" for package in ("torch", "transformers")]
-    config = str(getattr(_body(model), "config", ""))
-    for word in (*versions, str(lower.first), str(bool(model.task.classes)), config):
-        digest.update(f"{word}\n".encode())
-    for name, value in lower.frozen_weights(_body(model)):
-        digest.update(f"{name} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
-    for array in (encoded.offsets, encoded.tokens):
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()

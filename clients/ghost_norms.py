@@ -131,12 +131,7 @@ class Norms(Contribution):
 
 
 class PerSentence(Contribution):
-    """Store the gradient of each sentence, if it is small: biases, scales of norms, low-rank adapters.
-
-    Args:
-        name: the name of the parameter.
-        gradients: float32 (B, …), the rest in the parameter's shape.
-    """
+    """Store the gradient of each sentence, float32 (B, …), if it is small: biases, scales of norms, adapters."""
 
     def __init__(self, name: str, gradients: torch.Tensor) -> None:
         self.name = name
@@ -151,13 +146,8 @@ class PerSentence(Contribution):
 class Product(Contribution):
     """Represent the gradients ``G_sᵀ A_s`` of a linear layer's weight (q, p) by their factors.
 
-    The factors stay as they were recorded. Products of them are float32: bfloat16 is widened, exactly, for each.
-
-    Args:
-        name: the name of the parameter.
-        inputs: A, float32 or bfloat16 (B, T, p).
-        grad: G, float32 or bfloat16 (B, T, q).
-        transposed: whether the weight is stored as (p, q).
+    The factors A (B, T, p) and G (B, T, q) stay as they were recorded, float32 or bfloat16. Products of them are
+    float32: bfloat16 is widened, exactly, for each. A ``transposed`` weight is stored as (p, q).
     """
 
     def __init__(self, name: str, inputs: torch.Tensor, grad: torch.Tensor, transposed: bool) -> None:
@@ -167,44 +157,30 @@ class Product(Contribution):
         self._transposed = transposed
         tokens, p, q = inputs.shape[1], inputs.shape[2], grad.shape[2]
         if p * q <= tokens * (p + q):
-            self.squared = self._direct_norms()
+            at_once = max(1, PER_SENTENCE_LIMIT // (p * q))
+            parts = [
+                torch.bmm(full(g).transpose(1, 2), full(a)).flatten(1).square().sum(dim=1, dtype=torch.float64)
+                for a, g in zip(inputs.split(at_once), grad.split(at_once), strict=True)
+            ]
+            self.squared = torch.cat(parts)
             self.slack = torch.zeros_like(self.squared)
         else:
-            self.squared, self.slack = self._gram_norms()
-
-    def _gram_norms(self) -> tuple[torch.Tensor, torch.Tensor]:
-        of_inputs, of_grad = _gram(self.inputs), _gram(self.grad)
-        squared = (of_inputs * of_grad).sum(dim=(1, 2), dtype=torch.float64)
-        diagonals = of_inputs.diagonal(dim1=1, dim2=2) * of_grad.diagonal(dim1=1, dim2=2)
-        sizes = diagonals.clamp_min(0).sqrt().sum(dim=1, dtype=torch.float64)  # Σ_t ‖a_t‖‖g_t‖
-        return squared, GRAM_ROUNDING * sizes.square()
-
-    def _direct_norms(self) -> torch.Tensor:
-        at_once = max(1, PER_SENTENCE_LIMIT // (self.inputs.shape[2] * self.grad.shape[2]))
-        parts = [
-            torch.bmm(full(g).transpose(1, 2), full(a)).flatten(1).square().sum(dim=1, dtype=torch.float64)
-            for a, g in zip(self.inputs.split(at_once), self.grad.split(at_once), strict=True)
-        ]
-        return torch.cat(parts)
+            of_inputs, of_grad = _gram(inputs), _gram(grad)
+            self.squared = (of_inputs * of_grad).sum(dim=(1, 2), dtype=torch.float64)
+            diagonals = of_inputs.diagonal(dim1=1, dim2=2) * of_grad.diagonal(dim1=1, dim2=2)
+            sizes = diagonals.clamp_min(0).sqrt().sum(dim=1, dtype=torch.float64)  # Σ_t ‖a_t‖‖g_t‖
+            self.slack = GRAM_ROUNDING * sizes.square()
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
-        total.addmm_(*self.scaled(factors))
-
-    def scaled(self, factors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two matrices whose product is Σ_s factors[s] · gradient_s."""
-        return scaled(self.inputs, self.grad, factors, transposed=self._transposed)
+        total.addmm_(*scaled(self.inputs, self.grad, factors, transposed=self._transposed))
 
 
 def scaled(
     inputs: torch.Tensor, grad: torch.Tensor, factors: torch.Tensor, *, transposed: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two float32 matrices whose product is Σ_s factors[s] · G_sᵀ A_s, or its transpose.
+    """Return two float32 matrices whose product is Σ_s factors[s] · G_sᵀ A_s, (q, p), or its transpose, (p, q).
 
-    Args:
-        inputs: A, float32 or bfloat16 (B, T, p).
-        grad: G, float32 or bfloat16 (B, T, q).
-        factors: float32 (B,).
-        transposed: whether the product is (p, q).
+    A is float32 or bfloat16 (B, T, p), G is (B, T, q), the factors float32 (B,).
     """
     scale = factors.view(-1, 1, 1)
     small = inputs.shape[2] <= grad.shape[2]  # scale the smaller of the two
@@ -222,11 +198,7 @@ def _gram(rows: torch.Tensor) -> torch.Tensor:
 class Lookup(Contribution):
     """Represent the gradients of an embedding table (V, h): sentence s adds ``grad[s, t]`` to row ``ids[s, t]``.
 
-    Args:
-        name: the name of the parameter.
-        ids: int64 (B, T).
-        grad: float32 or bfloat16 (B, T, h).
-        padding_idx: the row without a gradient, if any.
+    ``ids`` is int64 (B, T), ``grad`` float32 or bfloat16 (B, T, h); the row ``padding_idx``, if any, has no gradient.
     """
 
     def __init__(self, name: str, ids: torch.Tensor, grad: torch.Tensor, padding_idx: int | None) -> None:
@@ -268,7 +240,10 @@ class TiedTable(Contribution):
         self.slack = 2 * (lookup.slack + product.slack)
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
-        matrices = self._product.scaled(factors)  # takes its memory before anything is added
+        product = self._product
+        matrices = scaled(
+            product.inputs, product.grad, factors, transposed=False
+        )  # takes its memory before anything is added
         self._lookup.add(factors, total)
         total.addmm_(*matrices)
 
@@ -290,10 +265,7 @@ class Layer(ABC):
 
     @abstractmethod
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
-        """Return one contribution per trainable parameter.
-
-        Args:
-            records: one per module of ``modules``, in their order.
+        """Return one contribution per trainable parameter, from one record per module of ``modules``, in their order.
 
         Raises:
             NotCovered: the inputs do not have one row per sentence.
@@ -323,20 +295,16 @@ class LinearLayer(Layer):
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
         record = _of_sentences(records[0])
         by_parameter: list[Contribution] = []
-        if self._weight is not None:
-            by_parameter.append(self.product(self._weight, record))
+        if self._weight is not None and _better_stored(record):
+            by_parameter.append(PerSentence(self._weight, _stored(record, self.transposed)))
+        elif self._weight is not None:
+            by_parameter.append(Product(self._weight, record.inputs, record.grad, self.transposed))
         if self._bias is not None:
             by_parameter.append(PerSentence(self._bias, full(record.grad).sum(dim=1)))
         return by_parameter
 
     def head_names(self) -> tuple[str | None, str | None]:
         return self._weight, self._bias
-
-    def product(self, name: str, record: Record) -> Contribution:
-        """Return the contribution of the weight, stored per sentence if that takes less work."""
-        if _better_stored(record):
-            return PerSentence(name, _stored(record, self.transposed))
-        return Product(name, record.inputs, record.grad, self.transposed)
 
 
 class EmbeddingLayer(Layer):
@@ -355,11 +323,7 @@ class EmbeddingLayer(Layer):
         return [self.lookup(records[0])]
 
     def lookup(self, record: Record) -> Lookup:
-        """Return the contribution of the table.
-
-        Raises:
-            NotCovered: the ids do not have one row per sentence.
-        """
+        """Return the contribution of the table; raise NotCovered if the ids do not have one row per sentence."""
         if record.inputs.dim() != 2 or record.inputs.shape != record.grad.shape[:2]:
             raise NotCovered(f"{self.names[0]} was looked up with ids of shape {tuple(record.inputs.shape)}")
         return Lookup(self.names[0], record.inputs, record.grad, self._padding_idx)
