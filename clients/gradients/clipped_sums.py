@@ -18,6 +18,7 @@ tensor([1.0000, 0.5000, 0.2500])
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,27 +70,17 @@ class Tally:
             setattr(self, name, getattr(self, name) + value)
 
 
-@dataclass(frozen=True)
-class ClippedSum:
-    """Hold ``vector`` = Σ_s Π_c(-∇ l(θ, s)), float32 (d,), with the counts of `Tally`."""
+@dataclass(kw_only=True)
+class ClippedSum(Tally):
+    """Hold ``vector`` = Σ_s Π_c(-∇ l(θ, s)), float32 (d,), with its counts."""
 
     vector: NDArray[np.float32]
-    sentences: int
-    clipped: int
-    nonfinite: int
-    loss_sum: float
-    predictions: int
 
 
 class GradientSum:
     """Keep a running Σ_s Π_c(g_s) in one buffer of d float32 numbers.
 
-    The memory needed is that of the model, the buffer and one micro-batch. Example::
-
-        total = GradientSum(model)
-        for user in users:
-            total.add(sentences_of[user], clip_norm=1.0)
-        update = total.result().vector
+    The memory needed is that of the model, the buffer and one micro-batch.
 
     Args:
         model: the model whose gradients are summed.
@@ -119,19 +110,19 @@ class GradientSum:
         self.tally = Tally()
 
     def add(self, examples: Sequence[Example], clip_norm: float, *, max_batch_tokens: int | None = None) -> None:
-        """Add Σ_s Π_c(g_s) of sentences.
-
-        Args:
-            examples: the sentences (``LanguageModel.encode``).
-            clip_norm: c > 0; ``math.inf`` for no clipping.
-            max_batch_tokens: padded size of a micro-batch; see :func:`clipped_gradient_sum`.
+        """Add Σ_s Π_c(g_s) of sentences, c = ``clip_norm``; ``math.inf`` for no clipping.
 
         Raises:
             ModelError: for a clip norm that is not positive, a micro-batch size below 1, or a sentence that is empty,
                 too long, or has an id outside the vocabulary. Nothing has been added in that case.
         """
-        groups = _checked_groups(self._model, examples, clip_norm, max_batch_tokens)
-        self.tally.count(self._model, examples)
+        check_clip_norm(clip_norm)
+        model = self._model
+        model.validate(examples)
+        sizes = [model.task.size(example) for example in examples]
+        largest = model.batch_tokens if max_batch_tokens is None else batch_tokens(max_batch_tokens, model.device)
+        groups = list(micro_batches(sizes, largest))
+        self.tally.count(model, examples)
         with full_precision():
             for group in groups:
                 self._add_group([examples[i] for i in group], clip_norm, self.views)
@@ -139,7 +130,14 @@ class GradientSum:
     def _add_group(self, examples: Sequence[Example], clip_norm: float, views: Mapping[str, torch.Tensor]) -> None:
         """Add sentences to the parameters of ``views``, in halves if memory does not suffice for all at once."""
         model, pending = self._model, dict(views)
-        added = attempt(lambda: self._add_together(examples, clip_norm, pending), model.device)
+
+        def add_together() -> bool:
+            batch = model.batch(examples, self._mask_seed)
+            if math.isinf(clip_norm):
+                return add_unclipped(model, batch, pending, self.tally)
+            return add_clipped(model, batch, clip_norm, pending, self.tally, self._stability)
+
+        added = attempt(add_together, model.device)
         if added:
             self._when_done(len(examples))
         elif added is None and len(examples) > 1:
@@ -147,34 +145,20 @@ class GradientSum:
                 self._add_group(part, clip_norm, pending)  # what memory sufficed for has its sum already
         else:
             for example in examples:
-                self._add_alone(example, clip_norm, pending)
+                alone = functools.partial(self._add_alone, example, clip_norm, pending)
+                if attempt(alone, model.device) is None:
+                    raise does_not_fit(model.device, model.task.size(example))
+                self._when_done(1)
 
-    def _add_together(self, examples: Sequence[Example], clip_norm: float, pending: dict[str, torch.Tensor]) -> bool:
-        batch = self._model.batch(examples, self._mask_seed)
-        if math.isinf(clip_norm):
-            return add_unclipped(self._model, batch, pending, self.tally)
-        return add_clipped(self._model, batch, clip_norm, pending, self.tally, self._stability)
-
-    def _add_alone(self, example: Example, clip_norm: float, views: Mapping[str, torch.Tensor]) -> None:
-        model = self._model
-
-        def add() -> bool:
-            batch = model.batch([example], self._mask_seed)
-            add_one(model, batch, clip_norm, views, self.tally, self._stability)
-            return True
-
-        if attempt(add, model.device) is None:
-            raise does_not_fit(model.device, model.task.size(example))
-        self._when_done(1)
+    def _add_alone(self, example: Example, clip_norm: float, views: Mapping[str, torch.Tensor]) -> bool:
+        batch = self._model.batch([example], self._mask_seed)
+        add_one(self._model, batch, clip_norm, views, self.tally, self._stability)
+        return True
 
     def reset(self) -> None:
         """Start again from zero, in the same buffer."""
         self.flat.zero_()
         self.tally = Tally()
-
-    def result(self) -> ClippedSum:
-        """Return a copy of the sum so far, float32 (d,), with its counts."""
-        return ClippedSum(vector=self.flat.cpu().numpy().copy(), **vars(self.tally))
 
 
 def clipped_gradient_sum(
@@ -190,8 +174,7 @@ def clipped_gradient_sum(
 
     Args:
         model: the model whose gradients are summed.
-        examples: the sentences (``LanguageModel.encode``); one without a prediction target has zero loss and zero
-            gradient.
+        examples: the sentences; one without a prediction target has zero loss and zero gradient.
         clip_norm: c > 0; ``math.inf`` for no clipping.
         max_batch_tokens: padded size of a micro-batch; it bounds the memory and affects only rounding. None chooses a
             size that is fast on the model's device.
@@ -203,18 +186,7 @@ def clipped_gradient_sum(
     """
     total = GradientSum(model, mask_seed, stability)
     total.add(examples, clip_norm, max_batch_tokens=max_batch_tokens)
-    return total.result()
-
-
-def _checked_groups(
-    model: LanguageModel, examples: Sequence[Example], clip_norm: float, max_batch_tokens: int | None
-) -> list[list[int]]:
-    """Return the indices of each micro-batch; raise ModelError for arguments without a gradient."""
-    check_clip_norm(clip_norm)
-    model.validate(examples)
-    sizes = [model.task.size(example) for example in examples]
-    largest = model.batch_tokens if max_batch_tokens is None else batch_tokens(max_batch_tokens, model.device)
-    return list(micro_batches(sizes, largest))
+    return ClippedSum(vector=total.flat.cpu().numpy(), **vars(total.tally))
 
 
 def check_clip_norm(clip_norm: float) -> None:
@@ -231,14 +203,13 @@ def add_one(
     tally: Tally,
     stability: float | None = None,
 ) -> None:
-    """Add Π_c(g_s) of one sentence by definition: plain autograd, norm in float64, scale, add.
+    """Add Π_c(g_s) of one sentence, a batch of its own, by definition: plain autograd, norm in float64, scale, add.
 
     Args:
         model: the model whose gradient is taken.
-        batch: the sentence on its own.
+        batch: the sentence.
         clip_norm: c > 0; ``math.inf`` for no clipping.
-        views: the sum by parameter name, float32 in the parameters' shapes; changed in place. Gradients of other
-            parameters are not added.
+        views: the sum by parameter name, changed in place; gradients of other parameters are not added.
         tally: the counts of the sum; changed in place.
         stability: γ of automatic clipping; None for Π_c.
     """
@@ -257,9 +228,7 @@ def add_one(
 
 
 def add_unclipped(model: LanguageModel, batch: Batch, pending: dict[str, torch.Tensor], tally: Tally) -> bool:
-    """Add Σ_s g_s by one ordinary backward pass.
-
-    The arguments are those of :func:`add_one`, for several sentences; a parameter leaves ``pending`` with its addition.
+    """Add Σ_s g_s by one ordinary backward pass; a parameter leaves ``pending`` with its addition.
 
     Returns:
         False, with nothing added, if the loss or a gradient is not finite.
@@ -283,11 +252,10 @@ def add_clipped(
     stability: float | None = None,
     layers: Sequence[Layer] | None = None,
 ) -> bool:
-    """Add Σ_s Π_c(g_s) by ghost norms.
+    """Add Σ_s Π_c(g_s) by ghost norms; the arguments are those of :func:`add_one`, for several sentences.
 
-    The arguments are those of :func:`add_one`, for several sentences. A parameter leaves ``pending`` with its addition,
-    so that a lack of memory halfway adds nothing twice.
-    ``layers`` are the model's, if the caller answers for them; by default those that were checked against autograd.
+    A parameter leaves ``pending`` with its addition, so that a lack of memory halfway adds nothing twice. ``layers``
+    are the model's, if the caller answers for them; by default those that were checked against autograd.
 
     Returns:
         False, with nothing added, if a sentence must be processed on its own.

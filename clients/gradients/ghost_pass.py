@@ -74,13 +74,7 @@ class Pass:
         return [c for layer in self.layers for c in _contributions(layer, self.records[layer], rows, self.head)]
 
     def of_users(self, users: int, factors: torch.Tensor | None = None, *, last: bool = False) -> list[Contribution]:
-        """Return the per-user gradients Σ_s factors[s] · gradient_s of each parameter; see `Record.of_users`.
-
-        Args:
-            users: U.
-            factors: float32 (B,); None for 1.
-            last: whether records may be forgotten while contributions are computed, because they are not read again.
-        """
+        """Return the per-user gradients Σ_s factors[s] · gradient_s; with ``last``, records are forgotten meanwhile."""
         contributions: list[Contribution] = []
         head = None if self.head is None else self.head.of_users(users, factors)
         for layer in self.layers:
@@ -110,12 +104,7 @@ def _contributions(
 
 
 def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> Pass:
-    """Run a batch forward and backward through a model, and keep all records.
-
-    Args:
-        model: the model; its parameters get no gradient.
-        layers: its layers, from :func:`covered_layers`.
-        batch: B sentences.
+    """Run a batch of B sentences forward and backward through a model, and keep all records of its ``layers``.
 
     Raises:
         NotCovered: if a loss is not finite, or a module was not called exactly once.
@@ -149,10 +138,7 @@ def each_gradient(
 ) -> torch.Tensor:
     """Call ``receive`` with the per-sentence gradients of each parameter, as they come in the backward pass.
 
-    The other arguments and errors are those of :func:`ghost_pass`.
-
-    Returns:
-        The mean loss of each sentence, float32 (B,).
+    Errors are those of :func:`ghost_pass`; returned is the mean loss of each sentence, float32 (B,).
     """
     run = _Run(model, layers, batch)
 
@@ -182,7 +168,14 @@ class _Run:
 
     def __call__(self, receive: Callable[[Layer, list[Record]], None]) -> torch.Tensor:
         """Return the mean losses, float32 (B,)."""
-        gathering = _Gathering({layer: self._on_tape(layer) for layer in self._layers}, receive)
+        on_tape = {layer: layer.modules for layer in self._layers}
+        without_head: AbstractContextManager[None] = nullcontext()
+        if self._frozen_head is not None:
+            without_head = self._frozen_head.left_out()
+        elif self.head is not None:
+            on_tape[self.head.owner] = self.head.on_tape
+            without_head = left_out(self.head.module)
+        gathering = _Gathering(on_tape, receive)
         with_outputs = {module for layer in self._layers if layer.reads_outputs for module in layer.modules}
         recomputed = {module for block in self._model.recomputed for module in block.modules()}
         with (
@@ -190,7 +183,7 @@ class _Run:
             torch.enable_grad(),
             Tape(gathering.modules, len(self._batch.targets), gathering.add, with_outputs, recomputed) as tape,
         ):
-            with self._without_head():
+            with without_head:
                 scores = self._model.logits(self._batch)
             tape.check()
             with torch.no_grad():
@@ -202,14 +195,6 @@ class _Run:
                 tape.backward(scores, of_scores)
         gathering.check()
         return losses
-
-    def _on_tape(self, layer: Layer) -> tuple[nn.Module, ...]:
-        return self.head.on_tape if self.head is not None and layer is self.head.owner else layer.modules
-
-    def _without_head(self) -> AbstractContextManager[None]:
-        if self._frozen_head is not None:
-            return self._frozen_head.left_out()
-        return nullcontext() if self.head is None else left_out(self.head.module)
 
     def _loss_and_gradient(self, scores: torch.Tensor, tape: Tape) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the losses and their gradient in the scores, or in the input of a head that was left out."""

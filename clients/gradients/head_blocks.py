@@ -164,11 +164,7 @@ class HeadRecord:
 class BlockedTable(Contribution):
     """Represent the gradients of an output layer's weight, and of the table of word vectors if that is the same one.
 
-    Args:
-        name: the name of the parameter.
-        record: the record of the output layer.
-        seen: what is kept of each block.
-        lookup: the gradients of the table as an embedding, if it is tied.
+    ``seen`` is what was kept of each block, ``lookup`` the gradients of the table as an embedding, if it is tied.
     """
 
     def __init__(self, name: str, record: HeadRecord, seen: Sequence[Seen], lookup: Lookup | None) -> None:
@@ -227,12 +223,7 @@ def head_record(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> 
 
 
 def loss_and_score_gradient(logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean losses, float32 (B,), and their gradients in the logits (B, P, V): (softmax - onehot) / predictions.
-
-    Args:
-        logits: (B, P, V), for P positions and V classes.
-        batch: the targets, and the number of predictions of each sentence.
-    """
+    """Return mean losses, (B,), and their gradients in the logits, (B, P, V): (softmax - onehot) / predictions."""
     log_probabilities = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
     ended = batch.targets == NO_TARGET
     index = batch.targets.masked_fill(ended, 0).unsqueeze(-1)

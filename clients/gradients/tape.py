@@ -139,15 +139,7 @@ class Tape:
         return self._calls[module].inputs
 
     def backward(self, scores: torch.Tensor, of_scores: torch.Tensor) -> None:
-        """Run the backward pass from the scores.
-
-        Args:
-            scores: the result of the forward pass.
-            of_scores: the gradient in the scores.
-
-        Raises:
-            NotCovered: a module was not called exactly once.
-        """
+        """Run the backward pass from the scores, given the gradient in them; raise NotCovered as :meth:`check` does."""
         self.check()
         self._goes_back = True
         leaves, self._leaves = self._leaves, []

@@ -54,11 +54,9 @@ class UserSums(ABC):
 
     @abstractmethod
     def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
-        """Add Σ_u shares[u] · sum_u to ``total`` in place.
+        """Add Σ_u shares[u] · sum_u to ``total``, float32 (d,), in place.
 
-        Args:
-            shares: one factor per user (k,); 0 omits the user, also one whose sum is not finite.
-            total: float32 (d,).
+        A share of 0 omits the user, also one whose sum is not finite.
         """
 
 
@@ -78,7 +76,7 @@ def user_sums(
         clip_norm: c > 0; ``math.inf`` for no clipping.
         mask_seed: the seed of the dropout masks, if the model has dropout; None switches dropout off.
         weights: m_s > 0, for each user float64 (sentences,); None for 1.
-        stability: γ of automatic clipping, c·g_s/(‖g_s‖ + γ) in place of Π_c(g_s); None for Π_c.
+        stability: γ of automatic clipping; None for Π_c.
 
     Raises:
         ModelError: see `GradientSum.add`.
@@ -152,14 +150,7 @@ def _windows(
 
 
 class UserVector(UserSums):
-    """Hold one user's vector in a buffer.
-
-    Args:
-        vector: the sum, float32 (d,).
-        tally: its counts.
-        place: the user's index in the caller's order.
-        views: views of the sum by parameter name.
-    """
+    """Hold one user's vector, float32 (d,), in a buffer; ``place`` is the user's index in the caller's order."""
 
     def __init__(
         self, vector: torch.Tensor, tally: Tally, place: int = 0, views: Mapping[str, torch.Tensor] | None = None
@@ -177,22 +168,6 @@ class UserVector(UserSums):
         """Add the share of the sum to some parameters, by name."""
         for name, view in views.items():
             view.add_(self._views[name], alpha=share)
-
-
-def _in_buffer(user: _User, clip_norm: float, buffer: GradientSum) -> UserVector:
-    """Return the sum of one user in ``buffer``, which the next user overwrites.
-
-    ``GradientSum`` adds with weight 1. To add sentences of weight m, divide the buffer by m, add, and multiply by m.
-    """
-    buffer.reset()
-    if user.weights is None:
-        buffer.add(user.sentences, clip_norm)
-        return UserVector(buffer.flat, buffer.tally, user.position, buffer.views)
-    for weight in np.unique(user.weights):
-        buffer.flat /= float(weight)
-        buffer.add([e for e, own in zip(user.sentences, user.weights, strict=True) if own == weight], clip_norm)
-        buffer.flat *= float(weight)
-    return UserVector(buffer.flat, buffer.tally, user.position, buffer.views)
 
 
 class _JointSums(UserSums):
@@ -239,10 +214,7 @@ class _JointSums(UserSums):
 
 
 class _Summing:
-    """Compute sums of users: of several in one pass, or of one in a buffer.
-
-    The arguments are those of :func:`user_sums`.
-    """
+    """Compute sums of users: of several in one pass, or of one in a buffer."""
 
     def __init__(self, model: LanguageModel, clip_norm: float, mask_seed: int | None, stability: float | None) -> None:
         self._model = model
@@ -252,10 +224,23 @@ class _Summing:
         self._buffer: GradientSum | None = None
 
     def alone(self, user: _User) -> UserVector:
-        """Return the sum of one user in a buffer, which the next user overwrites."""
+        """Return the sum of one user in a buffer, which the next user overwrites.
+
+        ``GradientSum`` adds with weight 1. To add sentences of weight m, divide by m, add, and multiply by m.
+        """
         if self._buffer is None:
             self._buffer = GradientSum(self._model, self._mask_seed, self._stability)
-        return _in_buffer(user, self._clip_norm, self._buffer)
+        buffer = self._buffer
+        buffer.reset()
+        if user.weights is None:
+            buffer.add(user.sentences, self._clip_norm)
+        else:
+            for weight in np.unique(user.weights):
+                buffer.flat /= float(weight)
+                chosen = [e for e, own in zip(user.sentences, user.weights, strict=True) if own == weight]
+                buffer.add(chosen, self._clip_norm)
+                buffer.flat *= float(weight)
+        return UserVector(buffer.flat, buffer.tally, user.position, buffer.views)
 
     def together(self, users: Sequence[_User]) -> _JointSums | Literal[False]:
         """Return the sums of users from one pass; False if it is not covered, too large or not precise enough.
@@ -273,13 +258,16 @@ class _Summing:
                 recorded = ghost_pass(model, layers, batch)
                 factors, clipped = _sentence_clips(recorded, self._clip_norm, self._stability)
                 if users[0].weights is not None:
-                    by_row = _weight_rows(users).to(recorded.losses)
+                    weights = [user.weights[np.array(user.sizes) > 0] for user in users if user.weights is not None]
+                    padded = [np.pad(w, (0, sentences - len(w)), constant_values=1.0) for w in weights]
+                    by_row = torch.from_numpy(np.concatenate(padded)).to(recorded.losses)  # 1 in filling rows
                     factors = by_row if factors is None else factors * by_row
                 contributions = recorded.of_users(len(users), factors, last=True)
                 lengths = clipped_sums.sure_norms(contributions, 0.0)
         except NotCovered:
             return False
-        by_user = _by_user(len(users), recorded.losses, clipped)
+        of_users = (v.view(len(users), -1).sum(dim=1, dtype=torch.float64) for v in (recorded.losses, clipped))
+        by_user = zip(*(v.tolist() for v in of_users), strict=True)
         tallies = [Tally(loss_sum=loss, clipped=int(count)) for loss, count in by_user]
         for tally, user in zip(tallies, users, strict=True):
             tally.count(model, user.sentences)
@@ -295,13 +283,6 @@ def _rectangle(model: LanguageModel, users: Sequence[Sequence[Example]], mask_se
     return replace(batch, targets=batch.targets.masked_fill(is_filling.unsqueeze(1), NO_TARGET))
 
 
-def _weight_rows(users: Sequence[_User]) -> torch.Tensor:
-    """Return m_s of each row of the rectangle, float64 (B,); 1 in the rows without a target."""
-    weights = [user.weights[np.array(user.sizes) > 0] for user in users if user.weights is not None]
-    most = max(map(len, weights))
-    return torch.from_numpy(np.concatenate([np.pad(w, (0, most - len(w)), constant_values=1.0) for w in weights]))
-
-
 def _sentence_clips(
     recorded: Pass, clip_norm: float, stability: float | None
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
@@ -310,11 +291,6 @@ def _sentence_clips(
         return None, torch.zeros_like(recorded.losses)
     norms = clipped_sums.sure_norms(recorded.of_sentences(), clip_norm if stability is None else stability)
     return clipped_sums.clip_factors(norms, clip_norm, stability), norms > clip_norm
-
-
-def _by_user(users: int, *of_sentences: torch.Tensor) -> Iterator[tuple[float, ...]]:
-    """Yield for each user the sums of the values (B,) over the user's sentences."""
-    return zip(*(v.view(users, -1).sum(dim=1, dtype=torch.float64).tolist() for v in of_sentences), strict=True)
 
 
 def with_targets(model: LanguageModel, user: Sequence[Example]) -> list[Example]:
