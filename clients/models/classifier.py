@@ -61,13 +61,11 @@ class Classifier(nn.Module):
 
     def features(self, batch: Batch) -> torch.Tensor:
         """Return the state of each sentence that the head reads, (B, 1, h)."""
-        pooled = self._pooled(batch)
-        return functional.normalize(pooled, dim=-1) if self.normalize else pooled
-
-    def _pooled(self, batch: Batch) -> torch.Tensor:
         if self.pooling == POOLER:
-            return self.architecture.pooler_states(self.body, batch).unsqueeze(1)
-        return _pool(self.architecture.states(self.body, batch), batch, self.pooling)
+            pooled = self.architecture.pooler_states(self.body, batch).unsqueeze(1)
+        else:
+            pooled = _pool(self.architecture.states(self.body, batch), batch, self.pooling)
+        return functional.normalize(pooled, dim=-1) if self.normalize else pooled
 
 
 def _pool(states: torch.Tensor, batch: Batch, pooling: Pooling) -> torch.Tensor:

@@ -72,16 +72,11 @@ _LAYERS: WeakKeyDictionary[LanguageModel, nn.Linear | None] = WeakKeyDictionary(
 def output_layer(model: LanguageModel) -> nn.Linear | None:
     """Return the model's output layer if it alone makes the scores of the next word; None else."""
     if model not in _LAYERS:
-        with model.exact():
-            _LAYERS[model] = _output_layer(model)
+        layer = None if model.task.classes else model.architecture.output_layer(model.module)
+        with model.exact():  # of no subclass, which may compute something else
+            is_sole = isinstance(layer, nn.Linear) and type(layer) is nn.Linear and _makes_the_scores(model, layer)
+        _LAYERS[model] = layer if isinstance(layer, nn.Linear) and is_sole else None
     return _LAYERS[model]
-
-
-def _output_layer(model: LanguageModel) -> nn.Linear | None:
-    layer = None if model.task.classes else model.architecture.output_layer(model.module)
-    if not isinstance(layer, nn.Linear) or type(layer) is not nn.Linear:
-        return None
-    return layer if _makes_the_scores(model, layer) else None
 
 
 def _makes_the_scores(model: LanguageModel, layer: nn.Linear) -> bool:
@@ -97,13 +92,7 @@ def _makes_the_scores(model: LanguageModel, layer: nn.Linear) -> bool:
 
 
 def row_blocks(rows: int, scores_of_row: int, device: torch.device) -> list[slice]:
-    """Return the rows of a batch in blocks.
-
-    Args:
-        rows: B.
-        scores_of_row: T·V, the scores of a sentence.
-        device: of the model.
-    """
+    """Return B rows of T·V scores each in blocks."""
     largest = LARGEST.get(device.type, LARGEST_ELSEWHERE) // _BYTES
     at_once = max(1, largest // max(1, scores_of_row))
     return [slice(start, min(start + at_once, rows)) for start in range(0, rows, at_once)]
@@ -158,11 +147,7 @@ class TargetScores:
 
 
 class FrozenHead:
-    """An output layer without trainable parameters.
-
-    Args:
-        layer: the layer, weight (V, h).
-    """
+    """An output layer without trainable parameters, weight (V, h)."""
 
     def __init__(self, layer: nn.Linear) -> None:
         self._layer = layer
@@ -180,16 +165,19 @@ class FrozenHead:
             states: the input of the output layer, float32 (B, T, h), detached.
             batch: its targets.
             with_gradient: whether to compute the gradient, which takes as long as the scores.
-            mixed: whether the products are of bfloat16.
+            mixed: whether the products are of bfloat16, by a copy of the weights that is made once.
         """
-        weight = self._bfloat16() if mixed else self._layer.weight.float()
+        if mixed and (self._rounded is None or self._rounded.device != self._layer.weight.device):
+            self._rounded = self._layer.weight.detach().bfloat16()
+        weight = self._rounded if mixed and self._rounded is not None else self._layer.weight.float()
         known = batch.targets != NO_TARGET
         rows, targets = states[known], batch.targets[known].unsqueeze(1)
         nats, wrong = rows.new_empty(len(rows)), known.new_empty(len(rows))
         gradient = torch.zeros_like(states if with_gradient else states[:0])
         of_rows = torch.empty_like(rows) if with_gradient else rows
         with torch.no_grad():
-            for part in self._chunks(len(rows)):
+            at_once = _SCORES // len(weight) + 1
+            for part in (slice(start, start + at_once) for start in range(0, len(rows), at_once)):
                 results = nats[part], wrong[part], of_rows[part]
                 self._score_rows(weight, rows[part], targets[part], results, with_gradient)
         if with_gradient:
@@ -224,21 +212,11 @@ class FrozenHead:
         shares.scatter_add_(1, targets, torch.full_like(chosen, -1.0))
         _product(shares, weight, out=gradient)
 
-    def _bfloat16(self) -> torch.Tensor:
-        """Return the weights as bfloat16, (V, h)."""
-        if self._rounded is None or self._rounded.device != self._layer.weight.device:
-            self._rounded = self._layer.weight.detach().bfloat16()
-        return self._rounded
-
     def _memory(self, rows: torch.Tensor) -> torch.Tensor:
         """Return two buffers for the scores of some positions, float32 (2, n, V)."""
         if self._buffers is None or self._buffers.device != rows.device:
             self._buffers = rows.new_empty(2, _SCORES // len(self._layer.weight) + 1, len(self._layer.weight))
         return self._buffers[:, : len(rows)]
-
-    def _chunks(self, rows: int) -> Iterator[slice]:
-        at_once = _SCORES // len(self._layer.weight) + 1
-        return (slice(start, start + at_once) for start in range(0, rows, at_once))
 
 
 def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
@@ -255,13 +233,8 @@ _HEADS: WeakKeyDictionary[LanguageModel, FrozenHead | None] = WeakKeyDictionary(
 def frozen_head(model: LanguageModel) -> FrozenHead | None:
     """Return the model's output layer if nothing of it trains and it alone makes the scores; None else."""
     if model not in _HEADS:
-        _HEADS[model] = _head_of(model)
+        trainable = {id(parameter) for parameter in model.parameters.tensors.values()}
+        layer = output_layer(model)
+        trains = layer is None or any(id(parameter) in trainable for parameter in layer.parameters())
+        _HEADS[model] = None if layer is None or trains else FrozenHead(layer)
     return _HEADS[model]
-
-
-def _head_of(model: LanguageModel) -> FrozenHead | None:
-    trainable = {id(parameter) for parameter in model.parameters.tensors.values()}
-    layer = output_layer(model)
-    if layer is None or any(id(parameter) in trainable for parameter in layer.parameters()):
-        return None
-    return FrozenHead(layer)

@@ -10,7 +10,7 @@ import importlib.util
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -27,11 +27,7 @@ _MOST_JSON_BYTES = 1 << 28  # of one file; tokenizers of 250,000 words take 35 M
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a model's folder holds regular files, and settings of a reasonable size.
-
-    Raises:
-        ModelError: a file is a device, a FIFO or a socket, or a JSON file is larger than 256 MiB.
-    """
+    """Raise ModelError unless a model's folder holds regular files, and JSON files of at most 256 MiB."""
     for path in sorted(folder.iterdir()):
         if path.is_dir():
             continue
@@ -95,10 +91,7 @@ def locate(name: str) -> str:
 
 
 def check_there(name: str) -> None:
-    """Check that a named model is on this machine, or that the hub may be asked, without loading any library.
-
-    Args:
-        name: of no other architecture than those of transformers.
+    """Check that a model of transformers is on this machine, or that the hub may be asked, without loading any library.
 
     Raises:
         ModelError: its package is not installed, or the hub is switched off and its cache has no such model.
@@ -109,19 +102,15 @@ def check_there(name: str) -> None:
         from fl_sim.clients.models.packaged_gguf import SMOLLM2_WEIGHTS
 
         SMOLLM2_WEIGHTS.check_installed()
-    elif is_offline() and not Path(name).is_dir() and not _is_cached(name):
-        raise ModelError(f"cannot load model {name!r}: {_NOWHERE}; allowed: a model that ships, or its folder")
+    elif is_offline() and not Path(name).is_dir():
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
 
-
-def _is_cached(name: str) -> bool:
-    """Return whether the hub's cache has a configuration of the model; not if the name is none of the hub's."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        return isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except HFValidationError:
-        return False
+        cached = None
+        with suppress(HFValidationError):  # of a name that is none of the hub's
+            cached = try_to_load_from_cache(name, "config.json")
+        if not isinstance(cached, str):
+            raise ModelError(f"cannot load model {name!r}: {_NOWHERE}; allowed: a model that ships, or its folder")
 
 
 def _packaged_minilm() -> str:

@@ -13,14 +13,13 @@ True
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ from fl_sim.clients.device import in_fixed_order, make_repeatable, tf32
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models import parameters, tuning
 from fl_sim.clients.models.architectures.architecture import UNBOUNDED, Architecture, check_dropout
-from fl_sim.clients.models.architectures.declared_size import check_declared
+from fl_sim.clients.models.architectures.model_size import check_declared
 from fl_sim.clients.models.architectures.model_source import ModelSource, source_of
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.parameters import TrainableParameters
@@ -46,18 +45,6 @@ if TYPE_CHECKING:
 
 _LENGTHS = (3, 5, 8)  # tokens of the sentences that are tried
 _TOLERANCE = 1e-4  # of the largest score
-
-
-class ScoringModel(Protocol):
-    """A model that scores batches (`fl_sim.clients.models.language_model.LanguageModel`)."""
-
-    task: Task
-    max_tokens: int
-    vocabulary_size: int
-
-    def batch(self, examples: Sequence[Example]) -> Batch: ...
-
-    def logits(self, batch: Batch) -> torch.Tensor: ...
 
 
 @contextmanager
@@ -74,16 +61,8 @@ def plugin_errors(name: str, source: ModelSource) -> Iterator[None]:
         raise ModelError(f"model {name!r} fails with {type(error).__name__}: {reason}") from error
 
 
-def check_scores(model: ScoringModel, name: str) -> None:
-    """Check that scores have the right shape and do not depend on other sentences, on padding or on later words.
-
-    Args:
-        model: the model.
-        name: its name, for the message.
-
-    Raises:
-        ModelError: the scores fail one of these checks; the message names it.
-    """
+def check_scores(model: LanguageModel, name: str) -> None:
+    """Raise ModelError unless scores have the right shape and depend on no other sentence, padding or later word."""
     draws = np.random.default_rng(0)
     lengths = [min(length, model.task.longest(model.max_tokens)) for length in _LENGTHS]
     tokens = [draws.integers(0, model.vocabulary_size, size=length) for length in lengths]
@@ -106,19 +85,14 @@ def check_scores(model: ScoringModel, name: str) -> None:
                 )
             if model.task.classes:
                 continue
-            if not _agree(model.logits(_ended_otherwise(alone))[0, :-1], scores[:-1], allowed):
+            ended_otherwise = alone.inputs.clone()
+            ended_otherwise[:, -1] = torch.where(alone.inputs[:, -1] == 0, 1, 0)
+            if not _agree(model.logits(replace(alone, inputs=ended_otherwise))[0, :-1], scores[:-1], allowed):
                 raise ModelError(f"model {name!r} reads the word that it predicts; allowed: the words before it")
 
 
 def _agree(scores: torch.Tensor, others: torch.Tensor, allowed: float) -> bool:
     return bool(((scores - others).abs() <= allowed).all())
-
-
-def _ended_otherwise(batch: Batch) -> Batch:
-    """Return a batch of one sentence with another last input."""
-    inputs = batch.inputs.clone()
-    inputs[:, -1] = torch.where(inputs[:, -1] == 0, 1, 0)
-    return replace(batch, inputs=inputs)
 
 
 _HEAD_FILE = "head.safetensors"
@@ -146,6 +120,7 @@ class LanguageModel:
         recomputed: the blocks that are computed again in the backward pass; empty without ``model.checkpointing``.
         in_fixed_order: whether backward passes run under `fl_sim.clients.device.in_fixed_order`; set once it is known
             that they can, on an accelerator.
+        mixed: whether matrix products are in bfloat16 now.
         lower: the frozen layers below the adapters, whose states are kept; ``None`` if sentences are read from tokens.
     """
 
@@ -178,8 +153,8 @@ class LanguageModel:
         self._largest_batch: int | None = None
         self._tf32 = spec.tf32
         self.in_fixed_order = False
-        self._mixed = spec.precision == "bfloat16"
-        if self._mixed and not self.architecture.mixed_precision:
+        self.mixed = spec.precision == "bfloat16"
+        if self.mixed and not self.architecture.mixed_precision:
             raise ModelError(f"model.precision is 'bfloat16'; allowed for {spec.name!r}: float32, it is no transformer")
         if len(tokenizer) > self.vocabulary_size:
             raise ModelError(
@@ -211,11 +186,6 @@ class LanguageModel:
     def has_dropout(self) -> bool:
         """Whether a seed of dropout masks makes a difference."""
         return self.architecture.has_dropout(self._body)
-
-    @property
-    def mixed(self) -> bool:
-        """Whether matrix products are in bfloat16 now."""
-        return self._mixed
 
     @property
     def reads_features(self) -> bool:
@@ -261,28 +231,26 @@ class LanguageModel:
         validate(examples, self.task.longest(self.max_tokens), self.vocabulary_size)
 
     def batch(self, examples: Sequence[Example], mask_seed: int | None = None) -> Batch:
-        """Return the padded batch of examples with at least one prediction target.
-
-        Args:
-            examples: the examples.
-            mask_seed: of the dropout masks, if the model has dropout; ``None`` switches dropout off.
-        """
+        """Return the padded batch of examples with a prediction target; a seed draws dropout masks if the model has any."""
         batch = self.task.collate(examples, self.device)
         if mask_seed is None or batch.features is not None or not self.has_dropout:
             return batch
         masks = self.architecture.draw_masks(self._body, examples, batch, mask_seed)
-        return dataclasses.replace(batch, masks=masks)
+        return replace(batch, masks=masks)
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Return the scores of the prediction targets, (B, P, vocabulary or classes)."""
-        with self.autocast(), self.fast_products(), self._start_of(batch), checkpointed(self.recomputed):
+        start: AbstractContextManager[None] = nullcontext()
+        if batch.states is not None and self.lower is not None:
+            start = self.lower.replaced_by(batch.states)
+        with self.autocast(), self.fast_products(), start, checkpointed(self.recomputed):
             if self.classifier is not None:
                 return self.classifier(batch)
             return self.architecture.scores(self.module, batch)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context in which products are of bfloat16, if the model trains in mixed precision."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._mixed)
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed)
 
     def fast_products(self) -> AbstractContextManager[None]:
         """Return the context of a pass in training, whose products are of TF32 if it is chosen."""
@@ -295,37 +263,23 @@ class LanguageModel:
             yield
 
     def continued_logits(self, batch: Batch, cache: Any) -> tuple[torch.Tensor, Any]:
-        """Return the scores after each input of a batch without padding, and a cache for the inputs that follow.
-
-        Args:
-            batch: whole texts without a cache, else what follows the texts that the cache stands for.
-            cache: as the last call returned it; None if the model keeps none.
-        """
+        """Return the scores after each input of a batch without padding, and a cache; see ``continued_scores``."""
         return self.architecture.continued_scores(self.module, batch, cache)
-
-    def _start_of(self, batch: Batch) -> AbstractContextManager[None]:
-        """Return the context in which the module starts from the states of the batch, if it has any."""
-        if batch.states is None or self.lower is None:
-            return nullcontext()
-        return self.lower.replaced_by(batch.states)
 
     @contextmanager
     def exact(self) -> Iterator[None]:
         """Compute in float32 within the block, whatever the precision of training."""
-        before = self._mixed, self._tf32
-        self._mixed = self._tf32 = False
+        before = self.mixed, self._tf32
+        self.mixed = self._tf32 = False
         try:
             yield
         finally:
-            self._mixed, self._tf32 = before
+            self.mixed, self._tf32 = before
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors; with LoRA the adapter alone), configuration, tokenizer and `spec.json`.
 
-        A classification head goes into a file of its own.
-
-        Raises:
-            ModelError, OSError: a file cannot be written.
+        A classification head goes into a file of its own. ModelError or OSError if a file cannot be written.
         """
         from safetensors import SafetensorError
 
@@ -348,20 +302,16 @@ class LanguageModel:
             head = {name: value.detach().cpu() for name, value in self.classifier.head.state_dict().items()}
             save_file(head, folder / _HEAD_FILE)
         self.architecture.save(self._body, folder, self._source.original(self.spec))
-        self._save_tokenizer(folder)
-        built_from: dict[str, Any] = {"spec": self.spec.model_dump(mode="json"), "seed": self.seed}
-        if self.task.classes:
-            built_from["classes"] = list(self.task.classes)
-        (folder / _SPEC_FILE).write_text(json.dumps(built_from, indent=2) + "\n", encoding="utf-8")
-
-    def _save_tokenizer(self, folder: Path) -> None:
-        """Write the tokenizer; its longest text is the model's context, so that others cut what is longer."""
         before, context = self.tokenizer.model_max_length, self.architecture.context(self._body)
-        self.tokenizer.model_max_length = context if context < UNBOUNDED else before
+        self.tokenizer.model_max_length = context if context < UNBOUNDED else before  # others cut what is longer
         try:
             self.tokenizer.save_pretrained(folder)
         finally:
             self.tokenizer.model_max_length = before
+        built_from: dict[str, Any] = {"spec": self.spec.model_dump(mode="json"), "seed": self.seed}
+        if self.task.classes:
+            built_from["classes"] = list(self.task.classes)
+        (folder / _SPEC_FILE).write_text(json.dumps(built_from, indent=2) + "\n", encoding="utf-8")
 
 
 def load_model(spec: ModelSpec, seed: int, task: Task | None = None) -> LanguageModel:
@@ -500,13 +450,6 @@ def checkpointed(blocks: Sequence[nn.Module]) -> Iterator[None]:
 
     The backward pass computes a block to its end again, so that hooks on all its modules run, which record their inputs
     then.
-
-    >>> block = nn.Linear(2, 2)
-    >>> with checkpointed([block]):
-    ...     output = block(torch.ones(1, 2))
-    >>> output.sum().backward()
-    >>> block.bias.grad
-    tensor([1., 1.])
     """
     if not torch.is_grad_enabled():
         yield

@@ -10,7 +10,8 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +21,6 @@ from torch.utils.checkpoint import checkpoint
 from fl_sim.clients.batches import NO_TARGET, Batch, Example, batch_tokens, micro_batches
 from fl_sim.clients.device import in_parts
 from fl_sim.clients.models.frozen_head import (
-    FrozenHead,
     blocked_layer,
     blocks_of,
     frozen_head,
@@ -31,38 +31,41 @@ from fl_sim.clients.models.frozen_head import (
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.tasks import HeldOut
 
+_Computed = TypeVar("_Computed")
 
-def batch_losses(model: LanguageModel, batch: Batch) -> torch.Tensor:
-    """Return the mean cross-entropy over each sentence's targets in nats, float32 (B,)."""
+
+def _by_blocks(
+    model: LanguageModel, batch: Batch, compute: Callable[[torch.Tensor, Batch], _Computed]
+) -> list[_Computed]:
+    """Return what is computed from the scores and targets of each block of a batch; a small batch is one block.
+
+    The scores of a block are computed again in the backward pass.
+    """
     layer = blocked_layer(model, batch)
     if layer is None:
-        return _mean_losses(model.logits(batch), batch)
+        return [compute(model.logits(batch), batch)]
     with left_out(layer):
         states = model.logits(batch)
 
-    def of_block(states: torch.Tensor, rows: slice) -> torch.Tensor:
-        return _mean_losses(scores_of(model, layer, states), rows_of(batch, rows))
+    def of_block(states: torch.Tensor, rows: slice) -> _Computed:
+        return compute(scores_of(model, layer, states), rows_of(batch, rows))
 
     blocks = blocks_of(model, batch)
-    # The scores of a block are computed again in the backward pass.
-    losses = [checkpoint(of_block, states[b], b, use_reentrant=False, preserve_rng_state=False) for b in blocks]
-    return torch.cat(losses)
+    return [checkpoint(of_block, states[b], b, use_reentrant=False, preserve_rng_state=False) for b in blocks]
+
+
+def batch_losses(model: LanguageModel, batch: Batch) -> torch.Tensor:
+    """Return the mean cross-entropy over each sentence's targets in nats, float32 (B,)."""
+    return torch.cat(_by_blocks(model, batch, lambda s, rows: _target_nats(s, rows).sum(dim=1) / rows.predictions))
 
 
 def sentence_losses(model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None) -> torch.Tensor:
-    """Return l(θ, s) of each sentence: the mean cross-entropy over its prediction targets, in nats.
+    """Return l(θ, s) of each sentence: the mean cross-entropy over its prediction targets, in nats, float32 (B,).
 
     For the next word the targets are all tokens of ``[bos] w1 … wn [eos]`` but the first; for classification, the
-    class. Losses are differentiable in the trainable parameters. The sentences share one padded batch, yet no loss
-    depends on the others (up to float32 rounding of differently shaped matrix products).
-
-    Args:
-        model: the model.
-        examples: B sentences; one without a prediction target has loss zero.
-        mask_seed: of the dropout masks, if the model has dropout; ``None`` switches dropout off.
-
-    Returns:
-        (B,) float32.
+    class. A sentence without a target has loss zero. Losses are differentiable in the trainable parameters. The
+    sentences share one padded batch, yet no loss depends on the others (up to float32 rounding of differently shaped
+    matrix products). ``mask_seed`` draws dropout masks; ``None`` switches dropout off.
 
     Raises:
         ModelError: for a sentence that is empty, too long, or has an id outside the vocabulary.
@@ -79,11 +82,7 @@ def sentence_losses(model: LanguageModel, examples: Sequence[Example], mask_seed
 def held_out(model: LanguageModel, examples: Sequence[Example], max_batch_tokens: int | None = None) -> HeldOut:
     """Return the model's losses and errors on held-out sentences, without dropout.
 
-    Args:
-        model: the model.
-        examples: the sentences.
-        max_batch_tokens: padded size of a micro-batch, which bounds the memory; ``None`` takes what is fast on the
-            model's device.
+    ``max_batch_tokens`` is the padded size of a micro-batch, which bounds the memory; ``None`` takes what is fast.
 
     Raises:
         ModelError: for a sentence that is empty, too long, or has an id outside the vocabulary.
@@ -101,14 +100,13 @@ def held_out(model: LanguageModel, examples: Sequence[Example], max_batch_tokens
 
     def measure(group: list[int]) -> None:
         batch = model.batch([examples[i] for i in group])
-        nats, missed = _nats_and_errors(model, batch) if head is None else _by_head(model, batch, head)
+        nats, missed = _nats_and_errors(model, batch)
         measured.losses[group] = (nats.sum(dim=1) / batch.predictions).double().cpu().numpy()
         for index, row in zip(group, nats.cpu().numpy(), strict=True):
             target_nats[ends[index] - predictions[index] : ends[index]] = row[: predictions[index]]
         measured.wrong[group] = missed.sum(dim=1).cpu().numpy()
 
     with torch.no_grad(), model.exact():
-        head = frozen_head(model)
         largest = model.batch_tokens if max_batch_tokens is None else batch_tokens(max_batch_tokens, model.device)
         for group in micro_batches(sizes, largest):
             in_parts(model, group, measure, sizes.__getitem__)
@@ -117,28 +115,18 @@ def held_out(model: LanguageModel, examples: Sequence[Example], max_batch_tokens
 
 def _nats_and_errors(model: LanguageModel, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the cross-entropy of every target, (B, P), 0 after a sentence's end, and which are wrong, bool (B, P)."""
-    layer = blocked_layer(model, batch)
-    if layer is None:
-        return _of_scores(model.logits(batch), batch)
-    with left_out(layer):
-        states = model.logits(batch)
-    blocks = blocks_of(model, batch)
-    nats, missed = zip(
-        *(_of_scores(scores_of(model, layer, states[b]), rows_of(batch, b)) for b in blocks), strict=True
-    )
+    head = frozen_head(model)
+    if head is not None:
+        with head.left_out():
+            states = model.logits(batch)
+        scored = head.score(states, batch, with_gradient=False)
+        return scored.nats, scored.wrong
+
+    def of_scores(scores: torch.Tensor, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        return _target_nats(scores, rows), (scores.argmax(dim=-1) != rows.targets) & (rows.targets != NO_TARGET)
+
+    nats, missed = zip(*_by_blocks(model, batch, of_scores), strict=True)
     return torch.cat(nats), torch.cat(missed)
-
-
-def _of_scores(scores: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    return _target_nats(scores, batch), (scores.argmax(dim=-1) != batch.targets) & (batch.targets != NO_TARGET)
-
-
-def _by_head(model: LanguageModel, batch: Batch, head: FrozenHead) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the same without storing the scores."""
-    with head.left_out():
-        states = model.logits(batch)
-    scored = head.score(states, batch, with_gradient=False)
-    return scored.nats, scored.wrong
 
 
 def loss_gradients(model: LanguageModel, batch: Batch) -> tuple[float, dict[str, torch.Tensor]]:
@@ -149,10 +137,6 @@ def loss_gradients(model: LanguageModel, batch: Batch) -> tuple[float, dict[str,
         of_parameters = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     gradients = {name: g for name, g in zip(parameters, of_parameters, strict=True) if g is not None}
     return float(loss.detach()), gradients
-
-
-def _mean_losses(scores: torch.Tensor, batch: Batch) -> torch.Tensor:
-    return _target_nats(scores, batch).sum(dim=1) / batch.predictions
 
 
 def _target_nats(scores: torch.Tensor, batch: Batch) -> torch.Tensor:

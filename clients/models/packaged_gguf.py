@@ -87,7 +87,17 @@ class PackagedGguf:
     def _convert(self, folder: Path) -> None:
         """Write config, weights, tokenizer and checksums into an empty folder."""
         source = self.check_installed()
-        _check_room(self.name, folder, self.converted_bytes)
+        needed, free, memory = self.converted_bytes, shutil.disk_usage(folder).free, free_memory()
+        if free < needed:
+            raise ModelError(
+                f"{folder.parent}: {free / 1e9:.2f} GB are free; allowed: at least {needed / 1e9:.2f} GB for the "
+                f"converted model {self.name!r}, or another folder as XDG_CACHE_HOME"
+            )
+        if memory < 2 * needed:
+            raise ModelError(
+                f"{memory / 1e9:.2f} GB of memory are free; allowed: at least {2 * needed / 1e9:.2f} GB to convert the "
+                f"model {self.name!r}"
+            )
         if (found := sha256_of(source / self.file)) != self.sha256:
             raise ModelError(
                 f"{source / self.file}: SHA-256 is {found[:16]}…; allowed: {self.sha256[:16]}…, the file of the tested "
@@ -125,21 +135,6 @@ def cache_folder() -> Path:
     except RuntimeError as error:
         raise ModelError("there is no home folder for converted models; allowed: XDG_CACHE_HOME, a folder") from error
     return folder / "fl-sim"
-
-
-def _check_room(name: str, folder: Path, needed: int) -> None:
-    """Raise ModelError unless disk and memory suffice for the conversion."""
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise ModelError(
-            f"{folder.parent}: {free / 1e9:.2f} GB are free; allowed: at least {needed / 1e9:.2f} GB for the converted "
-            f"model {name!r}, or another folder as XDG_CACHE_HOME"
-        )
-    if (memory := free_memory()) < 2 * needed:
-        raise ModelError(
-            f"{memory / 1e9:.2f} GB of memory are free; allowed: at least {2 * needed / 1e9:.2f} GB to convert the "
-            f"model {name!r}"
-        )
 
 
 def _check_files(folder: Path) -> None:

@@ -61,11 +61,7 @@ class TrainableParameters:
         return vector
 
     def write(self, vector: NDArray[np.floating]) -> None:
-        """Set the values in place from a vector (d,).
-
-        Raises:
-            ModelError: the vector has another shape.
-        """
+        """Set the values in place from a vector (d,); ModelError for another shape."""
         if vector.shape != (self.size,):
             raise ModelError(f"parameter vector has shape {vector.shape}; allowed: ({self.size},)")
         with torch.no_grad():
@@ -95,16 +91,13 @@ def store(module: nn.Module, precision: Precision) -> None:
         for parameter in part.parameters(recurse=False):
             owners.setdefault(id(parameter), []).append(part)
     for parameter in module.parameters():
-        narrow = _is_frozen_matrix(parameter) and all(map(_is_known, owners[id(parameter)]))
         if parameter.is_floating_point():
+            frozen_matrix = parameter.dim() >= 2 and not parameter.requires_grad
+            narrow = frozen_matrix and all(map(_is_known, owners[id(parameter)]))
             parameter.data = parameter.data.to(dtype if narrow else torch.float32)
     for part in module.modules():
         if _is_known(part) and part.weight.dtype == dtype != torch.float32:
             vars(part)["forward"] = functools.partial(_forward, part)
-
-
-def _is_frozen_matrix(parameter: nn.Parameter) -> bool:
-    return parameter.dim() >= 2 and not parameter.requires_grad and parameter.is_floating_point()
 
 
 def _is_known(module: nn.Module) -> bool:

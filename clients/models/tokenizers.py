@@ -27,10 +27,7 @@ _ANY_LENGTH = int(1e30)
 class Vocabulary:
     """The tokens that a model reads; the tokenizer is loaded when it is first needed.
 
-    Args:
-        name: of the tokenizer, as for :func:`load_tokenizer`.
-        begin: the token before every sentence; ``None`` for the tokenizer's own.
-        end: the token after every sentence; ``None`` for the tokenizer's own.
+    ``begin`` and ``end`` are the tokens around every sentence, ``None`` for the tokenizer's own.
     """
 
     def __init__(self, name: str, begin: str | None = None, end: str | None = None) -> None:
@@ -42,7 +39,14 @@ class Vocabulary:
         """The transformers tokenizer; ModelError if it cannot be loaded."""
         tokenizer = load_tokenizer(self.name)
         if self._ends != (None, None):
-            _set_boundaries(tokenizer, self.name, self._ends)
+            vocabulary = tokenizer.get_vocab()
+            for key, token in zip(("begin_token", "end_token"), self._ends, strict=True):
+                if token is not None and token not in vocabulary:
+                    raise ModelError(f"model.{key} is {token!r}; allowed: a token of the tokenizer {self.name!r}")
+            own = tokenizer.convert_ids_to_tokens(list(boundary_ids(tokenizer)))
+            tokenizer.bos_token, tokenizer.eos_token = (
+                before if token is None else token for token, before in zip(self._ends, own, strict=True)
+            )
         return tokenizer
 
     @property
@@ -62,55 +66,32 @@ def load_tokenizer(name: str) -> Any:
     Raises:
         ModelError: it cannot be loaded, or has no token for a sentence's ends.
     """
-    tokenizer = _bundled() if name == BUNDLED else _named(name)
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    if name == BUNDLED and not (BUNDLED_FOLDER / "tokenizer.json").is_file():
+        raise ModelError(f"the bundled tokenizer is missing: no file {BUNDLED_FOLDER / 'tokenizer.json'}")
+    if name == BUNDLED:
+        tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(BUNDLED_FOLDER)
+    else:
+        try:
+            with quiet_transformers():  # it warns of a config.json of a model that it does not know
+                tokenizer = AutoTokenizer.from_pretrained(locate(name), trust_remote_code=False)
+        except ModelError:
+            raise
+        except Exception as error:  # transformers', tokenizers' and the system's errors have no common class
+            raise ModelError(f"cannot load tokenizer {name!r}: {describe_failure(name, error)}") from error
     if all(token is None for token in _boundaries(tokenizer)):
         raise ModelError(f"tokenizer {name!r} has neither a bos nor an eos token; allowed: one with at least one")
     tokenizer.model_max_length = _ANY_LENGTH
     return tokenizer
 
 
-def _bundled() -> Any:
-    from transformers import PreTrainedTokenizerFast
-
-    if not (BUNDLED_FOLDER / "tokenizer.json").is_file():
-        raise ModelError(f"the bundled tokenizer is missing: no file {BUNDLED_FOLDER / 'tokenizer.json'}")
-    return PreTrainedTokenizerFast.from_pretrained(BUNDLED_FOLDER)
-
-
-def _named(name: str) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        with quiet_transformers():  # it warns of a config.json of a model that it does not know
-            return AutoTokenizer.from_pretrained(locate(name), trust_remote_code=False)
-    except ModelError:
-        raise
-    except Exception as error:  # transformers', tokenizers' and the system's errors have no common class
-        raise ModelError(f"cannot load tokenizer {name!r}: {describe_failure(name, error)}") from error
-
-
 def boundary_ids(tokenizer: Any) -> tuple[int, int]:
-    """Return the (bos, eos) ids, or an encoder's (cls, sep); a tokenizer with one of the two uses it for both ends.
-
-    Raises:
-        ModelError: it has none of them.
-    """
+    """Return the (bos, eos) ids, or an encoder's (cls, sep); one alone stands for both, none is a ModelError."""
     bos, eos = _boundaries(tokenizer)
     if bos is None and eos is None:
         raise ModelError("the tokenizer has neither a bos nor an eos token; allowed: one with at least one")
     return (eos if bos is None else bos), (bos if eos is None else eos)
-
-
-def _set_boundaries(tokenizer: Any, name: str, ends: tuple[str | None, str | None]) -> None:
-    """Give the tokenizer other boundary tokens, those that are not ``None``; raise ModelError for an unknown one."""
-    vocabulary = tokenizer.get_vocab()
-    for key, token in zip(("begin_token", "end_token"), ends, strict=True):
-        if token is not None and token not in vocabulary:
-            raise ModelError(f"model.{key} is {token!r}; allowed: a token of the tokenizer {name!r}")
-    own = tokenizer.convert_ids_to_tokens(list(boundary_ids(tokenizer)))
-    tokenizer.bos_token, tokenizer.eos_token = (
-        before if token is None else token for token, before in zip(ends, own, strict=True)
-    )
 
 
 def _boundaries(tokenizer: Any) -> tuple[Any, Any]:

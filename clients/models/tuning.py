@@ -39,11 +39,7 @@ def is_adapter(name: str) -> bool:
 
 
 def base_of(name: str) -> str:
-    """Return the name of the model below the adapters in a folder.
-
-    Raises:
-        ModelError: the folder names none, or one that lies in another folder of adapters without end.
-    """
+    """Return the name of the model below the adapters in a folder; ModelError if there is none, or no end of them."""
     seen = [Path(name).resolve()]
     base = _named_base(name)
     below = base
@@ -75,11 +71,7 @@ def name_base(adapted: Any, name: str) -> None:
 
 
 def merged(module: Any, name: str) -> nn.Module:
-    """Return a model with the adapters of a folder merged into its weights.
-
-    Args:
-        module: the model that they were trained on.
-        name: the folder.
+    """Return a model with the adapters of a folder, which were trained on ``module``, merged into its weights.
 
     Raises:
         ModelError: peft is missing, the weights are no safetensors, or they do not fit the model.
@@ -103,12 +95,7 @@ def merged(module: Any, name: str) -> nn.Module:
 
 
 def train_head_only(module: nn.Module, head: nn.Module | None, spec: ModelSpec) -> None:
-    """Freeze everything but the output layer.
-
-    Args:
-        module: the model.
-        head: its output layer; ``None`` if it has none.
-        spec: of the model, for messages.
+    """Freeze everything but the output layer ``head``, ``None`` if the model has none.
 
     Raises:
         ModelError: the model has no output layer of its own, because it shares the embedding's table.
@@ -125,16 +112,7 @@ def train_head_only(module: nn.Module, head: nn.Module | None, spec: ModelSpec) 
 
 
 def train_biases(module: nn.Module, head: nn.Module | None, spec: ModelSpec) -> None:
-    """Freeze everything but the biases and a classification head (BitFit; Ben Zaken et al. 2022).
-
-    Args:
-        module: the model.
-        head: the classification head; ``None`` for the next word.
-        spec: of the model, for messages.
-
-    Raises:
-        ModelError: the model has no bias.
-    """
+    """Freeze all but the biases and a classification head (BitFit; Ben Zaken et al. 2022); ModelError without any."""
     kept = {id(p) for p in head.parameters()} if head is not None else set()
     biases = {id(p) for name, p in module.named_parameters() if name.rpartition(".")[2] == "bias"} - kept
     if not biases:
@@ -152,13 +130,7 @@ def check_peft(rank: int) -> None:
 
 
 def with_adapters(module: Any, spec: ModelSpec, targets: list[str] | str | None, *, output_layer: bool) -> nn.Module:
-    """Freeze a transformers model and add trainable low-rank adapters (Hu et al. 2022).
-
-    Args:
-        module: the model.
-        spec: rank and scale of the adapters.
-        targets: names of the layers to adapt, or what peft takes for them.
-        output_layer: whether the model predicts the next word.
+    """Freeze a transformers model and add trainable low-rank adapters (Hu et al. 2022) to its ``targets``.
 
     Raises:
         ModelError: peft finds no such layer, or the model has fewer layers than ``spec.lora_layers``.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fl_sim.clients.models.architectures.declared_size import check_declared
+from fl_sim.clients.models.architectures.model_size import check_declared
 from fl_sim.clients.models.model_names import MINILM, SMOLLM2
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.corpus import Corpus

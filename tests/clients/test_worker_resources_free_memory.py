@@ -8,8 +8,8 @@ import pytest
 
 from fl_sim.clients import worker_resources
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.models.architectures import declared_size
-from fl_sim.clients.models.architectures.declared_size import check_free_memory
+from fl_sim.clients.models.architectures import model_size
+from fl_sim.clients.models.architectures.model_size import check_count
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_without_linux_it_is_the_machines_memory(tmp_path: Path, monkeypatch: py
 
 
 def test_a_model_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(declared_size, "free_memory", lambda: 3999)
-    check_free_memory("tiny", 999)
+    monkeypatch.setattr(model_size, "free_memory", lambda: 3999)
+    check_count("tiny", 999)
     with pytest.raises(
         ModelError, match=r"model 'big' has 1,000 parameters, 0\.00 GB, and 0\.00 GB of memory are free"
     ):
-        check_free_memory("big", 1000)
+        check_count("big", 1000)

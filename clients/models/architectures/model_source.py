@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY, SETTINGS_KEY, Architecture
-from fl_sim.clients.models.architectures.declared_size import config_of
+from fl_sim.clients.models.architectures.model_size import config_of
 from fl_sim.clients.models.architectures.transformer import PRETRAINED
 from fl_sim.clients.models.model_names import (
     AWD_LSTM,

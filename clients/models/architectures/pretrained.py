@@ -15,9 +15,8 @@ import torch
 from torch import nn
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.models.architectures.declared_size import check_layers
 from fl_sim.clients.models.architectures.gpt2 import Gpt2, Gpt2Body, Gpt2Sizes
-from fl_sim.clients.models.architectures.model_size import check_size
+from fl_sim.clients.models.architectures.model_size import check_layers, check_size
 from fl_sim.clients.models.hub import describe_failure, locate, quiet_transformers
 from fl_sim.clients.models.model_names import SMALL_GPT2_PUBLIC
 from fl_sim.clients.models.parameters import DTYPES

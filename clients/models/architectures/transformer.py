@@ -61,17 +61,16 @@ class Transformer(Architecture):
 
         The model gets no attention mask: padding is on the right, and a token attends to nothing after it.
         """
-        takes = _parameters_of(type(core_of(module)).forward)
-        positions = {"position_ids": batch.positions} if "position_ids" in takes else {}
-        return module(input_ids=batch.inputs, use_cache=False, **positions).logits
+        core = core_of(module)
+        return module(input_ids=batch.inputs, **_options(core, core, batch.positions)).logits
 
     def continued_scores(self, module: Any, batch: Batch, cache: Any) -> tuple[torch.Tensor, Any]:
         """Return the scores of the next word and the model's own cache of keys and values, if it has one."""
-        takes = _parameters_of(type(core_of(module)).forward)
-        if "past_key_values" not in takes:
+        core = core_of(module)
+        if "past_key_values" not in _parameters_of(type(core).forward):
             return self.scores(module, batch), None
-        positions = {"position_ids": batch.positions} if "position_ids" in takes else {}
-        output = module(input_ids=batch.inputs, past_key_values=cache, use_cache=True, **positions)
+        options = _options(core, core, batch.positions) | {"past_key_values": cache, "use_cache": True}
+        output = module(input_ids=batch.inputs, **options)
         return output.logits, output.past_key_values
 
     def states(self, module: Any, batch: Batch) -> torch.Tensor:
@@ -94,16 +93,11 @@ class Transformer(Architecture):
         import torch
 
         core = core_of(module)
-        takes = _parameters_of(type(core).forward)
-        options: dict[str, Any] = {}
-        if "position_ids" in takes and not self._counts_positions(core):
-            options["position_ids"] = batch.positions
+        options = _options(core, core, batch.positions)
         if self.reads_both_ways(module):
             options["attention_mask"] = batch.is_token.long()
-            if "token_type_ids" in takes:
+            if "token_type_ids" in _parameters_of(type(core).forward):
                 options["token_type_ids"] = torch.zeros_like(batch.inputs)
-        if "use_cache" in takes:
-            options["use_cache"] = False
         return module(input_ids=batch.inputs, **options)
 
     def width(self, module: Any) -> int:
@@ -155,40 +149,27 @@ class Transformer(Architecture):
         return None if spec.lora_layers is None else self.split_below(module, spec.lora_layers)
 
     def split_below(self, module: Any, trained: int) -> LowerLayers | None:
+        import torch
+
         from fl_sim.clients.models import tuning
         from fl_sim.clients.models.architectures.lower_layers import LowerLayers
 
         core = core_of(module)
         blocks = tuning.blocks_of(core)[1]
         first = len(blocks) - trained
-        return None if first == 0 else LowerLayers(blocks, first, self._body_of(core), core.config.vocab_size)
 
-    def _body_of(self, core: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return a function that runs the model without its output layer on sentences without padding."""
-        import torch
+        def run_body(inputs: torch.Tensor) -> torch.Tensor:
+            """Run the model without its output layer on sentences without padding."""
+            positions = torch.arange(inputs.shape[1], device=inputs.device).expand_as(inputs)
+            return core.base_model(input_ids=inputs, **_options(core, core.base_model, positions)).last_hidden_state
 
-        body = core.base_model
-        takes = _parameters_of(type(body).forward)
-        options = {"use_cache": False} if "use_cache" in takes else {}
-
-        def run(inputs: torch.Tensor) -> torch.Tensor:
-            given: dict[str, Any] = dict(options)
-            if "position_ids" in takes and not self._counts_positions(core):
-                given["position_ids"] = torch.arange(inputs.shape[1], device=inputs.device).expand_as(inputs)
-            return body(input_ids=inputs, **given).last_hidden_state
-
-        return run
+        return None if first == 0 else LowerLayers(blocks, first, run_body, core.config.vocab_size)
 
     def save(self, module: Any, folder: Path, spec: ModelSpec) -> None:
         """Write the module as transformers does; with LoRA the adapter alone."""
         # peft would look for the base model on the hub, to see whether its embeddings have grown; they never do here
         options = {"save_embedding_layers": False} if spec.lora_rank else {}
         module.save_pretrained(folder, **options)
-
-    def _counts_positions(self, core: Any) -> bool:
-        from fl_sim.clients.models.architectures.pretrained import counts_positions_itself
-
-        return counts_positions_itself(core.config)
 
 
 class SmallGpt2(Transformer):
@@ -224,6 +205,17 @@ SMALL_GPT2 = SmallGpt2(tokenizer=BUNDLED)
 def core_of(module: Any) -> Any:
     """Return the transformers model itself, also where peft's adapters wrap it."""
     return module.get_base_model() if hasattr(module, "get_base_model") else module
+
+
+def _options(core: Any, called: Any, positions: torch.Tensor) -> dict[str, Any]:
+    """Return the arguments of a forward pass without cache: positions, unless the model counts them itself."""
+    from fl_sim.clients.models.architectures.pretrained import counts_positions_itself
+
+    takes = _parameters_of(type(called).forward)
+    options: dict[str, Any] = {"use_cache": False} if "use_cache" in takes else {}
+    if "position_ids" in takes and not counts_positions_itself(core.config):
+        options["position_ids"] = positions
+    return options
 
 
 @functools.cache

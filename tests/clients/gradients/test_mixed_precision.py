@@ -77,7 +77,7 @@ def test_a_frozen_output_layer_is_in_bfloat16_too(monkeypatch: pytest.MonkeyPatc
         product(left, right, out)
 
     monkeypatch.setattr(frozen_head, "_product", noticed)
-    monkeypatch.setattr(model, "_mixed", True)
+    monkeypatch.setattr(model, "mixed", True)
     rounded = clipped_gradient_sum(model, sentences, CLIP)
     assert set(seen) == {(torch.bfloat16, torch.float32)}
     cosine = rounded.vector @ exact.vector / np.linalg.norm(rounded.vector) / np.linalg.norm(exact.vector)
