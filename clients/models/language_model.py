@@ -207,14 +207,10 @@ class LanguageModel:
             yield (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
     def encode(self, texts: Sequence[str], targets: Sequence[int] | None = None) -> list[Example]:
-        """Return each text as the example ``[bos] w1 … wn [eos]``, numbered from 0.
+        """Return each text as the example ``[bos] w1 … wn [eos]``, numbered from 0, with its class if the task has any.
 
         A text that is longer than the context is cut and loses its eos, because it did not end there. A special token
         spelt out in a text is plain text: no text can forge a sentence boundary.
-
-        Args:
-            texts: the sentences.
-            targets: their classes, if the task has any.
         """
         if not texts:
             return []
@@ -231,7 +227,7 @@ class LanguageModel:
         validate(examples, self.task.longest(self.max_tokens), self.vocabulary_size)
 
     def batch(self, examples: Sequence[Example], mask_seed: int | None = None) -> Batch:
-        """Return the padded batch of examples with a prediction target; a seed draws dropout masks if the model has any."""
+        """Return the padded batch of examples with a prediction target; ``mask_seed`` draws the dropout masks."""
         batch = self.task.collate(examples, self.device)
         if mask_seed is None or batch.features is not None or not self.has_dropout:
             return batch

@@ -56,17 +56,10 @@ def pretrain(
     config: PretrainingConfig,
     observer: Callable[[int, int, float], None] = lambda step, steps, loss: None,
 ) -> float:
-    """Train ``model`` in place.
+    """Train ``model`` in place, and return its held-out perplexity per token at the end.
 
-    Args:
-        model: the model; all its trainable parameters move.
-        sentences: to train on, with different numbers (they key dropout masks).
-        held_out: to measure on.
-        config: the schedule.
-        observer: called after every step with (step, steps, mean loss of the batch in nats).
-
-    Returns:
-        The held-out perplexity per token at the end.
+    Sentences have different numbers, which key dropout masks. ``observer`` is called after every step with (step,
+    steps, mean loss of the batch in nats).
     """
     parameters = list(model.parameters.tensors.values())
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)

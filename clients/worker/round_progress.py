@@ -33,14 +33,7 @@ _WRITE_SECONDS = 0.25  # between two writes
 
 
 class RoundProgress:
-    """Write the counts of one node's round.
-
-    Args:
-        folder: of the files of all nodes; nothing is written if it is None or does not exist.
-        node: the id of the node, which names its file.
-        server_round: the round.
-        total: the sentences that the node has selected.
-    """
+    """Write the counts of one node's round; nothing is written if the folder is None or does not exist."""
 
     def __init__(self, folder: Path | None, node: int, server_round: int, total: int) -> None:
         self._round, self._total, self._done = server_round, total, 0
@@ -76,12 +69,7 @@ class RoundProgress:
 
 
 def progress_of_round(folder: Path, server_round: int) -> tuple[int, int]:
-    """Return the sentences that all nodes together have done, and have selected, in a round.
-
-    Args:
-        folder: of the nodes' files.
-        server_round: the round; files of another round count as nothing.
-    """
+    """Return the sentences that all nodes together have done, and have selected; another round counts as nothing."""
     done = total = 0
     with suppress(OSError):  # the folder may be removed meanwhile
         for path in folder.iterdir():
@@ -101,13 +89,8 @@ _LOOK_SECONDS = 0.5
 class RoundWatch:
     """Announce the progress of rounds twice a second, from a thread of its own; a context manager.
 
-    Args:
-        folder: of the nodes' counts; it is created.
-        expected: the number of sentences of a round, before its nodes have selected them.
-        announce: called with the round, the sentences done, and the sentences of the round.
-
-    Attributes:
-        server_round: the round under way; 0 while none is.
+    ``announce`` is called with the round under way (``server_round``, 0 while none is), the sentences done, and those
+    of the round: ``expected`` until its nodes have selected them.
     """
 
     def __init__(self, folder: Path, expected: float, announce: Announce) -> None:

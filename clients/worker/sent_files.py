@@ -96,11 +96,7 @@ def local_spec(spec: WorkspaceSpec, folder: Path) -> WorkspaceSpec:
 def unpacked(token: str, files: Sequence[SentFile], fetch: Callable[[Any], bytes], parent: Path | None = None) -> Path:
     """Return the folder of the run's files on this machine, and keep it in use while this process lives.
 
-    Args:
-        token: of the run.
-        files: to write, if no other worker has written them.
-        fetch: returns the content of a chunk.
-        parent: of the folder; default: the temporary folder of the machine.
+    The files are written, with ``fetch`` for the content of their chunks, if no other worker has written them.
 
     Raises:
         CorpusError: a file is not that of the server, or the folder is another user's.

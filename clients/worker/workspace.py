@@ -77,13 +77,8 @@ class WorkspaceSpec(BaseModel):
 class Workspace:
     """Hold the open corpus and the model of one worker process.
 
-    Attributes:
-        ownership: users, sentences and entities of the split that trains.
-        weights: the weight of every sentence, float64 (S,); None if all are 1.
-        model: the model.
-        examples: the sentences, as the model reads them.
-        progress: the folder of the nodes' counts of a round (:mod:`fl_sim.clients.worker.round_progress`); None if
-            nobody watches.
+    ``weights`` has the weight of every sentence, float64 (S,), None if all are 1; ``progress`` is the folder of the
+    nodes' counts of a round, None if nobody watches.
     """
 
     ownership: Ownership
@@ -120,16 +115,7 @@ class Workspace:
 
 
 def ready_model(spec: ModelSpec, seed: int, task: Task) -> LanguageModel:
-    """Return a model on its device, with micro-batches that fit into its memory.
-
-    Args:
-        spec: the model to build or load.
-        seed: of its initial weights.
-        task: what it predicts.
-
-    Raises:
-        ModelError: the model cannot be loaded.
-    """
+    """Return a model on its device, with micro-batches that fit into its memory; ModelError if it cannot be loaded."""
     model = load_model(spec, seed, task)
     if is_tried(model):
         fit_batches(model)
@@ -139,10 +125,8 @@ def ready_model(spec: ModelSpec, seed: int, task: Task) -> LanguageModel:
 def use_reserved(device: str) -> None:
     """Compute with as many threads as cores are reserved for this worker, one by default.
 
-    Threads of several processes that compete for cores slow each other down.
-
-    Raises:
-        ModelError: no GPU is reserved for a model on ``device``.
+    Threads of several processes that compete for cores slow each other down. ModelError without a GPU for a model on
+    one.
     """
     check_reserved(device)
     torch.set_num_threads(reserved_cores())

@@ -84,12 +84,8 @@ class Architecture(ABC):
     def continued_scores(self, module: nn.Module, batch: Batch, cache: Any) -> tuple[torch.Tensor, Any]:
         """Return the scores of the next word, (B, T, V), and what the module keeps of the texts so far.
 
-        Generating text calls this once per token. By default nothing is kept, and every batch has the whole texts.
-
-        Args:
-            module: with its output layer.
-            batch: B texts without padding; what follows the texts of ``cache``, if there is one.
-            cache: as the last call returned it.
+        Generating text calls this once per token, with B texts without padding, or with what follows the texts of
+        ``cache``, as the last call returned it. By default nothing is kept, and every batch has the whole texts.
         """
         return self.scores(module, batch), None
 
@@ -130,10 +126,7 @@ class Architecture(ABC):
         return False
 
     def draw_masks(self, module: Any, examples: Sequence[Example], batch: Batch, seed: int) -> Any:
-        """Return the dropout masks of a batch, for ``batch.masks``.
-
-        Each sentence's masks must be a function of ``seed`` and the sentence's number alone.
-        """
+        """Return the dropout masks of a batch, each a function of ``seed`` and the sentence's number alone."""
         return None
 
     def layer_handlers(self) -> Mapping[type[nn.Module], LayerHandler]:
@@ -161,13 +154,7 @@ class Architecture(ABC):
         raise ModelError("the model has no list of layers; allowed: a transformer")
 
     def save(self, module: nn.Module, folder: Path, spec: ModelSpec) -> None:
-        """Write the module's sizes and weights (safetensors).
-
-        Args:
-            module: as :meth:`build` or :meth:`load` returned it, trained.
-            folder: a folder that exists.
-            spec: of the model, under the name of the architecture.
-        """
+        """Write the module's sizes and weights (safetensors) into a folder that exists."""
         from safetensors.torch import save_model
 
         settings = {name: getattr(spec, name) for name in sorted(self.settings)}
@@ -176,17 +163,7 @@ class Architecture(ABC):
         save_model(module, str(folder / WEIGHTS_FILE))
 
     def load(self, folder: Path, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
-        """Return the module that :meth:`save` wrote.
-
-        Args:
-            folder: where it was saved.
-            spec: of the model to load, with the sizes that were saved.
-            vocabulary: as for :meth:`build`.
-            output_layer: as for :meth:`build`.
-
-        Raises:
-            ModelError: the files are damaged, or are another task's.
-        """
+        """Return the module that :meth:`save` wrote; ModelError if the files are damaged, or are another task's."""
         from safetensors import SafetensorError
         from safetensors.torch import load_model
 

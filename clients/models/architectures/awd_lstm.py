@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -96,15 +96,7 @@ class RecurrentLayer(Layer):
 
 @dataclass(frozen=True)
 class AwdLstmConfig:
-    """Sizes, and dropout rates during training.
-
-    Attributes:
-        vocabulary: rows of the table of word vectors.
-        embedding: their width, and that of the last layer.
-        hidden: width of the other layers.
-        layers: how many there are.
-        embedding_rate, input_rate, hidden_rate, output_rate, weight_rate: of the five dropouts.
-    """
+    """Sizes, and dropout rates during training; the last of the layers is as wide as a word vector (``embedding``)."""
 
     vocabulary: int
     embedding: int
@@ -125,21 +117,9 @@ class AwdLstmConfig:
 
     def with_dropout(self, spec: ModelSpec) -> AwdLstmConfig:
         """Return the same sizes with the dropout of ``spec``."""
-        rates = {
-            "embedding_rate": spec.drop_embedding,
-            "input_rate": spec.drop_input,
-            "hidden_rate": spec.drop_hidden,
-            "output_rate": spec.drop_output,
-            "weight_rate": spec.drop_weight,
-        }
-        return AwdLstmConfig(**(asdict(self) | {name: rate * spec.dropout for name, rate in rates.items()}))
-
-    def check(self, max_layers: int) -> None:
-        """Raise ModelError for sizes that are no numbers of at least 1, or too many layers."""
-        for name, most in {"vocabulary": 10**9, "embedding": 10**6, "hidden": 10**6, "layers": max_layers}.items():
-            value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= most:
-                raise ModelError(f"{name} is {value!r:.40}; allowed: an integer in [1, {most}]")
+        places = ("embedding", "input", "hidden", "output", "weight")
+        rates = {f"{place}_rate": spec.dropout * getattr(spec, f"drop_{place}") for place in places}
+        return replace(self, **rates)
 
     @property
     def widths(self) -> list[int]:
@@ -243,11 +223,7 @@ class AwdLstm(nn.Module):
         return states
 
     def draw_masks(self, examples: Sequence[Example], batch: Batch, seed: int) -> Masks:
-        """Return the masks of a batch.
-
-        A sentence's masks are a function of ``seed`` and the sentence's number alone; the weights' masks are a function
-        of ``seed``.
-        """
+        """Return a batch's masks: a sentence's depend on ``seed`` and its number, the weights' on ``seed`` alone."""
         config = self.config
         rates = [config.input_rate, *[config.hidden_rate] * (config.layers - 1), config.output_rate]
         widths = [config.embedding, *config.widths]
@@ -303,11 +279,7 @@ def save(module: Any, folder: Path) -> None:
 
 
 def load(folder: Path, spec: ModelSpec, *, output_layer: bool) -> AwdLstm | AwdLstmForNextWord:
-    """Return the module that :func:`save` wrote, with the dropout of ``spec``.
-
-    Raises:
-        ModelError: the folder's files are damaged or do not fit together.
-    """
+    """Return the module that :func:`save` wrote, with the dropout of ``spec``; ModelError if the files are damaged."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -315,7 +287,10 @@ def load(folder: Path, spec: ModelSpec, *, output_layer: bool) -> AwdLstm | AwdL
         sizes = json.loads(read_bytes(folder / CONFIG_FILE))
         del sizes["model_type"]
         config = AwdLstmConfig(**sizes).with_dropout(spec)
-        config.check(spec.max_layers)
+        largest = {"vocabulary": 10**9, "embedding": 10**6, "hidden": 10**6, "layers": spec.max_layers}
+        for name, most in largest.items():
+            if type(value := getattr(config, name)) is not int or not 1 <= value <= most:
+                raise ModelError(f"{name} is {value!r:.40}; allowed: an integer in [1, {most}]")
         check_size(str(folder), lambda: AwdLstmForNextWord(config))
         module = AwdLstmForNextWord(config)
         weights = load_file(folder / WEIGHTS_FILE)

@@ -171,17 +171,14 @@ class _Saved(nn.Module):
         """Write sizes and weights as transformers does."""
         from safetensors.torch import save_file
 
-        sizes, made_by = dataclasses.asdict(self.config), {"transformers_version": version("transformers")}
-        _write(folder / CONFIG_FILE, _CONSTANTS | sizes | made_by | {"architectures": [self.kind]})
+        made_by = {"architectures": [self.kind], "transformers_version": version("transformers")}
+        content = json.dumps(_CONSTANTS | dataclasses.asdict(self.config) | made_by, indent=2, sort_keys=True)
+        (folder / CONFIG_FILE).write_text(content + "\n", encoding="utf-8")
         weights = {name: value.detach().cpu().contiguous() for name, value in self.named_parameters()}
         save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
 
     def read(self, folder: Path) -> None:
-        """Read the weights of a model with an output layer; a body takes its own part.
-
-        Raises:
-            KeyError, RuntimeError: a weight is missing, or has another shape.
-        """
+        """Read a model with an output layer, or a body its part; KeyError or RuntimeError if the weights do not fit."""
         from safetensors.torch import load_file
 
         weights = load_file(folder / WEIGHTS_FILE)
@@ -192,17 +189,8 @@ class _Saved(nn.Module):
                 parameter.copy_(weights[name])
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
 class Gpt2Body(_Saved):
-    """GPT-2 without its output layer; new weights are drawn in transformers' order.
-
-    Args:
-        config: the sizes.
-        fused: whether attention runs in torch's fused kernels.
-    """
+    """GPT-2 without its output layer; new weights are drawn in transformers' order, attention may be torch's fused."""
 
     kind = "GPT2Model"
 
@@ -246,14 +234,7 @@ class Gpt2Body(_Saved):
         past_key_values: Cache | None = None,
         use_cache: bool = False,
     ) -> Output:
-        """Return the last states.
-
-        Args:
-            input_ids: tokens, int64 (B, T).
-            position_ids: their positions, int64 (B, T); ``None`` counts from 0.
-            past_key_values: the cache of the tokens before; it grows in place.
-            use_cache: whether a cache is returned.
-        """
+        """Return the last states of tokens, (B, T); positions count from 0 unless given, and a cache grows in place."""
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
         cache = {} if use_cache and past_key_values is None else past_key_values
@@ -295,7 +276,8 @@ class Gpt2(_Saved):
         generation = {"output_attentions": False, "output_hidden_states": False, "use_cache": True}
         ends = {"bos_token_id": self.config.bos_token_id, "eos_token_id": self.config.eos_token_id}
         made_by = {"_from_model_config": True, "transformers_version": version("transformers")}
-        _write(folder / "generation_config.json", generation | ends | made_by)
+        content = json.dumps(generation | ends | made_by, indent=2, sort_keys=True)
+        (folder / "generation_config.json").write_text(content + "\n", encoding="utf-8")
 
     def forward(
         self,

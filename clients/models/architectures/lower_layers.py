@@ -29,13 +29,9 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
 class LowerLayers:
-    """The frozen blocks of a transformer below the first one that trains.
+    """The frozen blocks of a transformer below the ``first`` one that trains, an index of at least 1.
 
-    Args:
-        blocks: all blocks.
-        first: the index of the first block that trains, at least 1.
-        forward: runs the model without its output layer.
-        words: the number of token ids.
+    ``forward`` runs the model without its output layer; ``words`` is the number of token ids.
 
     Raises:
         ModelError: the model from its own states is not the model from its tokens, or a state does not fit float16.

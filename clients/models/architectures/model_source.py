@@ -107,8 +107,8 @@ def source_of(name: str) -> ModelSource:
     """Return what the name of a model stands for.
 
     Raises:
-        ModelError: the name is an import path or entry point whose object cannot be imported or is no architecture,
-            or a folder that names such an architecture.
+        ModelError: the name is an import path or entry point whose object cannot be imported or is no architecture, or
+            a folder that names such an architecture.
     """
     if is_registered(name):
         return ModelSource(_registered(name), name, ships=name in MODELS.built_in)

@@ -30,22 +30,13 @@ PUBLIC_FOLDER = Path(__file__).resolve().parents[2] / "assets" / SMALL_GPT2_PUBL
 
 
 def place_of(name: str) -> str:
-    """Return what transformers loads for a model's name: a folder or a hub name.
-
-    Raises:
-        ModelError, OSError, ValueError: as in `fl_sim.clients.models.hub.locate`.
-    """
+    """Return what transformers loads for a model's name, a folder or a hub name; errors as in `locate`."""
     return str(PUBLIC_FOLDER) if name == SMALL_GPT2_PUBLIC else locate(name)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Say how weights are read: in which precision, and straight onto which device.
-
-    Attributes:
-        dtype: the precision.
-        device: the device; None reads them into main memory.
-    """
+    """Say how weights are read: in which precision, and straight onto which device; None is main memory."""
 
     dtype: torch.dtype = torch.float32
     device: str | None = None
@@ -59,17 +50,13 @@ class Placement:
 
 
 def load_causal(name: str, max_layers: int, placement: Placement = Placement()) -> nn.Module:
-    """Load a causal language model with its output layer.
-
-    Raises:
-        ModelError: it cannot be loaded, is too large, or reads both ways.
-    """
+    """Load a language model with its output layer; ModelError if it is absent, too large, or reads both ways."""
     from transformers import AutoModelForCausalLM
 
     if is_adapter(name):
         return merged(load_causal(base_of(name), max_layers), name)
     config = _config_of(name, max_layers)
-    if _reads_both_ways(config):
+    if is_two_way(config):
         raise ModelError(
             f"model {name!r} ({config.model_type}) reads both ways, so that it sees the word it predicts; "
             "allowed for next-word: a causal language model"
@@ -78,13 +65,7 @@ def load_causal(name: str, max_layers: int, placement: Placement = Placement()) 
 
 
 def load_body(name: str, max_layers: int, placement: Placement = Placement(), *, pooler: bool = False) -> nn.Module:
-    """Load a causal or two-way model without any output layer.
-
-    Args:
-        name: of the model.
-        max_layers: the deepest model that is loaded.
-        placement: of the weights.
-        pooler: whether its pooler stays, if it comes with weights of one.
+    """Load a causal or two-way model without any output layer; a ``pooler`` stays if it comes with weights of one.
 
     Raises:
         ModelError: it cannot be loaded, is too large, or is an encoder with a decoder.
@@ -103,11 +84,7 @@ def load_body(name: str, max_layers: int, placement: Placement = Placement(), *,
 def without_weights(
     name: str, max_layers: int, dtype: torch.dtype, *, output_layer: bool, pooler: bool = False
 ) -> nn.Module:
-    """Build a model from its configuration alone, with no weight of its own; a configuration file is all that is read.
-
-    Raises:
-        ModelError: there is no such configuration, or the model cannot be built for the task.
-    """
+    """Build a model from its configuration file alone, with no weight of its own; ModelError if it cannot be built."""
     from transformers import AutoModel, AutoModelForCausalLM
 
     config = _config_of(base_of(name) if is_adapter(name) else name, max_layers)
@@ -168,11 +145,6 @@ def _gpt2_for_adapters(spec: ModelSpec, sizes: Gpt2Sizes, *, output_layer: bool)
     return module
 
 
-def is_two_way(body: Any) -> bool:
-    """Return whether a transformers model's states depend on the words after them."""
-    return _reads_both_ways(body.config)
-
-
 def own_context(config: Any) -> int:
     """Return the longest input that the architecture takes; recurrent ones state none.
 
@@ -190,8 +162,8 @@ def counts_positions_itself(config: Any) -> bool:
     }  # fmt: skip
 
 
-def _reads_both_ways(config: Any) -> bool:
-    """Return whether the model was trained to predict masked words and is not set up as a decoder."""
+def is_two_way(config: Any) -> bool:
+    """Return whether states depend on the words after them: it learnt to predict masked words, and is no decoder."""
     if isinstance(config, Gpt2Sizes):
         return False
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES

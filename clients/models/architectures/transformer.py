@@ -117,7 +117,7 @@ class Transformer(Architecture):
     def reads_both_ways(self, module: Any) -> bool:
         from fl_sim.clients.models.architectures.pretrained import is_two_way
 
-        return is_two_way(core_of(module))
+        return is_two_way(core_of(module).config)
 
     def layer_handlers(self) -> Mapping[type[nn.Module], LayerHandler]:
         from transformers.pytorch_utils import Conv1D
