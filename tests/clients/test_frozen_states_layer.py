@@ -17,10 +17,9 @@ from fl_sim.clients.batches import Example, Examples
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.frozen_states import SentenceStates, state_path
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
-from fl_sim.clients.gradients.ghost_pass import covered_layers, ghost_pass
 from fl_sim.clients.gradients.user_sums import user_sums
 from fl_sim.clients.models.architectures.transformer import PRETRAINED
-from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out, loss_gradients
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.models.tokenizers import load_tokenizer
@@ -91,18 +90,6 @@ def test_a_round_from_states_is_a_round_from_tokens(model: LanguageModel, split:
         sums.add([1.0] * len(sums.users), total)
     assert relative(total, clipped_gradient_sum(model, read, 0.05).vector) < 2e-3
     np.testing.assert_allclose(held_out(model, kept).losses, held_out(model, read).losses, rtol=1e-3)
-
-
-def test_states_take_the_fast_path_with_norms_that_autograd_confirms(
-    model: LanguageModel, split: EncodedSplit, tmp_path: Path
-) -> None:
-    kept = [example for example in both(model, split, tmp_path)[1] if len(example) > 1]
-    layers = covered_layers(model)
-    assert layers is not None
-    contributions = ghost_pass(model, layers, model.batch(kept)).of_sentences()
-    norms = torch.stack([c.squared for c in contributions]).sum(dim=0).sqrt()
-    expected = [float(of_sentence(model, example).norm()) for example in kept]
-    np.testing.assert_allclose(norms, expected, rtol=1e-4)
 
 
 def test_a_sentences_states_are_its_own(model: LanguageModel, split: EncodedSplit, tmp_path: Path) -> None:
@@ -251,17 +238,7 @@ def test_combinations_that_cannot_work_are_refused() -> None:
         llama(lora_layers=4)
     with pytest.raises(ModelError, match="no such layer"):
         llama(lora_targets=("nothing",))
-    with pytest.raises(
-        ValueError, match=r"model.lora_layers is 1 and model.lora_rank is 0; allowed: with a rank above"
-    ):
+    with pytest.raises(ValueError, match=r"model.lora_layers is 1 and model.lora_rank is 0; allowed: with a rank"):
         ModelSpec(lora_layers=1)
-    with pytest.raises(ModelError, match="allowed for 'awd-lstm': 0, it is no transformer"):
-        load_model(ModelSpec(name="awd-lstm", hidden=8, layers=2, embedding=8, lora_rank=2, lora_layers=1), 0)
     with pytest.raises(ModelError, match=r"no frozen lower layers; allowed: with model.lora_layers"):
         state_path(models_to_try.with_adapters(), EncodedSplit(np.zeros(0, np.int32), np.zeros(1, np.int64)), Path())
-
-
-def test_some_states_and_some_tokens_are_no_batch(model: LanguageModel, split: EncodedSplit, tmp_path: Path) -> None:
-    read, kept = both(model, split, tmp_path)
-    with pytest.raises(ModelError, match="some sentences of a batch have states and some have not"):
-        model.batch([read[0], kept[1]])

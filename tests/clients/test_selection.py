@@ -163,13 +163,6 @@ def test_sentences_toss_coins_of_their_own() -> None:
     assert np.abs(correlations).max() < 5 / np.sqrt(len(eligible))
 
 
-def test_coins_do_not_depend_on_who_else_is_asked() -> None:
-    seed = sampling.round_seed(0, 9)
-    together = select(CORPUS, EVERYBODY, seed, 0.7, 0.7).sentences
-    alone = [select(CORPUS, np.array([[u, u + 1]]), seed, 0.7, 0.7).sentences for u in range(4)]
-    np.testing.assert_array_equal(together, np.concatenate(alone))
-
-
 def test_nobody_selected_is_an_empty_selection() -> None:
     nothing = select(CORPUS, np.empty((0, 2), dtype=np.int64), 5, 0.5, 0.5)
     assert isinstance(nothing, Selection)
@@ -204,24 +197,6 @@ def test_a_sentence_is_sampled_at_its_rate_times_its_weight(q_s: float) -> None:
     # Two draws of one sentence that were the same word would give min(q_s, w).
     if q_s < 1:
         assert not at_rate(kept[:, 0], min(q_s, 0.5))
-
-
-@pytest.mark.nightly
-def test_thinning_is_independent_of_the_sampling_and_between_sentences() -> None:
-    weights = np.full(6, 0.5)
-    sampled = np.zeros((4_000, 6))
-    kept = np.zeros((4_000, 6))
-    for t in range(4_000):
-        seed = sampling.round_seed(2, t)
-        sampled[t] = sampling.sampled_sentences(seed, np.arange(6), 0.5)
-        kept[t] = sampling.thinned_sentences(seed, np.arange(6), weights)
-    for s in range(6):
-        both = np.array([[(sampled[:, s] == a) & (kept[:, s] == b) for b in (0, 1)] for a in (0, 1)]).sum(axis=2)
-        assert stats.chi2_contingency(both).pvalue > 1e-5
-    pairs = [(s, other) for s in range(6) for other in range(s)]
-    for s, other in pairs:
-        both = np.array([[(kept[:, s] == a) & (kept[:, other] == b) for b in (0, 1)] for a in (0, 1)]).sum(axis=2)
-        assert stats.chi2_contingency(both).pvalue > 1e-5
 
 
 def test_weight_one_is_always_kept_and_weight_zero_never() -> None:

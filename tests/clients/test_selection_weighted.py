@@ -12,11 +12,11 @@ from fl_sim.clients.batches import Examples
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.selection import WeightedSelection, num_extended, select, select_for, sentences_per_entity
+from fl_sim.clients.selection import WeightedSelection, num_extended, select_for, sentences_per_entity
 from fl_sim.clients.training import bounded_sum
 from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.strategies.client_rules import ClippedGradients, WeightedGradients, weights_of
+from fl_sim.strategies.client_rules import WeightedGradients, weights_of
 from fl_sim.strategies.primitives import sampling
 
 RULE = WeightedGradients(q_e=0.5, q_s=0.7, user_clip=0.1)
@@ -90,21 +90,6 @@ def test_the_selection_is_the_definition(changes: dict) -> None:
             "user_weight_cap") else 1.0)  # fmt: skip
         seen |= set(expected)
     assert seen == ({0, 2, 3, 5, 6} if changes.get("extended") is False else set(range(8)))
-
-
-@pytest.mark.nightly
-def test_one_active_entity_of_several_is_enough() -> None:
-    """The rule that keeps q_e from amplifying: sentence 3 is left out only if all three of its entities are."""
-    rounds = 2_000
-    present = sum(3 in select_for(RULE, CORPUS, EVERYBODY, sampling.round_seed(1, t)).sentences for t in range(rounds))
-    assert present / rounds == pytest.approx(1 - 0.5**3, abs=0.03)
-
-
-def test_other_rules_are_selected_as_ever() -> None:
-    rule = ClippedGradients(q_e=0.5, q_s=0.5, sentence_clip=1.0, user_clip=1.0)
-    chosen, expected = select_for(rule, CORPUS, EVERYBODY, 9), select(CORPUS, EVERYBODY, 9, 0.5, 0.5)
-    assert not isinstance(chosen, WeightedSelection)
-    np.testing.assert_array_equal(chosen.sentences, expected.sentences)
 
 
 def test_weights_without_caps_are_one() -> None:
@@ -186,9 +171,3 @@ def test_weights_from_data_let_one_user_move_others(model: LanguageModel, exampl
     without_user = moved(model, examples, replace(EVERYTHING, user_clip=1e3, **{cap: 3.0}), {3, 4, 5})
     assert without_user[[0, 1, 3]].max() > 0
     assert moved(model, examples, replace(EVERYTHING, **{cap: 3.0}), {3, 4, 5}).max() <= 2
-
-
-def test_a_user_weight_shrinks_what_was_clipped(model: LanguageModel, examples: Examples) -> None:
-    rule = replace(EVERYTHING, user_weight_cap=3.0)
-    lengths = [np.linalg.norm(vector) for vector in contributions(model, examples, rule, list(range(8)))]
-    assert lengths == pytest.approx(0.1 * np.minimum(np.array(USERS) / 3, 1), rel=1e-4)

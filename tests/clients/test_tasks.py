@@ -55,15 +55,6 @@ def test_perplexity_per_token_and_per_word() -> None:
     assert metrics["accuracy"] == pytest.approx(3 / 12)
 
 
-def test_per_word_figures_compare_tokenizers() -> None:
-    """The same probability of the same text, cut into fewer or more tokens."""
-    coarse = NextWord().metrics(found([4.0], [5], [0]), sizes([5]))
-    fine = NextWord().metrics(found([2.0], [10], [0]), sizes([5]))
-    assert coarse["bits_per_byte"] == pytest.approx(fine["bits_per_byte"])
-    assert coarse["perplexity_per_word"] == pytest.approx(fine["perplexity_per_word"])
-    assert coarse["perplexity"] > fine["perplexity"]
-
-
 def test_an_error_is_a_share_of_the_sentences_with_a_class() -> None:
     metrics = CLASSES.metrics(found([1.0, 0.0, 2.0], [1, 0, 1], [0, 0, 1]), sizes([0, 0, 0]))
     assert metrics == {"error": 0.5, "loss": 1.5}

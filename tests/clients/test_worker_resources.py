@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from fl_sim.clients import worker_resources
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.architectures import model_size
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.worker import workspace
 from fl_sim.clients.worker_resources import check_reserved, reserved_cores
@@ -55,12 +58,6 @@ def test_a_worker_uses_the_cores_that_it_reserved(ray: SimpleNamespace, monkeypa
     assert used == [3, 1]
 
 
-def test_a_worker_without_a_reserved_gpu_opens_no_model_on_one(ray: SimpleNamespace) -> None:
-    """Configurations are refused before; under flwr run Flower alone knows what is reserved."""
-    with pytest.raises(ModelError, match=r"no GPU is reserved .* \(under flwr run: client-resources-num-gpus\)"):
-        workspace.open_workspace(spec_of(device="cuda"))
-
-
 def test_a_device_without_a_reserved_gpu_is_refused_in_a_worker_alone(ray: SimpleNamespace) -> None:
     with pytest.raises(ModelError, match=r"no GPU is reserved for this worker; allowed: engine\.gpus_per_node"):
         check_reserved("cuda")
@@ -70,3 +67,39 @@ def test_a_device_without_a_reserved_gpu_is_refused_in_a_worker_alone(ray: Simpl
     ray.gpus, ray.actor = [], None
     check_reserved("cuda")
     assert reserved_cores() == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "free"),
+    [
+        ("max\n", "5\n", 2048),
+        ("1500\n", "1000\n", 500),
+        ("99999\n", "0\n", 2048),
+        ("10\n", "20\n", 0),
+        (None, None, 2048),
+    ],
+)
+def test_the_smaller_of_machine_and_container(
+    limit: str | None, used: str | None, free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:  9 kB\nMemAvailable:       2 kB\n")
+    for name, text in {"_LIMIT": limit, "_USED": used}.items():
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        monkeypatch.setattr(worker_resources, name, tmp_path / name)
+    monkeypatch.setattr(worker_resources, "_MEMINFO", tmp_path / "meminfo")
+    assert worker_resources.free_memory() == free
+
+
+def test_without_linux_it_is_the_machines_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_resources, "_MEMINFO", tmp_path / "absent")
+    assert worker_resources.free_memory() > 1 << 28
+
+
+def test_a_model_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_size, "free_memory", lambda: 3999)
+    model_size.check_count("tiny", 999)
+    with pytest.raises(
+        ModelError, match=r"model 'big' has 1,000 parameters, 0\.00 GB, and 0\.00 GB of memory are free"
+    ):
+        model_size.check_count("big", 1000)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.gradients import ghost_pass
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.ghost_pass import gradient_path
-from fl_sim.clients.gradients.user_sums import user_sums
 from fl_sim.clients.models.language_model import LanguageModel, load_model
-from fl_sim.clients.models.losses import held_out, loss_gradients
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.diagnosis.worker_memory import LiveBytes
-from tests.clients.gradients.test_memory_of_a_pass import SIZES, TOKENS, peak_of_clipping, sentences_of
+from tests.clients.gradients.every_result import assert_same, every_result
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import examples
 
@@ -41,31 +35,11 @@ def checkpointed(model: LanguageModel) -> LanguageModel:
     return model
 
 
-def everything(model: LanguageModel) -> dict[str, np.ndarray]:
-    sentences = examples(5, 9, 30, 12, 2, 22, 3, task=model.task)
-    found: dict[str, np.ndarray] = {}
-    for clip_norm in (0.05, 3.0, math.inf):
-        found[f"sentences, {clip_norm}"] = clipped_gradient_sum(model, sentences, clip_norm).vector
-        total = torch.zeros(model.num_parameters)
-        for group in user_sums(model, [sentences[:3], sentences[3:]], clip_norm):
-            group.add([0.5 + user for user in group.users], total)
-        found[f"users, {clip_norm}"] = total.numpy()
-    known = [sentence for sentence in sentences if model.task.size(sentence)][:4]
-    passed = ghost_pass.ghost_pass(model, ghost_pass.cover(model), model.batch(known))
-    found["norms"] = torch.stack([c.squared.sqrt() for c in passed.of_sentences()]).flatten().numpy()
-    for name, gradient in loss_gradients(model, model.batch(known))[1].items():
-        found[f"gradient of {name}"] = gradient.numpy()
-    return found | {"losses": held_out(model, sentences).losses}
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
 def test_sums_and_norms_are_the_same(build: Callable[[], LanguageModel]) -> None:
     plain, again = build(), checkpointed(build())
-    tolerance = 1e-2 if plain.mixed else 1e-6
-    expected = everything(plain)
-    for name, found in everything(again).items():
-        assert np.linalg.norm(found - expected[name]) <= tolerance * np.linalg.norm(expected[name]), name
+    assert_same(every_result(again), every_result(plain), 1e-2 if plain.mixed else 1e-6)
 
 
 def test_blocks_are_computed_again_and_are_the_modules_own_afterwards() -> None:
@@ -76,20 +50,6 @@ def test_blocks_are_computed_again_and_are_the_modules_own_afterwards() -> None:
     handle.remove()
     assert len(calls) == 4  # two passes, forward and again
     assert not any("forward" in vars(block) for block in model.recomputed)
-
-
-def peak_of(model: LanguageModel) -> int:
-    with LiveBytes() as memory:
-        clipped_gradient_sum(model, sentences_of(model), 0.1, max_batch_tokens=TOKENS)
-    return memory.peak
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_it_takes_less_memory(precision: str) -> None:
-    model = load_model(ModelSpec(**SIZES, precision=precision, checkpointing=True), seed=0)
-    assert gradient_path(model).name == "fast"
-    assert peak_of(model) < 0.75 * peak_of_clipping(precision=precision)
 
 
 def test_a_pass_that_is_not_repeated_exactly_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

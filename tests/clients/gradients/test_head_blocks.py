@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,13 +13,13 @@ from fl_sim.clients.errors import ModelError
 from fl_sim.clients.gradients import ghost_pass
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.head_blocks import BlockedTable, HeadRecord
-from fl_sim.clients.gradients.user_sums import user_sums
 from fl_sim.clients.models import frozen_head
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.clients.models.losses import held_out, loss_gradients, sentence_losses
+from fl_sim.clients.models.losses import held_out, sentence_losses
 from fl_sim.diagnosis.worker_memory import LiveBytes
+from tests.clients.gradients.every_result import assert_same, every_result
 from tests.clients.models import models_to_try
-from tests.clients.models.models_to_try import CLASSES, VOCABULARY, examples
+from tests.clients.models.models_to_try import VOCABULARY, examples
 
 GIVEN = examples(5, 9, 30, 12, 1, 22, 3)
 MODELS: dict[str, Callable[[], LanguageModel]] = {
@@ -39,38 +38,14 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frozen_head, "LARGEST", {"cpu": 20 * VOCABULARY * 4})
 
 
-def everything(model: LanguageModel) -> dict[str, np.ndarray]:
-    """Return every kind of sum, norm and loss."""
-    found: dict[str, np.ndarray] = {}
-    for clip_norm in (0.05, 3.0, math.inf):
-        found[f"sentences, {clip_norm}"] = clipped_gradient_sum(model, GIVEN, clip_norm).vector
-        total = torch.zeros(model.num_parameters)
-        lengths = np.zeros(3)
-        for group in user_sums(model, [GIVEN[:3], GIVEN[3:4], GIVEN[4:]], clip_norm):
-            lengths[list(group.users)] = group.lengths
-            group.add([0.5 + user for user in group.users], total)
-        found |= {f"users, {clip_norm}": total.numpy(), f"norms of users, {clip_norm}": lengths}
-    passed = ghost_pass.ghost_pass(model, ghost_pass.cover(model), model.batch(GIVEN[:4]))
-    found["norms"] = torch.stack([c.squared.sqrt() for c in passed.of_sentences()]).flatten().numpy()
-    for name, gradient in loss_gradients(model, model.batch(GIVEN[:4]))[1].items():
-        found[f"gradient of {name}"] = gradient.numpy()
-    measured = held_out(model, GIVEN)
-    assert measured.target_nats is not None
-    found |= {"losses": measured.losses, "nats": measured.target_nats, "wrong": measured.wrong.astype(float)}
-    return found
-
-
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
 def test_blocks_give_what_all_scores_give(build: Callable[[], LanguageModel], small_blocks: None) -> None:
     model = build()
     assert ghost_pass.covered_layers(model) is not None
-    in_blocks = everything(model)
+    in_blocks = every_result(model)
     frozen_head.LARGEST["cpu"] = 1 << 40
-    at_once = everything(model)
-    tolerance = 1e-2 if model.mixed else 1e-5
-    for name, expected in at_once.items():
-        assert np.linalg.norm(in_blocks[name] - expected) <= tolerance * np.linalg.norm(expected), name
+    assert_same(in_blocks, every_result(model), 1e-2 if model.mixed else 1e-5)
 
 
 def test_blocks_are_used_and_no_table_of_scores_is_whole(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,16 +71,6 @@ def test_blocks_are_used_and_no_table_of_scores_is_whole(small_blocks: None, mon
             work()
         assert memory.largest <= 4 * max(20 * VOCABULARY, model.num_parameters)  # 16 tokens of 192, or the sum
     assert seen == [12]
-
-
-def test_what_is_small_is_computed_at_once() -> None:
-    """The bits of earlier runs: a micro-batch of 1,024 tokens and 16,384 words is one block on a CPU."""
-    device = torch.device("cpu")
-    assert frozen_head.row_blocks(16, 64 * 16384, device) == [slice(0, 16)]
-    assert len(frozen_head.row_blocks(16, 64 * 16400, device)) == 2
-    assert frozen_head.row_blocks(2, 1 << 30, torch.device("cuda")) == [slice(0, 1), slice(1, 2)]
-    classifier = models_to_try.small_gpt2(CLASSES)
-    assert frozen_head.output_layer(classifier) is None
 
 
 def test_memory_that_ends_between_blocks_is_an_error(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:

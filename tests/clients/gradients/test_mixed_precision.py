@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from fl_sim.clients.errors import ModelError
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.ghost_pass import covered_layers
 from fl_sim.clients.gradients.user_sums import user_sums
@@ -58,11 +57,6 @@ def test_the_sum_is_that_of_float32_but_for_rounding(mixed: LanguageModel, full:
 def test_utility_is_measured_in_float32(mixed: LanguageModel, full: LanguageModel) -> None:
     sentences = examples(5, 9)
     assert np.array_equal(held_out(mixed, sentences).losses, held_out(full, sentences).losses)
-
-
-def test_an_lstm_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"model.precision is 'bfloat16'; allowed for 'awd-lstm': float32"):
-        load_model(ModelSpec(name="awd-lstm", hidden=8, layers=1, precision="bfloat16"), seed=0)
 
 
 def test_a_frozen_output_layer_is_in_bfloat16_too(monkeypatch: pytest.MonkeyPatch) -> None:

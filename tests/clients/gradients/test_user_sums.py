@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from fl_sim.clients.batches import Example, user_groups
-from fl_sim.clients.errors import ModelError
 from fl_sim.clients.ghost_norms import NotCovered
 from fl_sim.clients.gradients import clipped_sums
 from fl_sim.clients.gradients import user_sums as module
@@ -22,7 +21,7 @@ from fl_sim.clients.gradients.ghost_pass import covered_layers
 from fl_sim.clients.gradients.user_sums import user_sums
 from fl_sim.clients.models.language_model import LanguageModel
 from tests.clients.models import models_to_try
-from tests.clients.models.models_to_try import CONTEXT, examples
+from tests.clients.models.models_to_try import examples
 
 COUNTS = [2, 1, 2, 3, 2, 9, 2]
 
@@ -152,18 +151,3 @@ def test_sums_are_gone_once_the_next_are_asked_for(small: LanguageModel) -> None
     (first,) = user_sums(small, users_of([2, 2]), 1.0)
     with pytest.raises(RuntimeError, match="gone"):
         first.add([1.0, 1.0], torch.zeros(small.num_parameters))
-
-
-def test_users_with_nothing_to_tell_send_nothing(small: LanguageModel) -> None:
-    users = [examples(1), examples(9, 12), []]
-    together, sums = sums_of(small, users, 1.0)
-    assert sorted(user for group in together for user in group) == [0, 1, 2]
-    assert not sums[[0, 2]].any()
-    assert sums[1].any()
-
-
-def test_what_bounds_nothing_or_cannot_be_read_is_refused(small: LanguageModel) -> None:
-    with pytest.raises(ModelError, match="clip_norm"):
-        next(user_sums(small, users_of([1]), 0.0))
-    with pytest.raises(ModelError, match="tokens; allowed"):
-        next(user_sums(small, [[Example(np.zeros(CONTEXT + 2, np.int32))]], 1.0))

