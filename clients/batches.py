@@ -146,8 +146,6 @@ def batch_tokens(requested: int | Literal["auto"] | None, device: torch.device) 
     """
     if requested is None or requested == "auto":
         return 1024 if device.type == "cpu" else 8192
-    if requested < 1:
-        raise ModelError(f"max_batch_tokens is {requested}; allowed: an integer of at least 1")
     return requested
 
 

@@ -175,13 +175,22 @@ class _Run:
         elif self.head is not None:
             on_tape[self.head.owner] = self.head.on_tape
             without_head = left_out(self.head.module)
-        gathering = _Gathering(on_tape, receive)
+        owners = {module: layer for layer, modules in on_tape.items() for module in modules}
+        records: dict[nn.Module, Record] = {}
+        missing = dict(on_tape)
+
+        def gather(module: nn.Module, record: Record) -> None:
+            """Hand over the records of a layer's modules when the last one comes."""
+            records[module] = record
+            if all(other in records for other in on_tape[owners[module]]):
+                receive(owners[module], [records.pop(other) for other in missing.pop(owners[module])])
+
         with_outputs = {module for layer in self._layers if layer.reads_outputs for module in layer.modules}
         recomputed = {module for block in self._model.recomputed for module in block.modules()}
         with (
             _frozen(self._model),
             torch.enable_grad(),
-            Tape(gathering.modules, len(self._batch.targets), gathering.add, with_outputs, recomputed) as tape,
+            Tape(list(owners), len(self._batch.targets), gather, with_outputs, recomputed) as tape,
         ):
             with without_head:
                 scores = self._model.logits(self._batch)
@@ -190,10 +199,13 @@ class _Run:
                 losses, of_scores = self._loss_and_gradient(scores.detach(), tape)
             if not bool(losses.isfinite().all()):
                 raise NotCovered("a loss is not finite")
-            gathering.start()
+            for layer in [layer for layer, modules in on_tape.items() if not modules]:
+                receive(layer, [])
+                del missing[layer]
             with self._model.backward_pass():
                 tape.backward(scores, of_scores)
-        gathering.check()
+        if missing:
+            raise NotCovered("a layer's output does not enter the scores")
         return losses
 
     def _loss_and_gradient(self, scores: torch.Tensor, tape: Tape) -> tuple[torch.Tensor, torch.Tensor]:
@@ -207,42 +219,6 @@ class _Run:
         ids = [tape.inputs_of(module) for module in self.head.on_tape]
         losses, gradient, self.seen = self.head.losses(ids[0] if ids else None)
         return losses, gradient
-
-
-class _Gathering:
-    """Gather the records of each layer's modules, and hand them over when the last one comes."""
-
-    def __init__(
-        self, layers: Mapping[Layer, tuple[nn.Module, ...]], receive: Callable[[Layer, list[Record]], None]
-    ) -> None:
-        self.modules = [module for modules in layers.values() for module in modules]
-        self._owners = {module: layer for layer, modules in layers.items() for module in modules}
-        self._layers = layers
-        self._receive = receive
-        self._missing = set(layers)
-        self._records: dict[nn.Module, Record] = {}
-
-    def start(self) -> None:
-        """Hand over the layers that have no record on the tape."""
-        for layer, modules in self._layers.items():
-            if not modules:
-                self._hand_over(layer)
-
-    def add(self, module: nn.Module, record: Record) -> None:
-        """Take the record of a module."""
-        layer = self._owners[module]
-        self._records[module] = record
-        if all(other in self._records for other in self._layers[layer]):
-            self._hand_over(layer)
-
-    def _hand_over(self, layer: Layer) -> None:
-        self._receive(layer, [self._records.pop(module) for module in self._layers[layer]])
-        self._missing.discard(layer)
-
-    def check(self) -> None:
-        """Raise NotCovered unless all layers were handed over."""
-        if self._missing:
-            raise NotCovered("a layer's output does not enter the scores")
 
 
 @contextmanager

@@ -31,15 +31,18 @@ from torch.nn import functional
 
 from fl_sim.clients.batches import Batch, Example
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.ghost_norms import Contribution, Layer, Product, Record
-from fl_sim.clients.models.architectures.architecture import CONFIG_FILE, WEIGHTS_FILE
+from fl_sim.clients.ghost_norms import Contribution, Layer, LayerHandler, Product, Record
+from fl_sim.clients.models import model_names
+from fl_sim.clients.models.architectures.architecture import CONFIG_FILE, WEIGHTS_FILE, Architecture
 from fl_sim.clients.models.architectures.model_size import check_size
-from fl_sim.clients.models.model_names import AWD_LSTM
 from fl_sim.files import read_bytes
 from fl_sim.strategies.primitives import streams
 
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec
+    from fl_sim.clients.models.tokenizers import Vocabulary
+
+PUBLIC_LSTM_FOLDER = Path(__file__).resolve().parents[2] / "assets" / model_names.SMALL_AWD_LSTM_PUBLIC
 
 _MASKED_LIMIT = 1 << 18  # float32 numbers of a masked weight's gradient at a time: so many stay in the cache
 
@@ -264,43 +267,84 @@ class AwdLstmForNextWord(nn.Module):
         return self.decoder(self.body(batch))
 
 
-def save(module: Any, folder: Path) -> None:
-    """Write sizes and weights (safetensors) of an `AwdLstm` or `AwdLstmForNextWord`; dropout belongs to training."""
-    from safetensors.torch import save_file
+class RecurrentArchitecture(Architecture):
+    """AWD-LSTM, with dropout masks of its own."""
 
-    body = getattr(module, "body", module)
-    sizes = {name: getattr(body.config, name) for name in ("vocabulary", "embedding", "hidden", "layers")}
-    content = json.dumps({"model_type": AWD_LSTM, **sizes}, indent=2)
-    (folder / CONFIG_FILE).write_text(content + "\n", encoding="utf-8")
-    weights = {f"body.{name}": value.detach().cpu().contiguous() for name, value in body.state_dict().items()}
-    if body is not module:
-        weights["decoder.bias"] = module.decoder.bias.detach().cpu()
-    save_file(weights, folder / WEIGHTS_FILE)
+    settings: ClassVar[frozenset[str]] = frozenset({"hidden", "layers", "embedding"})
+    no_dropout_because: ClassVar[str | None] = None
+
+    def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
+        config = AwdLstmConfig.of(spec, vocabulary.size)
+        kind = AwdLstmForNextWord if output_layer else AwdLstm
+        check_size(spec.name, lambda: kind(config))
+        return kind(config)
+
+    def output_layer(self, module: Any) -> nn.Module | None:
+        return module.decoder
+
+    def has_dropout(self, module: Any) -> bool:
+        return _body(module).config.has_dropout
+
+    def draw_masks(self, module: Any, examples: Sequence[Example], batch: Batch, seed: int) -> Masks:
+        return _body(module).draw_masks(examples, batch, seed)
+
+    def layer_handlers(self) -> Mapping[type[nn.Module], LayerHandler]:
+        return {Recurrence: RecurrentLayer}
+
+    def save(self, module: Any, folder: Path, spec: ModelSpec) -> None:
+        """Write sizes and weights (safetensors); dropout belongs to training."""
+        from safetensors.torch import save_file
+
+        body = _body(module)
+        sizes = {name: getattr(body.config, name) for name in ("vocabulary", "embedding", "hidden", "layers")}
+        content = json.dumps({"model_type": model_names.AWD_LSTM, **sizes}, indent=2)
+        (folder / CONFIG_FILE).write_text(content + "\n", encoding="utf-8")
+        weights = {f"body.{name}": value.detach().cpu().contiguous() for name, value in body.state_dict().items()}
+        if body is not module:
+            weights["decoder.bias"] = module.decoder.bias.detach().cpu()
+        save_file(weights, folder / WEIGHTS_FILE)
+
+    def load(self, folder: Path, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
+        """Return the module that :meth:`save` wrote, with the dropout of ``spec``."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            sizes = json.loads(read_bytes(folder / CONFIG_FILE))
+            del sizes["model_type"]
+            config = AwdLstmConfig(**sizes).with_dropout(spec)
+            largest = {"vocabulary": 10**9, "embedding": 10**6, "hidden": 10**6, "layers": spec.max_layers}
+            for name, most in largest.items():
+                if type(value := getattr(config, name)) is not int or not 1 <= value <= most:
+                    raise ModelError(f"{name} is {value!r:.40}; allowed: an integer in [1, {most}]")
+            check_size(str(folder), lambda: AwdLstmForNextWord(config))
+            module = AwdLstmForNextWord(config)
+            weights = load_file(folder / WEIGHTS_FILE)
+            weights["decoder.weight"] = weights["body.embedding.weight"]
+            if not output_layer:
+                weights.setdefault("decoder.bias", module.decoder.bias.detach())
+            module.load_state_dict(weights)
+        except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
+            raise ModelError(f"cannot load model {str(folder)!r}: {' '.join(str(error).split())[:200]}") from error
+        return module if output_layer else module.body
 
 
-def load(folder: Path, spec: ModelSpec, *, output_layer: bool) -> AwdLstm | AwdLstmForNextWord:
-    """Return the module that :func:`save` wrote, with the dropout of ``spec``; ModelError if the files are damaged."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+class PublicRecurrent(RecurrentArchitecture):
+    """The AWD-LSTM that ships, pre-trained on public text; its sizes are its own."""
 
-    try:
-        sizes = json.loads(read_bytes(folder / CONFIG_FILE))
-        del sizes["model_type"]
-        config = AwdLstmConfig(**sizes).with_dropout(spec)
-        largest = {"vocabulary": 10**9, "embedding": 10**6, "hidden": 10**6, "layers": spec.max_layers}
-        for name, most in largest.items():
-            if type(value := getattr(config, name)) is not int or not 1 <= value <= most:
-                raise ModelError(f"{name} is {value!r:.40}; allowed: an integer in [1, {most}]")
-        check_size(str(folder), lambda: AwdLstmForNextWord(config))
-        module = AwdLstmForNextWord(config)
-        weights = load_file(folder / WEIGHTS_FILE)
-        weights["decoder.weight"] = weights["body.embedding.weight"]
-        if not output_layer:
-            weights.setdefault("decoder.bias", module.decoder.bias.detach())
-        module.load_state_dict(weights)
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"cannot load model {str(folder)!r}: {' '.join(str(error).split())[:200]}") from error
-    return module if output_layer else module.body
+    settings: ClassVar[frozenset[str]] = frozenset()
+
+    def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
+        return self.load(PUBLIC_LSTM_FOLDER, spec, vocabulary, output_layer=output_layer)
+
+
+AWD_LSTM = RecurrentArchitecture()
+SMALL_AWD_LSTM_PUBLIC = PublicRecurrent()
+
+
+def _body(module: Any) -> Any:
+    """Return the LSTM, also where an output layer is on top of it."""
+    return getattr(module, "body", module)
 
 
 def _mask(rng: np.random.Generator, shape: tuple[int, ...], rate: float) -> torch.Tensor:

@@ -44,8 +44,8 @@ MODELS = Registry(
     {
         SMALL_GPT2_PUBLIC: f"{_HERE}.transformer:SMALL_GPT2_PUBLIC",
         SMALL_GPT2: f"{_HERE}.transformer:SMALL_GPT2",
-        AWD_LSTM: f"{_HERE}.recurrent:AWD_LSTM",
-        SMALL_AWD_LSTM_PUBLIC: f"{_HERE}.recurrent:SMALL_AWD_LSTM_PUBLIC",
+        AWD_LSTM: f"{_HERE}.awd_lstm:AWD_LSTM",
+        SMALL_AWD_LSTM_PUBLIC: f"{_HERE}.awd_lstm:SMALL_AWD_LSTM_PUBLIC",
         MINILM: f"{_HERE}.transformer:PRETRAINED",
         SMOLLM2: f"{_HERE}.transformer:PRETRAINED",
     },
