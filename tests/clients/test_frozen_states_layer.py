@@ -189,32 +189,6 @@ def test_a_full_disk_costs_time_alone(
         np.testing.assert_array_equal(states(np.array([2]))[0], expected)
 
 
-_OTHERS = {
-    "gpt2": transformers.GPT2Config(vocab_size=VOCABULARY, n_positions=CONTEXT, n_embd=32, n_layer=3, n_head=4),
-    "gemma3": transformers.Gemma3TextConfig(**_SIZES, head_dim=8, sliding_window=4, sliding_window_pattern=2),
-    "gpt_neox": transformers.GPTNeoXConfig(**{k: v for k, v in _SIZES.items() if k != "num_key_value_heads"}),
-    "opt": transformers.OPTConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        word_embed_proj_dim=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        ffn_dim=48,
-        max_position_embeddings=CONTEXT,
-    ),
-}
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("name", _OTHERS)
-def test_other_architectures_can_be_split(name: str, split: EncodedSplit, tmp_path: Path) -> None:
-    model = upper(_OTHERS[name])
-    read, kept = both(model, split, tmp_path)
-    np.testing.assert_allclose(held_out(model, kept).losses, held_out(model, read).losses, rtol=2e-3)
-    expected = clipped_gradient_sum(model, read, 0.05).vector
-    assert relative(clipped_gradient_sum(model, kept, 0.05).vector, expected) < 5e-3
-
-
 def test_classifiers_start_from_states_too(split: EncodedSplit, tmp_path: Path) -> None:
     changes = {"name": "small-gpt2", "layers": 3, "lora_rank": 2, "lora_layers": 2}
     model = models_to_try.small_gpt2(CLASSES, **changes)

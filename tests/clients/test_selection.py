@@ -172,9 +172,6 @@ def test_nobody_selected_is_an_empty_selection() -> None:
 # Sentence weights
 
 
-ALL = Selection(users=np.array([0, 1, 3]), sentences=np.array([0, 1, 2, 4, 5]), counts=np.array([2, 1, 2]))
-
-
 def thinned(weights: np.ndarray, q_s: float, rounds: int = 4_000) -> np.ndarray:
     """Which sentence of CORPUS was eligible and kept in which round, (rounds, 6) of 0 and 1."""
     kept = np.zeros((rounds, 6))
@@ -197,18 +194,6 @@ def test_a_sentence_is_sampled_at_its_rate_times_its_weight(q_s: float) -> None:
     # Two draws of one sentence that were the same word would give min(q_s, w).
     if q_s < 1:
         assert not at_rate(kept[:, 0], min(q_s, 0.5))
-
-
-def test_weight_one_is_always_kept_and_weight_zero_never() -> None:
-    nearly_none, nearly_all = np.nextafter(0.0, 1.0), np.nextafter(1.0, 0.0)
-    for seed in map(partial(sampling.round_seed, 0), range(300)):
-        chosen = thin(ALL, np.array([1.0, 0.0, 1.0, 0.0, nearly_none, nearly_all]), seed)
-        assert chosen.sentences.tolist() == [0, 2, 5]
-        assert chosen.users.tolist() == [0, 1, 3]
-        assert chosen.counts.tolist() == [1, 1, 1]
-        nobody = thin(ALL, np.zeros(6), seed)
-        assert (nobody.sentences.tolist(), nobody.counts.tolist()) == ([], [0, 0, 0])
-        assert thin(ALL, np.ones(6), seed).sentences.tolist() == ALL.sentences.tolist()
 
 
 def test_thinning_keeps_the_same_sentences_on_any_node() -> None:

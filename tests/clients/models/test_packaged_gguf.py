@@ -108,12 +108,6 @@ def test_too_small_a_disk_or_memory_is_noticed_before(tiny: PackagedGguf, monkey
         tiny.converted()
 
 
-def test_a_cache_that_cannot_be_written_is_named(tiny: PackagedGguf, tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file")
-    with pytest.raises(ModelError, match="the converted model cannot be written"):
-        tiny.converted()
-
-
 def test_other_boundary_tokens_can_be_chosen(tiny: PackagedGguf) -> None:
     model = load_model(ModelSpec(name="smollm2", begin_token="<|im_start|>", end_token="<|im_end|>"), seed=0)
     assert model.encode(["t"])[0].tokens.tolist()[::2] == [1, 2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from fl_sim.clients.models.frozen_head import frozen_head, has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import held_out, loss_gradients
 from fl_sim.clients.models.model_spec import ModelSpec
-from tests.clients.models.models_to_try import _LLAMA_LIKE, CLASSES, examples, shifted
+from tests.clients.models.models_to_try import _LLAMA_LIKE, examples, shifted
 
 GIVEN = examples(5, 9, 30, 12, 22, 3)
 LORA = {"lora_rank": 3}
@@ -129,17 +128,6 @@ def test_a_tied_table_stays_tied_and_a_frozen_head_is_exact() -> None:
     torch.testing.assert_close(first, again)
 
 
-def test_a_classifiers_head_trains_in_float32() -> None:
-    model = load_model(ModelSpec(**SIZES, tune="head", frozen_precision="float16"), 0, task=CLASSES)
-    assert {p.dtype for p in model.parameters.tensors.values()} == {torch.float32}
-    assert clipped_gradient_sum(model, examples(5, 9, task=CLASSES), 0.05).sentences == 2
-
-
 def test_it_is_refused_where_nothing_is_frozen() -> None:
     with pytest.raises(ValueError, match=r"model.frozen_precision is 'bfloat16', and everything trains; allowed: with"):
         ModelSpec(frozen_precision="bfloat16")
-
-
-def test_a_model_with_frozen_weights_of_bfloat16_is_saved(tmp_path: Path) -> None:
-    adapted(**LORA, frozen_precision="bfloat16").save(tmp_path / "model")
-    assert (tmp_path / "model" / "adapter_model.safetensors").is_file()
