@@ -4,6 +4,7 @@ A configuration of a few bytes can describe a model of any size: a million layer
 that it declares are checked before anything is imported that could build it; what they amount to is counted where
 tensors have shapes and no memory.
 
+>>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> check_declared(ModelSpec(hidden=16384, layers=256))  # doctest: +ELLIPSIS
 Traceback (most recent call last):
 fl_sim.clients.errors.ModelError: model 'small-gpt2' has ... parameters, ... GB, and ... GB of memory are free; ...
@@ -20,12 +21,13 @@ from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.architecture import CONFIG_FILE
 from fl_sim.clients.models.hub import check_folder, first_line
 from fl_sim.clients.models.model_names import SMALL_GPT2
-from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.worker_resources import free_memory
 from fl_sim.files import read_bytes
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from fl_sim.clients.models.model_spec import ModelSpec
 
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers")
 _WORDS, _WIDTH = ("vocab_size", "vocabulary"), ("hidden_size", "n_embd", "d_model", "dim", "embedding")
