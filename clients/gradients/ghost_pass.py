@@ -236,12 +236,7 @@ def _frozen(model: LanguageModel) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class GradientPath:
-    """Say how the gradients of a model's sentences are computed.
-
-    Attributes:
-        name: ``fast``, many sentences in one pass, or ``slow``, one sentence at a time.
-        reason: why it is slow; empty if it is fast.
-    """
+    """Say how gradients are computed: ``fast``, many sentences in one pass, or ``slow``, one at a time, and why."""
 
     name: Literal["fast", "slow"]
     reason: str = ""
@@ -307,17 +302,15 @@ def cover(model: LanguageModel) -> list[Layer]:
                 owners[name].append(layers[-1])
     for name, sharing in owners.items():
         if len(sharing) > 1:
-            layers = [layer for layer in layers if layer not in sharing] + [_tie(name, sharing)]
+            embeddings = [layer for layer in sharing if isinstance(layer, EmbeddingLayer)]
+            linears = [layer for layer in sharing if isinstance(layer, LinearLayer) and not layer.transposed]
+            if len(sharing) != 2 or len(embeddings) != 1 or len(linears) != 1:
+                raise NotCovered(
+                    f"{name} is shared by {len(sharing)} modules other than an embedding and an output layer"
+                )
+            tied = TiedLayer(embeddings[0], linears[0])
+            layers = [layer for layer in layers if layer not in sharing] + [tied]
     return layers
-
-
-def _tie(name: str, sharing: Sequence[Layer]) -> TiedLayer:
-    """Return the tied layer of a shared parameter, which must be the table of an embedding and an output layer."""
-    embeddings = [layer for layer in sharing if isinstance(layer, EmbeddingLayer)]
-    linears = [layer for layer in sharing if isinstance(layer, LinearLayer) and not layer.transposed]
-    if len(sharing) != 2 or len(embeddings) != 1 or len(linears) != 1:
-        raise NotCovered(f"{name} is shared by {len(sharing)} modules other than an embedding and an output layer")
-    return TiedLayer(embeddings[0], linears[0])
 
 
 def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
@@ -340,8 +333,14 @@ def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
             passed = compare_with_autograd(model, layers, model.batch(examples, CHECK_MASKS))
             for row, example in enumerate(examples):
                 mixed = [example if index == row else other for index, other in enumerate(others)]
-                _check_independence(model, ghost_pass(model, layers, model.batch(mixed, CHECK_MASKS)), passed, row)
-            _check_padding(model, examples[0], passed)
+                beside_others = ghost_pass(model, layers, model.batch(mixed, CHECK_MASKS))
+                here, there = (_gradients_of(model, of_pass, row) for of_pass in (passed, beside_others))
+                # A clip bounds what a sentence contributes only if no other sentence of the batch enters its gradient.
+                if not _distance(here, there) <= _CHECK_TOLERANCE**2 * _distance(here):
+                    raise NotCovered("a sentence's gradient depends on the other sentences of its batch")
+            alone = loss_gradients(model, model.batch(examples[:1], CHECK_MASKS))[1]
+            if not _distance(_gradients_of(model, passed, 0), alone) <= _CHECK_PADDING**2 * _distance(alone):
+                raise NotCovered("a sentence's gradient depends on its padding")
     except RuntimeError as error:
         if is_out_of_memory(error):  # says nothing of the layers
             raise does_not_fit(model.device, max(map(len, examples))) from error
@@ -408,23 +407,6 @@ def _row_alone(batch: Batch, row: int) -> Batch:
     """Return the batch in which only one row has targets: the same forward pass, the loss of one sentence."""
     others = torch.arange(len(batch.targets), device=batch.targets.device) != row
     return replace(batch, targets=batch.targets.masked_fill(others.unsqueeze(1), NO_TARGET))
-
-
-def _check_independence(model: LanguageModel, mixed: Pass, passed: Pass, row: int) -> None:
-    """Raise NotCovered unless a row's gradient is the same beside other sentences of the same lengths.
-
-    A clip bounds what a sentence contributes only if no other sentence of the batch enters its gradient.
-    """
-    here, there = _gradients_of(model, passed, row), _gradients_of(model, mixed, row)
-    if not _distance(here, there) <= _CHECK_TOLERANCE**2 * _distance(here):
-        raise NotCovered("a sentence's gradient depends on the other sentences of its batch")
-
-
-def _check_padding(model: LanguageModel, shortest: Example, passed: Pass) -> None:
-    """Raise NotCovered unless the gradient of the shortest sentence is about what it is without padding."""
-    alone = loss_gradients(model, model.batch([shortest], CHECK_MASKS))[1]
-    if not _distance(_gradients_of(model, passed, 0), alone) <= _CHECK_PADDING**2 * _distance(alone):
-        raise NotCovered("a sentence's gradient depends on its padding")
 
 
 def _gradients_of(model: LanguageModel, passed: Pass, row: int) -> dict[str, torch.Tensor]:

@@ -93,7 +93,8 @@ def user_sums(
                 yield joint
                 joint.forget()
             elif joint is None and len(members) > 1:
-                groups += reversed(halves(model, members, _padded_size(members)))
+                sentences, longest = map(max, zip(*(user.shape for user in members), strict=True))
+                groups += reversed(halves(model, members, len(members) * sentences * longest))
             else:
                 yield from map(summing.alone, members)
         window.clear()  # frees the sentences before the next window is read
@@ -123,12 +124,6 @@ class _User(NamedTuple):
     def shape(self) -> tuple[int, int]:
         """Return the number of sentences with a prediction target, and the inputs of the longest."""
         return sum(map(bool, self.sizes)), max(self.sizes, default=0)
-
-
-def _padded_size(users: Sequence[_User]) -> int:
-    """Return the padded size of one batch of users, in inputs."""
-    sentences, longest = map(max, zip(*(user.shape for user in users), strict=True))
-    return len(users) * sentences * longest
 
 
 def _windows(
