@@ -26,10 +26,7 @@ from fl_sim.clients.models.tokenizers import load_tokenizer
 from fl_sim.clients.tasks import Task
 from fl_sim.data_prep.store.encode import EncodedSplit
 from tests.clients.models import models_to_try
-from tests.clients.models.models_to_try import CLASSES, CONTEXT, VOCABULARY, examples
-
-_SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
-_SIZES |= {"num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": CONTEXT}
+from tests.clients.models.models_to_try import _LLAMA_LIKE, CLASSES, CONTEXT, examples
 
 
 def upper(config: transformers.PretrainedConfig, task: Task | None = None, **changes: Any) -> LanguageModel:
@@ -44,7 +41,9 @@ def upper(config: transformers.PretrainedConfig, task: Task | None = None, **cha
 
 
 def llama(**changes: Any) -> LanguageModel:
-    return upper(transformers.LlamaConfig(**_SIZES, tie_word_embeddings=True), **changes)
+    return upper(
+        transformers.LlamaConfig(**_LLAMA_LIKE | {"num_hidden_layers": 3}, tie_word_embeddings=True), **changes
+    )
 
 
 @pytest.fixture(scope="module")

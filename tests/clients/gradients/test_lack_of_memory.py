@@ -17,7 +17,7 @@ from fl_sim.clients import ghost_norms
 from fl_sim.clients.batches import Batch
 from fl_sim.clients.device import is_out_of_memory
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.frozen_states import SentenceStates, sentence_features, state_path
+from fl_sim.clients.frozen_states import SentenceStates, state_path
 from fl_sim.clients.ghost_norms import Contribution
 from fl_sim.clients.gradients import ghost_pass
 from fl_sim.clients.gradients.batch_trial import fit_batches, is_tried
@@ -31,8 +31,7 @@ from fl_sim.clients.training import bounded_sum
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps, WeightedGradients
 from fl_sim.strategies.messages import TrainReply
 from tests.clients import test_frozen_states_layer
-from tests.clients.models import models_to_try
-from tests.clients.models.models_to_try import CLASSES, examples
+from tests.clients.models.models_to_try import examples
 from tests.clients.paths_on_a_device import selection, split, weighted
 
 SMALL = ModelSpec(hidden=16, layers=1, heads=2, max_tokens=24)
@@ -189,20 +188,6 @@ def test_evaluation_is_done_in_halves(model: LanguageModel) -> None:
         assert max(tried) > 24
     np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-6)
     assert np.array_equal(found.wrong, expected.wrong)
-
-
-def test_features_are_computed_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = models_to_try.bert(tune="head")
-    sentences = examples(5, 9, 17, 22, task=CLASSES)
-    expected, run = sentence_features(encoder, sentences), type(encoder.module).features
-
-    def limited(self: object, batch: Batch) -> torch.Tensor:
-        if batch.inputs.numel() > 30:
-            raise ERRORS["cpu"]
-        return run(self, batch)
-
-    monkeypatch.setattr(type(encoder.module), "features", limited)
-    np.testing.assert_allclose(sentence_features(encoder, sentences), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_states_of_lower_layers_are_computed_in_halves(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

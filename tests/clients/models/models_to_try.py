@@ -24,23 +24,9 @@ CONTEXT = 40
 SMALL = ModelSpec(hidden=32, layers=2, heads=4, max_tokens=CONTEXT)
 AWD = ModelSpec(name="awd-lstm", hidden=24, layers=3, embedding=16, max_tokens=CONTEXT)
 CLASSES = Classification(("business", "sport", "world"))
-_LLAMA_LIKE = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 48,
-    "max_position_embeddings": CONTEXT,
-}
-_BERT_LIKE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": CONTEXT,
-}
+_BERT_LIKE: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2}
+_BERT_LIKE |= {"num_attention_heads": 4, "intermediate_size": 48, "max_position_embeddings": CONTEXT}
+_LLAMA_LIKE = _BERT_LIKE | {"num_key_value_heads": 2}
 
 
 def small_gpt2(task: Task | None = None, **changes: Any) -> LanguageModel:
@@ -91,15 +77,7 @@ def qwen3() -> LanguageModel:
     return from_config(transformers.Qwen3Config(**_LLAMA_LIKE, head_dim=8, tie_word_embeddings=True))
 
 
-OPT = transformers.OPTConfig(
-    vocab_size=VOCABULARY,
-    hidden_size=32,
-    word_embed_proj_dim=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    ffn_dim=48,
-    max_position_embeddings=CONTEXT,
-)
+OPT = transformers.OPTConfig(**_BERT_LIKE, word_embed_proj_dim=32, ffn_dim=48)
 
 
 def opt() -> LanguageModel:

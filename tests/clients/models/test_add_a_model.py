@@ -146,46 +146,37 @@ def test_a_folder_comes_before_an_import_path(here: Path) -> None:
 
 
 RETURN = "return AveragesForNextWord(body, vocabulary.size) if output_layer else body"
-BAD = {
-    "no module": ("nowhere_at_all:Model", CODE, "cannot be imported (No module named 'nowhere_at_all')"),
-    "no architecture": ("bad_model:Averages", CODE, "allowed: a subclass or an instance of fl_sim.clients.models.Arch"),
-    "abstract": ("bad_model:AverageOfWords", CODE.replace("def build", "def built"), "cannot be made"),
-    "raises in build": (
-        "bad_model:AverageOfWords",
-        CODE.replace("spec.hidden or 32", "spec.width"),
-        "fails with Attribute",
-    ),
-    "no module built": ("bad_model:AverageOfWords", CODE.replace(RETURN, "return 3"), "fails with AttributeError"),
+BAD = {  # the code of a module, and what is said of it
+    "no architecture": ("AverageOfWords = 3", "allowed: a subclass or an instance of fl_sim.clients.models.Arch"),
+    "abstract": (CODE.replace("def build", "def built"), "cannot be made"),
+    "raises in build": (CODE.replace("spec.hidden or 32", "spec.width"), "fails with Attribute"),
+    "no module built": (CODE.replace(RETURN, "return 3"), "fails with AttributeError"),
     "wrong shape": (
-        "bad_model:AverageOfWords",
         CODE.replace("self.output(self.body(batch))", "self.body(batch)"),
         "returns scores of shape (3, 7, 16); allowed: (3, 7, 4096)",
     ),
-    "reads the padding": (
-        "bad_model:AverageOfWords",
-        CODE.replace("cumsum(dim=1)", "cumsum(dim=1).flip(1)"),
-        "scores a sentence otherwise beside other sentences",
-    ),
+    "reads the padding": (CODE.replace("cumsum(dim=1)", "cumsum(dim=1).flip(1)"), "otherwise beside other sentences"),
     "sees other sentences": (
-        "bad_model:AverageOfWords",
         CODE.replace("(sums /", "(sums.mean(dim=0, keepdim=True) + sums /"),
         "scores a sentence otherwise beside other sentences",
     ),
-    "dropout": (f"{NAME}", "", "model.dropout is 0.5; allowed for 'my_model:AverageOfWords': 0, because it draws no"),
-    "adapters": (f"{NAME}", "", "model.lora_rank is 2; allowed for 'my_model:AverageOfWords': 0"),
-    "half precision": (f"{NAME}", "", "model.precision is 'bfloat16'; allowed for 'my_model:AverageOfWords': float32"),
+    "dropout": (CODE, "model.dropout is 0.5; allowed for 'bad_model:AverageOfWords': 0, because it draws no"),
+    "adapters": (CODE, "model.lora_rank is 2; allowed for 'bad_model:AverageOfWords': 0"),
+    "half precision": (CODE, "model.precision is 'bfloat16'; allowed for 'bad_model:AverageOfWords': float32"),
 }
-SETTINGS = {"dropout": {"model__dropout": 0.5}, "adapters": {"model__lora_rank": 2}}
-SETTINGS["half precision"] = {"model__precision": "bfloat16"}  # type: ignore[dict-item]
+SETTINGS: dict[str, dict[str, object]] = {
+    "dropout": {"model__dropout": 0.5},
+    "adapters": {"model__lora_rank": 2},
+    "half precision": {"model__precision": "bfloat16"},
+}
 
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_wrong_with_a_plug_in_is_one_line(case: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name, code, message = BAD[case]
-    if code:
-        (here / "bad_model.py").write_text(code, encoding="utf-8")
-    assert main(run(here, model__name=name, **SETTINGS.get(case, {}))) == 2
+    code, message = BAD[case]
+    (here / "bad_model.py").write_text(code, encoding="utf-8")
+    assert main(run(here, model__name="bad_model:AverageOfWords", **SETTINGS.get(case, {}))) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("fl-sim run: model")
     assert message in line

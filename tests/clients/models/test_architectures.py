@@ -16,45 +16,30 @@ from fl_sim.clients.models.architectures.transformer import PRETRAINED
 from fl_sim.clients.models.language_model import LanguageModel, ModelError
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.models.tokenizers import load_tokenizer
-from tests.clients.models.models_to_try import _BERT_LIKE, _LLAMA_LIKE, CONTEXT, OPT, VOCABULARY
+from tests.clients.models.models_to_try import _BERT_LIKE, _LLAMA_LIKE, CONTEXT, VOCABULARY
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "models.md"
 _GPT_LIKE = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4}
 _HEAD = {"head_dim": 8}
 _OWN_SIZES: dict[str, dict[str, Any]] = {  # of architectures that do not name their sizes as Llama does
-    "biogpt": {k: v for k, v in _LLAMA_LIKE.items() if k != "num_key_value_heads"},
+    "biogpt": _BERT_LIKE,
     "bloom": {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4},
     "codegen": _GPT_LIKE | {"rotary_dim": 8, "n_positions": CONTEXT},
     "ctrl": _GPT_LIKE | {"dff": 48, "n_positions": CONTEXT},
     "falcon": {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
     "gpt2": _GPT_LIKE | {"n_positions": CONTEXT},
     "gpt_bigcode": _GPT_LIKE | {"n_positions": CONTEXT},
-    "gpt_neo": {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "num_layers": 2,
-        "num_heads": 4,
-        "attention_types": [[["global", "local"], 1]],
-        "max_position_embeddings": CONTEXT,
-    },
+    "gpt_neo": _BERT_LIKE | {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]},
     "gpt_neox": _BERT_LIKE,
     "gptj": _GPT_LIKE | {"rotary_dim": 8, "n_positions": CONTEXT},
     "mamba": {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     "megatron-bert": _BERT_LIKE | {"is_decoder": True},
     "mpt": {"vocab_size": VOCABULARY, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": CONTEXT},
     "openai-gpt": _GPT_LIKE | {"n_positions": CONTEXT},
-    "opt": {name: getattr(OPT, name) for name in ("vocab_size", "hidden_size", "word_embed_proj_dim", "ffn_dim")}
-    | {"num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": CONTEXT},
+    "opt": _BERT_LIKE | {"word_embed_proj_dim": 32, "ffn_dim": 48},
     "persimmon": _BERT_LIKE,
     "rwkv": {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32},
-    "xglm": {
-        "vocab_size": VOCABULARY,
-        "d_model": 32,
-        "num_layers": 2,
-        "attention_heads": 4,
-        "ffn_dim": 48,
-        "max_position_embeddings": CONTEXT,
-    },
+    "xglm": _BERT_LIKE | {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 48},
 }
 _FURTHER: dict[str, dict[str, Any]] = {
     "gpt_oss": _HEAD | {"num_local_experts": 4, "num_experts_per_tok": 2},

@@ -17,7 +17,7 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.models.tokenizers import load_tokenizer
 from fl_sim.clients.tasks import Classification
 from tests.clients.models import models_to_try
-from tests.clients.models.models_to_try import CLASSES, CONTEXT, SMALL, VOCABULARY, examples
+from tests.clients.models.models_to_try import _BERT_LIKE, CLASSES, CONTEXT, SMALL, examples
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +26,7 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bert")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(1)
-        module = transformers.BertForMaskedLM(
-            transformers.BertConfig(
-                vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-                intermediate_size=48, max_position_embeddings=CONTEXT,
-            )
-        )  # fmt: skip
-    module.save_pretrained(folder)
+        transformers.BertForMaskedLM(transformers.BertConfig(**_BERT_LIKE)).save_pretrained(folder)
     load_tokenizer("bundled").save_pretrained(folder)
     return folder
 

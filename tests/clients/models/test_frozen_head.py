@@ -13,22 +13,22 @@ from fl_sim.clients.models.frozen_head import frozen_head as head_of
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from tests.clients.models import models_to_try
-from tests.clients.models.models_to_try import CLASSES, CONTEXT, VOCABULARY, examples
+from tests.clients.models.models_to_try import _LLAMA_LIKE, CLASSES, VOCABULARY, examples
 from tests.clients.test_frozen_states_layer import upper
 
-_SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-_SIZES |= {"num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": CONTEXT}
 GIVEN = examples(5, 9, 30, 12, 1, 22, 3)
 
 
 def granite() -> LanguageModel:
     """Its scores are divided by a number after the output layer."""
-    return upper(transformers.GraniteConfig(**_SIZES, logits_scaling=4.0, tie_word_embeddings=True))
+    return upper(transformers.GraniteConfig(**_LLAMA_LIKE, logits_scaling=4.0, tie_word_embeddings=True))
 
 
 def gemma2() -> LanguageModel:
     """Its scores are squashed after the output layer."""
-    return upper(transformers.Gemma2Config(**_SIZES, head_dim=8, final_logit_softcapping=0.5, initializer_range=0.5))
+    return upper(
+        transformers.Gemma2Config(**_LLAMA_LIKE, head_dim=8, final_logit_softcapping=0.5, initializer_range=0.5)
+    )
 
 
 @pytest.fixture
