@@ -14,8 +14,7 @@ Not every model's scores are its output layer's (some are scaled or squashed aft
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -25,6 +24,7 @@ from torch import nn
 
 from fl_sim.clients.batches import NO_TARGET, Batch, Example
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.parameters import replaced_forwards
 
 _TOKENS = 8
 
@@ -53,17 +53,9 @@ _TOLERANCE = 1e-4  # of the largest score
 _BYTES = 4
 
 
-@contextmanager
-def left_out(layer: nn.Module) -> Iterator[None]:
+def left_out(layer: nn.Module) -> AbstractContextManager[None]:
     """Let a model return the input of its output layer, (B, T, h), instead of scores."""
-    own = vars(layer).pop("forward", None)  # of a layer whose weight is stored in a lower precision
-    vars(layer)["forward"] = lambda states: states
-    try:
-        yield
-    finally:
-        del vars(layer)["forward"]
-        if own is not None:
-            vars(layer)["forward"] = own
+    return replaced_forwards({layer: lambda states: states})
 
 
 _LAYERS: WeakKeyDictionary[LanguageModel, nn.Linear | None] = WeakKeyDictionary()

@@ -447,15 +447,7 @@ def checkpointed(blocks: Sequence[nn.Module]) -> Iterator[None]:
     The backward pass computes a block to its end again, so that hooks on all its modules run, which record their inputs
     then.
     """
-    if not torch.is_grad_enabled():
+    again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    forwards = {block: functools.partial(again, block.forward) for block in blocks if torch.is_grad_enabled()}
+    with parameters.replaced_forwards(forwards), set_checkpoint_early_stop(False):
         yield
-        return
-    for block in blocks:
-        run = functools.partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
-        vars(block)["forward"] = run
-    try:
-        with set_checkpoint_early_stop(False):
-            yield
-    finally:
-        for block in blocks:
-            del vars(block)["forward"]

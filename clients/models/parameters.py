@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
@@ -133,6 +134,27 @@ class _WideProduct(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         (weight,) = ctx.saved_tensors
         return gradients[0] @ weight.float(), None
+
+
+@contextmanager
+def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Let modules compute something else within the block; hooks on them still run.
+
+    >>> layer = nn.Linear(2, 3)
+    >>> with replaced_forwards({layer: lambda states: states}):
+    ...     layer(torch.ones(2))
+    tensor([1., 1.])
+    """
+    own = {module: vars(module).pop("forward", None) for module in forwards}  # such as that of a narrow weight
+    for module, forward in forwards.items():
+        vars(module)["forward"] = forward
+    try:
+        yield
+    finally:
+        for module, before in own.items():
+            del vars(module)["forward"]
+            if before is not None:
+                vars(module)["forward"] = before
 
 
 _LOADED: WeakValueDictionary[str, nn.Module] = WeakValueDictionary()

@@ -13,13 +13,14 @@ torch.Size([1, 2, 4])
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
 
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.models.parameters import replaced_forwards
 
 _TOLERANCE = 1e-4  # of the largest state
 _LARGEST_STATE = 3e4  # of float16, in which states are kept, half
@@ -47,18 +48,23 @@ class LowerLayers:
     def states(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return what enters the first trainable block, (B, T, h), for token ids (B, T) without padding."""
         seen: list[torch.Tensor] = []
-        blocks = self._stubs(range(self.first, len(self._blocks)), seen.append)
-        with torch.no_grad(), self._exchanged(blocks):
+        see = self._block_of(lambda states: seen.append(states) or states)  # type: ignore[func-returns-value]
+        with torch.no_grad(), replaced_forwards(dict.fromkeys(self._blocks[self.first :], see)):
             self._forward(inputs)
         return seen[0]
 
-    @contextmanager
-    def replaced_by(self, states: torch.Tensor) -> Iterator[None]:
+    def replaced_by(self, states: torch.Tensor) -> AbstractContextManager[None]:
         """Start the model from ``states`` (B, T, h) within the block, whatever token ids it gets."""
-        blocks = self._stubs(range(self.first), None)
-        blocks[self.first - 1] = _Stub(self._blocks[self.first - 1], lambda _: states, self._returns_tuple)
-        with self._exchanged(blocks):
-            yield
+        return replaced_forwards(dict.fromkeys(self._blocks[: self.first], self._block_of(lambda _: states)))
+
+    def _block_of(self, compute: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+        """Return the forward pass of a block whose states are a function of those it is given."""
+
+        def forward(*args: Any, **options: Any) -> Any:
+            states = compute(args[0] if args else options["hidden_states"])
+            return (states,) if self._returns_tuple else states
+
+        return forward
 
     def frozen_weights(self, module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield name and value of every weight and buffer of ``module`` on which the states may depend."""
@@ -68,25 +74,6 @@ class LowerLayers:
             if value.data_ptr() not in upper | seen:
                 seen.add(value.data_ptr())
                 yield name, value
-
-    def _stubs(self, numbers: range, see: Callable[[torch.Tensor], None] | None) -> dict[int, nn.Module]:
-        def passed(states: torch.Tensor) -> torch.Tensor:
-            if see is not None:
-                see(states)
-            return states
-
-        return {number: _Stub(self._blocks[number], passed, self._returns_tuple) for number in numbers}
-
-    @contextmanager
-    def _exchanged(self, blocks: dict[int, nn.Module]) -> Iterator[None]:
-        own = {number: self._blocks[number] for number in blocks}
-        try:
-            for number, block in blocks.items():
-                self._blocks[number] = block
-            yield
-        finally:
-            for number, block in own.items():
-                self._blocks[number] = block
 
     def _check(self, words: int) -> None:
         """Compare the model from its tokens with the model from its states."""
@@ -112,23 +99,3 @@ class LowerLayers:
             raise ModelError(
                 f"model.lora_layers: states are as large as {float(states.abs().max()):.3g}; allowed: unset"
             )
-
-
-class _Stub(nn.Module):
-    """Stand in for a block: the same attributes, but the hidden states come from a function of those it is given."""
-
-    def __init__(self, block: nn.Module, states: Callable[[torch.Tensor], torch.Tensor], returns_tuple: bool) -> None:
-        super().__init__()
-        self.__dict__["_block"] = block  # not as a submodule, whose parameters would be listed twice
-        self._states = states
-        self._returns_tuple = returns_tuple
-
-    def forward(self, *args: Any, **options: Any) -> Any:
-        states = self._states(args[0] if args else options["hidden_states"])
-        return (states,) if self._returns_tuple else states
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self.__dict__["_block"], name)
