@@ -126,13 +126,7 @@ def attempt(work: Callable[[], _Result], device: torch.device) -> _Result | None
 
 
 def halves(model: Batching, group: Sequence[_Item], tokens: int) -> tuple[list[_Item], list[_Item]]:
-    """Return a group that did not fit in two parts, and let the model's micro-batches be no larger from now on.
-
-    Args:
-        model: the model.
-        group: at least two sentences or users.
-        tokens: their padded size.
-    """
+    """Return a group of ``tokens`` that did not fit in two parts; micro-batches are no larger from now on."""
     if max(1, tokens // 2) < model.batch_tokens:
         model.limit_batches(max(1, tokens // 2))
         log.warning("memory on %s is too small for %d tokens at a time; now %d", model.device, tokens, tokens // 2)
@@ -143,13 +137,9 @@ def halves(model: Batching, group: Sequence[_Item], tokens: int) -> tuple[list[_
 def in_parts(
     model: Batching, group: Sequence[_Item], compute: Callable[[list[_Item]], None], size: Callable[[_Item], int]
 ) -> None:
-    """Compute a group, or its parts where memory does not suffice.
+    """Compute a group of sentences, or its parts where memory does not suffice.
 
-    Args:
-        model: the model.
-        group: the sentences, in any form.
-        compute: computes some of them, whole or not at all.
-        size: the number of inputs of one.
+    ``compute`` takes some of them, whole or not at all; ``size`` is the number of inputs of one.
 
     Raises:
         ModelError: a sentence does not fit alone.

@@ -78,15 +78,10 @@ class ClippedSum(Tally):
 
 
 class GradientSum:
-    """Keep a running Σ_s Π_c(g_s) in one buffer of d float32 numbers.
+    """Keep a running Σ_s Π_c(g_s) in one buffer; the memory needed is that of the model, the buffer and a micro-batch.
 
-    The memory needed is that of the model, the buffer and one micro-batch.
-
-    Args:
-        model: the model whose gradients are summed.
-        mask_seed: seed of the dropout masks; None switches dropout off.
-        stability: γ of automatic clipping; None for Π_c.
-        when_done: called with the number of sentences that were just added.
+    ``mask_seed`` draws dropout masks (None switches dropout off), ``stability`` is γ of automatic clipping (None for
+    Π_c), ``when_done`` is called with the number of sentences that were just added.
 
     Attributes:
         flat: the sum so far, float32 (d,).
@@ -315,9 +310,7 @@ def _add_in_another_pass(
 def sure_norms(contributions: Sequence[Contribution], clip_norm: float) -> torch.Tensor:
     """Return upper bounds on the gradient norms over all parameters, float64 (B,), accurate enough to clip by.
 
-    Args:
-        contributions: one per parameter, of a batch of B sentences.
-        clip_norm: c, or γ of automatic clipping, below which the factor c/(‖g‖ + γ) depends little on the norm.
+    ``clip_norm`` is c, or γ of automatic clipping, below which the factor c/(‖g‖ + γ) depends little on the norm.
 
     Raises:
         NotCovered: if a norm is not finite, or exceeds ``clip_norm`` and its rounding error is too large.

@@ -70,8 +70,7 @@ def locate(name: str) -> str:
     folder of that name, else the hub's name, or the cached copy if the hub does not answer.
 
     Raises:
-        ModelError: the package of ``minilm`` or ``smollm2`` is not installed or damaged, or the folder holds what is no
-            file.
+        ModelError: a package is not installed or damaged, or the folder holds what is no file.
         OSError, ValueError: the hub does not answer and the local cache has no copy.
     """
     if name == MINILM:

@@ -37,16 +37,10 @@ _DIGITS = "smollm"  # GGUF's name for a tokenizer that splits digits
 
 @dataclass(frozen=True)
 class PackagedGguf:
-    """Name a model that a package holds as GGUF.
+    """Name a model that a package holds as GGUF: its file there, the file's checksum, the token at a sentence's ends.
 
-    Attributes:
-        name: the name in ``model.name``.
-        package: the package that holds the file.
-        file: its name there.
-        sha256: its checksum.
-        converted_bytes: the size of the folder, to be free on the disk and in memory before the conversion.
-        boundary: the token at both ends of a sentence.
-        install: how to get the package.
+    ``converted_bytes`` must be free on the disk, and twice that in memory, before the conversion; ``install`` says how
+    to get the package.
     """
 
     name: str
