@@ -8,7 +8,7 @@ from scipy import stats
 
 from fl_sim.clients.selection import Selection, select, thin
 from fl_sim.data_prep.store.ownership import Ownership, join_parts
-from fl_sim.strategies.primitives import sampling, streams
+from fl_sim.strategies.primitives import sampling
 
 EVERYBODY = np.array([[0, 4]])
 
@@ -85,39 +85,6 @@ def test_selection_in_a_corpus_that_grew_is_the_definition() -> None:
         chosen = select(grown, np.array([[0, 1], [2, 5]]), seed, 0.6, 0.6)
         assert chosen.sentences.tolist() == [s for u in (0, 2, 3, 4) for s in expected[u]]
         assert chosen.counts.tolist() == [len(expected[u]) for u in (0, 2, 3, 4)]
-
-
-def test_the_work_of_a_round_is_that_of_its_users_whatever_the_size_of_the_corpus(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The coins that are drawn for the same 50 users in corpora of 2,000 and of 200,000 users."""
-    drawn: list[int] = []
-    runs, blocks = streams.uniforms, streams._philox
-    monkeypatch.setattr(streams, "uniforms", lambda *a: drawn.append(a[3] - a[2]) or runs(*a))  # type: ignore[func-returns-value]
-    monkeypatch.setattr(streams, "_philox", lambda *a: drawn.append(4 * len(a[1])) or blocks(*a))  # type: ignore[func-returns-value]
-    work = []
-    for users in (2_000, 200_000):
-        drawn.clear()
-        corpus = crowd(users)
-        chosen = np.linspace(0, users - 1, 50).astype(np.int64)
-        selection = select(corpus, np.stack([chosen, chosen + 1], axis=1), 7, 0.5, 0.5)
-        assert len(selection.sentences) > 30
-        work.append(sum(drawn))
-    owned, mentioned = 50 * 8, 50 * 8 * 2
-    assert work[1] <= 4 * owned + 4 * mentioned  # whole blocks of four, one coin of each needed
-    assert work[0] <= 32 * (owned + mentioned)  # where drawing a run is cheaper than reading single coins
-
-
-def crowd(users: int) -> Ownership:
-    """Eight sentences a user, each with two entities of as many as there are users."""
-    sentences = 8 * users
-    first = np.random.default_rng(users).integers(0, users - 1, size=sentences)
-    return Ownership(
-        user_offsets=np.arange(0, sentences + 1, 8, dtype=np.int64),
-        entity_offsets=np.arange(0, 2 * sentences + 1, 2, dtype=np.int64),
-        entity_ids=np.stack([first, first + 1], axis=1).astype(np.int32).ravel(),
-        num_entities=users,
-    )
 
 
 def many_selections(q_e: float, q_s: float, rounds: int = 4_000) -> np.ndarray:

@@ -1,17 +1,15 @@
 """A node's sum of bounded user vectors, against one user and one sentence at a time by plain autograd."""
 
 import math
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from fl_sim.clients.batches import Examples
-from fl_sim.clients.gradients.clipped_sums import Tally, covered_layers
+from fl_sim.clients.gradients.clipped_sums import covered_layers
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.clients.models.model_spec import ModelSpec
@@ -222,47 +220,3 @@ def test_nobody_to_train_on(model, examples) -> None:
         reply = bounded_sum(model, examples, nobody, rule, 0)
         np.testing.assert_array_equal(reply.vector, 0)
         assert reply.users == reply.sentences == 0
-
-
-RULES = {
-    "shared": gradient_rule(0.5, 2),
-    "apart": gradient_rule(0.5, 1),
-    "steps": LocalSteps(q_e=1, q_s=1, user_clip=1),
-}
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_what_is_held_does_not_grow_with_the_cohort(
-    model: LanguageModel, rule: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sentences are read in portions. Without its passes, which hold one micro-batch, a round of 1,600 more users may
-    take some numbers for each of them, and no object: one takes a hundred bytes, and a sentence three hundred."""
-    monkeypatch.setattr("fl_sim.clients.training._READ_AT_ONCE", 256)
-    monkeypatch.setattr("fl_sim.clients.gradients.user_sums._WINDOW", 2)
-    monkeypatch.setattr("fl_sim.clients.gradients.clipped_sums.GradientSum._add_group", lambda *_: None)
-    monkeypatch.setattr(
-        "fl_sim.clients.gradients.user_sums._Summing.together",
-        lambda self, users: without_a_pass([user.position for user in users]),
-    )
-    peaks = {users: peak_of_a_round(model, users, RULES[rule]) for users in (400, 2000)}
-    assert (peaks[2000] - peaks[400]) / 1600 < 80
-
-
-def without_a_pass(users: list[int]) -> SimpleNamespace:
-    return SimpleNamespace(
-        users=users, lengths=[0.0] * len(users), tallies=[Tally() for _ in users], add=lambda *_: None,
-        forget=lambda: None,
-    )  # fmt: skip
-
-
-def peak_of_a_round(model: LanguageModel, users: int, rule: ClientRule) -> int:
-    """The most bytes that Python and numpy hold in a round of users with two sentences each."""
-    offsets = 6 * np.arange(2 * users + 1)
-    examples = Examples(EncodedSplit(np.full(offsets[-1], 5, np.int32), offsets))
-    selection = Selection(np.arange(users), np.arange(2 * users), np.full(users, 2))
-    tracemalloc.start()
-    try:
-        assert bounded_sum(model, examples, selection, rule, 0).sentences == 2 * users
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
