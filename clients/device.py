@@ -28,6 +28,12 @@ import torch
 
 from fl_sim.clients.errors import ModelError
 
+log = logging.getLogger(__name__)
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
+
 
 @contextmanager
 def full_precision() -> Iterator[None]:
@@ -83,13 +89,6 @@ def in_fixed_order() -> Iterator[None]:
 def cannot_be_ordered(error: RuntimeError) -> bool:
     """Return whether torch has no ordered form of an operation (within :func:`in_fixed_order`)."""
     return "deterministic" in str(error)
-
-
-log = logging.getLogger(__name__)
-
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
-_SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 
 
 class Batching(Protocol):

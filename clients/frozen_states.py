@@ -40,8 +40,16 @@ from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.data_prep.store.layout import write_array
 from fl_sim.files import owner_only
 
+log = logging.getLogger(__name__)
+
 Observer = Callable[[int, int], None]
+
 _SLICE = 4096  # sentences that are sorted by length together
+_SUM = np.dtype(np.uint32)
+_STATE = np.dtype(np.float16)
+_LARGEST = float(np.finfo(_STATE).max)
+_SHORT = 4  # inputs: products of fewer rows often have code of their own, so shorter sentences are computed alone
+_TRIED = ((25, 4), (3, 5), (20, 12))  # numbers and lengths of the sentences that are computed together and alone
 
 
 def feature_path(model: LanguageModel, encoded: EncodedSplit, folder: Path) -> Path:
@@ -144,15 +152,6 @@ def _checksum(
     for array in (encoded.offsets, encoded.tokens):
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:32]
-
-
-log = logging.getLogger(__name__)
-
-_SUM = np.dtype(np.uint32)
-_STATE = np.dtype(np.float16)
-_LARGEST = float(np.finfo(_STATE).max)
-_SHORT = 4  # inputs: products of fewer rows often have code of their own, so shorter sentences are computed alone
-_TRIED = ((25, 4), (3, 5), (20, 12))  # numbers and lengths of the sentences that are computed together and alone
 
 
 def state_path(model: LanguageModel, encoded: EncodedSplit, folder: Path) -> Path:
