@@ -107,8 +107,6 @@ def plan_by_formula(
         "proposal": described(proposal.best),
         "alternatives": [described(settings) for settings in proposal.others],
         "fewer_rounds": [described(settings) for settings in proposal.fewer_rounds],
-        "user_sampling": described(proposal.user_sampling) if proposal.user_sampling else None,
-        "user_sampling_worse_by": proposal.user_sampling_factor,
         "note": _PUBLIC if public else _PRIVATE,
     }
 

@@ -100,22 +100,13 @@ class Proposal:
 
     Attributes:
         best: the settings of the best signal-to-noise ratio.
-        others: the next best that sample sentences, best first.
-        user_sampling: the best that sample users, with all of their sentences; None if they cannot meet the target.
+        others: the next best, best first.
         fewer_rounds: ``best`` with half and a quarter of the rounds.
     """
 
     best: Settings
     others: tuple[Settings, ...]
-    user_sampling: Settings | None
     fewer_rounds: tuple[Settings, ...]
-
-    @property
-    def user_sampling_factor(self) -> float:
-        """Return the best ratio over that of user sampling; inf if user sampling cannot meet the target."""
-        if self.user_sampling is None:
-            return math.inf
-        return self.best.signal_to_noise / self.user_sampling.signal_to_noise
 
 
 class Crowd:
@@ -176,7 +167,7 @@ def capped_mean(n: Floats, p: Floats, cap: float) -> Floats:
 Observe = Callable[[int, int], None]
 """Is called with the number of settings that were tried, and about how many will be."""
 
-_USUAL = 26  # settings that a search tries, as a rule
+_USUAL = 18  # settings that a search tries, as a rule
 
 
 def propose(
@@ -205,21 +196,19 @@ def propose(
         done = next(numbers)
         observe(done, max(_USUAL, done))
 
-    by_sentence, by_user = (_Search(crowd, units, goal, of_users, tried) for of_users in (False, True))
+    search = _Search(crowd, units, goal, tried)
     for entity_rate in (0, 2):
-        by_sentence.climb((0, 2, entity_rate))
-    by_user.climb((0, 8, 0))
-    ranked = by_sentence.ranked()
+        search.climb((0, 2, entity_rate))
+    ranked = search.ranked()
     if not ranked:
         raise ConfigError(
             f"target_epsilon is {goal.target_epsilon:g}; allowed: an ε that some noise meets at δ = {goal.delta:g}"
         )
-    fewer = (by_sentence.shortened(ranked[0], goal.rounds // part) for part in (2, 4) if goal.rounds >= part)
+    fewer = (search.shortened(ranked[0], goal.rounds // part) for part in (2, 4) if goal.rounds >= part)
     shorter = tuple(settings for settings in fewer if settings is not None)
     best = max([ranked[0], *shorter], key=lambda settings: settings.signal_to_noise)
     others = tuple(settings for settings in ranked if settings is not best)[:alternatives]
-    by_users = by_user.ranked()
-    return Proposal(best, others, by_users[0] if by_users else None, tuple(s for s in shorter if s is not best))
+    return Proposal(best, others, tuple(settings for settings in shorter if settings is not best))
 
 
 _Point = tuple[int, int, int]  # indices of the share of the budget, the cap and the entity rate
@@ -228,12 +217,11 @@ _SHARE, _CAP, _ENTITY_RATE = range(3)
 
 @dataclass(eq=False)
 class _Search:
-    """Hill climbing over budget share, cap and entity rate, with sampled users or sampled sentences."""
+    """Hill climbing over budget share, cap and entity rate, with sampled sentences."""
 
     crowd: Crowd
     units: Sequence[ProtectedUnit]
     goal: Goal
-    samples_users: bool
     tried: Callable[[], None] = lambda: None
     _evaluated: dict[_Point, Settings | None] = field(default_factory=dict)
     _noise: float | None = None
@@ -251,7 +239,7 @@ class _Search:
 
     def ranked(self) -> list[Settings]:
         """Return all evaluated settings that meet the target, best first, without duplicates."""
-        distinct = {(s.event.q_u, s.event.q_s, s.event.q_e, s.event.user_cap): s for s in self._evaluated.values() if s}
+        distinct = {(s.event.q_s, s.event.q_e, s.event.user_cap): s for s in self._evaluated.values() if s}
         return sorted(distinct.values(), key=lambda settings: -settings.signal_to_noise)
 
     def shortened(self, settings: Settings, rounds: int) -> Settings | None:
@@ -272,12 +260,11 @@ class _Search:
         share, cap, q_e = SHARES[point[0]], float(CAPS[point[1]]), ENTITY_RATES[point[2]]
         active = self.crowd.sampled_sentences(q_e)
         rate = min(1.0, rounded_down(share * self.goal.sentences_per_round / active, 3))
-        q_u, q_s = (rate, 1.0) if self.samples_users else (1.0, rate)
-        event = RoundEvent("uedp", 1.0, q_u=q_u, q_e=q_e, q_s=q_s, user_cap=cap)
+        event = RoundEvent("uedp", 1.0, q_u=1.0, q_e=q_e, q_s=rate, user_cap=cap)
         noise = self._meet(event, self.goal.rounds)
         if noise is None:
             return None
-        signal = self.crowd.signal(q_u, q_e, q_s, cap)
+        signal = self.crowd.signal(1.0, q_e, rate, cap)
         return Settings(replace(event, noise_multiplier=noise), self.goal.rounds, rate * active, signal)
 
     def _meet(self, event: RoundEvent, rounds: int) -> float | None:

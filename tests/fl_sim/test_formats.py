@@ -161,7 +161,7 @@ def test_a_plan_fits_80_columns() -> None:
     row: dict[str, float] = dict.fromkeys(("epsilon_target", "epsilon_user", *kinds), 123456.7)
     row |= {"signal_to_noise": 1234567.8, "user_cap": 2.5, "expected_sentences": 12345678.9, "rounds": 100_000}
     row |= {"q_u": 1.2345e-07, "q_s": 0.00012345, "q_e": 0.25, "noise_multiplier": 123.456}
-    report = {"proposal": row, "alternatives": [row], "fewer_rounds": [row], "user_sampling": row}
+    report = {"proposal": row, "alternatives": [row], "fewer_rounds": [row]}
     lines = plan_command._tables(report)
     assert max(map(len, lines)) <= 80
     assert len({len(line) for line in lines[:4]}) == 1

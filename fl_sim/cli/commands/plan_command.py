@@ -189,13 +189,11 @@ def _text(report: Figures) -> str:
         f"at most {report['rounds']} rounds",
         "",
         *_tables(report),
+        "",
+        f"Run it: {report['command']}",
+        "",
+        report["note"],
     ]
-    if report["user_sampling"]:
-        less = nonzero(report["user_sampling_worse_by"], ".2f")
-        lines += ["", f"Sampling users instead of sentences learns {less} times less at the same ε and compute."]
-    else:
-        lines += ["", "Sampling users instead of sentences cannot meet the target."]
-    lines += [f"Run it: {report['command']}", "", report["note"]]
     return "\n".join(lines)
 
 
@@ -205,7 +203,6 @@ def _tables(report: Figures) -> list[str]:
         ("proposed", report["proposal"]),
         *((f"alternative {number}", row) for number, row in enumerate(report["alternatives"], start=1)),
         *(("other rounds", row) for row in report["fewer_rounds"]),
-        *([("user sampling", report["user_sampling"])] if report["user_sampling"] else []),
     ]
     settings = [["settings", "SNR", "q_u", "q_s", "q_e", "ŵ", "z", "T", "sentences"]]
     epsilons = [["their ε", "ε", "ε user", "ε p95", "robust", "ε max", "robust"]]

@@ -32,7 +32,7 @@ def goals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Goals:
     def propose(bounds: EnforcedBounds, units: Sequence[ProtectedUnit], goal: Goal) -> Proposal:
         asked.append(goal)
         event = RoundEvent("uedp", 2.0, q_u=1.0, q_e=1.0, q_s=min(1.0, goal.sentences_per_round / 80), user_cap=2.0)
-        return Proposal(Settings(event, goal.rounds, 1.0, 1.0), (), None, ())
+        return Proposal(Settings(event, goal.rounds, 1.0, 1.0), (), ())
 
     monkeypatch.setattr(automatic, "propose", propose)
     monkeypatch.setattr(automatic, "public_text", lambda corpus: str(public))

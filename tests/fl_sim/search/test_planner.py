@@ -116,8 +116,7 @@ def test_signal_and_budget_are_what_rounds_draw(bound: dict[str, object]) -> Non
 def test_the_proposal_keeps_the_target_and_the_budget(found: Proposal) -> None:
     units = units_of(bounds_of(few()))
     assert [unit.robust for unit in units] == [False, True]  # any entity, and any sentence without one
-    for settings in (found.best, *found.others, found.user_sampling, *found.fewer_rounds):
-        assert settings is not None
+    for settings in (found.best, *found.others, *found.fewer_rounds):
         assert 0.994 * 4 <= largest_epsilon(settings, units) <= 4
         assert settings.sentences <= GOAL.sentences_per_round
         assert settings.rounds <= GOAL.rounds
@@ -129,7 +128,7 @@ def test_nothing_that_was_not_tried_is_better(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(planner, "ENTITY_RATES", (1.0, 0.5))
     monkeypatch.setattr(planner, "SHARES", (1.0, 0.7, 0.4))
     bounds = bounds_of(few())
-    search = planner._Search(Crowd(bounds.ownership, bounds.weights), units_of(bounds), GOAL, False)
+    search = planner._Search(Crowd(bounds.ownership, bounds.weights), units_of(bounds), GOAL)
     search.climb((0, 2, 0))
     best = search.ranked()[0].signal_to_noise
     everything = [search._value(point) for point in itertools.product(range(3), range(6), range(2))]
@@ -137,13 +136,10 @@ def test_nothing_that_was_not_tried_is_better(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.system
-def test_proposals_come_best_first_and_say_how_much_worse_user_sampling_is(found: Proposal) -> None:
+def test_proposals_come_best_first(found: Proposal) -> None:
     ratios = [settings.signal_to_noise for settings in (found.best, *found.others)]
     assert ratios == sorted(ratios, reverse=True)
-    assert found.user_sampling is not None
-    assert found.user_sampling.event.q_s == 1
     assert found.best.event.q_u == 1
-    assert found.user_sampling_factor == pytest.approx(ratios[0] / found.user_sampling.signal_to_noise)
 
 
 @pytest.mark.system
