@@ -325,11 +325,7 @@ class RunConfig(_Section):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
-        """Return the configuration of nested or dotted keys; dashes in keys mean underscores (as in Flower).
-
-        Raises:
-            ConfigError: names every mistake in one line.
-        """
+        """Return the configuration of nested or dotted keys, with ``_`` or ``-``; ConfigError names every mistake."""
         tree = {"privacy": {}} | nested(values)  # the default strategy may be claimed by another package, too
         _check_leaves(tree)
         try:
@@ -352,9 +348,7 @@ class RunConfig(_Section):
         """Return the configuration of a TOML file (or the defaults) with ``section.key`` overrides.
 
         ``noise_multiplier`` among the overrides takes the place of the file's ``target_epsilon``, and vice versa.
-
-        Raises:
-            ConfigError: names the file where the mistake is in it.
+        ConfigError names the file where the mistake is in it.
         """
         values: dict[str, Any] = {}
         if path is not None:
@@ -371,8 +365,8 @@ class RunConfig(_Section):
 def run_keys() -> dict[str, Key]:
     """Return every key of a run's configuration by its full name, section by section.
 
-    After the keys of ``[privacy]`` that every strategy has come those of the built-in strategies; the meaning of such a
-    key begins with the names of its strategies.
+    Those of the built-in strategies stand after those of every strategy; their meaning begins with the strategies'
+    names.
     """
     keys = config_keys.keys_of(RunConfig)
     names = f"{', '.join(STRATEGIES.built_in)}, or an import path such as my_module:MyStrategy"

@@ -78,11 +78,7 @@ def check_regular(path: Path | str, *, follow_links: bool = True) -> os.stat_res
 
 
 def open_regular(path: Path | str) -> BufferedReader:
-    """Open a regular file for reading.
-
-    Raises:
-        OSError: it cannot be opened, or is no regular file.
-    """
+    """Open a regular file for reading; OSError if it cannot be opened, or is no regular file."""
     check_regular(path)
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
@@ -100,11 +96,7 @@ def sha256_of(path: Path) -> str:
 
 
 def read_bytes(path: Path | str, most: int = MOST_BYTES) -> bytes:
-    """Return the content of a regular file of at most ``most`` bytes.
-
-    Raises:
-        OSError: it cannot be read, is no regular file, or is larger.
-    """
+    """Return the content of a regular file of at most ``most`` bytes; OSError if it is larger, or cannot be read."""
     with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -114,11 +106,7 @@ def read_bytes(path: Path | str, most: int = MOST_BYTES) -> bytes:
 
 
 def json_object(content: bytes) -> dict[str, Any]:
-    """Return the JSON object that ``content`` is.
-
-    Raises:
-        ValueError: it is none, is not UTF-8, or has numbers or nesting beyond Python's limits.
-    """
+    """Return the JSON object that ``content`` is; ValueError if it is none or beyond Python's limits."""
     try:
         value = json.loads(content)
     except RecursionError as error:
@@ -203,21 +191,13 @@ _TEMPORARY, _RANDOM_BYTES = ".tmp", 4
 
 
 def check_replaceable(path: Path) -> None:
-    """Check that ``path`` is a regular file, or that nothing is there.
-
-    Raises:
-        OSError: it is a link, a device, a folder or the like; the message names the path.
-    """
+    """Check that ``path`` is a regular file, or that nothing is there; OSError names what else it is."""
     with suppress(FileNotFoundError):
         check_regular(path, follow_links=False)
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace the file at ``path`` atomically: a reader, or a crash, sees the old content or the new.
-
-    Raises:
-        OSError: it cannot be written, or is no regular file; the message names the path.
-    """
+    """Replace the file at ``path`` atomically: a reader, or a crash, sees the old content or the new."""
     replace_file_by(path, lambda temporary: temporary.write_bytes(content))
 
 

@@ -124,10 +124,7 @@ class Registry:
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the environment variable by which a worker process finds the modules that were found here.
-
-    It names the working directories in which modules of parts were found; empty if there are none.
-    """
+    """Return the environment variable by which a worker finds modules in the working directories used here."""
     return {_FOLDERS: os.pathsep.join(folders)} if (folders := _known_folders()) else {}
 
 

@@ -84,7 +84,8 @@ class Origin(BaseModel):
 
     def changed_since(self, config: Mapping[str, Any]) -> list[str]:
         """Return the keys of :attr:`settings` that have another value in a configuration, given as nested mappings."""
-        return [key for key, value in leaves(self.settings) if _value_of(config, key) != value]
+        now = dict(leaves(config))
+        return [key for key, value in leaves(self.settings) if now.get(key) != value]
 
     def in_words(self, config: Mapping[str, Any]) -> str:
         """Return the origin in one sentence, for the report of a run with a configuration of nested mappings."""
@@ -119,10 +120,3 @@ def leaves(tree: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, An
             yield from leaves(value, f"{section}{name}.")
         else:
             yield f"{section}{name}", value
-
-
-def _value_of(tree: Mapping[str, Any], key: str) -> Any:
-    value: Any = tree
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value

@@ -58,12 +58,9 @@ def exit_status(name: str) -> int:
 
 @contextmanager
 def stops_handled_by(handle: Callable[[str], None]) -> Iterator[None]:
-    """Call ``handle`` with the name of each stop signal that arrives in the block, but not with its echo.
+    """Call ``handle``, which may raise, with the name of each stop signal in the block, but not with its echo.
 
     Only the main thread may handle signals; in other threads the block has no effect.
-
-    Args:
-        handle: may raise, which interrupts the block.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -97,7 +94,7 @@ def raising_stops() -> Iterator[None]:
 
     Not every stop ends the block: Python discards an exception that is raised in a finalizer, other libraries take
     Ctrl-C for the end of a training, and a run in its last round just finishes. :func:`raise_missed_stop` raises it
-    again, where the block would go on as if nothing had happened.
+    again.
     """
     global _before_block
 
@@ -146,8 +143,7 @@ def stops_deferred() -> Iterator[None]:
 def follow_parent(stopped: Callable[[str], None] = lambda name: None) -> None:
     """Prepare this process of a pool: stop signals end no idle process, the end of the parent ends it.
 
-    Args:
-        stopped: called with the name of each stop signal outside of other blocks.
+    ``stopped`` is called with the name of each stop signal outside of other blocks.
     """
     for number in STOP_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -69,12 +69,7 @@ class OrderedSum:
         self._total = np.zeros(size)
 
     def settle(self, node: int, vector: Vector | None) -> None:
-        """Add the vector of a node when its turn comes.
-
-        Args:
-            node: the id, one of ``nodes`` that has not been settled.
-            vector: float32 (d,); None if the node counts as zero.
-        """
+        """Add the vector of a node, float32 (d,), when its turn comes; None counts as zero."""
         self._early[node] = vector
         while self._turns and self._turns[0] in self._early:
             self._add(self._early.pop(self._turns.popleft()))
@@ -364,12 +359,7 @@ class BoundedSumStrategy(Strategy):
         return requests
 
     def open_round(self, vector: npt.NDArray[np.float32], asked: Mapping[int, Asked]) -> None:
-        """Begin a round: :meth:`aggregate_train` accepts replies to these requests alone.
-
-        Args:
-            vector: the model θ, float32 (d,).
-            asked: the request to each node that has sampled users, by the node's id.
-        """
+        """Begin a round at θ, float32 (d,): :meth:`aggregate_train` accepts replies to these requests alone."""
         self._open = _OpenRound(vector, RoundTally(cohort_users=sum(each.users for each in asked.values())), asked)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
@@ -500,12 +490,8 @@ class BoundedSumStrategy(Strategy):
 def partition_users(sentences_per_user: npt.NDArray[np.int64], num_nodes: int) -> list[tuple[int, int]]:
     """Split the users into one run of consecutive ids per node, with about equal numbers of sentences.
 
-    Args:
-        sentences_per_user: int64 (U,).
-        num_nodes: the number of nodes.
-
-    Returns:
-        min(U, num_nodes) runs (first, one past the last), each with at least one user.
+    Returns min(U, num_nodes) runs (first, one past the last), each with at least one user, from ``sentences_per_user``,
+    int64 (U,).
     """
     users = len(sentences_per_user)
     shards = min(num_nodes, users)

@@ -131,15 +131,7 @@ class WeightedGradients(ClientRule):
 
 
 def weights_of(counts: npt.NDArray[np.integer], cap: float | None) -> npt.NDArray[np.float64]:
-    """Return the weight w = min(n/ŵ, 1) of each count.
-
-    Args:
-        counts: n, integers (k,).
-        cap: ŵ > 0; None for weights of 1.
-
-    Returns:
-        float64 (k,).
-    """
+    """Return the weight w = min(n/ŵ, 1) of each count n, float64 (k,); 1 without a cap ŵ."""
     if cap is None:
         return np.ones(len(counts))
     return np.minimum(counts / cap, 1.0).astype(np.float64)

@@ -102,13 +102,7 @@ class ReleaseRecord:
 
     @classmethod
     def of(cls, mechanism: Mechanism, seed: int | None, guarantee: Guarantee | None = None) -> ReleaseRecord:
-        """Return the release record of a mechanism.
-
-        Args:
-            mechanism: what the round does.
-            seed: the seed of seeded noise; None for secure noise.
-            guarantee: the public bounds on users and entities; None for none.
-        """
+        """Return the release record of a mechanism; ``seed`` is that of seeded noise, None for secure noise."""
         numbers: dict[str, Any] = {name: float(getattr(mechanism, name)) for name in _NUMBERS}
         return cls(
             mechanism=replace(mechanism, **numbers),
@@ -193,14 +187,9 @@ class Ledger:
 
     @classmethod
     def create(cls, folder: Path, ancestors: Sequence[LedgerHead] = ()) -> Ledger:
-        """Start the ledger of a new run with a random identity.
+        """Start the ledger of a new run with a random identity; LedgerError if ``folder`` has one.
 
-        Args:
-            folder: of the run.
-            ancestors: the heads of the runs on whose releases its initial model rests, oldest first.
-
-        Raises:
-            LedgerError: if ``folder`` already has a ledger.
+        ``ancestors`` are the heads of the runs on whose releases its initial model rests, oldest first.
         """
         ledger = cls(folder, secrets.token_hex(16), ancestors, "")
         if ledger.file.exists():
@@ -254,11 +243,8 @@ class Ledger:
     def bind(self, computation: str) -> None:
         """Bind the ledger of a run that has released nothing to what its releases are computed from.
 
-        Args:
-            computation: a hash of all that, which a reader of the ledger cannot test guesses against.
-
-        Raises:
-            LedgerError: the run has released something.
+        ``computation`` is a hash of all that, which a reader of the ledger cannot test guesses against. LedgerError if
+        the run has released something.
         """
         if self._entries:
             raise LedgerError(f"{self.file}: has releases; it cannot be bound any more")
@@ -287,11 +273,7 @@ class Ledger:
         return {"run": self.run, "entries": len(self._entries), "last": self._hashes[-1]}
 
     def check_head(self, head: Mapping[str, object]) -> None:
-        """Check that the ledger still begins with the entries of a head that was kept.
-
-        Raises:
-            LedgerError: if it does not.
-        """
+        """Raise LedgerError unless the ledger still begins with the entries of a head that was kept."""
         count = head.get("entries")
         if type(count) is not int or not 0 <= count < len(self._hashes) or self._hashes[count] != head.get("last"):
             raise LedgerError(f"{self.file}: is not the ledger whose head hash was kept after {count} entries")
@@ -542,11 +524,7 @@ def longest(ledgers: Sequence[Ledger]) -> list[Ledger]:
 
 
 def since(entries: Sequence[Entry], server_round: int) -> list[Entry]:
-    """Return the entries from the first release of ``server_round`` on: those of a user who joined in that round.
-
-    Raises:
-        LedgerError: if no such round was released.
-    """
+    """Return the entries from the first release of ``server_round`` on: those of a user who joined in that round."""
     for position, entry in enumerate(entries):
         if entry.round == server_round:
             return list(entries[position:])

@@ -77,14 +77,7 @@ UnreadSettings = tuple[str, tuple[str, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class CorpusCounts:
-    """Count the sentences of the training split.
-
-    Attributes:
-        sentences_per_user: the sentences of each user, int64 (U,).
-        sentences_per_entity: the sentences that mention each entity, int64 (E,).
-        sentences: S, the number of sentences.
-        sentences_without_entity: the number of sentences that mention no entity.
-    """
+    """Count the sentences of the training split, of each user, int64 (U,), and of each entity, int64 (E,)."""
 
     sentences_per_user: npt.NDArray[np.int64]
     sentences_per_entity: npt.NDArray[np.int64]
@@ -112,11 +105,7 @@ class Settings:
     corpus: CorpusCounts
 
     def privacy_as(self, config: type[OwnConfig]) -> OwnConfig:
-        """Return ``[privacy]`` as an instance of ``config``, the ``Config`` of the strategy that asks.
-
-        Raises:
-            TypeError: it was read by another class.
-        """
+        """Return ``[privacy]`` as an instance of ``config``, the ``Config`` of the strategy that asks."""
         if not isinstance(self.privacy, config):
             raise TypeError(f"the privacy settings are a {type(self.privacy).__name__}; allowed: a {config.__name__}")
         return self.privacy
@@ -168,9 +157,9 @@ class Mechanism(ABC):
         PrivacyError: a value is out of range; the message names the value and what is allowed.
     """
 
-    defaults: ClassVar[Mapping[str, float]] = {
-        "q_u": 1.0, "q_e": 1.0, "q_s": 1.0, "clip_norm": 1.0, "user_cap": 1.0, "noise_multiplier": 1.0,
-    }  # fmt: skip
+    defaults: ClassVar[dict[str, float]] = dict.fromkeys(
+        ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier"), 1.0
+    )
     fixed_at_one: ClassVar[tuple[str, ...]] = ()
     needs_entities: ClassVar[bool] = False
     protects: ClassVar[str] = "no user and no entity: the strategy does not say what a round releases"
@@ -198,11 +187,7 @@ class Mechanism(ABC):
         self.check()
 
     def check(self) -> None:
-        """Check the range of clips and noise; a strategy may override it to check more.
-
-        Raises:
-            PrivacyError: a value is out of range.
-        """
+        """Check the range of clips and noise; a strategy may override it to check more, and raise PrivacyError."""
         require(SMALLEST_CLIP <= self.clip_norm < math.inf, "clip_norm", self.clip_norm, f"at least {SMALLEST_CLIP:g}")
         require(1 <= self.user_cap < math.inf, "user_cap", self.user_cap, "at least 1")
         require(0 < self.noise_multiplier < math.inf, "noise_multiplier", self.noise_multiplier, "above 0")
@@ -344,12 +329,7 @@ class Mechanism(ABC):
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> Self:
-        """Return the mechanism of a :meth:`record`; absent keys have their defaults.
-
-        Raises:
-            PrivacyError: a value is out of range.
-            TypeError: a key is missing or unknown, or a value has the wrong type.
-        """
+        """Return the mechanism of a :meth:`record`; PrivacyError for a value out of range, TypeError for other keys."""
         return cls(**cls.recorded_fields(values))
 
     @classmethod

@@ -214,11 +214,8 @@ class TrainReply:
     def from_message(cls, message: Message, size: int | None = None) -> TrainReply:
         """Return the reply of a Flower message, whose arrays it takes out.
 
-        Flower's records are in cycles of references: what stays in one is freed only when Python looks for cycles.
-
-        Args:
-            message: of a node.
-            size: d; a longer array is not decoded. By default any size is.
+        Flower's records are in cycles of references: what stays in one is freed only when Python looks for cycles. An
+        array longer than ``size`` = d numbers is not decoded.
 
         Raises:
             MessageError: the content is not that of :meth:`to_record`.
@@ -294,14 +291,7 @@ def array_view(array: Array) -> npt.NDArray[Any]:
 
 
 def runs_of(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return ids as runs of consecutive ids, so that a cohort of all users is a single run.
-
-    Args:
-        ids: int64 (k,), strictly ascending.
-
-    Returns:
-        int64 (R, 2), the first id of each run and one past its last.
-    """
+    """Return ascending ids, int64 (k,), as runs of consecutive ids: int64 (R, 2), the first and one past the last."""
     if len(ids) == 0:
         return np.empty((0, 2), dtype=np.int64)
     breaks = np.flatnonzero(np.diff(ids) != 1) + 1

@@ -53,14 +53,7 @@ class Noiseless(Mechanism):
         local: how users train.
     """
 
-    defaults: ClassVar = {
-        "q_u": 1.0,
-        "q_e": 1.0,
-        "q_s": 0.1,
-        "clip_norm": math.inf,
-        "user_cap": 1.0,
-        "noise_multiplier": 0.0,
-    }
+    defaults: ClassVar = Mechanism.defaults | {"q_s": 0.1, "clip_norm": math.inf, "noise_multiplier": 0.0}
     Config = NoiselessConfig
     protects = "no user and no entity: nothing is clipped and no noise is added"
     headline = None

@@ -56,15 +56,10 @@ class ServerOptimizerConfig(BaseModel):
 
 
 def learning_rate_at(config: ServerOptimizerConfig, number: int, rounds: int) -> float:
-    """Return η of a round, a function of public settings only.
+    """Return η of the round ``number`` of ``rounds``, a function of public settings only.
 
     η rises to its full value in the warm-up and then falls towards ``final_share`` of it, which a round after the last
     would reach.
-
-    Args:
-        config: the settings.
-        number: the round, from 1.
-        rounds: T, the number of rounds.
     """
     if number <= config.warmup:
         return config.learning_rate * number / config.warmup
@@ -172,13 +167,7 @@ class Adam(ServerOptimizer):
 
 
 def build_optimizer(config: ServerOptimizerConfig, size: int, rounds: int = 1) -> ServerOptimizer:
-    """Return the optimizer that ``config`` names.
-
-    Args:
-        config: the settings.
-        size: d, the number of trainable parameters.
-        rounds: T, for the schedule of the learning rate.
-    """
+    """Return the optimizer of d = ``size`` parameters that ``config`` names; ``rounds`` is T, for its schedule."""
     return Adam(config, size, rounds) if config.optimizer == "adam" else Momentum(config, size, rounds)
 
 
@@ -200,13 +189,7 @@ class AveragingConfig(BaseModel):
 
 
 class IterateAverage:
-    """Hold the running average of the models of a training.
-
-    Args:
-        config: the kind of average; None for none.
-        size: d, the number of trainable parameters.
-        rounds: T, the number of rounds.
-    """
+    """Hold the running average of the models of d = ``size`` parameters of a training of ``rounds`` rounds."""
 
     def __init__(self, config: AveragingConfig | None = None, size: int = 0, rounds: int = 1) -> None:
         self._config = config or AveragingConfig()

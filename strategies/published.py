@@ -201,14 +201,7 @@ class Published(Mechanism):
         sums_from_corpus: whether W_e or W_s was computed from the corpus; records omit it.
     """
 
-    defaults: ClassVar = {
-        "q_u": 0.05,
-        "q_e": 0.5,
-        "q_s": 1.0,
-        "clip_norm": 0.1,
-        "user_cap": 1.0,
-        "noise_multiplier": 2.0,
-    }
+    defaults: ClassVar = Mechanism.defaults | {"q_u": 0.05, "q_e": 0.5, "clip_norm": 0.1, "noise_multiplier": 2.0}
     Config = PublishedConfig
     fixed_at_one = ("user_cap",)
     needs_entities = True

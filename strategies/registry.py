@@ -45,11 +45,7 @@ STRATEGIES = Registry(
 
 @functools.cache
 def load_strategy(name: str) -> type[Mechanism]:
-    """Return the class of the strategy ``name``, a built-in name, an entry point or ``module:attribute``.
-
-    Raises:
-        PluginError: the name is unknown, cannot be imported, or does not name a strategy.
-    """
+    """Return the class of a strategy by built-in name, entry point or ``module:attribute``; PluginError for others."""
     strategy: type[Mechanism] = STRATEGIES.load(name)
     return strategy
 

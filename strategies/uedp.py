@@ -83,14 +83,7 @@ class UserEntityDP(Mechanism):
         clip_stability: γ of automatic clipping; None without it.
     """
 
-    defaults: ClassVar = {
-        "q_u": 1.0,
-        "q_e": 0.5,
-        "q_s": 0.1,
-        "clip_norm": 1.0,
-        "user_cap": 2.0,
-        "noise_multiplier": 4.0,
-    }
+    defaults: ClassVar = Mechanism.defaults | {"q_e": 0.5, "q_s": 0.1, "user_cap": 2.0, "noise_multiplier": 4.0}
     Config = UserEntityConfig
     needs_entities = True
     protects = "one user and one entity at once: all the user's sentences, all sentences with the entity"

@@ -88,14 +88,7 @@ class UserLevelDP(Mechanism):
         epoch_rounds: t of random allocation, with q_u = 1/t; None for users who are sampled independently.
     """
 
-    defaults: ClassVar = {
-        "q_u": 0.05,
-        "q_e": 1.0,
-        "q_s": 1.0,
-        "clip_norm": 1.0,
-        "user_cap": 1.0,
-        "noise_multiplier": 1.0,
-    }
+    defaults: ClassVar = Mechanism.defaults | {"q_u": 0.05}
     Config = UserLevelConfig
     fixed_at_one = ("q_e", "q_s", "user_cap")
     protects = "one user: all of the user's sentences (entities only through the users who mention them)"

@@ -112,14 +112,8 @@ class RoundEvent:
 def epsilon_curve(event: RoundEvent, adjacency: Adjacency, rounds: Sequence[int], delta: float) -> NDArray[np.float64]:
     """Return ε after each number of rounds, float64 (len(rounds),), in the order given; inf where none is provable.
 
-    Args:
-        event: the event of every round.
-        adjacency: the protected user and entity.
-        rounds: numbers of rounds, each at least 1.
-        delta: δ, in (0, 1).
-
     Raises:
-        PrivacyError: if ``rounds`` or ``delta`` is impossible.
+        PrivacyError: if a number of rounds or ``delta`` is impossible.
     """
     check_rounds(rounds)
     check_delta(delta)
@@ -237,12 +231,6 @@ def _dominating_parts(
 def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) -> float:
     """Return an upper bound on δ(ε) after ``rounds`` equal rounds, the larger of both directions.
 
-    Args:
-        event: the event of every round.
-        adjacency: the protected user and entity.
-        rounds: number of rounds.
-        epsilon: ε, finite and at least 0.
-
     Raises:
         PrivacyError: if ``rounds`` is impossible or ``epsilon`` is negative or not finite.
     """
@@ -267,16 +255,9 @@ def solve(
     """Return the value of one setting at which ε just meets the target, all other settings as given.
 
     That is the smallest noise multiplier, the smallest user cap (z is kept, so the noise z·ŵ·c grows with the cap), the
-    largest number of rounds or the largest rate. ε lies within 0.5 % below the target, unless even the end of the range
-    stays below it, or rounds are solved for, which are whole.
-
-    Args:
-        unknown: the setting to solve for; its value in ``event`` (or ``rounds``) is ignored.
-        event: the event of every round.
-        adjacencies: the protected users and entities; the largest ε of them counts.
-        rounds: number of rounds.
-        delta: δ, in (0, 1).
-        target_epsilon: finite and above 0.
+    largest number of rounds or the largest rate. ε, the largest over ``adjacencies``, lies within 0.5 % below the
+    target, unless even the end of the range stays below it, or rounds are solved for, which are whole. The value of
+    ``unknown`` in ``event`` (or ``rounds``) is ignored.
 
     Raises:
         PrivacyError: if the target is impossible, or even the safest value exceeds it.
@@ -351,13 +332,7 @@ def _best_part(
 
 
 def round_mixtures(event: RoundEvent, adjacency: Adjacency, tail: float) -> tuple[GaussianMixturePair, ...]:
-    """Return the dominating pair of a round at the worst exposure within the adjacency (Theorem 1).
-
-    Args:
-        event: the event of the round.
-        adjacency: the protected user and entity.
-        tail: probability mass that each truncation may cut off.
-    """
+    """Return the dominating pair of a round at the worst exposure within the adjacency (Theorem 1)."""
     exposure = dominating_pairs.exposure_from_bound(adjacency.entity_bound, event.q_u, tail)
     return dominating_pairs_of(event, adjacency.user_sentences, exposure, tail, displaced=adjacency.displaced)
 
@@ -455,14 +430,8 @@ def continued_epsilon_curve(
 ) -> Floats:
     """Return ε of ``earlier`` and each number of further rounds, float64 (len(rounds),); inf where none is provable.
 
-    A run that starts from a privately trained model releases its rounds after those of the earlier training.
-
-    Args:
-        earlier: the rounds that were released before, of one run or of several.
-        event: the event of every further round.
-        adjacency: the protected unit in the further rounds.
-        rounds: numbers of further rounds, each at least 1, in any order.
-        delta: δ of the guarantee, in (0, 1).
+    A run that starts from a privately trained model releases its rounds after those of the earlier training, of one run
+    or of several. Each further round has the ``event`` and the ``adjacency``.
 
     Raises:
         PrivacyError: a number of rounds or ``delta`` is impossible.

@@ -27,15 +27,12 @@ DELTAS = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 def largest_true_positive_rate(
     epsilon_at: Callable[[float], float], false_positive_rate: float, deltas: Sequence[float] = DELTAS
 ) -> float:
-    """Return an upper bound on the true positive rate of every test at ``false_positive_rate``.
+    """Return an upper bound on the true positive rate of every test at ``false_positive_rate``, in (0, 1).
 
     Args:
         epsilon_at: returns a proven ε at a δ; ∞ where none is.
         false_positive_rate: in (0, 1).
         deltas: the δ of which the best counts, fixed in advance.
-
-    Raises:
-        PrivacyError: the false positive rate is out of range.
     """
     require(0 < false_positive_rate < 1, "false_positive_rate", false_positive_rate, "in (0, 1)")
     return min((_bound(epsilon_at(delta), delta, false_positive_rate) for delta in deltas), default=1.0)

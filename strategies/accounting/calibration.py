@@ -29,18 +29,11 @@ def bisect_value(
 ) -> float:
     """Return the value nearest to ``riskiest`` whose ε is at most ``target``, searched on a logarithmic scale.
 
-    Args:
-        epsilon_at: ε at a value; monotone between ``safest`` and ``riskiest``.
-        name: name of the setting, for the error message.
-        safest: end of the range with the smallest ε, above 0.
-        riskiest: end of the range with the largest ε, above 0.
-        target: the ε that must not be risky_epsilon.
-
-    Returns:
-        A value whose ε lies within 0.5 % below the target, or ``riskiest`` if its ε is below the target.
+    Its ε lies within 0.5 % below the target, unless even that of ``riskiest`` is below it. ``epsilon_at`` is monotone
+    between ``safest``, with the smallest ε, and ``riskiest``; both are above 0.
 
     Raises:
-        PrivacyError: if ε exceeds the target even at ``safest``.
+        PrivacyError: if ε exceeds the target even at ``safest``; the message calls the setting ``name``.
     """
     safe_epsilon = epsilon_at(safest)
     if safe_epsilon > target:
@@ -73,12 +66,7 @@ def _interpolated(safe_epsilon: float, risky_epsilon: float, target: float) -> f
 
 
 def largest_count(epsilon_at: Callable[[int], float], most: int, target: float) -> int:
-    """Return the largest number of rounds, at most ``most``, whose ε is at most ``target``.
-
-    Args:
-        epsilon_at: ε after a number of rounds; never decreases.
-        most: the largest number to return.
-        target: the ε that must not be exceeded.
+    """Return the largest number of rounds, at most ``most``, whose ε is at most ``target``; ε never decreases.
 
     Raises:
         PrivacyError: if one round already exceeds the target.

@@ -118,15 +118,13 @@ class Guarantee:
     def units(self, *, clips_sentences: bool, population: int, missed: bool = False) -> tuple[ProtectedUnit, ...]:
         """Return the units of which the headline ε is the largest: a user with a detected entity, and with a sentence.
 
-        A sentence without a detected entity is an entity of its own, which is not sampled.
+        A sentence without a detected entity is an entity of its own, which is not sampled. There is no unit if no bound
+        is set that limits an entity's shift, or none on missed mentions if these count.
 
         Args:
             clips_sentences: whether a sentence moves the sum by at most its clip; else an entity counts by its users.
             population: N.
             missed: whether to count ``missed_mentions`` besides, in every one of which the entity is not sampled.
-
-        Returns:
-            No unit if no bound is set that limits an entity's shift, or none on missed mentions if these count.
         """
         bounded = self.entity_bound is not None or (self.entity_users is not None and not clips_sentences)
         if not bounded or (missed and self.missed_mentions is None):

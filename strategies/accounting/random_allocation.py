@@ -88,14 +88,7 @@ def allocation_atoms(
 ) -> tuple[LossAtoms, LossAtoms]:
     """Return the losses of the first ``rounds`` rounds of an epoch, or of any others that are as many.
 
-    Args:
-        noise_multiplier: z, the standard deviation of the noise in units of β.
-        epoch_rounds: t, the number of rounds of which each user takes part in one.
-        rounds: the number of rounds that are released, from 1 to t; in the others nothing is.
-        tail: mean of one sum that may be cut off.
-
-    Returns:
-        The loss of the larger corpus against the smaller, and of the smaller against the larger.
+    The first is that of the larger corpus against the smaller. ``tail`` is the mean of one sum that may be cut off.
     """
     total = _power(_single(noise_multiplier, tail), rounds, tail)
     ratios = (total.values + (epoch_rounds - rounds)) / epoch_rounds

@@ -39,13 +39,7 @@ class ClipVote:
     update_weight: float
 
     def joint_norm(self, length: float, votes: float, clip: float) -> float:
-        """Return the norm of a client update together with the coordinate of its votes.
-
-        Args:
-            length: the norm of the vector without votes.
-            votes: Σ(b − γ) over its items.
-            clip: c, the clip that the items vote on.
-        """
+        """Return the norm of a client update of norm ``length`` together with the coordinate of its votes Σ(b − γ)."""
         return math.hypot(self.update_weight * length, self.vote_weight * clip * votes)
 
     def of_items(self, items: int, clipped: int) -> float:
@@ -103,21 +97,16 @@ class AdaptiveClip:
     def count_noise_std(self, noise_multiplier: float, items_per_user: float) -> float:
         """Return the standard deviation of the noise on the count.
 
-        The coordinate κ·c·Σ(b − γ) of the sum gets noise zβ with β = ŵ·c, so the count gets noise zβ/(κc) = zŵ/κ.
-
-        Args:
-            noise_multiplier: z.
-            items_per_user: ŵ, or 1 if users vote.
+        The coordinate κ·c·Σ(b − γ) of the sum gets noise zβ with β = ŵ·c, so the count gets noise zβ/(κc) = zŵ/κ; ŵ is
+        1 if users vote.
         """
         return noise_multiplier * items_per_user / self.vote_weight
 
     def next_clip(self, first: float, clip: float, share: float) -> float:
         """Return the next round's clip c·exp(−η·share), within a fixed factor of the first.
 
-        Args:
-            first: the first round's clip.
-            clip: c, the clip of the round just released.
-            share: the noisy count Σ(b − γ) divided by the public expected number of items.
+        ``share`` is the noisy count Σ(b − γ) of the round just released, divided by the public expected number of
+        items.
         """
         farthest = math.log(_CLIP_RANGE)
         moved = math.log(clip / first) - self.learning_rate * share

@@ -48,21 +48,12 @@ def gaussian_noise(seed: int, server_round: int, size: int, std: float, purpose:
 
 
 def add_gaussian_noise(total: Floats, seed: int, server_round: int, std: float, purpose: str = "noise") -> float:
-    """Add a sample of N(0, std² I) to a sum in place, a pure function of the seed, the round and the ``purpose``.
+    """Add a sample of N(0, std² I) to a sum, float64 (d,), in place, and return its norm.
 
-    A repeated round therefore releases the same noise, never a second sample, for any number of processors. The
-    sampler is numpy's ziggurat on doubles, which suits simulation; it does not resist attacks on the low bits of
-    floating-point noise (Mironov 2012), whose adversary observes the exact released doubles.
-
-    Args:
-        total: the sum, float64 (d,).
-        seed: the root seed of the run.
-        server_round: the round, from 1.
-        std: standard deviation of each coordinate.
-        purpose: name of the random stream.
-
-    Returns:
-        The norm of the noise.
+    It is a pure function of the seed, the round and the ``purpose``, which names the stream, for any number of
+    processors: a repeated round releases the same noise, never a second sample. The sampler is numpy's ziggurat on
+    doubles, which suits simulation; it does not resist attacks on the low bits of floating-point noise (Mironov 2012),
+    whose adversary observes the exact released doubles.
     """
 
     def stream_of(block: int) -> Draw:
@@ -76,11 +67,7 @@ def add_gaussian_noise(total: Floats, seed: int, server_round: int, std: float, 
 def sum_hash(seed: int, server_round: int, total: Floats, others: Sequence[float]) -> str:
     """Return a hash of a sum, which tells two sums of a round apart and reveals neither to whom lacks the seed.
 
-    Args:
-        seed: the root seed of the run.
-        server_round: the round, from 1.
-        total: the sum, float64 (d,).
-        others: further numbers on which the release depends.
+    ``total`` is float64 (d,); ``others`` are further numbers on which the release depends.
     """
     key = streams.derived_seed(seed, "hash of the sum", server_round).to_bytes(16, "little")
     digest = hashlib.blake2b(np.array(others, dtype=np.float64).tobytes(), key=key, digest_size=16)
@@ -102,14 +89,9 @@ def secure_gaussian_noise(size: int, std: float) -> Floats:
 
 
 def add_secure_noise(total: Floats, std: float) -> float:
-    """Add a sample of :func:`secure_gaussian_noise` to a sum in place, and round the noisy sum to the public grid.
+    """Add a sample of :func:`secure_gaussian_noise` to a sum in place, and round it to the public grid.
 
-    Args:
-        total: the sum, float64 (d,).
-        std: standard deviation of each coordinate, above 0.
-
-    Returns:
-        The norm of the noise.
+    Returns the norm of the noise.
     """
     norm = _add_in_blocks(total, lambda block: lambda size: secure_gaussian_noise(size, std), _SECURE_BLOCK)
     for start in range(0, len(total), _AT_ONCE):

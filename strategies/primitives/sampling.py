@@ -35,9 +35,6 @@ def sample_users(seed: int, server_round: int, num_users: int, q_u: float) -> In
 
     Returns:
         The ids of the sampled users, int64 (cohort,), ascending; possibly empty.
-
-    Raises:
-        ValueError: if ``q_u`` is outside [1e-15, 1].
     """
     if _always(q_u):
         return np.arange(num_users, dtype=np.int64)
@@ -48,12 +45,6 @@ def sample_users(seed: int, server_round: int, num_users: int, q_u: float) -> In
 def sampled_numbers(seed: int, server_round: int, numbers: IntArray, q_u: float) -> BoolArray:
     """Return which users, known by numbers of any size, are included in a round, bool (K,): as :func:`sample_users`.
 
-    Args:
-        seed: the run's root seed.
-        server_round: the round, from 1.
-        numbers: of the users, int64 (K,) of at least 0, each another one.
-        q_u: the user sampling rate, in [1e-15, 1].
-
     >>> sampled_numbers(0, 1, np.array([2, 4, 12]), q_u=0.2)
     array([ True, False,  True])
     """
@@ -63,17 +54,8 @@ def sampled_numbers(seed: int, server_round: int, numbers: IntArray, q_u: float)
 def allocated_users(seed: int, server_round: int, num_users: int, epoch_rounds: int) -> IntArray:
     """Return the cohort of a round under random allocation: in every epoch each user is in one round, chosen uniformly.
 
-    The rounds 1 to t are the first epoch. Users and epochs are independent. A word of 64 bits chooses the round, so
-    that no round has more than 1/t + 2^-64 of the probability.
-
-    Args:
-        seed: the run's root seed.
-        server_round: the round, from 1.
-        num_users: U, the number of users who hold data.
-        epoch_rounds: t, the number of rounds of an epoch.
-
-    Returns:
-        The ids of the allocated users, int64 (cohort,), ascending; possibly empty.
+    The rounds 1 to t = ``epoch_rounds`` are the first epoch. Users and epochs are independent. A word of 64 bits
+    chooses the round, so that no round has more than 1/t + 2^-64 of the probability.
 
     >>> [allocated_users(0, number, num_users=6, epoch_rounds=3).tolist() for number in (1, 2, 3)]
     [[3, 5], [0, 1, 2], [4]]
@@ -89,36 +71,17 @@ def round_seed(seed: int, server_round: int) -> int:
 
 
 def sampled_entities(seed_of_round: int, entities: npt.NDArray[np.integer], q_e: float) -> BoolArray:
-    """Return which entities are included in a round, for all users at once, bool (K,).
-
-    Args:
-        seed_of_round: see :func:`round_seed`.
-        entities: entity ids, integers (K,), in any order.
-        q_e: the entity sampling rate, in [1e-15, 1].
-    """
+    """Return which of ``entities``, ids (K,) in any order, are included in a round for all users, bool (K,)."""
     return _active(seed_of_round, "entity", entities, q_e)
 
 
 def sampled_sentences(seed_of_round: int, sentences: npt.NDArray[np.integer], q_s: float) -> BoolArray:
-    """Return which sentences are included in a round, bool (K,).
-
-    Args:
-        seed_of_round: see :func:`round_seed`.
-        sentences: sentence ids, integers (K,), in any order.
-        q_s: the sentence sampling rate, in [1e-15, 1].
-    """
+    """Return which of ``sentences``, ids (K,) in any order, are included in a round, bool (K,)."""
     return _active(seed_of_round, "sentence", sentences, q_s)
 
 
 def sampled_sentence_range(seed_of_round: int, first: int, stop: int, q_s: float) -> IntArray:
-    """Return the ids from ``first`` to ``stop - 1`` that :func:`sampled_sentences` includes, int64 (K,), ascending.
-
-    Args:
-        seed_of_round: see :func:`round_seed`.
-        first: the first id.
-        stop: the last id plus one.
-        q_s: the sentence sampling rate, in [1e-15, 1].
-    """
+    """Return the ids from ``first`` to ``stop - 1`` that :func:`sampled_sentences` includes, int64 (K,), ascending."""
     if _always(q_s):
         return np.arange(first, stop, dtype=np.int64)
     sampled = [np.empty(0, dtype=np.int64)]
@@ -134,11 +97,7 @@ def thinned_sentences(
     """Return which sentences are kept when each is included with the probability that is its weight, bool (K,).
 
     The draws are independent of :func:`sampled_sentences`, so a sentence that both include has rate q_s·w(s).
-
-    Args:
-        seed_of_round: see :func:`round_seed`.
-        sentences: sentence ids, integers (K,), in any order.
-        weights: the weight of each sentence, in [0, 1], float64 (K,).
+    ``sentences`` are ids (K,) in any order, ``weights`` float64 (K,) in [0, 1].
     """
     kept = weights >= 1
     partial = np.flatnonzero((weights > 0) & ~kept)

@@ -45,16 +45,7 @@ def derived_seed(seed: int, purpose: str, *indices: int) -> int:
 
 
 def uniforms(seed: int, purpose: str, start: int, stop: int) -> Words:
-    """Return the uniform words of items ``start`` to ``stop - 1`` of a stream, uint64 (stop - start,).
-
-    The time is proportional to the number of items.
-
-    Args:
-        seed: an integer of at least 0.
-        purpose: name of the stream.
-        start: the first item, at least 0.
-        stop: the last item plus one.
-    """
+    """Return the uniform words of items ``start`` to ``stop - 1`` of a stream, uint64 (K,), in linear time."""
     skipped = start % _UNIFORMS_PER_BLOCK
     philox = np.random.Philox(key=_key(seed, purpose), counter=start // _UNIFORMS_PER_BLOCK)
     return philox.random_raw(stop - start + skipped)[skipped:]
@@ -63,12 +54,8 @@ def uniforms(seed: int, purpose: str, start: int, stop: int) -> Words:
 def uniforms_of(seed: int, purpose: str, items: npt.NDArray[np.integer]) -> Words:
     """Return the uniform words of the given items of a stream, uint64 (K,): the words of :func:`uniforms`.
 
-    The time is proportional to K, wherever in the stream the items lie.
-
-    Args:
-        seed: an integer of at least 0.
-        purpose: name of the stream.
-        items: integers (K,) of at least 0, in any order, repeated or not.
+    The items are integers (K,) of at least 0, in any order, repeated or not; the time is proportional to K, wherever
+    they lie.
     """
     if len(items) == 0:
         return np.empty(0, dtype=np.uint64)

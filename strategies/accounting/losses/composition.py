@@ -155,9 +155,7 @@ def moments(loss: GridLoss) -> Floats:
 def log_moments(losses: Floats, masses: Floats) -> Floats:
     """Return upper bounds on ln Σ mass · exp(order · loss), float64 (len(ORDERS),).
 
-    Args:
-        losses: float64 (num_losses,), ascending.
-        masses: the probability of each loss, float64 (num_losses,); at least one above 0.
+    ``losses`` ascend; ``masses`` are their probabilities, at least one above 0; float64 (num_losses,) each.
     """
     present = np.flatnonzero(masses)
     losses, masses = losses[present], masses[present]
@@ -181,12 +179,9 @@ def chernoff_window(loss: GridLoss, rounds: int, tail: float) -> Window:
 
 
 def window_of_moments(above: Floats, below: Floats, tail: float) -> Window:
-    """Return a window with at most ``tail`` of a sum of losses beyond either end, from the moments of that sum.
+    """Return a window with at most ``tail`` of a sum of losses beyond either end.
 
-    Args:
-        above: ln E exp(order · sum), float64 (len(ORDERS),).
-        below: ln E exp(−order · sum), float64 (len(ORDERS),).
-        tail: probability mass allowed beyond either end.
+    ``above`` and ``below`` are ln E exp(±order · sum), float64 (len(ORDERS),) each.
     """
     low, high = (float(((bound - np.log(tail)) / ORDERS).min()) for bound in (below, above))
     return Window(-low, high)
@@ -415,15 +410,9 @@ def _on_grids(parts: Sequence[Part | AtomPart], delta: float, size: int) -> tupl
 def _kinds(
     part: Part | AtomPart, coarse: tuple[GridLoss, GridLoss], width: float, tail: float, size: int, circle: int
 ) -> tuple[_Kind, _Kind]:
-    """Return the losses of a part in both directions on a grid, many rounds with blocks of them on a finer one.
+    """Return the losses of a part in both directions on a grid of ``width``, many rounds with blocks on a finer one.
 
-    Args:
-        part: equal rounds.
-        coarse: the losses of one of them in both directions, on any grid.
-        width: distance of two points of the grid.
-        tail: probability mass that each truncation of one round may cut off.
-        size: number of points that span a window.
-        circle: number of points on a circle, at least ``size``.
+    ``coarse`` are the losses of one round on any grid, ``size`` points span a window, and ``circle`` ones a circle.
     """
     one = _on_grid(part, width, tail)
     if part.rounds < _MOST_SUMMED:
@@ -442,9 +431,7 @@ def _kinds(
 def _wrapped(above: Floats, length: float) -> Floats:
     """Return about how much the mass above a point counts if the circle wraps it, under tilts, float64 (len(ORDERS),).
 
-    Args:
-        above: the logarithm of Chernoff's bound on that mass, float64 (len(ORDERS),).
-        length: circumference of the circle, by which the mass moves down.
+    ``above`` is the logarithm of Chernoff's bound on that mass, ``length`` the circumference of the circle.
     """
     return np.asarray(np.minimum.accumulate(above[::-1])[::-1] + ORDERS * length, dtype=np.float64)
 
@@ -501,9 +488,8 @@ def _moves(mixtures: tuple[GaussianMixturePair, ...]) -> bool:
 def _chernoff(order_moments: Floats, allowed: Floats) -> Floats:
     """Return ε by Markov's inequality on exp(order · loss), float64 (num_counts,); no grid limits its range.
 
-    Args:
-        order_moments: ln E exp(order · sum of losses), float64 (num_counts, len(ORDERS)).
-        allowed: δ less all errors, float64 (num_counts,).
+    ``order_moments`` are ln E exp(order · sum of losses), float64 (num_counts, len(ORDERS)); ``allowed`` is δ less all
+    errors.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         needed = -np.log(np.maximum(allowed, 0.0))

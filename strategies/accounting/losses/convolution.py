@@ -90,14 +90,8 @@ def tilt(loss: GridLoss, order: float) -> TiltedLoss:
 def block_of(loss: TiltedLoss, rounds: int, low: int, size: int, factor: int) -> TiltedLoss:
     """Return the sum of ``rounds`` losses on a grid that is ``factor`` times as wide.
 
-    Sums outside the circle are wrapped into it: their probability is for the caller to count as lost.
-
-    Args:
-        loss: the loss of one round.
-        rounds: number of rounds in the block.
-        low: lowest index of the circle.
-        size: number of points on the circle, a power of two.
-        factor: ratio of the two widths.
+    The circle has ``size`` points, a power of two, from the index ``low`` on. Sums outside of it are wrapped into it:
+    their probability is for the caller to count as lost.
     """
     convolution = Convolution([loss], low, size)
     _, masses, _, errors = next(convolution.composed(np.array([[rounds]])))
@@ -121,13 +115,7 @@ class Convolution:
     """Sum independent losses of several kinds, all on one circle of grid points and with one tilt."""
 
     def __init__(self, losses: Sequence[TiltedLoss], low: int, size: int) -> None:
-        """Wrap the losses around the circle.
-
-        Args:
-            losses: one loss of each kind, with one width and one order.
-            low: lowest index of the circle.
-            size: number of points on the circle, a power of two.
-        """
+        """Wrap losses of one width and one order around the circle of ``size`` points from the index ``low`` on."""
         self.width, self.order = losses[0].width, losses[0].order
         self.low, self.size = low, size
         self._losses = losses
@@ -137,9 +125,7 @@ class Convolution:
         """Yield rows, tilted masses (num_rows, size), their log scales and bounds on their errors (num_rows,).
 
         Column k holds the loss ``width`` · k, or the one on the circle that differs from it by a multiple of ``size``.
-
-        Args:
-            counts: how many losses of each kind to add, int64 (num_sums, num_kinds).
+        ``counts`` is how many losses of each kind to add, int64 (num_sums, num_kinds).
         """
         step = max(1, _BLOCK_CELLS // self.size)
         for start in range(0, len(counts), step):

@@ -69,13 +69,7 @@ class Distribution:
 
 
 def exposure_from_bound(entity_bound: ContributionBound, q_u: float, tail: float) -> Exposure:
-    """Return the worst exposure within a contribution bound: M ~ Binomial(F, q_u) users, min(M·n, total) sentences.
-
-    Args:
-        entity_bound: F, n and the total of the protected entity.
-        q_u: user sampling rate.
-        tail: probability mass that each truncation may cut off.
-    """
+    """Return the worst exposure within a contribution bound: M ~ Binomial(F, q_u) users, min(M·n, total) sentences."""
     sampled = _coarsen(_raise_rare(binomial(entity_bound.users, q_u, tail), tail))
     users = sampled.values.astype(np.int64)
     sentences = np.minimum(users * entity_bound.sentences_per_user, entity_bound.total)
@@ -84,28 +78,14 @@ def exposure_from_bound(entity_bound: ContributionBound, q_u: float, tail: float
 
 
 def user_shift(q_u: float, q_s: float, user_sentences: float, user_cap: float, tail: float) -> Distribution:
-    """Return the distribution of min(B·K', ŵ), the protected user's own shift, counted in sentences.
-
-    Args:
-        q_u: user sampling rate, of B.
-        q_s: sentence sampling rate, of K'.
-        user_sentences: n'; inf assumes no bound.
-        user_cap: ŵ.
-        tail: probability mass that each truncation may cut off.
-    """
+    """Return the distribution of min(B·K', ŵ), the protected user's own shift, in sentences; n' may be inf."""
     if math.isinf(user_sentences):
         return _bernoulli(q_u, constant(user_cap))
     return _bernoulli(q_u, capped(binomial(int(user_sentences), q_s, tail), user_cap))
 
 
 def entity_shift(q_e: float, active: Distribution, most: float) -> Distribution:
-    """Return the distribution of min(A·K, most): the entity's shift, in sentences.
-
-    Args:
-        q_e: entity sampling rate, of A.
-        active: distribution of K, the number of active sentences with the entity.
-        most: upper end of the shift.
-    """
+    """Return the distribution of min(A·K, most), the entity's shift, in sentences; K is that of ``active``."""
     return _bernoulli(q_e, capped(active, most))
 
 
@@ -201,15 +181,14 @@ def two_sided_mixture(
 ) -> GaussianMixturePair:
     """Return the pair of Theorem 2, which does not reveal the sampled users whose updates the entity reverses.
 
-    Where nothing protected takes part both corpora agree; else the larger one is shifts by the number of sampled
-    affected users plus the user's user_share share, and the smaller one by that number the other way
-    (docs/privacy-proofs.md, section 5).
+    Where nothing protected takes part both corpora agree; else the larger one is shifted by the number of sampled
+    affected users plus the user's share, the smaller one by that number the other way (docs/privacy-proofs.md, section
+    5).
 
     Args:
         user: distribution of min(B·K', ŵ).
         users: F, the number of users who mention the entity.
-        q_u: user sampling rate.
-        q_e: entity sampling rate.
+        q_u, q_e: sampling rates of users and of the entity.
         unit: ŵ, the value of ``user`` that equals one user clip β.
         tail: probability mass that each truncation may cut off.
     """

@@ -112,16 +112,10 @@ class GridLoss:
 def discretize(
     mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float, width: float, tail: float
 ) -> tuple[GridLoss, GridLoss]:
-    """Return the losses of one round on a grid, upper bounds in both directions.
+    """Return the losses of one round on a grid of ``width``: upper bounds in both directions.
 
-    Args:
-        mixtures: the dominating pair of one round, one mixture per revealed case.
-        noise_multiplier: z, the standard deviation of the noise in units of β.
-        width: distance of two grid points.
-        tail: mass per mixture that may become an infinite loss at either end.
-
-    Returns:
-        The loss of the larger corpus against the smaller, and of the smaller against the larger.
+    The first is that of the larger corpus against the smaller. ``tail`` is the mass per mixture that may become an
+    infinite loss at either end.
     """
     pieces = [_discretize_mixture(mixture, noise_multiplier, width, tail) for mixture in mixtures]
     first = min(piece.first for piece in pieces)
@@ -317,9 +311,8 @@ def _connect_the_dots(
     Args:
         first: index of the first grid point.
         losses: the grid, float64 (num_points,).
-        under_p: masses under P below the first grid point, between neighbours and above the last one, float64
-            (num_points + 1,).
-        under_q: the same masses under Q.
+        under_p, under_q: masses under P and Q below the first grid point, between neighbours and above the last one,
+            float64 (num_points + 1,).
         width: distance of two grid points.
         missing: the mass that P and Q miss of 1.
     """
