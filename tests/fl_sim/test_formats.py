@@ -131,8 +131,9 @@ def test_a_plans_rows() -> None:
         settings = dict.fromkeys(("signal_to_noise", "user_cap", "expected_sentences"), 1.0)
         settings |= {"q_u": rate, "q_s": rate, "q_e": 0.75, "rounds": 3, "noise_multiplier": value}
         settings |= dict.fromkeys(["epsilon_target", "epsilon_user", *kinds], value)
-        _, q_u, q_s, q_e, _, z, _, _ = plan_command._settings_row(settings)
-        epsilons = plan_command._epsilon_row(settings)
+        _, row, _, _, below = plan_command._tables({"proposal": settings, "alternatives": [], "fewer_rounds": []})
+        _, _, q_u, q_s, q_e, _, z, _, _ = row.split()
+        _, *epsilons = below.split()
         assert max(float(q_u), float(q_s)) <= rate
         assert float(q_e) == 0.75
         assert min(map(figure, (z, *epsilons))) >= value
