@@ -142,7 +142,7 @@ def test_stopping_early_is_the_beginning_of_going_on(small_adult: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_workers_of_ray_give_the_records_of_one_process(small_adult: Path) -> None:
+def test_several_processes_give_the_records_of_one(small_adult: Path) -> None:
     configs = [configured(small_adult, m, seed=s) for m in ("noise", "inlp") for s in (0, 1)]
     said: list[str] = []
     alone, beside = (collect_records(configs, Options(small_adult, jobs=jobs), said.append) for jobs in (1, 2))

@@ -21,19 +21,22 @@ only (and the seconds in the records).
 from __future__ import annotations
 
 import hashlib
-import logging
-import os
+import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fl_sim.config import ConfigError
+from fl_sim.engines.placement import EngineError
 from fl_sim.files import remove_temporaries
 from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.experiment_record import ExperimentRecord
 from fl_sim.research.representations.representation_experiment import RECORD_FORMAT, run
 from fl_sim.research.study_files import read_json, write_json
+from fl_sim.stop_signals import follow_parent, stops_deferred
 
 Record = dict[str, Any]
 Log = Callable[[str], None]
@@ -51,7 +54,7 @@ class Options:
         seeds: at least one.
         full: the paper's grid instead of the thin one.
         layer: of Adult: ``l1``, the paper's normalisation, or ``l2``, that of the published code.
-        jobs: experiments at once; above 1, each in a worker of Ray.
+        jobs: experiments at once; above 1, each in a process of its own.
         work: a folder for finished experiments, so that a stopped command resumes; None stores nothing.
     """
 
@@ -119,7 +122,7 @@ def collect(
         records = {name: record for name in tasks if (record := _stored(options.work / name)) is not None}
     missing = [name for name in tasks if name not in records]
     asked = [tasks[name] for name in missing]
-    made = _run_on_ray(work, asked, options.jobs) if options.jobs > 1 and asked else enumerate(map(work, asked))
+    made = _run_in_processes(work, asked, options.jobs) if options.jobs > 1 else enumerate(map(work, asked))
     for left, (number, record) in zip(range(len(missing) - 1, -1, -1), made, strict=True):
         records[missing[number]] = record
         if options.work is not None:
@@ -157,36 +160,20 @@ def _run_json(config: str) -> ExperimentRecord:
     return run(ExperimentConfig.model_validate_json(config))
 
 
-def _run_on_ray(work: Callable[[str], Made], tasks: Sequence[str], jobs: int) -> Iterator[tuple[int, Made]]:
-    """Yield the number and the result of each task as it ends."""
-    import ray
-    from ray.exceptions import RayTaskError
-
-    started = not ray.is_initialized()
-    if started:
-        _start_ray(jobs)
+def _run_in_processes(work: Callable[[str], Made], tasks: Sequence[str], jobs: int) -> Iterator[tuple[int, Made]]:
+    """Yield the number and the result of each task as it ends; a stop, or an error of one, ends the others at once."""
+    # Spawned, not forked: torch's threads do not survive a fork.
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), follow_parent)
     try:
-        remote = ray.remote(num_cpus=1, max_retries=0)(work)
-        pending = {remote.remote(task): number for number, task in enumerate(tasks)}
-        while pending:
-            ready, _ = ray.wait(list(pending), num_returns=1)
-            yield pending.pop(ready[0]), ray.get(ready[0])
-    except RayTaskError as error:
-        raise error.cause from error  # the task's own error, which is a line and no traceback
+        with stops_deferred():
+            pending = {pool.submit(work, task): number for number, task in enumerate(tasks)}
+        for future in as_completed(pending):
+            yield pending[future], future.result()
+    except BrokenProcessPool as error:
+        raise EngineError("an experiment's process was killed; the same command resumes") from error
+    except BaseException:
+        for process in list(pool._processes.values()):
+            process.kill()
+        raise
     finally:
-        if started:
-            ray.shutdown()
-
-
-def _start_ray(jobs: int) -> None:
-    import ray
-
-    from fl_sim.engines.placement import EngineError
-    from fl_sim.engines.ray_engine import PLAIN_WORKERS
-
-    for name, value in PLAIN_WORKERS.items():
-        os.environ.setdefault(name, value)
-    try:
-        ray.init(num_cpus=jobs, include_dashboard=False, log_to_driver=False, logging_level=logging.CRITICAL)
-    except Exception as error:  # Ray passes on errors of its own processes, often as a plain Exception
-        raise EngineError(f"Ray cannot be started: {str(error).partition(chr(10))[0]}; --jobs 1 needs none") from error
+        pool.shutdown(cancel_futures=True)
