@@ -1,11 +1,9 @@
 """The paper's attacks on trained models: what the records of attacks hold as tables, then their pictures.
 
 A figure is the mean over the seeds; the interval beside it runs from the lowest to the highest end of the seeds'
-intervals, so it is wider than that of the mean.
-
-A mark is the mean over the seeds, its line runs from the lowest to the highest end of the seeds' intervals. Red bars
-are the most that any attack on a user could reach: the area under the curve of the ledger's trade-off function is at
-most ½ + the largest advantage (it is the mean of TPR over all FPR, and TPR − FPR is at most the advantage).
+intervals, so it is wider than that of the mean. In pictures red bars are the most that any attack on a user could
+reach: the area under the curve of the ledger's trade-off function is at most ½ + the largest advantage (it is the mean
+of TPR over all FPR, and TPR − FPR is at most the advantage).
 
 >>> seeds = [{"value": 0.5, "low": 0.4, "high": 0.6}, {"value": 0.7, "low": 0.6, "high": 0.8}]
 >>> shown(seeds, "{:.2f}"), shown([None, None], "{:.2f}"), over_seeds(seeds)

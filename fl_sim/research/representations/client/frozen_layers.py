@@ -1,9 +1,7 @@
-"""Features of texts from a frozen Hugging Face encoder, computed once and cached in a file.
+"""Frozen Hugging Face encoders, or the frozen lower layers of one, which read every text once.
 
-Inputs of a transformer whose upper layers train: its frozen layers read every text once.
-
-What enters the first trained layer is kept in float16, in a file of ``feature_cache`` if there is one, which
-experiments, seeds and processes share. The file is as private as the texts.
+Features of texts, and what enters the first trained layer (in float16), are kept in files of ``feature_cache`` if there
+is one, which experiments, seeds and processes share. They are as private as the texts.
 
 >>> tokens, states = [[2, 5, 3], [2, 3]], [np.zeros((3, 4), np.float16), np.ones((2, 4), np.float16)]
 >>> batch = TokenStates(tokens, states).batch(np.array([1]))

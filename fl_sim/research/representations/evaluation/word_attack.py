@@ -8,12 +8,6 @@ attacker normalises its own as the layer does. ε is of one word's vector: a sen
 >>> attacker = WordVectors(("red", "blue"), np.array([[2.0, 0.0], [0.0, 3.0]], dtype=np.float32))
 >>> recover_words(user, attacker)
 WordRecovery(words=2, known=0.5, first=0.5, nearest=0.5)
->>> attack = WordAttack(widths=(8,), layer="l1", epsilons=(2.0,))
->>> [(setting.initial, setting.epsilon) for setting in attack.settings()]
-[('word', None), ('rank', None), ('different', None), ('word', 2.0)]
->>> left, right = part_texts(["a", "b", "c", "d"], "halves", seed=0)
->>> sorted(left + right)
-['a', 'b', 'c', 'd']
 """
 
 from __future__ import annotations

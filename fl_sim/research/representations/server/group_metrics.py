@@ -1,23 +1,15 @@
-"""Accuracy, gaps between groups, and accuracy of each group; rates are shares of 1, not percent.
+"""Accuracy, gaps between groups with their sampling errors, and accuracy of each group; rates are shares of 1.
 
-Predictions ŷ, labels y and groups s (0 or 1) are int64 (n,).
-
->>> labels, group = np.array([1, 1, 1, 1, 0, 0]), np.array([1, 1, 0, 0, 1, 0])
->>> predicted = np.array([1, 1, 1, 0, 0, 0])
->>> tpr_gap(predicted, labels, group)
-0.5
-
-The sampling error of gaps between groups: how far a gap moves from one test set of this kind to another.
-
-A gap compares rates of small groups (of Adult's test rows, some 340 are women with a high income), so it depends on who
-is in the test set. The error is the deviation over bootstrap draws of each group's rows. A draw needs no rows: of a
-group of n, the counts of every class, predicted right and wrong, are multinomial.
+Predictions ŷ, labels y and groups s (0 or 1) are int64 (n,). A gap compares rates of small groups (of Adult's test
+rows, some 340 are women with a high income), so it depends on who is in the test set. Its error is the deviation over
+bootstrap draws of each group's rows. A draw needs no rows: of a group of n, the counts of every class, predicted right
+and wrong, are multinomial.
 
 >>> labels, group = np.repeat([1, 0, 1, 0], 50), np.repeat([1, 0], 100)
 >>> predicted = np.where(np.arange(200) % 5 == 0, 1 - labels, labels)  # right in 80 %, of every class and group
 >>> errors = sampling_errors(predicted, labels, group, np.random.default_rng(0))
->>> 0.07 < errors.tpr_gap < 0.09  # sqrt(2 * 0.8 * 0.2 / 50) is 0.08
-True
+>>> tpr_gap(predicted, labels, group), 0.07 < errors.tpr_gap < 0.09  # sqrt(2 * 0.8 * 0.2 / 50) is 0.08
+(0.0, True)
 """
 
 from __future__ import annotations

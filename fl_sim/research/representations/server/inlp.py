@@ -1,11 +1,4 @@
-"""Fitting of scikit-learn's classifiers where an approximate solution suffices.
-
->>> from sklearn.linear_model import LogisticRegression
->>> inputs, labels = np.array([[-1.0], [1.0]]), np.array([0, 1])
->>> fit_quietly(LogisticRegression(max_iter=1), inputs, labels).predict(inputs).tolist()
-[0, 1]
-
-Iterative null-space projection (Ravfogel et al. 2020): remove the directions that linear classifiers find.
+"""Iterative null-space projection (Ravfogel et al. 2020): remove the directions that linear classifiers find.
 
 In each round a linear classifier learns the private attribute from the projected vectors; the row space of its weights
 is then projected away. After n rounds P is the orthogonal projection on the intersection of all null spaces,

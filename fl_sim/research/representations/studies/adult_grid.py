@@ -1,17 +1,9 @@
 """The grid points of each system of FEDERATE's table 3, and the models that a rule selects from them.
 
-Network, split and sum of code lengths are those of FEDERATE's published code, not those of its paper (two layers,
-dropout 0.1, a linear classifier, 60 : 20 : 20). With the code's, Random and Unconstrained reproduce; with the paper's
-they do not (docs/representations.md has both).
+Network, split and sum of code lengths are those of FEDERATE's published code, with which Random and Unconstrained
+reproduce. Every epoch of every grid point is a candidate; of INLP and random the end alone. docs/representations.md has
+the rule, and the paper's network.
 
-Every epoch of every grid point is a candidate (the paper's Unconstrained has no grid but changes with the relaxation
-threshold, so its epochs are candidates, too); of INLP and random the end alone. Of the candidates whose validation
-accuracy is at most the relaxation threshold below the best, the one with the smallest |TPR-gap| on validation is
-selected, trained again up to its epoch, measured on the test split and attacked. A threshold of 0 selects the best
-validation accuracy.
-
->>> len(THIN.weights), len(FULL.weights), len(FULL.orthogonal)
-(4, 15, 10)
 >>> models = [Candidate("a", 1, 0.84, 0.10), Candidate("b", 2, 0.835, 0.03), Candidate("c", 1, 0.80, 0.0)]
 >>> select(models, relaxation=0.01).point
 'b'

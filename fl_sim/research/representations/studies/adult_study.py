@@ -1,11 +1,8 @@
 """FEDERATE's table 3 (Adult): seven systems, each selected from its grid, beside the published figures.
 
-The table is made with two rules of selection: the paper's relaxation threshold, 1.0 point, and the best validation
-accuracy. The record also has the paper's other thresholds (its tables 4 to 6) and its two trade-offs: fairness against
-accuracy (figure 3), leakage and accuracy against ε (4), which the paper does not have for Adult.
+The record also has the paper's other thresholds (its tables 4 to 6) and its two trade-offs, which the paper does not
+have for Adult: fairness against accuracy (figure 3), leakage and accuracy against ε (4).
 
->>> PUBLISHED["federate"]["accuracy"]
-(82.29, 0.9)
 >>> fairest_by_accuracy([Candidate(0, 1, 0.831, 0.08), Candidate(0, 2, 0.834, 0.02), Candidate(1, 1, 0.84, 0.05)])
 {83: 2.0, 84: 5.0}
 """

@@ -2,11 +2,8 @@
 
 The interval of a mean over n seeds is max(t·s, z·e)/√n wide to each side: s is the deviation between the seeds, e the
 sampling error of one seed's figure, t and z the 97.5 % quantiles of Student's distribution with n − 1 degrees of
-freedom and of the normal one. Every seed draws its own test rows, so s contains e; where a few seeds happen to agree
-better than test sets of this size can, e takes its place. A publication's interval follows from its own deviation and
-number of runs, and from e.
-
-A published figure is *reproduced* if its mean is in our interval, or our mean in its interval.
+freedom and of the normal one. A published figure is *reproduced* if its mean is in our interval, or our mean in its
+own, which follows from its deviation, its number of runs, and e (docs/representations.md).
 
 >>> ours = estimate([82.0, 84.0, 83.0])
 >>> ours["mean"], round(ours["half_width"], 2)  # 4.30 · 1/√3

@@ -1,10 +1,8 @@
 """DPNR's tables 2 to 5 and 7 and its figures 3 and 4 on its AG set, with MiniLM in place of BERT-base.
 
-Two encoders: *frozen*, whose features of k = 384 numbers are computed once, with a network of two layers trained on
-them; and *fine-tuned*, the upper layers and the tanh pooler trained with the classifier, for fewer seeds. The latter
-sends the pooler's state, as the paper's does. The attacker reads the sent vectors; the published code's reads those
-without noise, too. DPNR appears twice: as in its paper, with independent noise on each coordinate, and as in its
-published code, with one noise number for all coordinates (``dpnr-shared``), which protects nothing.
+Two encoders: *frozen*, a network of two layers on features that are computed once; and *fine-tuned*, whose upper layers
+and tanh pooler train, for fewer seeds. DPNR appears twice: as in its paper, with independent noise on each coordinate,
+and as in its published code, with one noise number for all coordinates (``dpnr-shared``), which protects nothing.
 
 >>> THIN.tuned_seeds, FULL.tuned_seeds is None, THIN.epsilons == FULL.epsilons
 (3, True, True)

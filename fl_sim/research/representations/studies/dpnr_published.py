@@ -1,13 +1,10 @@
 """The figures that DPNR (Lyu, He and Li 2020) publishes for its AG set, and its claim of fairness against their error.
 
-Figures are in percent: means of 5 runs, without deviations. The paper says that noise makes a classifier fairer (its
-table 7). The gap of a person is the task's accuracy on texts with them less that on texts without. It *narrows* if its
-size is smaller under DPNR than under NON-PRIV. The standard error of that difference has two parts: the seeds'
-deviation over √n, and the sampling error of the groups' accuracies, as if the two systems erred independently. (On the
-same texts the second part is somewhat smaller.)
+Figures are in percent: means of 5 runs, without deviations. The gap of a person is the task's accuracy on texts with
+them less that on texts without; the paper says that it *narrows*, in size, from NON-PRIV to DPNR (its table 7). The
+standard error of that difference has two parts: the seeds' deviation over √n, and the sampling error of the groups'
+accuracies, as if the two systems erred independently. (On the same texts the second part is somewhat smaller.)
 
->>> TABLE_2[0.05], TABLE_4["dpnr"]
-(80.87, (80.87, 54.37))
 >>> published_figures("dpnr-shared", 1.0, 0.5)
 {'accuracy': 77.42}
 >>> narrowing("Arafat")
