@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import signal
@@ -414,8 +415,8 @@ def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
     privacy = {"layer": "l2", "epsilon_claimed": 12.0, "epsilon_any_text": 84.85}
     euclid = {**table, "chosen": [{"system": "noise", "relaxation": 0.01, "privacy": privacy}]}
     assert "* ε of noise at relaxation threshold 1.0: 84.85 proven (12.00 claimed)\n" in adult_pages.as_markdown(euclid)
-    with pytest.raises(ConfigError, match="allowed: adult"):
-        reproductions.run("adlt", options)
+    with pytest.raises(ConfigError, match="layer is 'dpnr'; allowed for adult: l1, l2"):
+        reproductions.run("adult", dataclasses.replace(options, layer="dpnr"))
 
 
 def test_the_full_grid_is_that_of_the_appendix() -> None:
