@@ -1,36 +1,27 @@
 """Canaries: secrets planted in a corpus to measure what a model remembers.
 
-First the distribution of a secret, words drawn uniformly and independently from a public list; then the canaries of a
-prepared corpus, as its file ``canaries.json`` records them; then drawing and planting them among the sentences of a
-source.
-
-The list ships in this module, so the number of possible secrets |R| is known. Its words are lower-case letters, which
-no preprocessing changes. A secret is named by its number in [0, |R|), so that distinct secrets are cheap to draw.
-
-A canary is a sentence: public words and a secret (:mod:`fl_sim.data_prep.canaries`). A canary of a *user*
-is said r times by a user of its own, and mentions nothing. A canary of an *entity* names a made-up person of its own
-and is said once by each of r users of its own. Each canary is in the corpus with probability ½,
-independently of the others: all of its sentences, and so its users, or none.
+A secret is words drawn uniformly and independently from a public list that ships here, so the number of possible
+secrets |R| is known; no preprocessing changes the words. A canary is a sentence: public words and a secret. A canary of
+a *user* is said r times by a user of its own, and mentions nothing. A canary of an *entity* names a made-up person of
+its own and is said once by each of r users of its own. Each canary is in the corpus with probability ½, independently
+of the others: all of its sentences, and so its users, or none.
 
 Neighbours. No other sentence has a canary's users or mentions its entity. Corpora with it and without it therefore
-differ by all sentences of one user, or by all sentences that mention one entity. These are the neighbours of a private
-mention graph, where the protected unit is added or removed. They are those of a public mention graph, too: a null
-sentence contributes nothing to any sum, and an absent one contributes nothing either. Limits on contributions
-(docs/privacy-proofs.md, section 15) compare sentences that share a user or an entity, in an order keyed by their ids.
-Canaries come last, so all other sentences have the same ids and weights on both sides, and of a canary's equal
-sentences the same number is kept. (With appended parts, which are numbered after the canaries, this holds for limits in
-a random order only.)
+differ by all sentences of one user, or by all sentences that mention one entity: the neighbours of a private mention
+graph, and of a public one, where a null sentence contributes nothing to any sum, as an absent one. Limits on
+contributions (docs/privacy-proofs.md, section 15) compare sentences that share a user or an entity, in an order keyed
+by their ids. Canaries come last, so all other sentences have the same ids and weights on both sides, and of a canary's
+equal sentences the same number is kept. (With appended parts, which are numbered after the canaries, this holds for
+limits in a random order only.)
 
 The population. N must not depend on which canaries are included. The users of all canaries are therefore enrolled,
-whether their canary is included or not: ``privacy.population`` is the corpus's users and those of the canaries that
-were left out (:meth:`PlantedCanaries.population`). An enrolled user without sentences sends nothing, as one who is not
-sampled. A neutral sentence in the place of a canary would keep the number of users, too, but a canary would then
-replace another text of its user, which is two steps of adding or removing.
+whether their canary is included or not (:meth:`PlantedCanaries.population`). An enrolled user without sentences sends
+nothing, as one who is not sampled. A neutral sentence in the place of a canary would keep the number of users, too, but
+a canary would then replace another text of its user, which is two steps of adding or removing.
 
-Canary i has the owner and the number of repetitions that follow from i: owners alternate, and after each pair the
-repetitions go on in 1, 2, 4, …, 64, so that every combination has as many canaries as any other, up to one. Secrets,
-names and whether a canary is included are drawn from streams of their own, so none of them says anything about another,
-and whether one is included does not depend on how many canaries there are.
+Canary i has the owner and the number of repetitions that follow from i, so that every combination has as many canaries
+as any other, up to one. Secrets, names and whether a canary is included are drawn from streams of their own, so none of
+them says anything about another, and whether one is included does not depend on how many canaries there are.
 
 >>> law = SecretLaw(words=("red", "blue"), length=2)
 >>> [law.secret(number) for number in range(law.size)]

@@ -15,7 +15,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from fl_sim.data_prep.records import CorpusError
@@ -40,8 +40,8 @@ def require_free(out: Path) -> None:
 def folder_appearing_at(out: Path, *, replace: bool = False) -> Iterator[Path]:
     """Give a temporary folder beside ``out``, and rename it to ``out`` when the block ends.
 
-    An error or Ctrl-C in the block removes the temporary folder and the parents that were made for it. A killed process
-    leaves it behind as ``.NAME.partial``; the next call clears it.
+    An error or Ctrl-C in the block removes the temporary folder. A killed process leaves it behind as
+    ``.NAME.partial``; the next call clears it.
 
     Args:
         out: the folder to make.
@@ -54,7 +54,7 @@ def folder_appearing_at(out: Path, *, replace: bool = False) -> Iterator[Path]:
     """
     if not replace:
         require_free(out)
-    parents = _make_parents(out.parent)
+    out.parent.mkdir(parents=True, exist_ok=True)
     scratch = out.parent / f".{out.name}.partial"
     lock = _claimed(scratch, out)
     try:
@@ -66,9 +66,6 @@ def folder_appearing_at(out: Path, *, replace: bool = False) -> Iterator[Path]:
             scratch.rename(out)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
-        with suppress(OSError):  # another process may have put something there meanwhile
-            for parent in parents:
-                parent.rmdir()
         raise
     finally:
         os.close(lock)
@@ -102,14 +99,3 @@ def _exchange(new: Path, out: Path) -> None:
     out.rename(old)
     new.rename(out)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _make_parents(parent: Path) -> list[Path]:
-    """Make ``parent`` and its missing parents; return those that were made, innermost first."""
-    missing = []
-    while not parent.exists():
-        missing.append(parent)
-        parent = parent.parent
-    for folder in reversed(missing):
-        folder.mkdir()
-    return missing

@@ -204,20 +204,12 @@ def _needed_components(components: Mapping[str, Config]) -> list[str]:
     if any(factories[name] in _RULERS for name in finding):
         return list(components)
     unknown = any(factories[name] not in _ENTITY_COMPONENTS for name in finding)
-    upstream = {name for finder in finding for name in _upstream_components(components[finder])}
-    embedding = {
-        name for name, factory in factories.items() if factory in _EMBEDDERS and (unknown or {name, "*"} & upstream)
-    }
-    return [name for name in components if name in finding or (finding and name in embedding)]
-
-
-def _upstream_components(settings: Config) -> Iterator[str]:
-    """Yield the upstream components, ``*`` for any, that the listeners in a component's settings name."""
-    if "Listener" in str(settings.get("@architectures", "")):
-        yield str(settings.get("upstream", "*"))
-    for value in settings.values():
-        if isinstance(value, Mapping):
-            yield from _upstream_components(value)
+    listens = any("Listener" in str(components[name]) for name in finding)  # to an embedder before it
+    return [
+        name
+        for name in components
+        if name in finding or (finding and (unknown or listens) and factories[name] in _EMBEDDERS)
+    ]
 
 
 def _mentions(document: Doc, keys: Iterable[str]) -> Iterator[Mention]:

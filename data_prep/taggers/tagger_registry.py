@@ -235,24 +235,20 @@ class PluginTagger:
         Raises:
             PluginError: it gives something else than mentions, or not those of every text.
         """
-        source = iter(texts)
-        read = tagged = 0
-
-        def counted() -> Iterator[str]:
-            nonlocal read
-            for text in source:
-                read += 1
-                yield text
-
-        for mentions in self.tagger.tag(counted()):
-            tagged += 1
-            if tagged > read:
-                break
+        expected, given = itertools.tee(texts)
+        tagged = iter(self.tagger.tag(given))
+        nothing = object()
+        for number, _ in enumerate(expected):
+            mentions = next(tagged, nothing)
+            if mentions is nothing:
+                raise PluginError(
+                    f"tagger '{self.name}' yields mentions of {number} texts; allowed: of every text, once"
+                )
             if not isinstance(mentions, tuple | list) or not all(isinstance(mention, Mention) for mention in mentions):
                 raise PluginError(f"tagger '{self.name}' yields {mentions!r:.100}; allowed: a tuple of Mention a text")
             yield tuple(mentions)
-        if tagged != read or next(source, None) is not None:
-            raise PluginError(f"tagger '{self.name}' yields mentions of {tagged} texts; allowed: of every text, once")
+        if next(tagged, nothing) is not nothing:
+            raise PluginError(f"tagger '{self.name}' yields mentions of more texts; allowed: of every text, once")
 
     def describe(self) -> dict[str, str]:
         """Return the plug-in's own description, its name, and where its code comes from."""

@@ -57,20 +57,3 @@ def test_the_table_for_people_warns_about_the_reach(prepared: Path, capsys: pyte
     assert "with PER │ 3 │ 0" in shown
     assert "users per entity │ 1 / 2 / 2" in shown
     assert "contribution bounds of entities are private data" in shown
-
-
-def counted(source: Path, out: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict:
-    assert main(["prepare", "conll2003", "--source", str(source), "--out", str(out), *options]) == 0
-    capsys.readouterr()
-    assert main(["corpus", "stats", str(out), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-@pytest.mark.nightly
-def test_conll2003_end_to_end(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stats = counted(shared_data / "conll2003", tmp_path / "out", capsys, "--no-structured")
-    train = stats["splits"]["train"]
-    assert (train["users"], train["sentences"], train["tokens"]) == (946, 14_041, 203_621)
-    assert train["sentences_by_type"] == {"ORG": 4_587, "LOC": 5_127, "PER": 4_373, "MISC": 2_698}
-    assert (train["sensitive_sentences"], train["extended_set"]) == (11_132, 14_041 - 11_132)
-    assert train["reach"]["users"] == {"median": 1, "p95": 6, "max": 117}

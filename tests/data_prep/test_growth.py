@@ -101,13 +101,6 @@ def test_the_parts_say_when_they_joined_and_where_they_come_from(grown: Corpus) 
     assert added.model_dump() == {"users": 1, "sentences": 4, "entities": 1, "mentions": 3}
 
 
-def test_a_corpus_that_grew_has_the_reach_of_one_that_was_prepared_at_once(grown: Corpus, tmp_path: Path) -> None:
-    at_once = write_corpus([*BEFORE, *LATER, *LAST], tmp_path / "at once", name="all")
-    columns = ["entity", "users", "sentences", "max_per_user"]
-    whole = at_once.entities("train").sort_values("entity")[columns].to_dict("list")
-    assert grown.entities("train").sort_values("entity")[columns].to_dict("list") == whole
-
-
 def test_an_interrupted_append_leaves_the_corpus_as_it_was(tmp_path: Path) -> None:
     corpus = write_corpus(BEFORE, tmp_path / "out", name="base")
     before = contents(corpus.path)

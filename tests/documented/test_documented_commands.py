@@ -27,7 +27,7 @@ import pytest
 
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.prepare import prepare
-from fl_sim.data_prep.readers.prepared_corpus import prepared_corpus
+from fl_sim.data_prep.readers.prepared_corpus import PreparedReader
 from tests.command_server import CommandServer, serving
 from tests.conftest import REPOSITORY
 from tests.documented.shown_commands import Block, blocks_of, files_of, name_of, pages
@@ -49,7 +49,7 @@ def _pages_to_run() -> Iterator[Any]:
 
 def _make_small_corpora(folder: Path) -> None:
     for name in SHIPPED_CORPORA:
-        whole = prepared_corpus(name)
+        whole = PreparedReader(source=name).read()
         prepare(dataclasses.replace(whole, sentences=lambda whole=whole: few(whole.sentences())), folder / name)
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
-import lzma
 import time
-from pathlib import Path
 
 import pytest
 import spacy
@@ -43,15 +40,6 @@ def sentences_by_us(text: str) -> list[str]:
 def test_cuts_where_the_sentencizer_does(pipeline: Language, words: list[tuple[str, str]]) -> None:
     text = "".join(itertools.chain.from_iterable(words))
     assert sentences_by_us(text) == sentences_by_spacy(pipeline, text)
-
-
-@pytest.mark.nightly
-def test_cuts_real_text_where_the_sentencizer_does(pipeline: Language, shared_data: Path) -> None:
-    with lzma.open(
-        shared_data / "users_shakespeare" / "nltk_8plays_by_speaker.jsonl.xz", "rt", encoding="utf-8"
-    ) as file:
-        texts = [json.loads(line)["text"] for line in itertools.islice(file, 1000)]
-    assert [sentences_by_us(text) for text in texts] == [sentences_by_spacy(pipeline, text) for text in texts]
 
 
 @settings(deadline=None)

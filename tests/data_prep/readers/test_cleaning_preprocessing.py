@@ -81,10 +81,3 @@ def test_taggers_and_identity_see_the_text_as_it_was(tmp_path: Path) -> None:
 def test_no_punctuation_is_overlooked() -> None:
     marks = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)).startswith("P")]
     assert PAPER.text("".join([*marks, *string.punctuation])) == ""
-
-
-def test_nothing_is_done_unless_asked() -> None:
-    assert not Preprocessing()
-    assert Preprocessing().text(' A "b"  ') == ' A "b"  '
-    assert Preprocessing(lower_case=True).text(" A. ") == " a. "
-    assert Preprocessing(strip_punctuation=True).text(" A. B ") == "A B"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -133,16 +131,3 @@ def test_a_name_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(HfApi, "dataset_info", unreachable)
     with pytest.raises(CorpusError, match=r"nobody/nothing: no such folder, and no dataset .* \(Name or service"):
         HuggingFaceReader(source="nobody/nothing", **COLUMNS).read()
-
-
-@pytest.mark.system
-def test_offline_a_name_is_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fl_sim.cli.main"]
-    code = "import sys; from fl_sim.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "prepare", "hf", "--source", "nobody/nothing", "--out", str(tmp_path / "o")]
-    done = subprocess.run(
-        [*command, "--text-column", "a", "--user-column", "b"], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "nobody/nothing: the dataset cannot be loaded" in done.stderr

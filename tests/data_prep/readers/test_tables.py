@@ -91,16 +91,6 @@ def test_held_out_depends_on_the_key_and_the_seed_alone() -> None:
     assert not any(is_held_out(key, 0.0, seed=0) for key in keys)
 
 
-def test_adding_a_user_moves_nobody_else(tmp_path: Path) -> None:
-    rows = [{"text": "Some words.", "user": f"u{number}"} for number in range(200)]
-    read = [
-        {s.user: s.split for s in read_table("jsonl", write_table("jsonl", tmp_path, rows[skipped:]), PLAIN)}
-        for skipped in (0, 1)
-    ]
-    assert "test" in read[0].values()
-    assert {user: split for user, split in read[0].items() if user != "u0"} == read[1]
-
-
 @pytest.mark.parametrize(
     ("kind", "content", "message"),
     [

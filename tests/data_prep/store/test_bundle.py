@@ -1,9 +1,7 @@
-"""Finding the corpora that ship: beside the code, else in the installed distribution, else one clear error."""
+"""The corpora that ship: found beside the code, by names that no other corpus takes."""
 
 from __future__ import annotations
 
-import json
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -17,60 +15,6 @@ from fl_sim.data_prep.store import bundle
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.run_inputs import with_absolute_paths
 from tests.tiny import tiny_corpus
-
-
-class Installed:
-    """A distribution whose files lie in ``root``, installed in place from ``origin`` if that is given."""
-
-    def __init__(self, root: Path, origin: Path | None = None) -> None:
-        self.root = root
-        self.origin = origin
-
-    def locate_file(self, path: Path) -> Path:
-        return self.root / path
-
-    def read_text(self, name: str) -> str | None:
-        if self.origin is None:
-            return None
-        return json.dumps({"url": self.origin.as_uri(), "dir_info": {"editable": True}})
-
-
-def data_in(root: Path, name: str) -> Path:
-    folder = root / "fl_sim" / "data_prep" / name
-    folder.mkdir(parents=True)
-    (folder / "train.sentences.parquet").touch()
-    return folder
-
-
-@pytest.fixture
-def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The code as Flower copies it: Python files, the manifest, no Parquet."""
-    code = tmp_path / "copied app" / "data_prep"
-    for name in SHIPPED_CORPORA:
-        (code / name).mkdir(parents=True)
-        (code / name / "manifest.json").touch()
-    monkeypatch.setattr(bundle, "__file__", str(code / "bundle.py"))
-    return tmp_path
-
-
-@pytest.mark.parametrize("name", SHIPPED_CORPORA)
-def test_beside_the_code(name: str) -> None:
-    assert shipped_path(name) == Path(data_prep.__file__).parent / name
-
-
-@pytest.mark.parametrize("name", SHIPPED_CORPORA)
-def test_in_the_installed_package(name: str, copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = data_in(copied / "site-packages", name)
-    monkeypatch.setattr(metadata, "distribution", lambda _: Installed(copied / "site-packages"))
-    assert shipped_path(name) == folder
-
-
-@pytest.mark.parametrize("name", SHIPPED_CORPORA)
-def test_in_the_checkout_of_an_editable_install(name: str, copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = data_in(copied / "my checkout", name)
-    distribution = Installed(copied / "site-packages", origin=copied / "my checkout")
-    monkeypatch.setattr(metadata, "distribution", lambda _: distribution)
-    assert shipped_path(name) == folder
 
 
 def test_a_name_is_a_text_and_a_path_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,14 +36,9 @@ def test_no_corpus_is_made_under_the_name_of_one_that_ships(tmp_path: Path, monk
     assert tiny_corpus(tmp_path / "irc").is_dir()
 
 
-def test_nowhere(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "distribution", lambda _: Installed(copied / "site-packages"))
-    with pytest.raises(CorpusError, match=r"not installed \(looked in .*site-packages"):
-        shipped_path("irc")
-
-    def absent(name: str) -> None:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "distribution", absent)
-    with pytest.raises(CorpusError, match="the corpus irc is not installed"):
-        shipped_path("irc")
+@pytest.mark.parametrize("name", SHIPPED_CORPORA)
+def test_they_lie_beside_the_code_or_nowhere(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shipped_path(name) == Path(data_prep.__file__).parent / name
+    monkeypatch.setattr(bundle, "__file__", str(tmp_path / "data_prep" / "store" / "bundle.py"))
+    with pytest.raises(CorpusError, match=rf"the corpus {name} is not installed \(looked in "):
+        shipped_path(name)

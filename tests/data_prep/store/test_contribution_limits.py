@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections import Counter
 from typing import Any
 
@@ -229,15 +228,3 @@ def test_any_machine_keeps_the_same_sentences(rule: Any, limits: ContributionLim
     order = np.argsort(np.arange(4000, dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03), kind="stable")
     weights = rule(ownership, limits, order)
     assert hashlib.sha256(weights.astype("<f8").tobytes()).hexdigest()[:16] == golden
-
-
-@pytest.mark.nightly
-def test_a_large_corpus_takes_seconds() -> None:
-    """The limit is ten times what both rules need."""
-    ownership = crowd(100_000)
-    order = np.arange(100_000)[::-1].copy()
-    limits = ContributionLimits(10, None, 15)
-    began = time.process_time()
-    greedy_weights(ownership, limits, order)
-    proportional_weights(ownership, limits, order)
-    assert time.process_time() - began < 10

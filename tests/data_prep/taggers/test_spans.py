@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,19 +72,6 @@ def test_pieces_are_the_text_and_few(text: str, parts: int) -> None:
     assert len(cut) == parts
 
 
-def test_pieces_of_a_long_text_end_at_white_space() -> None:
-    text = "Ada Byron " * 30_000
-    assert all(piece.endswith("Byron") or piece.endswith("Ada") or piece.endswith(" ") for _, piece in split_text(text))
-
-
 def test_shifting() -> None:
     assert list(shift([Mention(1, 2, "A")], 0)) == [Mention(1, 2, "A")]
     assert list(shift([Mention(1, 2, "A")], 5)) == [Mention(6, 7, "A")]
-
-
-@pytest.mark.nightly
-def test_many_mentions_take_no_squared_time() -> None:
-    many = [Mention(2 * place, 2 * place + 1, "A") for place in range(100_000)]
-    started = time.process_time()
-    assert len(keep_longest(many)) == len(many)
-    assert time.process_time() - started < 10

@@ -188,12 +188,3 @@ def test_prepare_finds_it_beside_gold(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "nobody looked for: persons, organisations, places\n" in capsys.readouterr().out
     prepared(tmp_path)
     assert "nothing to do" in capsys.readouterr().out
-
-
-def test_prepare_without_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    corpus = prepared(tmp_path, "--no-structured", "--json")
-    assert list(corpus.entities("train")["entity"]) == ["mail"]
-    assert corpus.manifest.tagger["structured"] == "off"
-    assert "e-mail addresses" in json.loads(capsys.readouterr().out)["not_looked_for"]
-    assert main(["corpus", "stats", str(tmp_path / "out")]) == 0
-    assert "nobody looked for: persons, organisations, places, e-mail" in " ".join(capsys.readouterr().out.split())

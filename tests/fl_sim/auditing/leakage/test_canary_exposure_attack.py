@@ -23,7 +23,7 @@ from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.tasks import Classification
 from fl_sim.data_prep.canaries import CanarySettings, PlantedCanaries, read_canaries
 from fl_sim.data_prep.prepare import prepare
-from fl_sim.data_prep.readers.prepared_corpus import prepared_corpus
+from fl_sim.data_prep.readers.prepared_corpus import PreparedReader
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.ledger import Entry, ReleaseRecord
@@ -37,7 +37,9 @@ OPTIONS = Options(secrets=60, entities=10, candidates=4)
 @pytest.fixture(scope="module")
 def with_canaries(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     base = tiny_corpus(tmp_path_factory.mktemp("canaries") / "tiny")
-    return prepare(prepared_corpus(str(base)), base.parent / "planted", canaries=CanarySettings(112, seed=1)).corpus
+    return prepare(
+        PreparedReader(source=str(base)).read(), base.parent / "planted", canaries=CanarySettings(112, seed=1)
+    ).corpus
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from fl_sim.cli.main import main
 from fl_sim.data_prep.canaries import (
     OWNERS,
     REPETITIONS,
+    WORDS,
     CanarySettings,
     PlantedCanaries,
     SecretLaw,
@@ -55,6 +57,32 @@ def with_canaries(base: Corpus) -> Corpus:
 
 def letters(sentences: list[Sentence]) -> RawCorpus:
     return RawCorpus("letters", lambda: iter(sentences), has_gold=True)
+
+
+# The law of secrets
+
+
+@pytest.mark.parametrize("law", [SecretLaw(words=("a", "b", "c"), length=2), SecretLaw(words=WORDS[:40], length=1)])
+def test_draws_are_uniform_over_what_is_left(law: SecretLaw) -> None:
+    counts = np.zeros(law.size)
+    for seed in range(2000):
+        counts[law.draw(np.random.default_rng(seed), 1, without={0, 4})] += 1
+    assert counts[0] == counts[4] == 0
+    assert stats.chisquare(np.delete(counts, [0, 4])).pvalue > 1e-3
+
+
+def test_draws_are_distinct_and_limited() -> None:
+    law = SecretLaw(words=("a", "b", "c"), length=2)
+    assert sorted(law.draw(np.random.default_rng(0), 7, without={1, 2}).tolist()) == [0, 3, 4, 5, 6, 7, 8]
+    assert len(set(SecretLaw().draw(np.random.default_rng(0), 500).tolist())) == 500
+    with pytest.raises(CorpusError, match=r"^8 secrets are to be drawn; allowed: at most 7$"):
+        law.draw(np.random.default_rng(0), 8, without={1, 2})
+
+
+def test_the_public_list_has_64_words_that_preprocessing_keeps() -> None:
+    assert len(set(WORDS)) == len(WORDS) == 64
+    assert all(word.isascii() and word.isalpha() and word.islower() for word in WORDS)
+    assert Preprocessing.of_paper().text(" ".join(WORDS)) == " ".join(WORDS)
 
 
 # Draws
@@ -182,15 +210,6 @@ def test_canaries_change_the_fingerprint_and_are_recorded(base: Corpus, with_can
         read_canaries(base)
 
 
-def test_the_rest_of_the_corpus_is_as_without_canaries(base: Corpus, with_canaries: Corpus) -> None:
-    users = read_canaries(with_canaries).users
-    assert [s for s in sentences_of(with_canaries) if s.user not in users] == list(sentences_of(base))
-    assert (
-        with_canaries.users("train")["user"].tolist()[: len(base.users("train"))]
-        == base.users("train")["user"].tolist()
-    )
-
-
 def test_preparing_again_finds_the_same_or_another_seed(base: Corpus, with_canaries: Corpus) -> None:
     raw = PreparedReader(source=str(base.path)).read()
     assert prepare(raw, with_canaries.path, canaries=SETTINGS).cached
@@ -198,18 +217,6 @@ def test_preparing_again_finds_the_same_or_another_seed(base: Corpus, with_canar
         prepare(raw, with_canaries.path, canaries=CanarySettings(28, 2))
     with pytest.raises(CorpusError, match="holds another corpus"):
         prepare(raw, with_canaries.path)
-
-
-def test_a_changed_file_is_noticed(base: Corpus, tmp_path: Path) -> None:
-    made = prepare(PreparedReader(source=str(base.path)).read(), tmp_path / "out", canaries=SETTINGS).corpus
-    path = made.path / CANARIES_FILE
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace('"included": true', '"included": True', 1).replace(" True", "true "), encoding="utf-8")
-    with pytest.raises(CorpusError, match="checksum differs"):
-        Corpus.open(made.path, verify=True)
-    path.write_text(text[:-1], encoding="utf-8")
-    with pytest.raises(CorpusError, match="bytes, the manifest says"):
-        Corpus.open(made.path)
 
 
 @pytest.mark.parametrize(
