@@ -1,5 +1,7 @@
 """Statistics of a prepared corpus: users, sentences, and the contribution bounds of its entities.
 
+At the end: how many entities and which bounds each identity setting would give.
+
 >>> from fl_sim.data_prep.store.corpus import Corpus
 >>> stats = split_stats(Corpus.open("bundled"), "train")
 >>> stats["users"], stats["sentences"], stats["entities"]
@@ -9,7 +11,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -18,6 +20,9 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from fl_sim.data_prep.canaries import read_canaries
+from fl_sim.data_prep.identity import STEPS, Identity
+from fl_sim.data_prep.readers.prepared_corpus import sentences_of
+from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.formats import table_cell
@@ -191,3 +196,54 @@ def _summary(values: NDArray[np.int64]) -> Quantiles:
         return {"median": 0, "p95": 0, "max": 0}
     median, p95, most = np.quantile(values, [0.5, 0.95, 1.0], method="inverted_cdf").tolist()
     return {"median": int(median), "p95": int(p95), "max": int(most)}
+
+
+class IdentityEffect(TypedDict):
+    """The number of entities under an identity setting, and quantiles of their contribution bounds."""
+
+    identity: str
+    entities: int
+    users: Quantiles
+    sentences: Quantiles
+    max_per_user: Quantiles
+
+
+def identity_effect(corpus: Corpus, split: str) -> list[IdentityEffect]:
+    """Return the effect of each identity setting: the steps one after another, then family names with all of them.
+
+    Keys are computed anew from the stored mentions.
+
+    Raises:
+        CorpusError: the corpus has no such split, or no mention in it.
+    """
+    import pandas as pd
+
+    if corpus.mentions(split).num_rows == 0:
+        raise CorpusError(f"{corpus.path}: split {split!r} has no mention of an entity")
+    parts = range(len(corpus.parts))
+    sentences = [sentence for part in parts for sentence in sentences_of(corpus, part) if sentence.split == split]
+    names = ["the very characters", *(f"+ {step}" for step in STEPS)]
+    settings = {name: Identity(tuple(STEPS)[:count]) for count, name in enumerate(names)}
+    effects: list[IdentityEffect] = []
+    for name, identity in (settings | {"all steps, family names": Identity(family_names=True)}).items():
+        keys = [(key, one.user) for one in sentences for key in {key for key, _ in identity.entities(one)}]
+        by_user = pd.DataFrame(keys, columns=["entity", "user"]).value_counts()
+        entities = by_user.groupby("entity").agg(["size", "sum", "max"])
+        users, mentioning, most = (_summary(entities[column].to_numpy()) for column in entities)
+        effects.append(
+            {"identity": name, "entities": len(entities), "users": users, "sentences": mentioning, "max_per_user": most}
+        )
+    return effects
+
+
+def identity_table(corpus: str, split: str, rows: Sequence[IdentityEffect]) -> Table:
+    """Return the rows of :func:`identity_effect` as a table."""
+    title = f"corpus {table_cell(corpus)}, split {table_cell(split)}"
+    table = Table(title=title, caption=f"{_THREE_FIGURES}\n{CONTRIBUTIONS_ARE_PRIVATE}", caption_justify="left")
+    table.add_column("identity", no_wrap=True)
+    for column in ("entities", "users", "sentences", "in one user"):
+        table.add_column(column, justify="right", overflow="fold")  # no figure is cut
+    for row in rows:
+        figures: list[int | Quantiles] = [row["entities"], row["users"], row["sentences"], row["max_per_user"]]
+        table.add_row(row["identity"], *map(_format, figures))
+    return table

@@ -28,7 +28,7 @@ from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 
 if TYPE_CHECKING:
-    from fl_sim.data_prep.corpus_stats import CorpusStats
+    from fl_sim.data_prep.corpus_stats import CorpusStats, IdentityEffect
     from fl_sim.data_prep.deidentify import Tally
     from fl_sim.data_prep.prepare import PreparedCorpus
     from fl_sim.data_prep.readers.cleaning import Preprocessing
@@ -84,6 +84,21 @@ def _log_warnings(prepared: PreparedCorpus) -> None:
     """Log a warning for whatever looks wrong with the source."""
     for warning in prepared.warnings:
         log.warning("%s", warning)
+
+
+def compare_identities(corpus: Corpus, split: str = "train") -> list[IdentityEffect]:
+    """Return the effect of each identity setting on the entities of a split, as ``fl-sim corpus identity`` prints it.
+
+    Args:
+        corpus: The corpus to read.
+        split: The split to count.
+
+    Raises:
+        CorpusError: the corpus has no such split, or no mention in it.
+    """
+    from fl_sim.data_prep.corpus_stats import identity_effect
+
+    return identity_effect(corpus, split)
 
 
 def deidentify(corpus: Corpus | str | Path, *, out: str | Path, mode: Mode = "category") -> tuple[Corpus, Tally]:

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from fl_sim.data_prep.corpus_stats import identity_effect, identity_table
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.identity import STEPS, Identity, entity_key
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
 
 
 @pytest.mark.parametrize(
@@ -180,3 +182,19 @@ def test_a_corpus_is_written_with_its_identity(identity: Identity, tmp_path: Pat
     corpus = write_corpus([text, replace(text, user="w")], tmp_path / "corpus", name="x", identity=identity)
     assert corpus.entities("train")["entity"].tolist() == keys(identity, text)
     assert Identity.of_corpus(corpus.manifest.settings) == identity
+
+
+def test_the_effect_of_all_steps_is_what_the_corpus_has() -> None:
+    corpus = Corpus.open("bundled")
+    rows = {row["identity"]: row for row in identity_effect(corpus, "validation")}
+    stored = corpus.ownership("validation").entity_contributions()
+    last = rows["+ suffix"]
+    assert last["entities"] == corpus.manifest.splits["validation"].entities
+    assert (last["users"]["p95"], last["max_per_user"]["p95"], last["sentences"]["p95"]) == stored.quantile(0.95)
+    assert (last["users"]["max"], last["max_per_user"]["max"], last["sentences"]["max"]) == stored.quantile(1.0)
+    ladder = [row["entities"] for row in rows.values()][: len(STEPS) + 1]
+    assert ladder == sorted(ladder, reverse=True)
+    assert rows["all steps, family names"]["entities"] > ladder[-1]
+    assert identity_table("bundled", "validation", list(rows.values())).row_count == len(rows)
+    with pytest.raises(CorpusError, match="no split 'dev'"):
+        identity_effect(corpus, "dev")

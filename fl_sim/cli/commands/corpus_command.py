@@ -1,4 +1,4 @@
-"""``fl-sim corpus``: count and de-identify a corpus, weigh names, train or evaluate on public text."""
+"""``fl-sim corpus``: count, compare and de-identify a corpus, weigh names, train or evaluate on public text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HIDING_WORDS = {
 
 @click.group(cls=VerbGroup)
 def corpus() -> None:
-    """Count and de-identify a prepared corpus, weigh names, train or evaluate on public text."""
+    """Count, compare and de-identify a prepared corpus, weigh names, train or evaluate on public text."""
 
 
 @corpus.command()
@@ -68,6 +68,24 @@ def _canaries_in_words(counts: dict[str, int]) -> str:
         f"which {counts['users_left_out']:,} are left out; for a training on them: "
         f"--set privacy.population={counts['population']} (docs/audit.md)"
     )
+
+
+@corpus.command()
+@options_of(corpora.compare_identities)
+@as_json
+def identity(corpus: str, split: str, as_json: bool) -> None:
+    """Compare entities and their contribution bounds by identity setting."""
+    from rich.console import Console
+
+    from fl_sim.data_prep.corpus_stats import CONTRIBUTIONS_ARE_PRIVATE, identity_table
+
+    opened = corpora.open_corpus(corpus)
+    rows = corpora.compare_identities(opened, split)
+    name = opened.manifest.name
+    if as_json:
+        print_json({"corpus": name, "split": split, "rows": rows, "note": CONTRIBUTIONS_ARE_PRIVATE})
+    else:
+        Console().print(identity_table(name, split, rows))
 
 
 @corpus.command()

@@ -76,7 +76,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        *("corpus stats {}", "corpus stats {} --json"),
+        *("corpus stats {}", "corpus stats {} --json", "corpus identity {}"),
         "entities corpus {} --z 4 --rounds 2 --show-names --json",
     ],
 )
