@@ -21,7 +21,7 @@ from fl_sim.strategies import registry
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.messages import MessageError, rule_from_json
-from tests.data_prep.plug_ins import imports_restored, install, page_section, write_page_code
+from tests.data_prep.plug_ins import imports_restored, page_section, write_page_code
 from tests.tiny import MODEL, tiny_corpus
 
 NAME = "my_strategy:CoordinateWise"
@@ -113,15 +113,6 @@ def test_another_version_of_the_file_does_not_go_on(folder: Path, capsys: Captur
     capsys.readouterr()
     assert main(["resume", "run"]) == 2
     assert f"the code of privacy.strategy {NAME} has changed since the run began" in capsys.readouterr().err
-
-
-def test_an_installed_strategy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(folder)
-    install(folder, "coordinates", "fl_sim.strategies", "coordinate-wise", NAME)
-    assert train("--strategy", "coordinate-wise") == 0
-    config = RunFolder.open("run").config
-    assert config["plan"]["strategy"] == "coordinate-wise"
-    assert (config["strategy_origin"]["path"], config["strategy_origin"]["distribution"]) == (NAME, "coordinates")
 
 
 # --- without an event -------------------------------------------------------------------------------------------------

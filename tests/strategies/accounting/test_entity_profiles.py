@@ -135,19 +135,6 @@ def test_epsilon_of_one_round_is_not_below_integration(name: str, counts: tuple[
         assert delta(epsilon * (1 - 1e-3)) > DELTA  # and it is not far above
 
 
-@pytest.mark.sample(10)
-@every_event
-@pytest.mark.parametrize("counts", [(1,), (2, 2, 2), (1,) * 40, (4, 4)])
-def test_an_even_profile_has_the_epsilon_of_its_bound(event: RoundEvent, counts: tuple[int, ...]) -> None:
-    own, bound = (
-        own_epsilon(event, profile(*counts)),
-        reach_epsilon(event, Adjacency(20, ContributionBound(len(counts), counts[0])), ROUNDS, DELTA),
-    )
-    assert own <= bound * (1 + GRIDS)
-    if max(counts) <= 2 * event.user_cap:
-        assert own == pytest.approx(bound, rel=GRIDS)
-
-
 @pytest.mark.nightly
 @settings(max_examples=15, deadline=None)
 @given(PROFILES, st.sampled_from(sorted(EVENTS)))
