@@ -85,11 +85,7 @@ _CLIENT_RULES = Registry("fl_sim.client_rules", "client rule", {}, _is_client_ru
 
 
 def rule_to_json(rule: ClientRule) -> str:
-    """Return a client rule as JSON: the import path of its class, and its fields.
-
-    Raises:
-        TypeError: a field has no JSON form.
-    """
+    """Return a client rule as JSON: the import path of its class, and its fields; TypeError if one has no JSON form."""
     return json.dumps({"class": f"{type(rule).__module__}:{type(rule).__qualname__}", "fields": asdict(rule)})
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -71,18 +71,19 @@ def learning_rate_at(config: ServerOptimizerConfig, number: int, rounds: int) ->
 
 
 class ServerOptimizer(ABC):
-    """Move the model by the noisy average update of each round.
+    """Move the model of d = ``size`` parameters by the noisy average update of each of T = ``rounds`` rounds.
 
-    Args:
-        config: the settings.
-        size: d, the number of trainable parameters.
-        rounds: T, for the schedule of the learning rate.
+    Class attributes:
+        moments: the names of the arrays, float32 (d,), that last from round to round.
     """
 
-    def __init__(self, config: ServerOptimizerConfig, size: int, rounds: int) -> None:
+    moments: ClassVar[tuple[str, ...]]
+
+    def __init__(self, config: ServerOptimizerConfig, size: int, rounds: int = 1) -> None:
         self._config = config
         self._rounds = rounds
         self._steps = np.zeros(1)
+        self._moments = {name: np.zeros(size, np.float32) for name in self.moments}
 
     def stepped(self, model: Model, update: Vector) -> Model:
         """Return the model after the round's step, a new float32 (d,).
@@ -99,58 +100,47 @@ class ServerOptimizer(ABC):
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, len(model), _BLOCK):
                 block = slice(start, start + _BLOCK)
-                moved[block] = model[block] + rate * self._direction(block, update[block])
+                moments = [array[block] for array in self._moments.values()]
+                moved[block] = model[block] + rate * self._direction(update[block], *moments)
         return moved
 
     def state(self) -> dict[str, npt.NDArray[np.floating]]:
         """Return the arrays that a checkpoint must hold so that the next step is the same; it changes them in place."""
-        return {"steps": self._steps}
+        return {"steps": self._steps, **self._moments}
 
     def restore(self, state: Mapping[str, npt.NDArray[np.floating]]) -> None:
         """Continue from a copy of the arrays of :meth:`state`."""
         self._steps = state["steps"].astype(np.float64)
+        self._moments = {name: state[name].astype(np.float32) for name in self.moments}
 
     @abstractmethod
-    def _direction(self, block: slice, update: Vector) -> npt.NDArray[np.floating]:
+    def _direction(self, update: Vector, *moments: Model) -> npt.NDArray[np.floating]:
         """Return the step of a block of coordinates at a learning rate of 1, float32 or float64 (b,).
 
-        Args:
-            block: which coordinates.
-            update: their noisy average, float64 (b,).
+        ``update`` is their noisy average, float64 (b,); ``moments``, float32 (b,) each, change in place.
         """
 
 
 class Momentum(ServerOptimizer):
     """Step by SGD with heavy-ball momentum: m ← μ·m + update, step η·m."""
 
-    def __init__(self, config: ServerOptimizerConfig, size: int, rounds: int = 1) -> None:
-        super().__init__(config, size, rounds)
-        self._velocity = np.zeros(size, np.float32)
+    moments = ("velocity",)
 
-    def _direction(self, block: slice, update: Vector) -> Vector:
-        velocity = self._config.momentum * self._velocity[block].astype(np.float64) + update
-        self._velocity[block] = velocity
+    def _direction(self, update: Vector, *moments: Model) -> Vector:
+        (kept,) = moments
+        velocity = self._config.momentum * kept.astype(np.float64) + update
+        kept[:] = velocity
         return velocity
-
-    def state(self) -> dict[str, npt.NDArray[np.floating]]:
-        return super().state() | {"velocity": self._velocity}
-
-    def restore(self, state: Mapping[str, npt.NDArray[np.floating]]) -> None:
-        super().restore(state)
-        self._velocity = state["velocity"].astype(np.float32)
 
 
 class Adam(ServerOptimizer):
     """Step by Adam (Kingma and Ba 2015) with bias correction, as FedAdam does (Reddi et al. 2021)."""
 
-    def __init__(self, config: ServerOptimizerConfig, size: int, rounds: int = 1) -> None:
-        super().__init__(config, size, rounds)
-        self._first = np.zeros(size, np.float32)
-        self._second = np.zeros(size, np.float32)
+    moments = ("first", "second")
 
-    def _direction(self, block: slice, update: Vector) -> Model:
+    def _direction(self, update: Vector, *moments: Model) -> Model:
         c, steps, update = self._config, int(self._steps[0]), update.astype(np.float32)  # twice as fast as in float64
-        first, second = self._first[block], self._second[block]
+        first, second = moments
         first *= c.beta_1
         first += (1 - c.beta_1) * update
         second *= c.beta_2
@@ -158,20 +148,10 @@ class Adam(ServerOptimizer):
         scale = np.sqrt(second / (1 - c.beta_2**steps)) + c.stabilizer
         return first / (1 - c.beta_1**steps) / scale
 
-    def state(self) -> dict[str, npt.NDArray[np.floating]]:
-        return super().state() | {"first": self._first, "second": self._second}
-
-    def restore(self, state: Mapping[str, npt.NDArray[np.floating]]) -> None:
-        super().restore(state)
-        self._first, self._second = (state[name].astype(np.float32) for name in ("first", "second"))
-
 
 def build_optimizer(config: ServerOptimizerConfig, size: int, rounds: int = 1) -> ServerOptimizer:
     """Return the optimizer of d = ``size`` parameters that ``config`` names; ``rounds`` is T, for its schedule."""
     return Adam(config, size, rounds) if config.optimizer == "adam" else Momentum(config, size, rounds)
-
-
-State = dict[str, npt.NDArray[np.float64]]
 
 
 class AveragingConfig(BaseModel):
@@ -215,7 +195,7 @@ class IterateAverage:
             return model
         return np.divide(self._sum, self._weight[0], out=np.empty_like(model), casting="same_kind")
 
-    def state(self) -> State:
+    def state(self) -> dict[str, npt.NDArray[np.float64]]:
         """Return the arrays that a checkpoint must hold, empty if no average is kept; the next round changes them."""
         if self._config.kind == "none":
             return {}

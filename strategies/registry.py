@@ -67,11 +67,7 @@ def mechanism_from_record(values: Mapping[str, Any]) -> Mechanism:
 
 
 def plan_from_record(values: Mapping[str, Any]) -> PrivacyPlan:
-    """Return the plan of a :meth:`PrivacyPlan.record`.
-
-    Raises:
-        PluginError, PrivacyError, TypeError: as in :func:`mechanism_from_record`.
-    """
+    """Return the plan of a :meth:`PrivacyPlan.record`; raises as :func:`mechanism_from_record` does."""
     mechanism_fields = {name: value for name, value in values.items() if name not in ("rounds", "delta")}
     return PrivacyPlan(
         mechanism=mechanism_from_record(mechanism_fields), rounds=values["rounds"], delta=values["delta"]

@@ -35,29 +35,17 @@ def is_rate(value: float) -> bool:
 
 
 def check_rate(name: str, value: float) -> None:
-    """Refuse a ``value`` that is no sampling probability.
-
-    Raises:
-        PrivacyError: it is not in [1e-15, 1]; the message calls it ``name``.
-    """
+    """Raise PrivacyError, which calls it ``name``, unless ``value`` is a sampling probability, in [1e-15, 1]."""
     require(is_rate(value), name, value, f"in [{SMALLEST_RATE:g}, 1]")
 
 
 def check_stability(name: str, value: float) -> None:
-    """Refuse a ``value`` that is no stability constant γ of automatic clipping.
-
-    Raises:
-        PrivacyError: it is not in [1e-6, ∞); the message calls it ``name``.
-    """
+    """Raise PrivacyError, which calls it ``name``, unless ``value`` may be γ of automatic clipping, at least 1e-6."""
     require(SMALLEST_STABILITY <= value < float("inf"), name, value, f"at least {SMALLEST_STABILITY:g}")
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a δ at which no ε can be stated.
-
-    Raises:
-        PrivacyError: it is not in [1e-100, 1).
-    """
+    """Raise PrivacyError unless ε can be stated at ``delta``, in [1e-100, 1)."""
     require(SMALLEST_DELTA <= delta < 1, "delta", delta, f"in [{SMALLEST_DELTA:g}, 1)")
 
 
