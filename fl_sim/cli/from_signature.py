@@ -187,10 +187,10 @@ def _parameter(
     name, default = parameter.name, parameter.default
     if isinstance(default, types.MemberDescriptorType):  # a dataclass with slots shows these
         default = parameter.empty
-    look = LOOKS.get(name, Look())
+    look = LOOKS.get(name, Look()) if flag is None else Look()
     kind, several = _kind(source, parameter.annotation, look.kind)
     required = default is parameter.empty
-    if look.positional and flag is None:
+    if look.positional:
         return click.Argument([name], type=kind, metavar=look.metavar, nargs=-1 if several else 1, required=required)
     declared = flag or look.flag or f"--{(name[:-1] if several and name.endswith('s') else name).replace('_', '-')}"
     if kind is click.BOOL:

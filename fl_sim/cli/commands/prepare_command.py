@@ -21,7 +21,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fl_sim.api import corpora
-from fl_sim.cli.from_signature import FOLDER, parameters_by, parameters_of
+from fl_sim.cli.from_signature import FOLDER, LOOKS, parameters_by, parameters_of
 from fl_sim.cli.progress_bar import counting
 from fl_sim.cli.verbs import Verb, VerbGroup, as_json, quiet
 from fl_sim.data_prep.identity import Identity
@@ -76,7 +76,8 @@ def prepare() -> None:
 
 def _command(kind: str, reader: type[Reader]) -> click.Command:
     """Return the command of a reader: its own flags, and those of every corpus."""
-    own = sorted(parameters_of(reader), key=lambda parameter: parameter.name != "source")
+    flags = {name: f"--{name}" for name, look in LOOKS.items() if look.positional}  # a reader has no arguments
+    own = sorted(parameters_of(reader, **flags), key=lambda parameter: parameter.name != "source")
     taken = {flag for parameter in _COMMON for flag in parameter.opts}
     for flag in (flag for parameter in own for flag in parameter.opts if flag in taken):
         raise PluginError(f"reader '{kind}' has the flag {flag}, as fl-sim prepare itself; allowed: another flag")

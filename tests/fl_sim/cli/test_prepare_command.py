@@ -120,3 +120,14 @@ def test_a_second_source_and_the_text_as_the_user_are_refused(
     words[words.index("user")] = "text"
     assert main(words) == 2
     assert "--user-column is text, the text column; allowed:" in capsys.readouterr().err
+
+
+def test_a_reader_s_text_is_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A ``text`` is an argument of `corpus pretrain`; of a reader it is a setting like any other."""
+    source = tmp_path / "train.csv"
+    source.write_text('3,"Ada sells","She sold it."\n' * 20, encoding="utf-8")
+    words = ["prepare", "ag-news", "--source", str(source), "--tagger", "rules", "--out", str(tmp_path / "ag")]
+    assert main([*words, "--text", "body"]) == 2
+    assert "--text is 'body'; allowed: title+description, description, title" in capsys.readouterr().err
+    assert main([*words, "--text", "title"]) == 0
+    assert set(Corpus.open(tmp_path / "ag").sentences("train")["text"]) == {"Ada sells"}
