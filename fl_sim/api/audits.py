@@ -296,7 +296,6 @@ def leak(
     secrets: int = 1000,
     entities: int = 200,
     candidates: int = 50,
-    failure: float = 1e-3,
     seed: int = 0,
     show_names: bool = False,
     progress: Progress | None = None,
@@ -313,7 +312,6 @@ def leak(
         secrets: rank each canary among so many secrets of its distribution.
         entities: attack at most so many names.
         candidates: rank each name among so many of its kind.
-        failure: the probability that an attack is called beyond its bound although all proofs hold.
         seed: the seed of the attacked units and of the intervals.
         show_names: name entities and users; such output is private.
         progress: gives a context with an observer for each attack, whose name it is called with.
@@ -338,7 +336,6 @@ def leak(
         entities=entities,
         candidates=candidates,
         entity=entity,
-        failure=failure,
         show_names=show_names,
     )
     folders = [run.path if isinstance(run, Run) else run for run in runs]

@@ -35,7 +35,7 @@ Content-Type: text/plain; charset=utf-8
 
 Ada wrote:
 > what do you make of it?
-{dashes}
+--\x20
 {name}
 
 """
@@ -53,25 +53,20 @@ def messages(authors: Iterable[int]) -> Iterator[tuple[str, str]]:
 
 def write_messages(path: Path) -> None:
     """Write the messages as JSON lines with the columns ``id``, ``author`` and ``text``."""
-    rows = (
-        {"id": f"message-{number:04}", "author": author, "text": text}
-        for number, (author, text) in enumerate(messages(AUTHORS), 1)
-    )
-    path.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows), encoding="utf-8")
+    with path.open("w", encoding="utf-8") as file:
+        for number, (author, text) in enumerate(messages(AUTHORS), 1):
+            row = {"id": f"message-{number:04}", "author": author, "text": text}
+            file.write(f"{json.dumps(row, ensure_ascii=False)}\n")
 
 
 def write_letters(path: Path) -> None:
     """Write an mbox of letters, each of some messages of one writer, with a quotation and a signature."""
-    letters = []
-    for author, said in groupby(messages(WRITERS), key=lambda row: row[0]):
-        texts = [text for _, text in said]
-        for start in range(0, len(texts), _OF_A_LETTER):
-            body = "\n\n".join(texts[start : start + _OF_A_LETTER])
-            letters.append((author, re.sub(r"^(>*From )", r">\1", body, flags=re.MULTILINE)))  # as mboxes have it
-    path.write_text(
-        "".join(
-            _LETTER.format(address=f"{author}@mail.example", name=author, number=number, body=body, dashes="-- ")
-            for number, (author, body) in enumerate(letters, 1)
-        ),
-        encoding="utf-8",
-    )
+    number = 0
+    with path.open("w", encoding="utf-8") as file:
+        for author, said in groupby(messages(WRITERS), key=lambda row: row[0]):
+            texts = [text for _, text in said]
+            for start in range(0, len(texts), _OF_A_LETTER):
+                number += 1
+                body = "\n\n".join(texts[start : start + _OF_A_LETTER])
+                body = re.sub(r"^(>*From )", r">\1", body, flags=re.MULTILINE)  # as mboxes have it
+                file.write(_LETTER.format(address=f"{author}@mail.example", name=author, number=number, body=body))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 _OBJECTS = ("kind", "source", "out", "identity", "preprocessing", "progress", "observer")
 _SECONDS_PER_TICK = 0.2
-_TICKS_OF_RATE = 50
 
 
 class _Kinds(VerbGroup):
@@ -133,7 +131,7 @@ def _prepare(kind: str, own: dict[str, Any], as_json: bool, quiet: bool, **value
 
 @contextmanager
 def _progress(raw: RawCorpus, quiet: bool) -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
-    """Yield a function that passes sentences on and shows count, rate and time left.
+    """Yield a function that passes sentences on and shows count and time left.
 
     The time left is estimated from the share of the sources that has been read.
     """
@@ -144,14 +142,11 @@ def _progress(raw: RawCorpus, quiet: bool) -> Iterator[Callable[[Iterable[Senten
     with counting("reading and tagging", quiet) as show:
 
         def watch(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
-            lately = deque([(time.monotonic(), 0)], maxlen=_TICKS_OF_RATE)
-            count = 0
+            count, last = 0, time.monotonic()
             for count, sentence in enumerate(sentences, start=1):
-                now = time.monotonic()
-                if now - lately[-1][0] > _SECONDS_PER_TICK:
-                    rate = (count - lately[0][1]) / (now - lately[0][0])
-                    lately.append((now, count))
-                    show(sum(map(bytes_read, sources)), total, f"{count:,} sentences, {rate:,.0f} a second")
+                if (now := time.monotonic()) - last > _SECONDS_PER_TICK:
+                    last = now
+                    show(sum(map(bytes_read, sources)), total, f"{count:,} sentences")
                 yield sentence
             show(total or count, total, f"{count:,} sentences are read, writing them and the index of their entities")
 
