@@ -18,6 +18,7 @@ from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.strategies.client_rules import WeightedGradients, weights_of
 from fl_sim.strategies.primitives import sampling
+from tests.clients.test_selection import ownership
 
 RULE = WeightedGradients(q_e=0.5, q_s=0.7, user_clip=0.1)
 EVERYTHING = replace(RULE, q_e=1.0, q_s=1.0)
@@ -27,16 +28,7 @@ ENTITIES_OF = [[0], [], [1], [0, 1, 2], [], [2], [0], []]
 USERS = [2, 1, 3, 2]
 
 
-def ownership(entities_of: list[list[int]], users: list[int]) -> Ownership:
-    return Ownership(
-        user_offsets=np.cumsum([0, *users]).astype(np.int64),
-        entity_offsets=np.cumsum([0, *(len(e) for e in entities_of)]).astype(np.int64),
-        entity_ids=np.array([e for entities in entities_of for e in entities], dtype=np.int32),
-        num_entities=3,
-    )
-
-
-CORPUS = ownership(ENTITIES_OF, USERS)
+CORPUS = ownership(ENTITIES_OF, USERS, num_entities=3)
 EVERYBODY = np.array([[0, 4]])
 
 
@@ -136,7 +128,7 @@ def contributions(
 ) -> list[np.ndarray]:
     """What each user sends where only the sentences ``kept`` are in the corpus."""
     owners = CORPUS.user_of_sentence
-    corpus = ownership([ENTITIES_OF[s] for s in kept], np.bincount(owners[kept], minlength=4).tolist())
+    corpus = ownership([ENTITIES_OF[s] for s in kept], np.bincount(owners[kept], minlength=4).tolist(), 3)
     lengths = np.diff(examples.encoded.offsets)[kept]
     tokens = np.concatenate([examples.encoded.sentence(s) for s in kept])
     those = Examples(EncodedSplit(tokens=tokens, offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)))

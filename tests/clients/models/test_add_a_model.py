@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,15 +14,11 @@ import pytest
 from fl_sim import plugins
 from fl_sim.cli.main import main
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.ghost_pass import covered_layers
 from fl_sim.clients.models.language_model import load_model
-from fl_sim.clients.models.losses import loss_gradients
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.tasks import NextWord, Task
 from fl_sim.storage.run_folder import RunFolder
-from tests.clients.models.models_to_try import CLASSES, CONTEXT, examples, shifted
-from tests.conftest import REPOSITORY
+from tests.clients.models.models_to_try import CLASSES, CONTEXT, shifted
 from tests.data_prep.plug_ins import page_section
 from tests.tiny import command_line, tiny_corpus
 
@@ -66,16 +61,7 @@ def run(here: Path, *more: str, **settings: object) -> list[str]:
 
 @pytest.mark.nightly
 def test_fl_sim_run_trains_it(here: Path) -> None:
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; sys.path.remove(''); from fl_sim.cli.main import main; sys.exit(main())",
-    ]
-    environment = {"PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1", "PATH": ""}
-    done = subprocess.run(
-        [*command, *run(here, model__layers=3)], cwd=here, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    assert main(run(here, model__layers=3)) == 0
     folder = RunFolder.open(here / "run")
     result = folder.result or {}
     assert result["rounds"] == 2
@@ -86,24 +72,6 @@ def test_fl_sim_run_trains_it(here: Path) -> None:
     assert perplexity.nunique() == 3
     saved = {path.name for path in folder.model_dir.iterdir()}
     assert {"config.json", "model.safetensors", "spec.json", "tokenizer.json"} <= saved
-
-
-@pytest.mark.parametrize("task", [NextWord(), CLASSES], ids=lambda task: task.name)
-@pytest.mark.parametrize("tune", ["full", "head", "bias"])
-def test_every_sentence_is_clipped_exactly(here: Path, task: Task, tune: str) -> None:
-    model = shifted(load_model(ModelSpec(name=NAME, hidden=12, max_tokens=CONTEXT, tune=tune), 0, task))
-    given = examples(9, 14, 5, 20, task=task)
-    clip_norm, expected = 0.3, np.zeros(model.num_parameters)
-    for example in given:
-        if not task.size(example):
-            continue
-        gradients = loss_gradients(model, model.batch([example]))[1]
-        vector = np.concatenate([gradients[name].double().numpy().ravel() for name, _ in model.parameters.shapes()])
-        expected -= vector * min(1.0, clip_norm / np.linalg.norm(vector))
-    summed = clipped_gradient_sum(model, given, clip_norm)
-    assert np.linalg.norm(summed.vector - expected) <= 2e-5 * np.linalg.norm(expected)
-    assert summed.clipped > 0
-    assert covered_layers(model) is not None
 
 
 @pytest.fixture
@@ -121,6 +89,7 @@ def installed(here: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_an_entry_point_is_a_name_and_its_folders_come_back(here: Path, installed: str) -> None:
     (here / installed).mkdir()  # a registered name comes before a folder
     model = shifted(load_model(ModelSpec(name=installed, hidden=12, max_tokens=CONTEXT), 0))
+    assert covered_layers(model) is not None  # the page says so
     by_path = load_model(ModelSpec(name=NAME, hidden=12, max_tokens=CONTEXT), 0)
     assert by_path.parameters.shapes() == model.parameters.shapes()
     model.save(here / "saved")

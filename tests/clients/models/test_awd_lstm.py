@@ -123,12 +123,6 @@ def test_a_word_type_is_dropped_everywhere_in_a_sentence(dropping: LanguageModel
     assert 0 < int((words == 0).sum()) < words.numel()
 
 
-def test_dropout_shares_scale_all_rates() -> None:
-    config = models_to_try.awd_lstm(dropout=0.5).module.body.config  # type: ignore[union-attr]
-    rates = (config.embedding_rate, config.input_rate, config.hidden_rate, config.output_rate, config.weight_rate)
-    assert rates == (0.05, 0.2, 0.15, 0.25, 0.15)
-
-
 def test_evaluation_drops_nothing(dropping: LanguageModel) -> None:
     plain = models_to_try.awd_lstm()
     plain.set_vector(dropping.get_vector())

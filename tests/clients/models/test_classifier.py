@@ -79,14 +79,6 @@ def test_a_model_without_weights_of_a_pooler_is_refused(bert_folder: Path) -> No
         load_model(SMALL.model_copy(update={"pooling": "pooler"}), 0, CLASSES)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-def test_padding_does_not_matter(bert_folder: Path, pooling: str) -> None:
-    model = models_to_try.shifted(classifier(bert_folder, pooling=pooling))
-    given = examples(5, 30, 12, task=CLASSES)
-    alone = torch.cat([sentence_losses(model, [e]) for e in given])
-    torch.testing.assert_close(sentence_losses(model, given), alone, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("changes", "trained"),
     [
@@ -132,11 +124,6 @@ def test_a_damaged_head_is_refused(bert_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "head.safetensors").write_bytes(b"\x10\x00\x00")
     with pytest.raises(ModelError, match="cannot load the head"):
         classifier(tmp_path)
-
-
-def test_an_encoder_cannot_tell_the_next_word(bert_folder: Path) -> None:
-    with pytest.raises(ModelError, match=r"\(bert\) reads both ways, so that it sees the word it predicts"):
-        load_model(ModelSpec(name=str(bert_folder)), 0)
 
 
 def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch.nn import functional
 
 from fl_sim.clients.models import hub
 from fl_sim.clients.models.language_model import LanguageModel, ModelError, load_model
@@ -78,23 +77,6 @@ def test_only_adapters_travel_and_the_base_stays() -> None:
     frozen: Any = whole.module
     torch.testing.assert_close(core.get_base_model().transformer.wte.weight, frozen.transformer.wte.weight)
     assert not torch.allclose(sentence_losses(adapted, given), sentence_losses(whole, given))
-
-
-def test_losses_are_the_mean_over_each_sentence_alone(small: LanguageModel) -> None:
-    given = examples(5, 1, 30, 2)
-    module: Any = small.module
-    expected = []
-    for sentence in given:
-        ids = torch.from_numpy(sentence.tokens.astype(np.int64))
-        scores = module(input_ids=ids[None]).logits[0, :-1]
-        expected.append(functional.cross_entropy(scores, ids[1:]) if len(ids) > 1 else torch.tensor(0.0))
-    found = sentence_losses(small, given)
-    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-5, atol=1e-6)
-    assert found.dtype == torch.float32
-    assert float(found[1].detach()) == 0.0
-    alone = torch.cat([sentence_losses(small, [s]) for s in given])
-    torch.testing.assert_close(found, alone, rtol=1e-6, atol=1e-6)
-    assert sentence_losses(small, []).shape == (0,)
 
 
 def test_held_out_figures_are_those_of_each_sentence(small: LanguageModel) -> None:
@@ -175,14 +157,6 @@ def test_missing_weights_are_not_drawn_at_random(saved: Path) -> None:
     del weights["transformer.ln_f.weight"]
     save_file(weights, saved / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"lacks 1 weights, the first is 'transformer.ln_f.weight'"):
-        load_model(ModelSpec(name=str(saved)), 0)
-
-
-def test_a_tokenizer_larger_than_the_model_is_refused(saved: Path) -> None:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    GPT2LMHeadModel(GPT2Config(vocab_size=100, n_embd=8, n_layer=1, n_head=1, n_positions=8)).save_pretrained(saved)
-    with pytest.raises(ModelError, match=r"has 4096 tokens; allowed for model .*: at most 100"):
         load_model(ModelSpec(name=str(saved)), 0)
 
 
