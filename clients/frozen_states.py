@@ -53,11 +53,7 @@ _TRIED = ((25, 4), (3, 5), (20, 12))  # numbers and lengths of the sentences tha
 
 
 def feature_path(model: LanguageModel, encoded: EncodedSplit, folder: Path) -> Path:
-    """Return the path of the file of features in ``folder``.
-
-    Raises:
-        ModelError: the model's body trains.
-    """
+    """Return the path of the file of features in ``folder``; ModelError if the model's body trains."""
     module = _frozen_classifier(model)
     words, weights = (module.pooling, str(module.normalize)), module.body.state_dict().items()
     return folder / f"features-{_checksum(module.body, words, weights, encoded)}.npy"

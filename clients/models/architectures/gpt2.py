@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,33 +24,11 @@ from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
 from fl_sim.clients.models.architectures.architecture import CONFIG_FILE, WEIGHTS_FILE
+from fl_sim.clients.models.model_names import SMALL_GPT2_PUBLIC
 
 _STD = 0.02  # of new weights
 _EPSILON = 1e-5  # of the layer norms
-_CONSTANTS = {
-    "activation_function": "gelu_pytorch_tanh",
-    "add_cross_attention": False,
-    "attn_pdrop": 0.0,
-    "dtype": "float32",
-    "embd_pdrop": 0.0,
-    "initializer_range": _STD,
-    "layer_norm_epsilon": _EPSILON,
-    "model_type": "gpt2",
-    "n_inner": None,
-    "pad_token_id": None,
-    "reorder_and_upcast_attn": False,
-    "resid_pdrop": 0.0,
-    "scale_attn_by_inverse_layer_idx": False,
-    "scale_attn_weights": True,
-    "summary_activation": None,
-    "summary_first_dropout": 0.1,
-    "summary_proj_to_labels": True,
-    "summary_type": "cls_index",
-    "summary_use_proj": True,
-    "tie_word_embeddings": True,
-    "use_cache": True,
-}
-"""What ``config.json`` says of every model of this module; transformers reads it."""
+PUBLIC_FOLDER = Path(__file__).resolve().parents[2] / "assets" / SMALL_GPT2_PUBLIC
 
 Cache = dict[int, tuple[torch.Tensor, torch.Tensor]]
 """Keys and values of the tokens so far, (B, heads, T, h / heads), by block."""
@@ -161,6 +140,13 @@ class _Block(nn.Module):
         return states + self.mlp(self.ln_2(states))
 
 
+def _write_as_shipped(path: Path, own: Mapping[str, object]) -> None:
+    """Write a file of settings as the model that ships has it, which transformers reads, but for those of its own."""
+    shipped = json.loads((PUBLIC_FOLDER / path.name).read_text(encoding="utf-8"))
+    content = shipped | dict(own) | {"transformers_version": version("transformers")}
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
 class _Saved(nn.Module):
     """A module that is read and written as transformers' class of the same name."""
 
@@ -171,9 +157,7 @@ class _Saved(nn.Module):
         """Write sizes and weights as transformers does."""
         from safetensors.torch import save_file
 
-        made_by = {"architectures": [self.kind], "transformers_version": version("transformers")}
-        content = json.dumps(_CONSTANTS | dataclasses.asdict(self.config) | made_by, indent=2, sort_keys=True)
-        (folder / CONFIG_FILE).write_text(content + "\n", encoding="utf-8")
+        _write_as_shipped(folder / CONFIG_FILE, dataclasses.asdict(self.config) | {"architectures": [self.kind]})
         weights = {name: value.detach().cpu().contiguous() for name, value in self.named_parameters()}
         save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
 
@@ -273,11 +257,8 @@ class Gpt2(_Saved):
     def save_pretrained(self, folder: Path) -> None:
         """Write sizes, weights and what transformers needs to continue texts."""
         super().save_pretrained(folder)
-        generation = {"output_attentions": False, "output_hidden_states": False, "use_cache": True}
         ends = {"bos_token_id": self.config.bos_token_id, "eos_token_id": self.config.eos_token_id}
-        made_by = {"_from_model_config": True, "transformers_version": version("transformers")}
-        content = json.dumps(generation | ends | made_by, indent=2, sort_keys=True)
-        (folder / "generation_config.json").write_text(content + "\n", encoding="utf-8")
+        _write_as_shipped(folder / "generation_config.json", ends)
 
     def forward(
         self,

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.models.architectures.gpt2 import Gpt2, Gpt2Body, Gpt2Sizes
+from fl_sim.clients.models.architectures.gpt2 import PUBLIC_FOLDER, Gpt2, Gpt2Body, Gpt2Sizes
 from fl_sim.clients.models.architectures.model_size import check_layers, check_size
 from fl_sim.clients.models.hub import describe_failure, locate, quiet_transformers
 from fl_sim.clients.models.model_names import SMALL_GPT2_PUBLIC
@@ -25,8 +24,6 @@ from fl_sim.clients.models.tuning import base_of, is_adapter, merged
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec
     from fl_sim.clients.models.tokenizers import Vocabulary
-
-PUBLIC_FOLDER = Path(__file__).resolve().parents[2] / "assets" / SMALL_GPT2_PUBLIC
 
 
 def place_of(name: str) -> str:

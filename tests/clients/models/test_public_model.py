@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fl_sim.clients.models.architectures.awd_lstm import PUBLIC_LSTM_FOLDER
-from fl_sim.clients.models.architectures.pretrained import PUBLIC_FOLDER
+from fl_sim.clients.models.architectures.gpt2 import PUBLIC_FOLDER
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.losses import held_out
 from fl_sim.clients.models.model_names import SMALL_AWD_LSTM_PUBLIC, SMALL_GPT2, SMALL_GPT2_PUBLIC
