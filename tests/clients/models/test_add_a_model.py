@@ -19,10 +19,10 @@ from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.storage.run_folder import RunFolder
 from tests.clients.models.models_to_try import CLASSES, CONTEXT, shifted
-from tests.data_prep.plug_ins import page_section
+from tests.data_prep import plug_ins
 from tests.tiny import command_line, tiny_corpus
 
-PAGE = page_section("Add a model")
+PAGE = plug_ins.page_section("Add a model")
 CODE, CONFIGURATION = (
     re.search(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)[1]  # type: ignore[index]
     for language in ("python", "toml")
@@ -77,7 +77,9 @@ def test_fl_sim_run_trains_it(here: Path) -> None:
 @pytest.fixture
 def installed(here: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The page's entry point, as if the package were installed."""
-    (entry,) = re.findall(r'^    (\w+ = "my_model:\w+")$', PAGE, flags=re.MULTILINE)
+    (entry,) = re.findall(
+        r'^    (\w+ = "my_model:\w+")$', plug_ins.PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     distribution = here / "my_model-1.0.dist-info"
     distribution.mkdir()
     (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: my-model\nVersion: 1.0\n")
