@@ -1,13 +1,8 @@
-"""Percentile bootstrap over users: 95 % intervals of ratios such as bits per byte.
+"""Percentile bootstrap over users: 95 % intervals of ratios such as bits per byte, and of differences of two runs.
 
 A user's sentences are not independent of each other, so users are resampled, with all of their sentences. The interval
-runs from the 2.5th to the 97.5th percentile of the ratio over the resamples; a monotone function of the ratio, such as
-the perplexity, has the function of the interval's ends.
-
-Then differences between two runs on the same held-out users, by paired bootstrap.
-
-Two runs that were measured on the same sentences differ by less than each one's interval suggests: what makes a user
-hard to predict is common to both. So users are resampled, and the difference is taken within each resample.
+runs from the 2.5th to the 97.5th percentile over the resamples. Two runs that were measured on the same users differ by
+less than each one's interval suggests, so their difference is taken within each resample.
 
 >>> sums = np.array([[10.0, 4.0], [6.0, 4.0], [8.0, 4.0]])  # three users: nats and tokens
 >>> figure = intervals(sums, np.random.default_rng(0))[0]

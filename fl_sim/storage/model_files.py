@@ -12,9 +12,7 @@ own ε can be computed when the first run is gone. ``spec.json`` and ``config.js
 that a model whose lineage was removed is not taken for a public one. The hashes are checksums: they detect a change,
 not an adversary who can write all files.
 
-A model may be given away without ``owner.json``, whose content is as private as the corpus: the fingerprint tells a
-corpus from the one with a user less, and contribution bounds are measured. The other files depend on the data through
-the released models alone; docs/privacy-accounting.md, section 9.
+What of it may be given away: docs/privacy-accounting.md, section 9.
 
 >>> import tempfile
 >>> folder = Path(tempfile.mkdtemp())

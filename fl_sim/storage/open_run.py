@@ -9,17 +9,11 @@ checkpoint and resume by :class:`OpenRun`. What binds what:
     checkpoint, result.json the head of the ledger; the checkpoint also hashes of config.json and metrics.jsonl
     the anchor              the head of the ledger, outside the folder
 
-*Computation.* If two runs with other learning rates, corpora or initial models had the same seeded noise, the
-difference of their releases would have none. So all that a release depends on is written down before the first one:
-every setting but those of :data:`NOT_RELEASED`, and digests of corpus, tokens, selection, initial model and code. A
-digest of it is part of the key of the seeded noise. The digest in the ledger is salted, because a ledger may be given
-away and a plain digest would tell a corpus from the one with a user less. Every resume computes the parts again.
-
-*Anchor.* Secure noise cannot be repeated. If a copy of a run's folder is resumed twice, or an older copy is put back,
-releases are lost from the ledger that goes on, and its ε is too small. A folder cannot tell this about itself. So the
-head is also kept elsewhere and compared when the run resumes and before each release: in the file of the setting
-``anchor``, and otherwise, with secure noise, in the user's state folder (``$XDG_STATE_HOME`` or ``~/.local/state``).
-The latter is kept where that folder can be written, and lost with the machine; the former is required.
+If two runs with other learning rates, corpora or initial models had the same seeded noise, the difference of their
+releases would have none. So all that a release depends on is written down before the first one (but the keys of
+:data:`NOT_RELEASED`), and a digest of it is part of the key of the seeded noise. That in the ledger is salted, because a
+plain digest would tell a corpus from the one with a user less. Secure noise cannot be repeated: a copy of the folder that
+is resumed twice, or put back, loses releases, which only a head outside the folder can tell (docs/reliability.md).
 
 Assumption: whoever edits a run's files does not edit computation, ledger and head consistently.
 

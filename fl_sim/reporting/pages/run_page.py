@@ -105,16 +105,13 @@ def _basis_of(facts: RunFacts) -> Iterator[tuple[str, str]]:
     head, population = facts.headline, facts.settings.population
     yield "Protects", facts.protects or "unknown"
     if head.state != PROVEN:
-        yield "ε that leads", STATES[head.state]
         return
-    yield "ε that leads", f"{format_epsilon(head.epsilon)} ({head.unit_words})"
     yield "δ (δ·N)", f"{format_delta(head.delta)} ({format_at_risk(head.delta, population)})"
     yield "N, the number of users", format_number(population)
     if head.unit == "user":
         yield "Adjacency", "all data of one user, there or not"
         return
     yield "… with missed mentions, as stated", format_epsilon(head.epsilon_missed)
-    yield "ε, any user alone", format_epsilon(head.epsilon_user)
     yield "Adjacency", f"mention graph {head.mention_graph or 'not recorded'}"
     bounds, *others = bound_notes(facts) or ["not recorded"]
     yield "Bounds", bounds
