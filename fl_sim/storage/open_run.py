@@ -11,9 +11,9 @@ checkpoint and resume by :class:`OpenRun`. What binds what:
 
 If two runs with other learning rates, corpora or initial models had the same seeded noise, the difference of their
 releases would have none. So all that a release depends on is written down before the first one (but the keys of
-:data:`NOT_RELEASED`), and a digest of it is part of the key of the seeded noise. That in the ledger is salted, because a
-plain digest would tell a corpus from the one with a user less. Secure noise cannot be repeated: a copy of the folder that
-is resumed twice, or put back, loses releases, which only a head outside the folder can tell (docs/reliability.md).
+:data:`NOT_RELEASED`), and a digest of it is part of the key of the seeded noise. That in the ledger is salted, because
+a plain digest would tell a corpus from the one with a user less. Secure noise cannot be repeated: a copy of the folder
+that is resumed twice, or put back, loses releases, which only a head outside it can tell (docs/reliability.md).
 
 Assumption: whoever edits a run's files does not edit computation, ledger and head consistently.
 

@@ -111,7 +111,7 @@ def _basis_of(facts: RunFacts) -> Iterator[tuple[str, str]]:
     if head.unit == "user":
         yield "Adjacency", "all data of one user, there or not"
         return
-    yield "… with missed mentions, as stated", format_epsilon(head.epsilon_missed)
+    yield "ε with missed mentions, as stated", format_epsilon(head.epsilon_missed)
     yield "Adjacency", f"mention graph {head.mention_graph or 'not recorded'}"
     bounds, *others = bound_notes(facts) or ["not recorded"]
     yield "Bounds", bounds
