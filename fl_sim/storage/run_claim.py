@@ -11,6 +11,7 @@ False
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -18,12 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from fl_sim.storage.run_folder import ResultsError, check_free
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks; a second writer is possible there
-    fcntl = None  # type: ignore[assignment]
-
 
 ENCODED = "encoded"
 """Folder of the tokens of a run's text, and the like, as long as it is at work."""
@@ -86,8 +81,6 @@ class RunClaim:
         self._remove_created()
 
     def _take_lock(self) -> None:
-        if fcntl is None:
-            return
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,7 +111,7 @@ def tidy(path: Path) -> None:
     claim = RunClaim(path, new=False)
     with suppress(ResultsError, OSError):
         claim._take_lock()
-        if claim._lock is not None:  # where there are no locks, a process may be at work
+        if claim._lock is not None:  # on a file system without locks a process may be at work
             claim._remove_temporaries()
             shutil.rmtree(path / ENCODED, ignore_errors=True)
     claim.release()

@@ -111,13 +111,6 @@ def test_the_code_loads_a_causal_model(run: RunFolder, monkeypatch: pytest.Monke
     assert len(loaded["tokenizer"]("word " * 100, truncation=True)["input_ids"]) == 32
 
 
-def test_the_pipeline_takes_the_folder(run: RunFolder) -> None:
-    from transformers import pipeline
-
-    (text,) = pipeline("text-generation", str(run.model_dir))("The meeting", max_new_tokens=3)
-    assert text["generated_text"].startswith("The meeting")
-
-
 @pytest.mark.system
 def test_the_code_loads_adapters_on_a_folder(
     run: RunFolder, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

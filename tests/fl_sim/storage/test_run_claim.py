@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 from pathlib import Path
 
@@ -10,7 +12,6 @@ import pytest
 from fl_sim.api.runs import open_run
 from fl_sim.config import RunConfig
 from fl_sim.search.sweep import DONE, claim_folder, run_one
-from fl_sim.storage import run_claim
 from fl_sim.storage.run_claim import ENCODED, RunClaim, tidy
 from fl_sim.storage.run_folder import RunFolder
 
@@ -45,6 +46,10 @@ def test_a_batch_removes_it_from_a_finished_run(killed: Path) -> None:
     assert left(killed) == []
 
 
+def refuse(descriptor: int, operation: int) -> None:
+    raise OSError(errno.ENOLCK, "no locks")
+
+
 def test_what_a_process_works_on_stays(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claim = RunClaim(killed, new=False)
     claim._take_lock()
@@ -52,7 +57,7 @@ def test_what_a_process_works_on_stays(killed: Path, monkeypatch: pytest.MonkeyP
     assert left(killed)
     claim.release()
     with monkeypatch.context() as patched:
-        patched.setattr(run_claim, "fcntl", None)  # no locks: a process may be at work
+        patched.setattr(fcntl, "flock", refuse)  # a file system without locks: a process may be at work
         tidy(killed)
         assert left(killed)
     tidy(killed)
