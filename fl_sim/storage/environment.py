@@ -2,7 +2,7 @@
 
 >>> sorted(describe())
 ['cpus', 'fl_sim', 'git', 'libraries', 'platform', 'python']
->>> version("no-such-library") is None
+>>> describe(["no-such-library"])["libraries"]["no-such-library"] is None
 True
 >>> git_state(Path("/")) is None
 True
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TypedDict
@@ -32,8 +33,8 @@ _SOURCES = ("fl_sim", "strategies", "clients", "data_prep", "pyproject.toml")
 _GIT_SECONDS = 10
 
 
-def describe() -> dict[str, object]:
-    """Return a JSON-ready description of this installation and machine.
+def describe(more: Sequence[str] = ()) -> dict[str, object]:
+    """Return a JSON-ready description of this installation and machine, with the versions of ``more`` libraries.
 
     ``git`` is ``{"commit": hex, "dirty": bool}`` in a git checkout, None in an installed wheel; ``dirty`` concerns the
     files that can change a result. A library that is not installed has the version None.
@@ -44,7 +45,7 @@ def describe() -> dict[str, object]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
-        "libraries": {name: version(name) for name in LIBRARIES},
+        "libraries": {name: version(name) for name in (*LIBRARIES, *more)},
     }
 
 
