@@ -184,7 +184,7 @@ def test_the_verdict_is_in_words_and_says_what_fairness_costs(dpnr_table: dict[s
 
 @pytest.mark.nightly
 def test_reproduce_knows_and_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert reproduce_command.TABLES == reproductions.NAMES
+    assert tuple(reproductions.REPRODUCTIONS) == reproduce_command.TABLES
     assert main.main(["reproduce", "list"]) == 0
     said = capsys.readouterr().out
     assert all(found.title in said for found in reproductions.REPRODUCTIONS.values())

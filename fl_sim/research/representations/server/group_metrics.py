@@ -90,9 +90,7 @@ def share_error(share: float, rows: int) -> float:
     return math.sqrt(share * (1 - share) / rows)
 
 
-def sampling_errors(
-    predicted: Integers, labels: Integers, group: Integers, rng: np.random.Generator, positive: int = 1
-) -> SamplingErrors:
+def sampling_errors(predicted: Integers, labels: Integers, group: Integers, rng: np.random.Generator) -> SamplingErrors:
     """Return the standard errors of :func:`tpr_gap` and :func:`grms`; ``rng`` draws the bootstrap."""
     classes = np.unique(labels)
     rates = [_drawn_rates(predicted[group == value], labels[group == value], classes, rng) for value in (0, 1)]
@@ -100,7 +98,7 @@ def sampling_errors(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of no gap is nan
         grms = np.sqrt(np.nanmean(np.square(gaps), axis=1))
-        own = gaps[:, classes == positive]
+        own = gaps[:, classes == 1]
         return SamplingErrors(float(np.nanstd(own)) if own.size else float("nan"), float(np.nanstd(grms)))
 
 

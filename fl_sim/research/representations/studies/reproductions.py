@@ -82,7 +82,6 @@ REPRODUCTIONS = {
 }
 """By name; add a row for another."""
 
-NAMES = tuple(REPRODUCTIONS)
 FOLDER = "representations"
 """In results/."""
 README = "README.md"
