@@ -13,7 +13,7 @@ from sklearn.metrics import f1_score
 from fl_sim.research.representations.evaluation import attacks
 from fl_sim.research.representations.evaluation.representation_pictures import draw_tsne, tsne
 from fl_sim.research.representations.server.group_metrics import accuracy, f1, grms, group_accuracies, tpr_gap
-from fl_sim.research.representations.studies.adult_grid import Candidate, select
+from fl_sim.research.representations.studies.grid_selection import Candidate, select
 
 PREDICTED = np.array([1, 0, 1, 1, 0, 0, 1, 0])
 LABELS = np.array([1, 1, 1, 0, 0, 0, 1, 1])

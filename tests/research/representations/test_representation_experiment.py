@@ -30,7 +30,7 @@ from fl_sim.research.representations.server.adversarial_training import (
     weight_of,
 )
 from fl_sim.research.representations.server.heads import Server
-from fl_sim.research.representations.studies import adult_grid, adult_pages, adult_study, reproductions
+from fl_sim.research.representations.studies import adult_pages, adult_study, grid_selection, reproductions
 from fl_sim.research.representations.studies.study_runs import Options, collect_records
 from fl_sim.storage.run_folder import encode
 from tests.research.representations.tiny_bert import save_tiny_bert
@@ -392,7 +392,7 @@ def test_the_command_runs_a_system_and_says_both_epsilons(
 def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
     small_adult: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny = adult_grid.Grid((1.0,), (0.5,), (8.0, 20.0), (20.0,), (2,), epochs=2, noisy_epochs=2)
+    tiny = grid_selection.Grid((1.0,), (0.5,), (8.0, 20.0), (20.0,), (2,), epochs=2, noisy_epochs=2)
     monkeypatch.setattr(adult_study, "THIN", tiny)
     said: list[str] = []
     options = Options(small_adult, (0,), work=tmp_path)
@@ -420,12 +420,10 @@ def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
 
 
 def test_the_full_grid_is_that_of_the_appendix() -> None:
-    options = Options(Path("x"), full=True)
-
     def points(system: str) -> int:
-        return len(list(adult_grid.grid_points(system, 0, adult_grid.FULL, options)))
+        return len(list(grid_selection.grid_points({}, system, grid_selection.FULL, "l1")))
 
-    assert adult_grid.FULL.weights == (0.1, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 1.7, 1.9, 2.1, 2.3, 2.5, 2.7, 2.9)
+    assert grid_selection.FULL.weights == (0.1, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 1.7, 1.9, 2.1, 2.3, 2.5, 2.7, 2.9)
     assert points("adversarial") == 15
     assert points("adversarial-multiple") == 150  # as the paper counts
     assert points("federate") == 150

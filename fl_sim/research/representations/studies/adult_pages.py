@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fl_sim.formats import format_epsilon
-from fl_sim.research.representations.studies.adult_grid import RELAXATION
 from fl_sim.research.representations.studies.adult_study import METRICS, SHOWN
 from fl_sim.research.representations.studies.agreement import spread, table_cell
+from fl_sim.research.representations.studies.grid_selection import RELAXATION
 from fl_sim.research.representations.studies.study_pictures import Curve, Panel, Picture, curves_of, draw_panels
 from fl_sim.research.study_files import markdown_table
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from fl_sim.research.representations.experiment_record import ExperimentRecord
 from fl_sim.research.representations.server.group_metrics import share_error
-from fl_sim.research.representations.studies.adult_grid import (
+from fl_sim.research.representations.studies.agreement import Published, estimate, reproduces
+from fl_sim.research.representations.studies.grid_selection import (
     FULL,
     RELAXATION,
     RELAXATIONS,
@@ -30,7 +31,6 @@ from fl_sim.research.representations.studies.adult_grid import (
     selected_by_epsilon,
     selected_by_threshold,
 )
-from fl_sim.research.representations.studies.agreement import Published, estimate, reproduces
 from fl_sim.research.representations.studies.study_runs import Log, Options, collect_records, heading
 
 Row = dict[str, Any]
@@ -55,10 +55,28 @@ PUBLISHED: dict[str, dict[str, tuple[float, float] | None]] = {
 """Table 3: mean and deviation; accuracy, gap and leakage in percent, MDL in 1024 bits."""
 
 
+NETWORK: dict[str, Any] = {
+    "encoder": {"kind": "mlp", "width": 50, "layers": 3, "first_width": 100, "dropout": 0.5},
+    "server": {
+        "classifier": [50, 25],
+        "adversary": [50],
+        "dropout": 0.5,
+        "adversary_dropout": 0.4,
+        "weighed": "loss",
+    },
+}
+"""That of FEDERATE's published code for Adult, with which Random and Unconstrained reproduce, not its paper's."""
+
+
 def reproduce(options: Options, log: Log = lambda line: None) -> Row:
     """Return the table as a JSON-ready mapping: published and measured figures, selected points, every value."""
     grid = FULL if options.full else THIN
-    points = {(seed, of): list(grid_points(of, seed, grid, options)) for seed in options.seeds for of in SYSTEMS}
+    data = {"name": "adult", "source": str(options.source), "split": "code"}
+    points = {
+        (seed, of): list(grid_points({"seed": seed, "data": data, **NETWORK}, of, grid, options.layer))
+        for seed in options.seeds
+        for of in SYSTEMS
+    }
     records = iter(collect_records([config for configs in points.values() for config in configs], options, log))
     trained = {
         key: list(zip(configs, itertools.islice(records, len(configs)), strict=True)) for key, configs in points.items()
@@ -102,8 +120,8 @@ def reproduce(options: Options, log: Log = lambda line: None) -> Row:
 def _rows(final: Selected, record: ExperimentRecord) -> Iterator[Row]:
     """Yield a row of figures for each threshold that selects a model; one, without any, for the choice of an ε."""
     test = record["metrics"]["test"]
-    attacks = record["metrics"]["attacks"]["sex"]
-    gaps = test["groups"]["sex"]
+    attribute, gaps = next(iter(test["groups"].items()))
+    attacks = record["metrics"]["attacks"][attribute]
     figures = {"accuracy": test["accuracy"], "leakage": attacks["leakage"]}
     errors = {name: share_error(share, record["data"]["test"]) for name, share in figures.items()}
     figures |= {"tpr_gap": abs(gaps["tpr_gap"]), "grms": gaps["grms"]}

@@ -1,8 +1,7 @@
-"""The grid points of each system of FEDERATE's table 3, and the models that a rule selects from them.
+"""The grid points of each of FEDERATE's systems on a corpus, and the models that a rule selects from them.
 
-Network, split and sum of code lengths are those of FEDERATE's published code, with which Random and Unconstrained
-reproduce. Every epoch of every grid point is a candidate; of INLP and random the end alone. docs/representations.md has
-the rule, and the paper's network.
+Every epoch of every grid point is a candidate; of INLP and random the end alone. docs/representations.md has the rule.
+Fairness is that of the corpus's first private attribute.
 
 >>> models = [Candidate("a", 1, 0.84, 0.10), Candidate("b", 2, 0.835, 0.03), Candidate("c", 1, 0.80, 0.0)]
 >>> select(models, relaxation=0.01).point
@@ -19,7 +18,6 @@ from typing import Any, NamedTuple
 
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
 from fl_sim.research.representations.experiment_record import ExperimentRecord
-from fl_sim.research.representations.studies.study_runs import Options
 
 SYSTEMS = ("random", "unconstrained", "inlp", "noise", "adversarial", "adversarial-multiple", "federate")
 NOISY = ("noise", "federate")
@@ -51,30 +49,23 @@ THIN = Grid((0.1, 0.3, 1.0, 2.9), (0.5,), (12.0, 20.0), (20.0,), (2, 7))
 FULL = Grid(_WEIGHTS, _ORTHOGONAL, _EPSILONS, _EPSILONS, (2, 3, 4, 5, 6, 7))
 """Appendix D.4: 333 points per seed."""
 
-NETWORK: dict[str, Any] = {
-    "encoder": {"kind": "mlp", "width": 50, "layers": 3, "first_width": 100, "dropout": 0.5},
-    "server": {
-        "classifier": [50, 25],
-        "adversary": [50],
-        "dropout": 0.5,
-        "adversary_dropout": 0.4,
-        "weighed": "loss",
-    },
-}
-"""The network of the published code for Adult."""
 
+def grid_points(settings: Mapping[str, Any], system: str, grid: Grid, layer: str) -> Iterator[ExperimentConfig]:
+    """Yield the grid points of a system, without attacks.
 
-def grid_points(system: str, seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConfig]:
-    """Yield the grid points of a system, without attacks."""
+    Args:
+        settings: of all systems: seed, data, encoder and server.
+        system: one of :data:`SYSTEMS`.
+        grid: its values.
+        layer: of systems with noise.
+    """
     noisy = system in NOISY
     base = load_mapping(
         {
+            **settings,
             "method": system,
-            "seed": seed,
-            "data": {"name": "adult", "source": str(options.source), "split": "code"},
-            **NETWORK,
             "training": {"epochs": grid.noisy_epochs if noisy else grid.epochs},
-            "privacy": {"layer": options.layer, "epsilon": 1.0} if noisy else {},
+            "privacy": {"layer": layer, "epsilon": 1.0} if noisy else {},
             "attacks": {"leakage": False, "mdl": False},
         }
     )
@@ -171,5 +162,6 @@ def _candidates(number: int, record: ExperimentRecord) -> list[Candidate]:
     if record["config"]["method"] in ("inlp", "random"):
         metrics = record["metrics"]["validation"]
         last = record["config"]["training"]["epochs"]
-        return [Candidate(number, last, metrics["accuracy"], abs(metrics["groups"]["sex"]["tpr_gap"]))]
+        first = next(iter(metrics["groups"].values()))
+        return [Candidate(number, last, metrics["accuracy"], abs(first["tpr_gap"]))]
     return [Candidate(number, int(row["epoch"]), row["accuracy"], abs(row["tpr_gap"])) for row in record["epochs"]]
