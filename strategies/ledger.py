@@ -2,19 +2,14 @@
 
 ``ledger.jsonl`` in a run's folder is append-only. Its first line names the run, the heads of its *ancestors* (the runs
 that trained its initial model) and a digest of all that its releases are computed from (:meth:`Ledger.bind`). Every
-further line is a release. Each line has its own hash, and a release that of the line before it, so the last hash stands
-for all lines. Run, number of releases and last hash are the *head* of the ledger. ``ledger.head.json`` holds the head
-and is replaced after each line; checkpoint, result and anchor have copies. A line that was changed, removed, added or
-moved is refused (:class:`LedgerError` names file and line). The hashes are checksums: an adversary who can write both
-files can write another consistent pair, which a head that was kept elsewhere reveals.
+further line is a release. Each line has its own hash, and a release that of the line before it. Run, number of releases
+and last hash are the *head* of the ledger: ``ledger.head.json``, replaced after each line, with copies in checkpoint,
+result and anchor. A line that was changed, removed, added or moved is refused.
 
 A release is recorded, and on disk, *before* it leaves the server. After a crash at any point the ledger holds at least
 what was released: an unfinished last line was never released, and a complete line ahead of the head may have been, so
-it counts. See docs/privacy-accounting.md, section 9.
-
-Seeded noise is a function of seed and round. An entry therefore holds a keyed hash of the sum that the noise was added
-to. A round that is repeated with another sum, because a node failed or the number of nodes changed, is another release:
-it has another entry, and noise from a stream that the hash names. No two sums have the same noise.
+it counts. A round that is repeated with another sum is another release: it has another entry, and seeded noise from a
+stream that the hash of its sum names. No two sums have the same noise. See docs/privacy-accounting.md, section 9.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,8 @@
 """Post-process noisy averages, which costs no privacy: the server's optimizer, then averages of successive models.
 
-This is post-processing of a released average, so it costs no privacy. A step is computed a block of coordinates at a
-time; what lasts from round to round is float32, as large as the model (sgd) or twice that (adam).
-
-The last iterate is noisy; an average of late iterates is less so (Polyak and Juditsky 1992; under DP-SGD De et al.
-2022). The average is evaluated and saved; training continues from the iterate itself.
+A step is computed a block of coordinates at a time; what lasts from round to round is as large as the model (sgd) or
+twice that (adam). The last iterate is noisy; an average of late iterates is less so (Polyak and Juditsky 1992; under
+DP-SGD De et al. 2022). The average is evaluated and saved; training continues from the iterate itself.
 
 >>> config = ServerOptimizerConfig(optimizer="sgd", learning_rate=0.5, momentum=0.9)
 >>> optimizer = build_optimizer(config, size=2, rounds=10)

@@ -1,12 +1,9 @@
 """The UeDP paper's formulas: denominator and noise of its round, the ε that it claims, the one that is proven.
 
-"User-entity differential privacy in learning natural language models", equations 4 to 6. The strategy ``published``
-(:mod:`fl_sim.strategies.published`), ``fl-sim account`` and the audit's model of the round all use what stands here.
-
-The paper states ε without saying how it was computed. Its figures are those of the moments accountant of Abadi et al.
-(2016, arXiv 1607.00133) with integer orders 1 to 64, noise multiplier z and a sampling probability that multiplies the
-users', the entities' and the sensitive share. That ε is a claim and no guarantee (docs/privacy-proofs.md, section 3);
-:func:`proven_event` describes the same mechanism in terms for which one is proven.
+"User-entity differential privacy in learning natural language models", equations 4 to 6. The paper's ε is that of the
+moments accountant of Abadi et al. (2016, arXiv 1607.00133) with integer orders 1 to 64, noise multiplier z and a
+sampling probability that multiplies the users', the entities' and the sensitive share. It is a claim and no guarantee
+(docs/privacy-proofs.md, section 3); :func:`proven_event` describes the same mechanism in terms for which one is proven.
 
 >>> baseline = PublishedSettings("user_level", users=1000, users_per_round=50, noise_multiplier=2.0)
 >>> round(epsilon_as_published(baseline, rounds=50, delta=1e-5), 2)

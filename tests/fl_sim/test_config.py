@@ -17,12 +17,6 @@ from fl_sim.strategies.registry import load_strategy
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def test_the_defaults_are_a_run() -> None:
-    config = RunConfig.load(None)
-    assert config == RunConfig.from_mapping({}) == RunConfig()
-    assert (config.seed, config.corpus.path, config.privacy.strategy) == (0, "bundled", "uedp")
-
-
 def test_a_configuration_survives_being_recorded() -> None:
     config = RunConfig.from_mapping(
         {

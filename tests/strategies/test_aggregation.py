@@ -123,12 +123,6 @@ def test_an_empty_cohort_still_releases_noise() -> None:
     assert np.count_nonzero(models[0]) == 100
 
 
-def test_noise_is_added_once_whatever_the_number_of_nodes() -> None:
-    one, _ = run_rounds(plan(noise_multiplier=1.0), size=50, nodes=1, answer=zeros)
-    many, _ = run_rounds(plan(noise_multiplier=1.0), size=50, nodes=10, answer=zeros)
-    np.testing.assert_array_equal(one[0], many[0])
-
-
 def test_noiseless_rounds_release_the_average_itself() -> None:
     privacy = plan(strategy="noiseless", clip_norm=np.inf, noise_multiplier=0.0)
     models, _ = run_rounds(privacy, users=10, size=1)

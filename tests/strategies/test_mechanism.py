@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.paper_model import epsilon_as_published, proven_event
@@ -192,11 +191,6 @@ def test_impossible_parts_are_refused(part: object, changes: dict, message: str)
 @pytest.mark.parametrize("recorded", [plan(), plan(adaptive=ADAPTIVE), published_plan()])
 def test_a_plan_is_read_from_its_record(recorded: PrivacyPlan) -> None:
     assert plan_from_record(recorded.record()) == recorded
-
-
-def test_an_unknown_strategy_is_refused() -> None:
-    with pytest.raises(PluginError, match="strategy is 'user'; allowed: uedp, user_level, published, noiseless"):
-        plan(strategy="user")
 
 
 # --- a plan ---------------------------------------------------------------------------------------------------------

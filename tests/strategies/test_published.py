@@ -34,11 +34,6 @@ def test_the_printed_figures_are_reproduced(row: dict[str, str]) -> None:
     assert computed == pytest.approx(float(row["published_epsilon"]), abs=0.01)
 
 
-def test_the_floor_of_64_orders() -> None:
-    quiet = PublishedSettings("user_level", users=10**6, users_per_round=1, noise_multiplier=100)
-    assert epsilon_as_published(quiet, 1, 1e-5) == pytest.approx(math.log(1e5) / 64, rel=1e-6)
-
-
 @pytest.mark.parametrize(("q", "z", "order"), [(0.05, 2.0, 3), (0.3, 1.0, 8), (1.0, 1.5, 5)])
 def test_the_moment_agrees_with_integration(q: float, z: float, order: int) -> None:
     def integrand(x: float) -> float:

@@ -1,15 +1,10 @@
 """Convolve privacy losses on a circle of grid points, tilted so that rounding is relative to the δ in question.
 
-The discrete Fourier transform of one round's masses, raised to the T-th power, gives the masses of a sum of T
-losses.
-Its floating-point error is a small share of the *total* mass, which may be far above a small δ. So the masses m at
-losses ℓ are first tilted to m·exp(λℓ − c), which sum to 1 (Esscher 1932); the sum of T losses is then tilted with T·c.
-The tilted masses are largest near the losses that decide δ. Their errors, scaled back, are a share of Chernoff's bound
-on δ at order λ.
-
-Many rounds need a grid that is too coarse for one of them. So the sums of blocks of rounds are formed on a finer grid
-and put on the coarser one: each mass is split between two neighbours, which keeps its probability under P and Q
-("connect the dots", Doroshenko et al. 2022) and can only raise a hockey-stick divergence.
+The discrete Fourier transform of one round's masses, raised to the T-th power, gives the masses of a sum of T losses.
+Its error is a small share of the *total* mass, which may be far above a small δ. So the masses m at losses ℓ are first
+tilted to m·exp(λℓ − c), which sum to 1 (Esscher 1932); errors, scaled back, are a share of Chernoff's bound on δ at
+order λ. Many rounds need a grid that is too coarse for one of them: blocks of rounds are summed on a finer grid and put
+on the coarser one, each mass between two neighbours. docs/privacy-accounting.md, section 7.
 
 >>> fair = GridLoss(width=0.5, first=-1, masses=np.array([0.4, 0.0, 0.6]), infinite=0.0, round_off=0.0)
 >>> tilted = tilt(fair, order=2.0)

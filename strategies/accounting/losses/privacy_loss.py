@@ -3,16 +3,12 @@
 A round is dominated (docs/privacy-proofs.md, sections 4 and 5) by a pair of scalar distributions: in a case that both
 sides reveal, Q = Σ_j r_j N(−t_j, z²) and P = p₀·Q + Σ_i p_i N(s_i, z²), all s_i, t_j ≥ 0. The loss ℓ = ln dP/dQ then
 never decreases in x, so every interval of losses is an interval of x and its masses under P and Q are sums of normal
-probabilities. Both masses of an interval between two grid points are kept exactly and put on its two ends ("connect the
-dots", Doroshenko et al. 2022, arXiv 2207.04380), which dominates the pair in both directions.
+probabilities. Both masses of an interval are kept exactly and put on its two ends ("connect the dots", Doroshenko et
+al. 2022, arXiv 2207.04380), which dominates the pair in both directions.
 
-The round is a mixture of shifted Gaussians against another. Any grid takes the atoms cheaply.
-
-:func:`discretize` solves for the x of every point of one grid. For atoms off any grid (:func:`both_directions`)
-the line of x is first cut into intervals, as fine as the smoothness of the pair requires. The masses of each interval
-go to the losses at its two ends, and each of these atoms later goes to the two grid points around it. Both steps keep
-the masses under P and Q ("connect the dots", Doroshenko et al. 2022), so both can only raise a hockey-stick
-divergence.
+:func:`discretize` solves for the x of every point of one grid. :func:`both_directions` cuts the line of x into
+intervals, as fine as the smoothness of the pair requires, whose ends are atoms off any grid; any grid takes them
+cheaply, in the same way.
 
 >>> pair = GaussianMixturePair(1.0, 0.5, shifts=np.ones(1), weights=np.full(1, 0.5))
 >>> forward, reverse = discretize((pair,), noise_multiplier=1.0, width=0.1, tail=1e-9)

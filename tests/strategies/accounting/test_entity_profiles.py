@@ -275,13 +275,6 @@ def test_an_impossible_profile_is_refused(counts: list[int]) -> None:
         own_epsilon(OURS, np.array(counts, dtype=np.int64))
 
 
-def test_impossible_rounds_and_delta_are_refused() -> None:
-    with pytest.raises(PrivacyError, match="rounds is 0"):
-        ProfileAccountant(OURS, 1, 0, DELTA)
-    with pytest.raises(PrivacyError, match="delta is 1"):
-        ProfileAccountant(OURS, 1, 1, 1.0)
-
-
 def random_profiles(number: int) -> list[entity_profiles.Profile]:
     draw = np.random.default_rng(0)
     distinct = {tuple(sorted(draw.zipf(1.8, draw.integers(1, 8)).clip(max=30), reverse=True)) for _ in range(number)}
