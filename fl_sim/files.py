@@ -80,7 +80,7 @@ def check_regular(path: Path | str, *, follow_links: bool = True) -> os.stat_res
 def open_regular(path: Path | str) -> BufferedReader:
     """Open a regular file for reading; OSError if it cannot be opened, or is no regular file."""
     check_regular(path)
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         _checked(os.fstat(descriptor), path)  # it may have been exchanged in between
         return os.fdopen(descriptor, "rb")
@@ -213,7 +213,11 @@ def replace_file_by(path: Path, write: Callable[[Path], object]) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        sync_folder(path.parent)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 @contextmanager
@@ -233,14 +237,3 @@ def remove_temporaries(folder: Path, name: str | None = None) -> None:
     with suppress(OSError):
         for file in folder.glob(pattern):
             file.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a folder's entries to disk."""
-    if os.name == "nt":  # Windows cannot open folders, and its renames need no such step
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -30,7 +30,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 _IMPORT_PATH = ":"
@@ -146,8 +145,17 @@ def _import_module(name: str) -> Any:
         folders = [folder for folder in dict.fromkeys([here, *_known_folders()]) if folder not in sys.path]
         if error.name != top or not folders:
             raise
-        module = _import_from(folders, name)
-    if here not in _used and _folder_of(sys.modules[top]) == here:
+        sys.path.extend(folders)  # where they stay if the module is found
+        importlib.invalidate_caches()
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:
+            for folder in folders:
+                sys.path.remove(folder)
+            raise
+    found = sys.modules[top]
+    file = next(iter(getattr(found, "__path__", ())), getattr(found, "__file__", None))
+    if here not in _used and file is not None and str(Path(file).absolute().parent) == here:
         _used.append(here)
     return module
 
@@ -160,22 +168,3 @@ def _entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
 def _entry_points_on(path: tuple[str, ...], group: str) -> tuple[metadata.EntryPoint, ...]:
     """Return what the distributions on ``path``, which is :data:`sys.path`, register in a group."""
     return tuple(metadata.entry_points(group=group))
-
-
-def _import_from(folders: list[str], name: str) -> Any:
-    """Import a module with ``folders`` at the end of ``sys.path``, where they stay if it is found."""
-    sys.path.extend(folders)
-    importlib.invalidate_caches()
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        for folder in folders:
-            sys.path.remove(folder)
-        raise
-
-
-def _folder_of(module: ModuleType) -> str | None:
-    """Return the folder in which a top-level module or package was found; ``None`` for one without a file."""
-    package = list(getattr(module, "__path__", ()))
-    file = package[0] if package else getattr(module, "__file__", None)
-    return str(Path(file).absolute().parent) if file else None

@@ -27,8 +27,8 @@ from contextlib import contextmanager
 from multiprocessing import connection, resource_tracker
 from types import FrameType
 
-STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""The signals that stop a command; Windows has no SIGHUP."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that stop a command."""
 
 _ECHO_SECONDS = 1.0
 _STREAMS = (1, 2)
