@@ -182,24 +182,22 @@ def noise_at_most(
     first, second = scores.halves()
     failure = (1 - confidence) / 2
     high, low, events = _candidates(first, failure)
-    lower, upper = claimed / 2, claimed * 4
+    least, most = claimed / 2, claimed * 4
 
     def smallest(likely: Floats, unlikely: Floats) -> float:
-        return _smallest_refuted(lambda z: bool(_refutes(likely, unlikely, claims_at(z)).any()), lower, upper)
+        """Return the smallest noise multiplier that an event refutes, within 1 %; inf if none is."""
+        lower, upper = least, most
+        if not _refutes(likely, unlikely, claims_at(upper)).any():
+            return math.inf
+        while upper > lower * 1.01:
+            middle = math.sqrt(lower * upper)
+            refuted = _refutes(likely, unlikely, claims_at(middle)).any()
+            lower, upper = (lower, middle) if refuted else (middle, upper)
+        return upper
 
-    best = _refutes(high, low, claims_at(min(smallest(high, low), upper))).argmax()
+    best = _refutes(high, low, claims_at(min(smallest(high, low), most))).argmax()
     likely, unlikely = _probabilities(second, *events[int(best)], failure)
     return smallest(np.array([likely]), np.array([unlikely]))
-
-
-def _smallest_refuted(refuted: Callable[[float], bool], lower: float, upper: float) -> float:
-    """Return the smallest refuted value, within 1 %; inf if none is. All larger values must be refuted too."""
-    if not refuted(upper):
-        return math.inf
-    while upper > lower * 1.01:
-        middle = math.sqrt(lower * upper)
-        lower, upper = (lower, middle) if refuted(middle) else (middle, upper)
-    return upper
 
 
 def judge_claims(scores: Scores, claims: Sequence[Claim], confidence: float) -> Verdict:
@@ -241,25 +239,6 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     if excess(0.0) <= 0:
         return 0.0
     return float(optimize.brentq(excess, 0.0, mu * mu / 2 + mu * float(stats.norm.isf(delta)) + 1.0))
-
-
-def ranked_guesses(included: Bools, scores: Floats, share: float) -> tuple[int, int]:
-    """Return the number of guesses and of right ones: the highest scores are included, as many lowest are left out.
-
-    Args:
-        included: whether each canary was included, bool (m,).
-        scores: the attack's scores, float64 (m,).
-        share: the share of the canaries to guess, in (0, 1].
-
-    Raises:
-        PrivacyError: for fewer than two canaries, or unequal numbers of canaries and scores.
-    """
-    if len(included) != len(scores) or len(included) < 2:
-        raise PrivacyError(f"canaries are {len(included)} with {len(scores)} scores; allowed: a score each, at least 2")
-    order = np.argsort(scores, kind="stable")
-    per_side = max(1, int(share * len(scores) / 2))
-    right = (~included[order[:per_side]]).sum() + included[order[-per_side:]].sum()
-    return 2 * per_side, int(right)
 
 
 def _judged(scores: Scores, confidence: float, objective: Objective) -> tuple[float, float]:
@@ -397,10 +376,20 @@ def refutes_by_ranking(
         scores: the attack's scores, float64 (m,).
         confidence: the confidence of the verdict; the failure probability is shared by ``shares``.
         shares: shares of the canaries to guess, in (0, 1].
+
+    Raises:
+        PrivacyError: for fewer than two canaries, or unequal numbers of canaries and scores.
     """
-    failure = (1 - confidence) / len(shares)
-    tried = (ranked_guesses(included, scores, share) for share in shares)
-    return any(refutes(trade_off, len(scores), guesses, correct, failure) for guesses, correct in tried)
+    canaries, failure = len(scores), (1 - confidence) / len(shares)
+    if len(included) != canaries or canaries < 2:
+        raise PrivacyError(f"canaries are {len(included)} with {canaries} scores; allowed: a score each, at least 2")
+    order = np.argsort(scores, kind="stable")
+    for share in shares:
+        per_side = max(1, int(share * canaries / 2))
+        right = int((~included[order[:per_side]]).sum() + included[order[-per_side:]].sum())
+        if refutes(trade_off, canaries, 2 * per_side, right, failure):
+            return True
+    return False
 
 
 def f_dp_epsilon(

@@ -21,8 +21,8 @@ than the gradient of the same sentence in the real model.
 
 >>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> model = canary_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0, side=4)
->>> direction(model, 6).shape == (model.num_parameters,), round(float(np.linalg.norm(direction(model, 6))), 6)
-(True, 1.0)
+>>> along_canaries(model, np.zeros((1, model.num_parameters), np.float32)).shape
+(1, 16)
 """
 
 from __future__ import annotations
@@ -165,15 +165,6 @@ def canary_tokens(model: LanguageModel, number: int) -> NDArray[np.int32]:
     module: Any = model.module
     p, q = divmod(number, module.side)
     return np.array([model.bos_id, module.marker, _FIRST + p, _FIRST + q, model.eos_id], dtype=np.int32)
-
-
-def direction(model: LanguageModel, number: int) -> NDArray[np.float64]:
-    """Return the direction in which canary i moves the model, a unit vector, float64 (d,)."""
-    vector = torch.zeros(model.num_parameters)
-    module: Any = model.module
-    p, q = divmod(number, module.side)
-    model.parameters.views(vector)[_WEIGHT].copy_(torch.outer(module.outputs_of[q], module.inputs_of[p]))
-    return vector.double().numpy()
 
 
 def along_canaries(model: LanguageModel, vectors: NDArray[np.floating]) -> NDArray[np.float64]:

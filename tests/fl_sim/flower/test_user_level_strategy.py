@@ -655,17 +655,6 @@ def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
         train(tmp_path / "r", nodes_of(3), resume=True)
 
 
-def test_a_changed_metric_is_noticed_by_the_report(tmp_path: Path) -> None:
-    train(tmp_path / "r", nodes_of(10))
-    file = tmp_path / "r" / "metrics.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    rows[-1]["epsilon_user"] = 1.0
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    facts = read_facts(RunFolder.open(tmp_path / "r")).record()
-    assert "epsilon_user 1" in facts["ledger"]["problem"]
-    assert facts["epsilon"] == {}
-
-
 def test_runs_are_audited_compared_and_drawn_like_others(tmp_path: Path) -> None:
     def measured(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         return MetricRecord({"accuracy": 0.1 + 0.2 * server_round})
