@@ -26,8 +26,9 @@ from fl_sim.auditing.leakage.membership import UserAttack, attack_users
 from fl_sim.auditing.leakage.name_ranking import NameAttack, attack_names
 from fl_sim.auditing.leakage.rates import Verdict
 from fl_sim.clients.frozen_states import Observer
-from fl_sim.config import ConfigError
+from fl_sim.config import ConfigError, RunConfig
 from fl_sim.reporting.pages.leak_page import leak_page
+from fl_sim.storage.run_folder import RunFolder
 
 AttackResult = UserAttack | CanaryAttack | NameAttack
 Attack = Callable[[AttackedRun, Options, Observer], AttackResult]
@@ -47,27 +48,18 @@ class RunLeakage:
     """Hold what the attacks found in one run.
 
     Attributes:
-        run: its folder.
-        strategy, task, model, corpus: its settings.
+        folder: its folder.
+        config: its settings.
         raw_text: whether it was attacked with the text from before names were removed.
-        rounds: the rounds that it ran.
-        delta: δ of its guarantee.
-        epsilon: every ε of its result, by name.
         mention_graph: what its guarantee assumes of the mention graph.
         left_out: why attacks make no sense for the run, by name.
         seconds: how long each attack took, by name.
         users, canaries, entities: the results; None where an attack was not asked for or makes no sense.
     """
 
-    run: str
-    strategy: str
-    task: str
-    model: str
-    corpus: str
+    folder: RunFolder
+    config: RunConfig
     raw_text: bool
-    rounds: int | None
-    delta: float
-    epsilon: Mapping[str, float]
     mention_graph: str
     left_out: Mapping[str, str]
     seconds: Mapping[str, float]
@@ -86,9 +78,17 @@ class RunLeakage:
         attacks: dict[str, Any] = {name: {"left_out": reason} for name, reason in self.left_out.items()}
         for name, seconds in self.seconds.items():
             attacks[name] = getattr(self, name).record() | {"seconds": seconds}
-        facts = ("run", "strategy", "task", "model", "corpus", "raw_text", "rounds", "delta", "epsilon")
+        config, result = self.config, self.folder.result or {}
         return {
-            **{name: getattr(self, name) for name in facts},
+            "run": str(self.folder.path),
+            "strategy": config.privacy.strategy,
+            "task": config.task,
+            "model": config.model.name,
+            "corpus": str(config.corpus.path),
+            "raw_text": self.raw_text,
+            "rounds": self.folder.last_round,
+            "delta": config.privacy.delta,
+            "epsilon": {name: result[name] for name in _EPSILONS if name in result},
             "mention_graph": self.mention_graph,
             "attacks": {name: attacks[name] for name in ATTACKS if name in attacks},
         }
@@ -109,7 +109,7 @@ class Leakage:
     def in_state(self, state: str) -> list[str]:
         """Return the attacks whose verdict has this state, each as ``run: attack``."""
         return [
-            f"{run.run}: {name}"
+            f"{run.folder.path}: {name}"
             for run in self.runs
             for name, verdict in run.verdicts.items()
             if verdict.state == state
@@ -198,19 +198,6 @@ def _attacked(
             if strict:
                 raise
             left_out[name] = str(error)
-    result = run.folder.result or {}
     return RunLeakage(
-        run=str(run.folder.path),
-        strategy=run.config.privacy.strategy,
-        task=run.config.task,
-        model=run.config.model.name,
-        corpus=str(run.config.corpus.path),
-        raw_text=run.has_raw_text,
-        rounds=run.folder.last_round,
-        delta=run.config.privacy.delta,
-        epsilon={name: result[name] for name in _EPSILONS if name in result},
-        mention_graph=run.bounds.guarantee.mention_graph,
-        left_out=left_out,
-        seconds=seconds,
-        **results,
+        run.folder, run.config, run.has_raw_text, run.bounds.guarantee.mention_graph, left_out, seconds, **results
     )

@@ -149,16 +149,6 @@ def test_a_split_that_is_not_by_chance_is_not_tested(runs: Path, monkeypatch: py
     assert attack.before_training.value == 1.0
 
 
-@pytest.mark.nightly
-def test_a_run_without_a_proof_has_no_bound(runs: Path, tmp_path: Path, capsys: Capture) -> None:
-    settings = LEARNS | {"corpus.path": str(runs / "corpus"), "privacy.strategy": "noiseless", "rounds": 1}
-    fl_sim.run({k: v for k, v in settings.items() if k != "privacy.clip_norm"}, out=tmp_path / "run")
-    assert main(["leak", str(tmp_path / "run"), "--quiet", "--attack", "users"]) == 0
-    text = capsys.readouterr().out
-    assert "no bound" in text
-    assert "not tested: no bound: noiseless guarantees nothing" in text
-
-
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, users_alone: None) -> Path:
     """A folder with a run on a corpus whose sentences, not users, were divided into splits."""

@@ -73,15 +73,3 @@ def test_the_bound_is_that_of_the_entity_s_own_contribution(runs: Path, capsys: 
     proven = run.proof.of_entity(EntityContribution.of(run.bounds, entity))
     assert attacks["entities"]["bound"]["claims"][0]["epsilon"] == proven.claims[0][1]
     assert 0.01 < attacks["entities"]["bound"]["largest_tpr_at_fpr"]["0.01"] < 0.2
-
-
-@pytest.mark.nightly
-def test_names_are_shown_only_where_asked(runs: Path, tmp_path: Path, capsys: Capture) -> None:
-    words = ["leak", str(runs / "plain"), "--entity", ENTITY, "--quiet"]
-    for flags, shown in (([], False), (["--show-names"], True)):
-        page = tmp_path / "page.html"
-        assert main([*words, *flags, "--html", str(page)]) == 0
-        text = capsys.readouterr().out
-        assert main([*words, *flags, "--json"]) == 0
-        assert [ENTITY in output for output in (text, capsys.readouterr().out)] == [shown, shown]
-        assert ENTITY not in page.read_text(encoding="utf-8")
