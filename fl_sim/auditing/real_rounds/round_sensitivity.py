@@ -128,9 +128,9 @@ def measure_rounds(
     mechanism = case.with_population(corpus.ownership.num_users, _NO_NOISE)
     numbers = list(range(rounds))
     if mechanism.q_e < 1:
-        others = np.array(_MENTIONED) != _PROTECTED
+        all_but_protected = np.array(_MENTIONED) != _PROTECTED
         draws = ((number, _sampled(_seed_of(seed, number), mechanism.q_e)) for number in itertools.count())
-        numbers.append(next(number for number, sampled in draws if np.array_equal(sampled, others)))
+        numbers.append(next(number for number, sampled in draws if np.array_equal(sampled, all_but_protected)))
     for number in numbers:
         yield measure_round(name, model, corpus, texts, mechanism, _seed_of(seed, number))
 
