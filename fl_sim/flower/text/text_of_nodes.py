@@ -130,11 +130,6 @@ def write_graph(
     return corpus
 
 
-def classes_of(held_out: Corpus, split: str) -> tuple[str, ...]:
-    """Return the names of the classes of held-out sentences, sorted: those of the joint graph."""
-    return tuple(sorted({held_out.classes[number] for number in held_out.targets(split).tolist() if number >= 0}))
-
-
 def graph_sentences(split: str, own: Ownership, users: Sequence[bytes]) -> Iterator[Sentence]:
     """Yield the sentences of a node: pseudonyms in place of users and names, and nothing else.
 

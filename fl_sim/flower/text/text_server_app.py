@@ -24,8 +24,8 @@ from fl_sim.engines.grids import AttendedGrid
 from fl_sim.engines.server_app import read_run_config, results_folder, run_experiment
 from fl_sim.experiments.experiment import Experiment
 from fl_sim.experiments.run_inputs import held_out_split
-from fl_sim.flower.text.held_text import Enrolment, NodesError, Question
-from fl_sim.flower.text.text_of_nodes import TextOfNodes, answers, check_usable, classes_of, question_of, write_graph
+from fl_sim.flower.text.held_text import Enrolment, NodesError
+from fl_sim.flower.text.text_of_nodes import TextOfNodes, answers, check_usable, question_of, write_graph
 
 OWN_KEYS = ("nodes", "resume", "corpus-path", "entity-key")
 """Keys of the run config besides those of a run: the nodes to wait for, a run folder to resume, and what nodes without
@@ -69,9 +69,15 @@ def create(grid: Grid, config: RunConfig) -> Experiment:
         raise ConfigError(f"corpus.held_out_split is '{split}'; allowed: {', '.join(held_out.splits)}")
     out = Path(str(config.out))
     folder = out.with_name(out.name + GRAPH_SUFFIX)
-    classes = classes_of(held_out, split) if config.task == "classification" else ()
-    question = question_of(config, classes, graph=True)
-    enrolled = _enrolled(grid, question, config.engine.timeout)
+    classes: tuple[str, ...] = ()
+    if config.task == "classification":
+        targets = {int(number) for number in held_out.targets(split) if number >= 0}
+        classes = tuple(sorted(held_out.classes[number] for number in targets))
+    question, enrolled = question_of(config, classes, graph=True), list[Enrolment]()
+    for answer, _ in answers(grid, question, sorted(grid.get_node_ids()), config.engine.timeout):
+        if isinstance(answer, NodesError):
+            raise answer
+        enrolled.append(answer)
     graph = write_graph(enrolled, config.corpus.train_split, held_out, split, folder)
     corpus = config.corpus.model_copy(update={"path": str(graph.path), "held_out_split": split})
     engine = config.engine.model_copy(update={"nodes": None})
@@ -93,14 +99,3 @@ def own_settings(run_config: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     if not isinstance(nodes, int) or nodes < 1:
         raise ConfigError(f"nodes is {nodes}; allowed: an integer of at least 1, the nodes to wait for")
     return {key: value for key, value in run_config.items() if key not in OWN_KEYS}, nodes
-
-
-def _enrolled(grid: Grid, question: Question, timeout: float) -> list[Enrolment]:
-    """Return the answers of all nodes; raise NodesError if one cannot take part."""
-    enrolled = []
-    nodes = sorted(grid.get_node_ids())
-    for answer, _ in answers(grid, question, nodes, timeout):
-        if isinstance(answer, NodesError):
-            raise answer
-        enrolled.append(answer)
-    return enrolled
