@@ -32,9 +32,8 @@ class PreparedReader:
     Attributes:
         source: A folder made by fl-sim prepare, or: bundled, irc.
         max_users: Keep at most N users of each split, by a hash.
-        without_user: Leave out this user. A model of that text can be the reference of fl-sim leak.
-        without_entity: Leave out all sentences with this name. A model of that text can be the reference of fl-sim
-            leak.
+        without_user: Leave out this user.
+        without_entity: Leave out all sentences with this name.
 
     Raises:
         CorpusError: ``max_users`` is below 1.
