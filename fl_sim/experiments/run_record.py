@@ -135,11 +135,15 @@ class Record:
 
 
 def begin(claim: RunClaim, config: RunConfig, planned: Planned, corpus: Corpus) -> OpenRun:
-    """Begin the record of a new run in the folder of ``claim``."""
+    """Begin the record of a new run in the folder of ``claim``.
+
+    The secret seed of the order in which a user's sentences are kept is written if it follows from nothing else.
+    """
     described, earlier = describe(config, planned, corpus), planned.earlier
     secure = config.privacy.secure_noise
     run = OpenRun.begin(claim, described, earlier.lineage, earlier.heads, config.anchor, secure)
-    write_order(run.folder, config, planned)
+    if secure and planned.bounds.guarantee.mention_graph == "private":
+        replace_file(run.folder.path / _ORDER, json.dumps({"seed": planned.bounds.order_seed}).encode() + b"\n")
     return run
 
 
@@ -155,14 +159,8 @@ def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, o
     }
 
 
-def write_order(folder: RunFolder, config: RunConfig, planned: Planned) -> None:
-    """Write the secret seed of the order in which a user's sentences are kept, if it follows from nothing else."""
-    if config.privacy.secure_noise and planned.bounds.guarantee.mention_graph == "private":
-        replace_file(folder.path / _ORDER, json.dumps({"seed": planned.bounds.order_seed}).encode() + b"\n")
-
-
 def read_order(folder: RunFolder) -> int | None:
-    """Return the seed that :func:`write_order` wrote; None if there is none."""
+    """Return the secret seed of the order of sentences; None if it follows from the run's seed, or is public."""
     file = folder.path / _ORDER
     if not file.exists():
         return None
