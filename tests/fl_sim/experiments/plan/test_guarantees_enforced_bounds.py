@@ -156,10 +156,6 @@ def test_public_weights_lower_the_rate_of_every_sentence_with_the_name() -> None
     [
         ({"entity_bound": 0}, r"entity_bound is 0; allowed: an integer in \[1, 1000000000\] or unbounded"),
         ({"entity_bound": "corpus"}, r"entity_bound is 'corpus'; allowed: an integer"),
-        ({"entity_users": 0}, r"entity_users is 0; allowed: an integer in \[1,"),
-        ({"user_sentences": 0}, r"user_sentences is 0; allowed: an integer in \[1,"),
-        ({"missed_mentions": -1}, r"missed_mentions is -1; allowed: "),
-        ({"mention_graph": "secret"}, r"mention_graph is 'secret'; allowed: public, private"),
         (
             {"strategy": "noiseless", "entity_bound": 3},
             "entity_bound is 3 and privacy.strategy is noiseless, which cannot keep it; allowed: no bound, or",

@@ -187,14 +187,6 @@ def test_the_budget_that_a_refusal_names_is_enough() -> None:
     assert planned(epsilon_budget=enough).rounds >= 1
 
 
-@pytest.mark.system
-def test_a_budget_and_a_target_hold_together() -> None:
-    result = planned(target_epsilon=2.0, epsilon_budget=1.0)
-    assert result.guarantees.after(10)["epsilon_any"] == pytest.approx(2.0, rel=5e-3)
-    assert result.rounds < 10
-    assert result.guarantees.after(result.rounds)["epsilon_any"] <= 1.0
-
-
 # Refusals
 
 
