@@ -63,10 +63,6 @@ class TrackingConfig(_Section):
     """Where the trackers among ``observers`` write."""
 
     project: Text = Field("fl_sim", description="the project of Weights & Biases and the experiment of MLflow")
-    folder: Text | None = Field(
-        None,
-        description="the folder in which each run has one of its name for what trackers write; default: the run's own",
-    )
     mlflow_uri: Text | None = Field(
         None,
         description="MLflow's tracking URI, such as `sqlite:///mlflow.db` or `https://…`; default: MLFLOW_TRACKING_URI "

@@ -24,7 +24,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import pandas as pd
@@ -81,7 +81,7 @@ class Tracker(Observer):
 
     Attributes:
         name: by which a configuration names the tracker.
-        folder: for its files.
+        folder: of the run, for its files.
     """
 
     name = ""
@@ -103,27 +103,14 @@ class Tracker(Observer):
             known = dict(json.loads(file.read_bytes())) if file.exists() else {}
         except (ValueError, TypeError) as error:
             raise ResultsError(f"{file}: is corrupt (no JSON object)") from error
-        self.folder = Path(known.get("folder") or _free_folder(start))
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder = start.path
         rows = [] if start.last_round is None else rows_of(start.path, start.last_round)
-        known |= {"folder": str(self.folder), self.name: self.begin(start, known.get(self.name), rows)}
+        known[self.name] = self.begin(start, known.get(self.name), rows)
         replace_file(file, json.dumps(known, indent=2).encode() + b"\n")
 
 
-def _free_folder(start: RunStart) -> Path:
-    """Return the run's own folder, or a new one of its name in ``tracking.folder``."""
-    if start.config.tracking.folder is None:
-        return start.path
-    first = path = Path(start.config.tracking.folder) / start.path.name
-    number = 1
-    while path.exists():
-        number += 1
-        path = first.with_name(f"{first.name}-{number}")
-    return path
-
-
 class CSVTracker(Tracker):
-    """Write ``rounds.csv`` into the run's folder, or its folder in ``tracking.folder``."""
+    """Write ``rounds.csv`` into the run's folder."""
 
     name = "csv"
 
