@@ -18,8 +18,6 @@ from tests.conftest import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "scripts" / "documentation_site"))
 from api_pages import public_paths
-from docstrings import undocumented
-from griffe import visit
 
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 """What a browser fetches by itself, and the attribute that names it."""
@@ -127,14 +125,6 @@ def test_the_search_knows_pages_commands_and_names(site: Path) -> None:
 def test_every_name_of_the_package_is_on_an_api_page() -> None:
     named = {path.rpartition(".")[2] for path in public_paths()}
     assert set(fl_sim.__all__) - named == {"__version__"}
-
-
-@pytest.mark.system
-def test_a_public_name_without_docstring_is_found(tmp_path: Path) -> None:
-    path = tmp_path / "made_up.py"
-    source = '"""A module."""\nclass Shown:\n    """A class."""\n    def bare(self): ...\n    def _private(self): ...\n'
-    module = visit("made_up", filepath=path, code=source)
-    assert undocumented(module) == ["made_up.Shown.bare"]
 
 
 @pytest.mark.system

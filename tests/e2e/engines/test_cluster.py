@@ -82,7 +82,7 @@ def undisturbed(corpus: Path, machines: Machines, tmp_path_factory: pytest.TempP
 
 
 @pytest.mark.nightly
-def test_a_run_joins_an_existing_cluster_and_gives_the_model_of_one_process(
+def test_a_run_joins_an_existing_cluster_gives_the_model_of_one_process_and_leaves_no_worker_there(
     undisturbed: Undisturbed, machines: Machines, corpus: Path, tmp_path: Path
 ) -> None:
     alone = simulation.run(configuration(corpus, tmp_path / "alone", **SETTINGS))
@@ -91,10 +91,6 @@ def test_a_run_joins_an_existing_cluster_and_gives_the_model_of_one_process(
     assert {raylet for _, _, raylet in _read(undisturbed.notes)} == set(machines.raylets)
     assert undisturbed.errors == ""
 
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("undisturbed")
-def test_a_run_leaves_the_cluster_alive_and_no_worker_on_it(machines: Machines) -> None:
     assert _alive(machines) == list(machines.raylets)
     assert wait_until_none_in(machines.place, named="ClientAppActor") == {}
 

@@ -80,6 +80,7 @@ def test_a_run_stops_after_its_round_and_resumes_to_the_same_end(
     assert np.array_equal(model_of(resumed), model_of(whole))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.system
 @pytest.mark.parametrize("name", STATUS)
 def test_a_second_signal_stops_at_once(
