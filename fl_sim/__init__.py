@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fl_sim.api.accounts import account, account_published, account_runs, calibrate
     from fl_sim.api.audits import audit, audit_published, leak
-    from fl_sim.api.comparisons import Comparison, compare
+    from fl_sim.api.compared_runs import Comparison, compare
     from fl_sim.api.corpora import Corpus, corpus_stats, open_corpus, prepare
     from fl_sim.api.runs import Plot, Run, open_run, plot_runs, resume, run
     from fl_sim.config import ConfigError, RunConfig
@@ -37,8 +37,8 @@ _MODULES = {
     "calibrate": "api.accounts",
     "audit": "api.audits",
     "audit_published": "api.audits",
-    "Comparison": "api.comparisons",
-    "compare": "api.comparisons",
+    "Comparison": "api.compared_runs",
+    "compare": "api.compared_runs",
     "Corpus": "api.corpora",
     "corpus_stats": "api.corpora",
     "open_corpus": "api.corpora",

@@ -163,7 +163,7 @@ class Run:
             html: also write the run's page there, one file with pictures; it is for the corpus's owner.
         """
         if html is not None:
-            from fl_sim.api.comparisons import compare
+            from fl_sim.api.compared_runs import compare
 
             compare([self]).save(html)
         return report_text(read_facts(self.folder))

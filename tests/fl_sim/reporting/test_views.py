@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from fl_sim.api.comparisons import Comparison
+from fl_sim.api.compared_runs import Comparison
 from fl_sim.formats import format_epsilon
 from fl_sim.reporting import plots
 from fl_sim.reporting.comparison import compare_runs
