@@ -280,16 +280,23 @@ LayerHandler = Callable[[nn.Module, Mapping[str, str]], Layer]
 """Build the layer of a module; the second argument maps the module's own trainable parameters to their full names."""
 
 
-class LinearLayer(Layer):
+class _AffineLayer(Layer):
+    """Describe a module with a weight or a bias, or both."""
+
+    def __init__(self, module: nn.Module, names: Mapping[str, str]) -> None:
+        self.modules = (module,)
+        self.names = tuple(names.values())
+        self._weight = names.get("weight")
+        self._bias = names.get("bias")
+
+
+class LinearLayer(_AffineLayer):
     """Describe ``nn.Linear`` (weight (q, p)), or its ``transposed`` form (weight (p, q)), with or without bias."""
 
     reads_rounded: ClassVar[bool] = True
 
     def __init__(self, module: nn.Module, names: Mapping[str, str], *, transposed: bool = False) -> None:
-        self.modules = (module,)
-        self.names = tuple(names.values())
-        self._weight = names.get("weight")
-        self._bias = names.get("bias")
+        super().__init__(module, names)
         self.transposed = transposed
 
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
@@ -358,14 +365,8 @@ class _Lookups(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class ScaleLayer(Layer):
+class ScaleLayer(_AffineLayer):
     """Describe a normalisation that is affine in a scale (and shift) per feature, such as an RMSNorm."""
-
-    def __init__(self, module: nn.Module, names: Mapping[str, str]) -> None:
-        self.modules = (module,)
-        self.names = tuple(names.values())
-        self._weight = names.get("weight")
-        self._bias = names.get("bias")
 
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
         inputs, grad = records[0].inputs, records[0].grad  # (B, …, features): some norms act on each head

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_sim.clients.batches import Batch, Example, batch_tokens, micro_batches, padded_size
+from fl_sim.clients.batches import Batch, Example, micro_batches, padded_size
 from fl_sim.clients.device import attempt, does_not_fit, full_precision, halves
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.ghost_norms import Contribution, Layer, NotCovered
@@ -104,19 +104,18 @@ class GradientSum:
         self.views = model.parameters.views(self.flat)
         self.tally = Tally()
 
-    def add(self, examples: Sequence[Example], clip_norm: float, *, max_batch_tokens: int | None = None) -> None:
+    def add(self, examples: Sequence[Example], clip_norm: float) -> None:
         """Add Σ_s Π_c(g_s) of sentences, c = ``clip_norm``; ``math.inf`` for no clipping.
 
         Raises:
-            ModelError: for a clip norm that is not positive, a micro-batch size below 1, or a sentence that is empty,
-                too long, or has an id outside the vocabulary. Nothing has been added in that case.
+            ModelError: for a clip norm that is not positive, or a sentence that is empty, too long, or has an id
+                outside the vocabulary. Nothing has been added in that case.
         """
         check_clip_norm(clip_norm)
         model = self._model
         model.validate(examples)
         sizes = [model.task.size(example) for example in examples]
-        largest = model.batch_tokens if max_batch_tokens is None else batch_tokens(max_batch_tokens, model.device)
-        groups = list(micro_batches(sizes, largest))
+        groups = list(micro_batches(sizes, model.batch_tokens))
         self.tally.count(model, examples)
         with full_precision():
             for group in groups:
@@ -161,7 +160,6 @@ def clipped_gradient_sum(
     examples: Sequence[Example],
     clip_norm: float,
     *,
-    max_batch_tokens: int | None = None,
     mask_seed: int | None = None,
     stability: float | None = None,
 ) -> ClippedSum:
@@ -171,8 +169,6 @@ def clipped_gradient_sum(
         model: the model whose gradients are summed.
         examples: the sentences; one without a prediction target has zero loss and zero gradient.
         clip_norm: c > 0; ``math.inf`` for no clipping.
-        max_batch_tokens: padded size of a micro-batch; it bounds the memory and affects only rounding. None chooses a
-            size that is fast on the model's device.
         mask_seed: seed of the dropout masks, for a model with dropout; None switches dropout off.
         stability: γ of automatic clipping; None for Π_c.
 
@@ -180,7 +176,7 @@ def clipped_gradient_sum(
         ModelError: see `GradientSum.add`.
     """
     total = GradientSum(model, mask_seed, stability)
-    total.add(examples, clip_norm, max_batch_tokens=max_batch_tokens)
+    total.add(examples, clip_norm)
     return ClippedSum(vector=total.flat.cpu().numpy(), **vars(total.tally))
 
 

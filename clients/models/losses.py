@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from fl_sim.clients.batches import NO_TARGET, Batch, Example, batch_tokens, micro_batches
+from fl_sim.clients.batches import NO_TARGET, Batch, Example, micro_batches
 from fl_sim.clients.device import in_parts
 from fl_sim.clients.models.frozen_head import (
     blocked_layer,
@@ -79,10 +79,8 @@ def sentence_losses(model: LanguageModel, examples: Sequence[Example], mask_seed
     return losses.index_put((torch.tensor(with_targets, device=model.device),), batch_losses(model, batch))
 
 
-def held_out(model: LanguageModel, examples: Sequence[Example], max_batch_tokens: int | None = None) -> HeldOut:
+def held_out(model: LanguageModel, examples: Sequence[Example]) -> HeldOut:
     """Return the model's losses and errors on held-out sentences, without dropout.
-
-    ``max_batch_tokens`` is the padded size of a micro-batch, which bounds the memory; ``None`` takes what is fast.
 
     Raises:
         ModelError: for a sentence that is empty, too long, or has an id outside the vocabulary.
@@ -107,8 +105,7 @@ def held_out(model: LanguageModel, examples: Sequence[Example], max_batch_tokens
         measured.wrong[group] = missed.sum(dim=1).cpu().numpy()
 
     with torch.no_grad(), model.exact():
-        largest = model.batch_tokens if max_batch_tokens is None else batch_tokens(max_batch_tokens, model.device)
-        for group in micro_batches(sizes, largest):
+        for group in micro_batches(sizes, model.batch_tokens):
             in_parts(model, group, measure, sizes.__getitem__)
     return measured
 

@@ -23,6 +23,7 @@ SIZES = {"hidden": 128, "layers": 6, "heads": 4, "max_tokens": 64}
 @functools.cache
 def model_of(**settings: Any) -> LanguageModel:
     model = load_model(ModelSpec(**(SIZES | settings)), seed=0)
+    model.limit_batches(TOKENS)
     assert gradient_path(model).name == "fast"
     return model
 
@@ -35,7 +36,7 @@ def sentences_of(model: LanguageModel) -> list[Example]:
 def peak_of_clipping(**settings: Any) -> int:
     model = model_of(**settings)
     with LiveBytes() as memory:
-        clipped_gradient_sum(model, sentences_of(model), 0.1, max_batch_tokens=TOKENS)
+        clipped_gradient_sum(model, sentences_of(model), 0.1)
     return memory.peak
 
 

@@ -79,11 +79,12 @@ def test_only_adapters_travel_and_the_base_stays() -> None:
     assert not torch.allclose(sentence_losses(adapted, given), sentence_losses(whole, given))
 
 
-def test_held_out_figures_are_those_of_each_sentence(small: LanguageModel) -> None:
+def test_held_out_figures_are_those_of_each_sentence(small: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     given = examples(5, 1, 30, 2, 30)
     losses = sentence_losses(small, given).detach().numpy()
-    for max_batch_tokens in (1, 40, None):
-        found = held_out(small, given, max_batch_tokens)
+    for tokens in (1, 40, None):
+        monkeypatch.setattr(small, "_largest_batch", tokens)
+        found = held_out(small, given)
         assert found.predictions.tolist() == [4, 0, 29, 1, 29]
         np.testing.assert_allclose(found.losses, losses, rtol=1e-5)
         np.testing.assert_allclose(found.nats, losses * found.predictions, rtol=1e-5)
