@@ -146,7 +146,7 @@ class LanguageModel:
         self.max_tokens = min(spec.max_tokens, self.architecture.context(self._body))
         self.vocabulary_size: int = self.architecture.embedding(self._body).weight.shape[0]
         self.parameters = TrainableParameters(module)
-        self.lower = self.architecture.lower_layers(self._body, spec)
+        self.lower = None if spec.lora_layers is None else self.architecture.split_below(self._body, spec.lora_layers)
         self.recomputed: Sequence[nn.Module] = self.architecture.blocks(self._body) if spec.checkpointing else ()
         if spec.checkpointing and not self.recomputed:
             raise ModelError(f"model.checkpointing is true; allowed for {spec.name!r}: false, it is no transformer")

@@ -141,10 +141,6 @@ class Architecture(ABC):
         """Return the blocks that ``model.checkpointing`` computes again in the backward pass; empty if it may not."""
         return ()
 
-    def lower_layers(self, module: nn.Module, spec: ModelSpec) -> LowerLayers | None:
-        """Return the frozen layers below the adapters if ``model.lora_layers`` is given, and None else."""
-        return None
-
     def split_below(self, module: nn.Module, trained: int) -> LowerLayers | None:
         """Return the layers below the ``trained`` uppermost ones, 1 to all of :meth:`blocks`; None if there are none.
 

@@ -145,9 +145,6 @@ class Transformer(Architecture):
 
         return tuple(tuning.blocks_of(core_of(module))[1])
 
-    def lower_layers(self, module: Any, spec: ModelSpec) -> LowerLayers | None:
-        return None if spec.lora_layers is None else self.split_below(module, spec.lora_layers)
-
     def split_below(self, module: Any, trained: int) -> LowerLayers | None:
         import torch
 
