@@ -30,7 +30,7 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.training import bounded_sum
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps, WeightedGradients
 from fl_sim.strategies.messages import TrainReply
-from tests.clients import test_frozen_states_layer
+from tests.clients import test_frozen_states
 from tests.clients.models.models_to_try import examples
 from tests.clients.paths_on_a_device import selection, split, weighted
 
@@ -191,7 +191,7 @@ def test_evaluation_is_done_in_halves(model: LanguageModel) -> None:
 
 
 def test_states_of_lower_layers_are_computed_in_halves(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    adapted, encoded = test_frozen_states_layer.llama(), split().encoded
+    adapted, encoded = test_frozen_states.llama(), split().encoded
     ids = np.arange(11)
     expected = SentenceStates(adapted, encoded, state_path(adapted, encoded, tmp_path / "all"))(ids)
     kept = SentenceStates(adapted, encoded, state_path(adapted, encoded, tmp_path / "halves"))

@@ -14,7 +14,7 @@ from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import _LLAMA_LIKE, CLASSES, VOCABULARY, examples
-from tests.clients.test_frozen_states_layer import upper
+from tests.clients.test_frozen_states import upper
 
 GIVEN = examples(5, 9, 30, 12, 1, 22, 3)
 

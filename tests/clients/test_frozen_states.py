@@ -1,4 +1,4 @@
-"""States of frozen lower layers: a round from them is a round from tokens, and each is its sentence's alone."""
+"""What is kept of frozen layers, states and features: a round from it is one from tokens, and it is its sentence's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import transformers
 from fl_sim.clients import frozen_states
 from fl_sim.clients.batches import Example, Examples
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.frozen_states import SentenceStates, state_path
+from fl_sim.clients.frozen_states import SentenceStates, ensure_features, feature_path, sentence_features, state_path
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.user_sums import user_sums
 from fl_sim.clients.models.architectures.transformer import PRETRAINED
@@ -215,3 +215,87 @@ def test_combinations_that_cannot_work_are_refused() -> None:
         ModelSpec(lora_layers=1)
     with pytest.raises(ModelError, match=r"no frozen lower layers; allowed: with model.lora_layers"):
         state_path(models_to_try.with_adapters(), EncodedSplit(np.zeros(0, np.int32), np.zeros(1, np.int64)), Path())
+
+
+# Features of a frozen encoder
+
+
+@pytest.fixture(scope="module")
+def encoder() -> LanguageModel:
+    return models_to_try.bert(tune="head")
+
+
+@pytest.fixture(scope="module")
+def labelled() -> Examples:
+    given = examples(5, 9, 30, 12, 7, 22, 3, task=CLASSES)
+    offsets = np.cumsum([0, *(len(e) for e in given)]).astype(np.int64)
+    encoded = EncodedSplit(np.concatenate([e.tokens for e in given]), offsets)
+    return Examples(encoded, np.array([e.target for e in given], dtype=np.int32))
+
+
+def test_a_round_from_features_is_a_round_from_sentences(
+    encoder: LanguageModel, labelled: Examples, tmp_path: Path
+) -> None:
+    features = ensure_features(encoder, labelled.encoded, feature_path(encoder, labelled.encoded, tmp_path))
+    read = labelled.read(range(7))
+    kept = Examples(labelled.encoded, labelled.targets, features).read(range(7))
+    for clip_norm in (0.5, 1e3):
+        expected = clipped_gradient_sum(encoder, read, clip_norm)
+        found = clipped_gradient_sum(encoder, kept, clip_norm)
+        np.testing.assert_allclose(found.vector, expected.vector, rtol=1e-4, atol=1e-5)
+        assert (found.sentences, found.clipped, found.predictions) == (7, expected.clipped, 6)
+    by_user = next(user_sums(encoder, [kept[:3], kept[3:]], 0.5))
+    total = torch.zeros(encoder.num_parameters)
+    by_user.add([2.0 - user for user in by_user.users], total)
+    first, second = (clipped_gradient_sum(encoder, part, 0.5).vector for part in (read[:3], read[3:]))
+    np.testing.assert_allclose(total, 2 * first + second, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(held_out(encoder, kept).losses, held_out(encoder, read).losses, rtol=1e-5)
+
+
+def test_a_sentences_features_do_not_depend_on_the_others(encoder: LanguageModel) -> None:
+    given = examples(5, 30, 12, task=CLASSES)
+    together = sentence_features(encoder, given)
+    alone = np.concatenate([sentence_features(encoder, [e]) for e in given])
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_features_are_computed_once(encoder: LanguageModel, labelled: Examples, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    path = feature_path(encoder, labelled.encoded, tmp_path / "new")
+    first = ensure_features(encoder, labelled.encoded, path, lambda *progress: seen.append(progress))
+    assert seen[-1] == (7, 7)
+    seen.clear()
+    again = ensure_features(encoder, labelled.encoded, path, lambda *progress: seen.append(progress))
+    assert seen == []
+    np.testing.assert_array_equal(first, again)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]  # nothing half written
+
+
+def test_the_name_of_features_says_all_that_went_in(encoder: LanguageModel, labelled: Examples, tmp_path: Path) -> None:
+    path = feature_path(encoder, labelled.encoded, tmp_path)
+    moved = models_to_try.bert(tune="head")
+    next(iter(moved.module.parameters())).data[0, 0] += 1e-3
+    others = [
+        feature_path(models_to_try.bert(tune="head", pooling="cls"), labelled.encoded, tmp_path),
+        feature_path(models_to_try.bert(tune="head", normalize=True), labelled.encoded, tmp_path),
+        feature_path(moved, labelled.encoded, tmp_path),
+    ]
+    assert len({path, *others}) == 4
+    head_moved = models_to_try.bert(tune="head")
+    head_moved.set_vector(head_moved.get_vector() + 1)
+    assert feature_path(head_moved, labelled.encoded, tmp_path) == path  # what trains does not go in
+
+
+def test_what_is_no_file_of_features_is_refused(encoder: LanguageModel, labelled: Examples, tmp_path: Path) -> None:
+    path = feature_path(encoder, labelled.encoded, tmp_path)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(ModelError, match="not a file of features"):
+        ensure_features(encoder, labelled.encoded, path)
+    np.save(path, np.zeros(3))
+    with pytest.raises(ModelError, match="float64 of 1 dimensions"):
+        ensure_features(encoder, labelled.encoded, path)
+
+
+def test_a_body_that_trains_has_no_features() -> None:
+    with pytest.raises(ModelError, match="no frozen body"):
+        sentence_features(models_to_try.bert(), [Example(np.array([1, 2]))])
