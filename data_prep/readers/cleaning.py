@@ -5,9 +5,7 @@ right-to-left text and its direction marks, emoji and their joiners, combining m
 A character is replaced by one character, so the spans of entities stay valid.
 
 Sentences end where spaCy's sentencizer ends them on the tokens of spaCy's English tokenizer: after a full stop,
-question mark or the like and the punctuation that follows ("U.S." and "Mr." are tokens, so they end no sentence). The
-tokenizer looks at words between white space one by one. So does this module, and it caches the words, which makes it
-many times faster than a pipeline that builds documents.
+question mark or the like and the punctuation that follows ("U.S." and "Mr." are tokens, so they end no sentence).
 
 Preprocessing is that of the UeDP paper: "we changed all words to lower-case and removed punctuation marks". It runs
 after tagging and identity, because taggers need capital letters and full stops, and an entity's key ("David's" is
@@ -40,24 +38,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from functools import cache, lru_cache
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING
 
 from fl_sim.data_prep.records import Mention, Sentence, Settings
+from fl_sim.data_prep.store.textfiles import MAX_RECORD
 from fl_sim.data_prep.taggers.spacy_tagger import without_plugins
 
-_REMEMBERED_WORDS = 1 << 16
-_LONGEST_WORD = 200
-"""Longer words are not given to the tokenizer, which may take quadratic time; their last character may still end a
-sentence."""
+if TYPE_CHECKING:
+    from spacy.language import Language
 
-_WORD = re.compile(r"\S+")
-_PLAIN_WORD = re.compile(r"[A-Za-z]+")
-_PLAIN_END = re.compile(r"[A-Za-z]*[a-z]\.")
-"""Words that the tokenizer is known to keep whole, unless they are among its exceptions."""
+_MOST_STRINGS = 500_000
+"""The vocabulary is cleared after so many words (0.4 kB each), so that memory does not grow with the corpus."""
 
-_ASCII_ENDS = re.compile(r"[.!?]")
-"""The full stops of ASCII; a search for all of Unicode's takes several times as long."""
+_LONG_WORD = re.compile(r"\S{200,}")  # the tokenizer may take quadratic time
 
 
 def cut_into_sentences(rows: Iterable[Sentence]) -> Iterator[Sentence]:
@@ -68,27 +62,9 @@ def cut_into_sentences(rows: Iterable[Sentence]) -> Iterator[Sentence]:
 
 def sentence_bounds(text: str) -> list[tuple[int, int]]:
     """Return the sentences of ``text`` as character spans without gaps between them."""
-    next_end = (_ASCII_ENDS if text.isascii() else _all_ends()).search
-    starts = [0]
-    position = 0
-    closed = False
-    while True:
-        if not closed:  # skip to the word with the next full stop
-            end = next_end(text, position)
-            if not end:
-                break
-            position = max(position, _word_start(text, end.start()))
-        word = _WORD.search(text, position)
-        if not word:
-            break
-        if closed and text[position : word.start()] != " ":  # more white space than one space is a token
-            starts.append(word.start())
-            closed = False
-        opened, closed = _openings(word.group(), closed)
-        if opened:
-            starts += [word.start() + offset for offset in opened]
-        position = word.end()
-    return list(itertools.pairwise([*starts, len(text)]))
+    known = _LONG_WORD.sub(lambda word: "x" * (len(word[0]) - 1) + word[0][-1], text)
+    starts = [sentence.start_char for sentence in _pipeline()(known).sents][1:]
+    return list(itertools.pairwise([0, *starts, len(text)]))
 
 
 def cut(row: Sentence, bounds: Iterable[tuple[int, int]]) -> Iterator[Sentence]:
@@ -145,61 +121,19 @@ def _part(row: Sentence, start: int, end: int, mentions: list[Mention]) -> Itera
     yield Sentence(row.split, row.user, stripped, moved, row.target)
 
 
-def _word_start(text: str, position: int) -> int:
-    while position and not text[position - 1].isspace():
-        position -= 1
-    return position
+_loaded: Language | None = None
 
 
-@lru_cache(_REMEMBERED_WORDS)
-def _openings(word: str, closed: bool) -> tuple[tuple[int, ...], bool]:
-    """Find where sentences begin in a word.
+def _pipeline() -> Language:
+    global _loaded
+    if _loaded is None or len(_loaded.vocab.strings) > _MOST_STRINGS:
+        import spacy
 
-    Args:
-        word: characters without white space.
-        closed: whether a sentence ended before it.
-
-    Returns:
-        The offsets in ``word`` where a sentence begins, and whether a sentence has ended after it.
-    """
-    if _PLAIN_WORD.fullmatch(word):
-        return (0,) if closed else (), False
-    plain_end = _PLAIN_END.fullmatch(word) and word not in _exceptions() and word[:-1] not in _exceptions()
-    if plain_end or len(word) > _LONGEST_WORD:
-        return (0,) if closed else (), word[-1] in _full_stops()
-    opened = []
-    for token in _tokenizer()(word):
-        if token.text in _full_stops():
-            closed = True
-        elif closed and not token.is_punct:
-            opened.append(token.idx)
-            closed = False
-    return tuple(opened), closed
-
-
-@cache
-def _tokenizer() -> Any:
-    import spacy
-
-    with without_plugins():
-        return spacy.blank("en").tokenizer
-
-
-@cache
-def _exceptions() -> frozenset[str]:
-    return frozenset(_tokenizer().rules)
-
-
-@cache
-def _full_stops() -> frozenset[str]:
-    from spacy.pipeline import Sentencizer
-
-    return frozenset(Sentencizer.default_punct_chars)
-
-
-@cache
-def _all_ends() -> re.Pattern[str]:
-    return re.compile("[" + re.escape("".join(sorted(_full_stops()))) + "]")
+        with without_plugins():
+            _loaded = spacy.blank("en")
+            _loaded.add_pipe("sentencizer")
+        _loaded.max_length = MAX_RECORD
+    return _loaded
 
 
 Notes = Counter[str]
