@@ -1,4 +1,4 @@
-"""fl-sim prepare and stats on bad input: one line on stderr, exit code 2, no traceback, nothing written."""
+"""fl-sim prepare on bad input: one line on stderr, exit code 2, no traceback, nothing written."""
 
 from __future__ import annotations
 
@@ -109,15 +109,3 @@ def test_an_output_folder_that_cannot_be_written(
 
     monkeypatch.setattr(Path, "mkdir", refused)  # the mode of a folder would not stop a test that runs as root
     assert "Permission denied" in complaint([*good, "--out", str(tmp_path / "out")], capsys)
-
-
-def test_stats_refuses_what_is_damaged_or_no_corpus(
-    good: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    assert "no such folder" in complaint(["corpus", "stats", str(out)], capsys)
-    assert "not a prepared corpus" in complaint(["corpus", "stats", str(tmp_path)], capsys)
-    assert main([*good, "--out", str(out)]) == 0
-    capsys.readouterr()
-    (out / "train.users.parquet").unlink()
-    assert "train.users.parquet: missing" in complaint(["corpus", "stats", str(out), "--json"], capsys)

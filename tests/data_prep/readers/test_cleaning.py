@@ -81,17 +81,6 @@ def test_long_sentences_are_cut_at_white_space_and_never_in_an_entity(text: str,
     assert notes[Note.LONG_SENTENCES] == (len(text) > 100 and bool(text.strip()))
 
 
-def test_a_sentence_of_100_000_characters_keeps_every_word_and_joiner() -> None:
-    text = "word " * 20_000
-    sentences, notes = finished(text)
-    assert len(sentences) == 10
-    assert " ".join(sentence.text for sentence in sentences) == text.strip()
-    assert notes == {Note.LONG_SENTENCES: 1}
-    family = "👨‍👩‍👧‍👦"
-    sentences, _ = finished(family * 3000)
-    assert {part for sentence in sentences for part in sentence.text.split(family)} == {""}
-
-
 BAD_ROWS = [
     {"id": 1, "user": "a", "text": "Ann\x00 slept in Oslo."},
     {"id": 1, "user": "a", "text": "Again."},

@@ -170,12 +170,3 @@ def test_entities_of_the_real_sets(folder: str, shared_data: Path) -> None:
     sentences = list(IobReader(shared_data / folder).read().sentences())
     labels = Counter(mention.label for sentence in sentences for mention in sentence.mentions)
     assert (len(sentences), labels) == PUBLISHED[folder]
-
-
-def test_the_training_file_of_wnut17(shared_data: Path) -> None:
-    sentences = list(IobReader(shared_data / "ner_open" / "wnut17" / "wnut17train.conll.xz").read().sentences())
-    labels = Counter(mention.label for sentence in sentences for mention in sentence.mentions)
-    assert len(sentences) == 3394
-    assert labels == {
-        "person": 660, "location": 548, "group": 264, "corporation": 221, "product": 142, "creative-work": 140,
-    }  # fmt: skip
