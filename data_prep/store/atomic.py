@@ -15,7 +15,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fl_sim.data_prep.records import CorpusError
@@ -40,8 +40,8 @@ def require_free(out: Path) -> None:
 def folder_appearing_at(out: Path, *, replace: bool = False) -> Iterator[Path]:
     """Give a temporary folder beside ``out``, and rename it to ``out`` when the block ends.
 
-    An error or Ctrl-C in the block removes the temporary folder. A killed process leaves it behind as
-    ``.NAME.partial``; the next call clears it.
+    An error or Ctrl-C in the block removes the temporary folder and the parents that were made for it. A killed process
+    leaves it behind as ``.NAME.partial``; the next call clears it.
 
     Args:
         out: the folder to make.
@@ -54,7 +54,9 @@ def folder_appearing_at(out: Path, *, replace: bool = False) -> Iterator[Path]:
     """
     if not replace:
         require_free(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    missing = [parent for parent in out.parents if not parent.exists()]  # innermost first
+    for parent in reversed(missing):
+        parent.mkdir()
     scratch = out.parent / f".{out.name}.partial"
     lock = _claimed(scratch, out)
     try:
@@ -66,6 +68,9 @@ def folder_appearing_at(out: Path, *, replace: bool = False) -> Iterator[Path]:
             scratch.rename(out)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
+        with suppress(OSError):  # another process may have put something there meanwhile
+            for parent in missing:
+                parent.rmdir()
         raise
     finally:
         os.close(lock)

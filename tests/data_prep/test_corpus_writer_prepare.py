@@ -75,7 +75,7 @@ def breaking_off(error: BaseException) -> Iterator[Sentence]:
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), CorpusError("line 7"), MemoryError()], ids=repr)
 def test_an_interrupted_preparation_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
     with pytest.raises(type(error)):
-        write_corpus(breaking_off(error), tmp_path / "out", name="base")
+        write_corpus(breaking_off(error), tmp_path / "new" / "out", name="base")
     assert list(tmp_path.iterdir()) == []
 
 

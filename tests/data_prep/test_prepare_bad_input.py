@@ -58,7 +58,7 @@ CASES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
 
 def complaint(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Run, check the manners of the refusal, and return its line."""
-    code = main(arguments)
+    code = main([*arguments, "--quiet"])  # no line of progress where the machine is slow
     shown = capsys.readouterr()
     assert code == 2
     assert shown.out == ""
@@ -97,7 +97,7 @@ def test_an_output_folder_that_is_taken(good: list[str], tmp_path: Path, capsys:
     assert "exists and is not empty" in complaint([*good, "--out", str(tmp_path / "foreign")], capsys)
     assert before == {path: path.read_bytes() for path in out.iterdir()}
     file = tmp_path / "data.jsonl"
-    assert "exists and is not a folder" in complaint([*good, "--out", str(file)], capsys)
+    assert "is a file" in complaint([*good, "--out", str(file)], capsys)
     assert "Not a directory" in complaint([*good, "--out", str(file / "out")], capsys)
 
 
