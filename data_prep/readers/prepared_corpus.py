@@ -1,8 +1,6 @@
 """Read a prepared corpus back as sentences, to prepare it again: with canaries, another identity, or preprocessing.
 
-It can be read in part. Without users or entities, to train a model that never saw them: without an entity, every
-sentence is left out that mentions it or has the words of one of its names, marked or not, in any split. And with fewer
-users: of each split those whose keys have the smallest hashes.
+It can be read with fewer users: of each split those whose keys have the smallest hashes.
 
 >>> sentence = next(sentences_of(Corpus.open("bundled")))
 >>> sentence.split, sentence.user
@@ -17,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_sim.data_prep.identity import Identity, NameIndex
 from fl_sim.data_prep.readers.cleaning import Reading
 from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
@@ -32,8 +29,6 @@ class PreparedReader:
     Attributes:
         source: A folder made by fl-sim prepare, or: bundled, irc.
         max_users: Keep at most N users of each split, by a hash.
-        without_user: Leave out this user.
-        without_entity: Leave out all sentences with this name.
 
     Raises:
         CorpusError: ``max_users`` is below 1.
@@ -41,8 +36,6 @@ class PreparedReader:
 
     source: str
     max_users: int | None = None
-    without_user: tuple[str, ...] = ()
-    without_entity: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_users is not None and self.max_users < 1:
@@ -52,25 +45,20 @@ class PreparedReader:
         """Return the prepared corpus as a raw one.
 
         Raises:
-            CorpusError: a user or an entity to leave out is not in the corpus; or the folder is no prepared corpus, or
-                has appended parts or canaries.
+            CorpusError: the folder is no prepared corpus, or has appended parts or canaries.
         """
         corpus = Corpus.open(self.source)
         if len(corpus.parts) > 1:
             raise CorpusError(f"{corpus.path}: has appended parts; allowed with prepared: a corpus of one part")
         if corpus.has_canaries:
             raise CorpusError(f"{corpus.path}: has canaries; allowed with prepared: the corpus without them")
-        left_out = _LeftOut(corpus, self)
+        kept = {split: _smallest(corpus, split, self.max_users) for split in corpus.splits}
 
         def read(reading: Reading) -> Iterator[Sentence]:
-            return reading.clean(sentence for sentence in sentences_of(corpus) if not left_out.has(sentence))
+            return reading.clean(s for s in sentences_of(corpus) if (users := kept[s.split]) is None or s.user in users)
 
         settings: dict[str, object] = {"parent": corpus.fingerprint, "parent_tagger": dict(corpus.manifest.tagger)}
-        given = {"users": sorted(self.without_user), "entities": sorted(self.without_entity)}
-        without: dict[str, object] = {name: values for name, values in given.items() if values}
-        if self.max_users is not None:
-            without["users_beyond"] = self.max_users
-        settings |= {"without": without} if without else {}
+        settings |= {} if self.max_users is None else {"max_users": self.max_users}
         settings |= {"warnings": list(corpus.warnings)} if corpus.warnings else {}
         files = {(name := table_file(split, "sentences")): corpus.path / name for split in corpus.splits}
         return RawCorpus.from_files("prepared", corpus.manifest.name, read, files, settings=settings, has_gold=True)
@@ -89,48 +77,12 @@ def sentences_of_split(corpus: Corpus, split: str) -> Iterator[Sentence]:
     return _rows(corpus, split, 0, corpus.manifest.splits[split].sentences)
 
 
-class _LeftOut:
-    """Says which sentences of a corpus are left out."""
-
-    def __init__(self, corpus: Corpus, without: PreparedReader) -> None:
-        """Find whom to leave out; raise CorpusError for one that the corpus does not have."""
-        self._identity = Identity.of_corpus(corpus.manifest.settings)
-        self._users = frozenset(without.without_user)
-        self._kept = {split: _smallest(corpus, split, without.max_users) for split in corpus.splits}
-        known = {str(user) for split in corpus.splits for user in corpus.users(split)["user"]}
-        for user in without.without_user:
-            if user not in known:
-                raise CorpusError(f"without-user is '{user}'; allowed: a user of {corpus.path}")
-        self._surfaces: dict[str, set[str]] = {self._identity.key(name): set() for name in without.without_entity}
-        for sentence in sentences_of(corpus) if self._surfaces else ():
-            for surface in _surfaces(sentence):
-                self._surfaces.get(self._identity.key(surface), set()).add(surface)
-        for name in without.without_entity:
-            if not self._surfaces[self._identity.key(name)]:
-                raise CorpusError(f"without-entity is '{name}'; allowed: an entity that {corpus.path} mentions")
-        self._index = NameIndex(surface for surfaces in self._surfaces.values() for surface in surfaces)
-
-    def has(self, sentence: Sentence) -> bool:
-        """Return whether a sentence is left out."""
-        kept = self._kept[sentence.split]
-        if sentence.user in self._users or (kept is not None and sentence.user not in kept):
-            return True
-        if not self._surfaces:
-            return False
-        marked = any(self._identity.key(surface) in self._surfaces for surface in _surfaces(sentence))
-        return marked or bool(self._index.names_in(sentence.text))
-
-
 def _smallest(corpus: Corpus, split: str, most: int | None) -> frozenset[str] | None:
     """Return the users of a split whose keys have the smallest hashes; None for all."""
     if most is None:
         return None
     users = map(str, corpus.users(split)["user"])
     return frozenset(sorted(users, key=lambda user: hashlib.sha256(user.encode()).digest())[:most])
-
-
-def _surfaces(sentence: Sentence) -> Iterator[str]:
-    return (sentence.text[mention.start : mention.end] for mention in sentence.mentions)
 
 
 def _rows(corpus: Corpus, split: str, first: int, stop: int) -> Iterator[Sentence]:

@@ -1,4 +1,4 @@
-"""A prepared corpus is read again, whole or without users and entities."""
+"""A prepared corpus is read again, whole or with fewer users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import PreparedReader
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 
 SENTENCES = (
@@ -39,16 +39,6 @@ def test_everything_is_read_again(names: Path) -> None:
     assert texts(names) == [text for _, _, text, _ in SENTENCES]
 
 
-def test_an_entity_is_left_out_marked_or_not(names: Path) -> None:
-    """By every spelling that the corpus's identity takes for it, in every split."""
-    rest = ["She came back.", "Corwin stayed.", "Leeds is far.", "Nothing else."]
-    assert texts(names, without_entity=("ADA BYRON",)) == rest
-
-
-def test_a_user_is_left_out(names: Path) -> None:
-    assert texts(names, without_user=("b",)) == [text for _, user, text, _ in SENTENCES if user != "b"]
-
-
 def test_fewer_users_are_the_same_whatever_the_order(names: Path) -> None:
     kept = texts(names, max_users=2)
     users = {user for split, user, text, _ in SENTENCES if split == "train" and text in kept}
@@ -58,23 +48,8 @@ def test_fewer_users_are_the_same_whatever_the_order(names: Path) -> None:
 
 
 def test_the_manifest_says_who_is_left_out(names: Path, tmp_path: Path) -> None:
-    flags = ["--without-user", "b", "--without-entity", "Ada Byron"]
-    prepared = ["prepare", "prepared", "--source", str(names), "--out", str(tmp_path / "without"), "--json"]
-    assert main([*prepared, *flags]) == 0
-    without = Corpus.open(tmp_path / "without")
-    assert without.manifest.settings["without"] == {"users": ["b"], "entities": ["Ada Byron"]}
-    assert without.users("train")["user"].tolist() == ["a", "d"]
+    prepared = ["prepare", "prepared", "--source", str(names), "--out", str(tmp_path / "fewer"), "--json"]
+    assert main([*prepared, "--max-users", "2"]) == 0
+    assert Corpus.open(tmp_path / "fewer").manifest.settings["max_users"] == 2
     assert main(prepared) == 2  # another corpus lies there
-
-
-@pytest.mark.parametrize(
-    ("without", "message"),
-    [
-        ({"max_users": 0}, "max-users is 0; allowed: an integer of at least 1"),
-        ({"without_user": ("e",)}, "without-user is 'e'; allowed: a user of"),
-        ({"without_entity": ("Ada Lovelace",)}, "without-entity is 'Ada Lovelace'; allowed: an entity that"),
-    ],
-)
-def test_who_is_not_there_is_refused(names: Path, without: dict[str, Any], message: str) -> None:
-    with pytest.raises(CorpusError, match=f"^{message}"):
-        texts(names, **without)
+    assert main([*prepared, "--max-users", "0"]) == 2
