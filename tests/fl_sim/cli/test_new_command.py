@@ -115,7 +115,7 @@ def test_an_interrupted_project_is_no_project(tmp_path: Path, monkeypatch: pytes
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sample_text, "write_letters", stop)
-    assert main(["new", str(tmp_path / "deep" / "made")]) == 130
+    assert main(["new", str(tmp_path / "made")]) == 130
     assert list(tmp_path.iterdir()) == []
 
 
