@@ -295,10 +295,10 @@ def parquet_rows(path: Path, columns: list[str], *, all_needed: bool = True) -> 
                 for values in zip(*map(_values, batch.columns), strict=True):
                     number += 1
                     length = sum(len(value) for value in values if isinstance(value, str))
-                    check_record(f"{path}, row {number}", length)
                     unfolded += length
+                    check_record(f"{path}, row {number}", length)
+                    check_unpacked(path, unfolded, size)
                     yield f"{path}, row {number}", dict(zip(present, values, strict=True))
-                check_unpacked(path, unfolded, size)
 
 
 def _stated_size(file: pq.ParquetFile, wanted: set[str]) -> int:
