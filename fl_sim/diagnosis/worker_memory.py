@@ -13,8 +13,7 @@ First the bytes of all tensors that are alive, exactly and without noise: what a
 (400, 4001)
 
 >>> from fl_sim.clients.models.model_spec import ModelSpec
->>> small = worker_memory(ModelSpec(hidden=64, layers=2, heads=2, max_tokens=32), batch_tokens=256)
->>> large = worker_memory(ModelSpec(hidden=64, layers=2, heads=2, max_tokens=32), batch_tokens=512)
+>>> small, large = worker_memories(ModelSpec(hidden=64, layers=2, heads=2, max_tokens=32), batch_tokens=[256, 512])
 >>> small.model == large.model, small.sum == small.trainable * 4, small.batch < large.batch
 (True, True, True)
 """
@@ -121,22 +120,17 @@ class WorkerMemory:
         return self.model + max(self.check, self.sum + self.batch)
 
 
-def worker_memory(spec: ModelSpec, batch_tokens: int, task: Task | None = None) -> WorkerMemory:
-    """Count the memory of a worker.
+def worker_memories(spec: ModelSpec, batch_tokens: Sequence[int], task: Task | None = None) -> Iterator[WorkerMemory]:
+    """Yield the memory of a worker for each size of micro-batches.
 
     Args:
         spec: the model; ``spec.device`` is the kind of device that the count is for.
-        batch_tokens: the padded size of its micro-batches; one sentence as long as the context if that is longer.
+        batch_tokens: padded sizes of micro-batches; one sentence as long as the context if that is longer.
         task: what the model predicts; ``None`` is the next word.
 
     Raises:
         ModelError: there is no such model, or it cannot do the task.
     """
-    return next(worker_memories(spec, [batch_tokens], task))
-
-
-def worker_memories(spec: ModelSpec, batch_tokens: Sequence[int], task: Task | None = None) -> Iterator[WorkerMemory]:
-    """Yield the memory of a worker for each size of micro-batches; see :func:`worker_memory`."""
     shapes = FakeTensorMode()
     with shapes:
         model = model_without_weights(spec, task)

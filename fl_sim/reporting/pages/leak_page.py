@@ -182,16 +182,7 @@ def _entities(found: Found) -> Section:
         rows.append(_row("… at the start", group["initial_ahead"], "{:.1%}", number))
     axis = Axis("share of the other names", percent=True, guess=0.5)
     chart = _intervals("Names that the true one is ranked before", rows, axis, "50 % is guessing.")
-    header = (
-        "run",
-        "kind",
-        "mentions",
-        "names",
-        "ranked before",
-        "by ratio",
-        "gain over the start",
-        "any attack at 1 %",
-    )
+    header = ("run", "kind", "mentions", "names", "ranked before", "by ratio", "gain over start", "any attack at 1 %")
     return Section(
         "Does the model know the names?",
         "A name of a training sentence is masked, and the model ranks it among other names of its kind (Lukas et al. "

@@ -19,9 +19,14 @@ from fl_sim.clients.gradients.clipped_sums import Tally, add_clipped
 from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.tasks import Classification
+from fl_sim.clients.tasks import Classification, Task
 from fl_sim.diagnosis.memory_budget import GIB, budgets
-from fl_sim.diagnosis.worker_memory import LiveBytes, WorkerMemory, worker_memory
+from fl_sim.diagnosis.worker_memory import LiveBytes, WorkerMemory, worker_memories
+
+
+def worker_memory(spec: ModelSpec, tokens: int, task: Task | None = None) -> WorkerMemory:
+    return next(worker_memories(spec, [tokens], task))
+
 
 SIZES = {"hidden": 64, "layers": 3, "heads": 2, "max_tokens": 48}
 WAYS: dict[str, dict[str, Any]] = {
