@@ -71,7 +71,7 @@ class Outcome:
 def table(kind: str, source: Path, folder: Path, *flags: str) -> list[str]:
     """Return the words of ``fl-sim prepare`` for a table."""
     columns = ["--text-column", "text", "--user-column", "user", "--tagger", "rules"]
-    return ["prepare", kind, "--source", str(source), *columns, "--out", str(folder / "corpus"), *flags]
+    return ["prepare", kind, "--source", str(source), *columns, "--out", str(folder / "corpus"), "--quiet", *flags]
 
 
 def _packed(kind: str, name: str, block: bytes) -> Callable[[Path, int], list[str]]:
@@ -244,14 +244,14 @@ ATTACKS = (
     Attack("a FIFO as a list of names", _with_fifo("run --out {folder}/r --set privacy.public_names={fifo}"), "a FIFO"),
     Attack("a model of a million layers", _configured(n_layer=10**6), "model.max_layers"),
     Attack("text for a model's number", _configured(n_layer="twelve"), "n_layer is 'twelve'"),
-    Attack("a vocabulary of a billion words", _configured(vocab_size=10**9, n_embd=1024), "memory of this machine"),
+    Attack("a vocabulary of a billion words", _configured(vocab_size=10**9, n_embd=1024), "memory are free"),
     Attack("a model's configuration of a million brackets", _model(lambda m: _nest(m / "config.json")), "no JSON"),
     Attack("/dev/zero as a model's configuration", _linked("config.json", "/dev/zero"), "a device"),
     Attack("/dev/zero as a tokenizer", _linked("tokenizer.json", "/dev/zero"), "a device"),
     Attack(
         "a GPT-2 of 1.6 trillion parameters",
         _command("run --out {folder}/run --set model.hidden=16384 --set model.layers=512"),
-        "memory of this machine",
+        "memory are free",
     ),
     Attack("the smallest double as δ", _command(f"{_ACCOUNT} --delta 5e-324"), "delta is 5e-324"),
     Attack(
