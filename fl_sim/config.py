@@ -127,16 +127,6 @@ def _strategy_of(privacy: Mapping[str, object]) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
-def keys_of_others(config: type[PrivacyConfig]) -> dict[str, Any]:
-    """Return the defaults of the keys of ``[privacy]`` that other built-in strategies read and this one does not."""
-    return {
-        key: field.default
-        for other in built_in_strategies().values()
-        for key, field in other.Config.model_fields.items()
-        if key not in config.model_fields
-    }
-
-
 def _read_by_its_strategy(values: object) -> object:
     """Return ``[privacy]`` as the ``Config`` of its strategy, which declares the keys that the strategy reads.
 
@@ -151,9 +141,13 @@ def _read_by_its_strategy(values: object) -> object:
         config = load_strategy(name).Config
     except PluginError as error:
         raise ValueError(f"privacy.{error}") from error
-    others = keys_of_others(config)
-    read = {key: value for key, value in values.items() if key not in others or value != others[key]}
-    return config.model_validate(read, strict=True)
+    others = {
+        key: field.default
+        for other in built_in_strategies().values()
+        for key, field in other.Config.model_fields.items()
+    }
+    unread = {key for key, default in others.items() if key not in config.model_fields and values.get(key) == default}
+    return config.model_validate({key: value for key, value in values.items() if key not in unread}, strict=True)
 
 
 class EvaluationConfig(_Section):

@@ -47,7 +47,7 @@ from typing import Any, Required, TypedDict, cast
 import numpy as np
 import numpy.typing as npt
 
-from fl_sim.config import RunConfig, keys_of_others
+from fl_sim.config import RunConfig
 from fl_sim.files import canonical_json, json_object, owner_only, replace_file, sha256_of_json
 from fl_sim.storage import environment, model_files
 from fl_sim.storage.checkpoint import Checkpoint
@@ -460,12 +460,8 @@ class Computation:
 
 
 def released_settings(config: RunConfig) -> dict[str, object]:
-    """Return the settings of a run on which its releases depend, by their full names.
-
-    Keys that only other strategies read have their defaults: seeded noise does not depend on who declares a key.
-    """
-    unread = _leaves(keys_of_others(type(config.privacy)), "privacy.")
-    return dict(unread) | dict(_leaves(config.model_dump(mode="json"), ""))
+    """Return the settings of a run on which its releases depend, by their full names."""
+    return dict(_leaves(config.model_dump(mode="json"), ""))
 
 
 def _leaves(tree: Mapping[str, object], section: str) -> Iterable[tuple[str, object]]:
