@@ -333,11 +333,7 @@ def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
             passed = compare_with_autograd(model, layers, model.batch(examples, CHECK_MASKS))
             for row, example in enumerate(examples):
                 mixed = [example if index == row else other for index, other in enumerate(others)]
-                beside_others = ghost_pass(model, layers, model.batch(mixed, CHECK_MASKS))
-                here, there = (_gradients_of(model, of_pass, row) for of_pass in (passed, beside_others))
-                # A clip bounds what a sentence contributes only if no other sentence of the batch enters its gradient.
-                if not _distance(here, there) <= _CHECK_TOLERANCE**2 * _distance(here):
-                    raise NotCovered("a sentence's gradient depends on the other sentences of its batch")
+                _check_independence(model, ghost_pass(model, layers, model.batch(mixed, CHECK_MASKS)), passed, row)
             alone = loss_gradients(model, model.batch(examples[:1], CHECK_MASKS))[1]
             if not _distance(_gradients_of(model, passed, 0), alone) <= _CHECK_PADDING**2 * _distance(alone):
                 raise NotCovered("a sentence's gradient depends on its padding")
@@ -407,6 +403,17 @@ def _row_alone(batch: Batch, row: int) -> Batch:
     """Return the batch in which only one row has targets: the same forward pass, the loss of one sentence."""
     others = torch.arange(len(batch.targets), device=batch.targets.device) != row
     return replace(batch, targets=batch.targets.masked_fill(others.unsqueeze(1), NO_TARGET))
+
+
+def _check_independence(model: LanguageModel, mixed: Pass, passed: Pass, row: int) -> None:
+    """Raise NotCovered unless a row's gradient is the same beside other sentences of the same lengths.
+
+    A clip bounds what a sentence contributes only if no other sentence of the batch enters its gradient. A function of
+    its own, so that these gradients are freed before the next pass.
+    """
+    here, there = _gradients_of(model, passed, row), _gradients_of(model, mixed, row)
+    if not _distance(here, there) <= _CHECK_TOLERANCE**2 * _distance(here):
+        raise NotCovered("a sentence's gradient depends on the other sentences of its batch")
 
 
 def _gradients_of(model: LanguageModel, passed: Pass, row: int) -> dict[str, torch.Tensor]:

@@ -37,9 +37,9 @@ MAX_RECORD = 16 * _MIB
 """Bytes or characters of the longest line, row of a table, cell, or tagged sentence."""
 
 MAX_UNPACKING = 100
-"""The most bytes that one byte of a packed file may stand for; the first 4 MiB are free."""
+"""The most bytes that one byte of a packed file may stand for; the first MiB is free."""
 
-_ALWAYS_ALLOWED = 4 * _MIB
+_ALWAYS_ALLOWED = _MIB
 _SECTOR = 512  # the unit of st_blocks
 _READ_BYTES = 1 << 20
 _DAMAGE = (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError)

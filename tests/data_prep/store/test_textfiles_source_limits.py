@@ -31,9 +31,9 @@ def texts(path: Path, kind: str = "jsonl") -> list[str]:
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
 def test_a_packed_file_unfolds_as_far_as_its_limit_says(suffix: str, pack: object, tmp_path: Path) -> None:
     path = tmp_path / f"rows.jsonl{suffix}"
-    path.write_bytes(pack(ROW * (3 * MIB // len(ROW))))  # type: ignore[operator]
-    assert len(texts(path)) == 3 * MIB // len(ROW)  # a small one may be as repetitive as it likes
-    path.write_bytes(pack(ROW * (8 * MIB // len(ROW))))  # type: ignore[operator]
+    path.write_bytes(pack(ROW * (MIB // len(ROW))))  # type: ignore[operator]
+    assert len(texts(path)) == MIB // len(ROW)  # a small one may be as repetitive as it likes
+    path.write_bytes(pack(ROW * (2 * MIB // len(ROW))))  # type: ignore[operator]
     with pytest.raises(CorpusError, match=r"unfold to more than .*; allowed: 100 times"):
         texts(path)
 
