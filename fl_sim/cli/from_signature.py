@@ -100,7 +100,6 @@ LOOKS: Mapping[str, Look] = {
     "raw": Look(metavar="CORPUS", kind=CORPUS),
     "gold": Look(metavar="CORPUS", kind=CORPUS),
     "attach": Look(metavar="CORPUS", kind=FOLDER),
-    "without": Look(metavar="RUN", kind=FOLDER),
 }
 """The one look of what several commands take, by the name in the API (docs/configuration.md)."""
 

@@ -49,6 +49,7 @@ import numpy.typing as npt
 
 from fl_sim.config import RunConfig
 from fl_sim.files import canonical_json, json_object, owner_only, replace_file, sha256_of_json
+from fl_sim.settings_origin import leaves
 from fl_sim.storage import environment, model_files
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.model_files import Lineage
@@ -461,18 +462,8 @@ class Computation:
 
 def released_settings(config: RunConfig) -> dict[str, object]:
     """Return the settings of a run on which its releases depend, by their full names."""
-    return dict(_leaves(config.model_dump(mode="json"), ""))
-
-
-def _leaves(tree: Mapping[str, object], section: str) -> Iterable[tuple[str, object]]:
-    for name, value in tree.items():
-        key = f"{section}{name}"
-        if key in NOT_RELEASED:
-            continue
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{key}.")
-        else:
-            yield key, encode(value)
+    settings = leaves(config.model_dump(mode="json"))
+    return {key: encode(value) for key, value in settings if not {key, key.partition(".")[0]} & NOT_RELEASED}
 
 
 def noise_key(parts: ReleaseParts) -> str:
