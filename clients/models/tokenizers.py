@@ -66,13 +66,16 @@ def load_tokenizer(name: str) -> Any:
     Raises:
         ModelError: it cannot be loaded, or has no token for a sentence's ends.
     """
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    if name == BUNDLED and not (BUNDLED_FOLDER / "tokenizer.json").is_file():
-        raise ModelError(f"the bundled tokenizer is missing: no file {BUNDLED_FOLDER / 'tokenizer.json'}")
+    tokenizer: Any
     if name == BUNDLED:
-        tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(BUNDLED_FOLDER)
+        from transformers import PreTrainedTokenizerFast
+
+        if not (BUNDLED_FOLDER / "tokenizer.json").is_file():
+            raise ModelError(f"the bundled tokenizer is missing: no file {BUNDLED_FOLDER / 'tokenizer.json'}")
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(BUNDLED_FOLDER)
     else:
+        from transformers import AutoTokenizer  # half a second that a run with the bundled tokenizer need not pay
+
         try:
             with quiet_transformers():  # it warns of a config.json of a model that it does not know
                 tokenizer = AutoTokenizer.from_pretrained(locate(name), trust_remote_code=False)

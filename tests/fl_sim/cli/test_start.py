@@ -1,4 +1,4 @@
-"""What the process of a run imports: nothing of torch's compiler."""
+"""What the process of a run imports: nothing of torch's compiler, nor transformers' list of all models."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ UNWANTED = [
     "torch._dynamo",
     "torch._inductor",
     "torch.distributed.tensor",
+    "transformers.models.auto.tokenization_auto",  # half a second
     "accelerate",
     "sklearn",
     "spacy",
