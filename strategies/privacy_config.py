@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from fl_sim.strategies.accounting.guarantee import BoundRule, MentionGraph
+from fl_sim.strategies.accounting.guarantee import Known
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.primitives.limits import SMALLEST_CLIP, SMALLEST_DELTA, SMALLEST_RATE, is_rate
 
@@ -44,7 +44,7 @@ class PrivacyConfig(BaseModel):
     """Hold the keys of ``[privacy]`` that every strategy has. A key that is left out takes the strategy's default.
 
     Class attributes:
-        default_bounds: ``entity_bound`` and ``user_sentences`` that apply with a public mention graph if they are left
+        default_bounds: ``entity_bound`` and ``user_sentences`` that apply, unless nothing is known, if they are left
             out; empty for no bounds.
         enforces_bounds: whether bounds on the sentences of users and entities can be enforced, because what a round
             releases depends on selected sentences only.
@@ -103,31 +103,39 @@ class PrivacyConfig(BaseModel):
         ge=1,
         le=MOST_PEOPLE,
         description="N, the public number of enrolled users, at least the corpus's; default: the corpus's users, "
-        "which only a public mention graph makes public",
+        "or those of the declared counts; without either it must be given",
     )
-    mention_graph: MentionGraph = Field(
-        "public",
-        description="what the two corpora of the guarantee have in common: `public`, the same sentences, owners and "
-        "mentions, of which the protected ones are null in one corpus; `private`, only the other sentences",
+    known: Known = Field(
+        "counts",
+        description="what may be known of users and entities: `counts`, how many sentences each user has and how many "
+        "mention each entity; `graph`, who mentions whom in which sentence; `nothing`. The rest is what ε hides",
+    )
+    counts: Text | None = Field(
+        None,
+        description="a file with the declared counts of users and entities (`fl-sim corpus counts`), at least the "
+        "corpus's; default: those of the corpus",
+    )
+    round_counts: bool = Field(
+        False,
+        description="round the declared counts up to powers of two, which tells orders of magnitude only and costs up "
+        "to half of a sentence's weight",
     )
     entity_bound: Annotated[int, Field(ge=1, le=_MOST_SENTENCES)] | Literal["unbounded"] | None = Field(
         None,
-        description="k, the most sentences that mention an entity, or no bound; default: 10 in uedp with a public "
-        "mention graph, else no bound",
+        description="k, the most that the weights of an entity's sentences add up to, with known = graph their number; "
+        "or no bound. With known = nothing it is stated and not enforced. Default: 10 in uedp unless nothing is known, "
+        "else no bound",
     )
     entity_users: Annotated[int, Field(ge=1, le=MOST_PEOPLE)] | None = Field(
-        None, description="F, the most users who mention an entity; default: no bound but that of the sentences"
-    )
-    entity_bound_by: BoundRule | None = Field(
         None,
-        description="how the bound on entities holds: `greedy` (the default) leaves sentences out, `weights` samples "
-        "the sentences of frequent entities at lower rates, `stated` enforces nothing (the default with a private "
-        "mention graph)",
+        description="F, the most users who mention an entity: enforced with known = graph, stated with known = "
+        "nothing; default: no bound but that of the sentences",
     )
     user_sentences: Annotated[int, Field(ge=1, le=_MOST_SENTENCES)] | Literal["corpus", "unbounded"] | None = Field(
         None,
-        description="m, the most sentences of a user, which is enforced; or no bound; or the corpus's largest user, "
-        "with settings_from_corpus; default: 32 in uedp with a public mention graph, else no bound",
+        description="m, the most that the weights of a user's sentences add up to, with known = graph their number; or "
+        "no bound; or the corpus's largest user, with settings_from_corpus. Default: 32 in uedp unless nothing is "
+        "known, else no bound",
     )
     missed_mentions: int | None = Field(
         None,
@@ -176,18 +184,20 @@ class PrivacyConfig(BaseModel):
                 f"privacy.{name} is {value} and privacy.strategy is {self.strategy}, which cannot keep it; "
                 "allowed: no bound, or another strategy"
             )
-        rule, entity = self.entity_bound_by, given.keys() - {"user_sentences"}
-        if self.mention_graph == "private" and rule in ("greedy", "weights"):
+        if self.known == "counts" and self.entity_users is not None:
             raise ValueError(
-                f"privacy.entity_bound_by is {rule} and privacy.mention_graph is private; allowed: stated, because a "
-                "rule that looks at other users' mentions reveals them"
+                f"privacy.entity_users is {self.entity_users} and privacy.known is counts; allowed: privacy.known = "
+                "graph, because counts do not tell which users mention an entity"
             )
-        if rule == "weights" and self.entity_users is not None:
+        if self.known == "nothing" and self.user_sentences not in (None, "unbounded"):
             raise ValueError(
-                f"privacy.entity_users is {self.entity_users} and privacy.entity_bound_by is weights; allowed: no "
-                "entity_users, because every sentence keeps a weight"
+                f"privacy.user_sentences is {self.user_sentences} and privacy.known is nothing; allowed: no bound, "
+                "because one that is enforced needs counts or a graph"
             )
-        if self.missed_mentions is not None and not (entity or self.default_bounds):
+        if self.known != "counts" and (self.counts is not None or self.round_counts):
+            name = "counts" if self.counts is not None else "round_counts"
+            raise ValueError(f"privacy.{name} is given and privacy.known is {self.known}; allowed: known = counts")
+        if self.missed_mentions is not None and not (given.keys() - {"user_sentences"} or self.default_bounds):
             raise ValueError(
                 f"privacy.missed_mentions is {self.missed_mentions}; allowed: with privacy.entity_bound only"
             )
@@ -196,10 +206,10 @@ class PrivacyConfig(BaseModel):
                 "privacy.user_sentences is corpus, the largest user's sentences, which is private; allowed: a number, "
                 "unbounded, or privacy.settings_from_corpus = true"
             )
-        if self.mention_graph == "private" and self.population is None and not self.settings_from_corpus:
+        if self.known == "nothing" and self.population is None and not self.settings_from_corpus:
             raise ValueError(
-                "privacy.population is not given and privacy.mention_graph is private; allowed: N, the public number "
-                "of enrolled users, or privacy.settings_from_corpus = true"
+                "privacy.population is not given and privacy.known is nothing; allowed: N, the public number of "
+                "enrolled users, or privacy.settings_from_corpus = true"
             )
         return self
 

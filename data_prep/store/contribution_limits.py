@@ -1,13 +1,13 @@
 """Weight the sentences of a prepared corpus so that no entity and no user exceeds a public limit.
 
 A bound that is *set* and *enforced* is public, whereas one that is read off the corpus is private. The weight of a
-sentence multiplies its sampling rate: weight 0 leaves it out. Weights depend on the mention graph (who owns which
-sentence, and which entities it mentions), public limits and a given order alone, so they are the same on both corpora
-of the guarantee "mention graph public" (docs/privacy-proofs.md, section 15).
+sentence multiplies its sampling rate: weight 0 leaves it out (docs/privacy-proofs.md, section 15).
 
-*Greedy* weights are 0 or 1: sentences are visited in turn, and one is kept if its user and all its entities have room.
-Sentences that compete for fewer entities come first, which keeps more of them. *Proportional* weights keep every
-sentence a little: w(s) is the minimum of 1 and k/n_e over its entities e, with n_e the sentences that mention e.
+Weights *by counts* keep every sentence a little: w(s) is a formula of the declared counts of its user and its entities,
+so that it is the same whatever else is in the corpus. *Greedy* weights are 0 or 1: sentences are visited in turn, and
+one is kept if its user and all its entities have room. Sentences that compete for fewer entities come first, which
+keeps more of them. They depend on the whole mention graph (who owns which sentence, and which entities it mentions), so
+they are the same on both corpora of a guarantee only where that graph is known.
 
 >>> import numpy as np
 >>> from fl_sim.data_prep.store.ownership import Ownership
@@ -17,12 +17,15 @@ sentence a little: w(s) is the minimum of 1 and k/n_e over its entities e, with 
 >>> order, limits = np.array([2, 0, 1]), ContributionLimits(sentences_per_entity=2)
 >>> greedy_weights(three_mentions, limits, order)
 array([1., 0., 1.])
->>> proportional_weights(three_mentions, limits, order).round(2)
+>>> count_weights(three_mentions, limits, DeclaredCounts.of(three_mentions)).round(2)
 array([0.67, 0.67, 0.67])
+>>> count_weights(three_mentions, limits, DeclaredCounts.of(three_mentions).rounded_up())
+array([0.5, 0.5, 0.5])
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,7 +76,8 @@ def greedy_weights(ownership: Ownership, limits: ContributionLimits, order: IntA
     Raises:
         CorpusError: ``order`` does not have one entry per sentence.
     """
-    _check_order(order, ownership)
+    if len(order) != ownership.num_sentences:
+        raise CorpusError(f"the order has {len(order)} sentences; allowed: the {ownership.num_sentences} of the split")
     contested = _contested_mentions(ownership, limits)
     rivals = _per_sentence(ownership, contested)
     users = ownership.user_of_sentence
@@ -91,36 +95,84 @@ def greedy_weights(ownership: Ownership, limits: ContributionLimits, order: IntA
     return weights
 
 
-def proportional_weights(ownership: Ownership, limits: ContributionLimits, order: IntArray) -> Weights:
-    """Return weights in [0, 1] that add up to at most k over the sentences of any entity, float64 (S,).
+@dataclass(frozen=True, eq=False)
+class DeclaredCounts:
+    """State how often each user and each entity of a split occurs at most: numbers that may be known to anybody.
 
-    A user's sentences beyond m, in the given order, have weight 0. A limit on users per entity has no meaning here.
+    Attributes:
+        users: n_u, for every user at least the number of the user's sentences, int64 (N,).
+        entities: n_e, for every entity at least the number of sentences that mention it, int64 (E,).
+        population: how many users counts are declared of; some may be absent from the split.
+        digest: SHA-256 of all that is declared, absent users and entities included.
+    """
+
+    users: IntArray
+    entities: IntArray
+    population: int
+    digest: str
+
+    @classmethod
+    def of(cls, ownership: Ownership) -> DeclaredCounts:
+        """Return the true counts of a split."""
+        users = ownership.sentences_per_user
+        entities = np.bincount(ownership.entity_ids, minlength=ownership.num_entities)
+        digest = hashlib.sha256(b"".join(np.append(len(one), one).astype("<i8").tobytes() for one in (users, entities)))
+        return cls(users, entities, ownership.num_users, digest.hexdigest())
+
+    def rounded_up(self) -> DeclaredCounts:
+        """Return the counts rounded up to powers of two, which tell orders of magnitude only."""
+        digest = hashlib.sha256(b"rounded up " + self.digest.encode()).hexdigest()
+        return DeclaredCounts(_power_of_two(self.users), _power_of_two(self.entities), self.population, digest)
+
+    def check(self, ownership: Ownership) -> None:
+        """Raise CorpusError if a user or an entity of a split occurs more often than declared: no ε would hold."""
+        true = DeclaredCounts.of(ownership)
+        for kind, declared, counted in (("user", self.users, true.users), ("entity", self.entities, true.entities)):
+            if declared.shape != counted.shape:
+                raise CorpusError(f"counts are of {len(declared)} {kind} ids; allowed: of {len(counted)}")
+            for one in np.flatnonzero(counted > declared)[:1].tolist():
+                raise CorpusError(
+                    f"{kind} {one} has declared count {declared[one]}; allowed: at least {counted[one]}, its sentences "
+                    "in the corpus"
+                )
+
+
+def count_weights(ownership: Ownership, limits: ContributionLimits, counts: DeclaredCounts) -> Weights:
+    """Return w(s) = min(1, m/n_u, k/n_e over the entities e of s), float64 (S,): a formula of s and of public numbers.
+
+    The weights of a user add up to at most m and those of an entity to at most k, and no weight depends on what others
+    say (docs/privacy-proofs.md, section 15, Theorem 5).
 
     Args:
         ownership: the users, sentences and entities of the split.
-        limits: the limits per entity and per user.
-        order: int64 (S,), a permutation of the sentence ids.
+        limits: m and k.
+        counts: n_u and n_e.
 
     Raises:
-        CorpusError: ``order`` does not have one entry per sentence, or users per entity are limited.
+        CorpusError: a count is smaller than the split's, or users per entity are limited, which weights cannot do.
     """
     if limits.users_per_entity is not None:
         raise CorpusError(f"users_per_entity is {limits.users_per_entity}; allowed: no limit with weights")
-    weights = greedy_weights(ownership, ContributionLimits(sentences_per_user=limits.sentences_per_user), order)
-    if limits.sentences_per_entity is None:
-        return weights
-    owners = np.repeat(np.arange(ownership.num_sentences), ownership.entities_per_sentence)
-    counts = np.bincount(ownership.entity_ids, weights[owners], minlength=ownership.num_entities)
-    with np.errstate(divide="ignore"):
-        share = np.nextafter(limits.sentences_per_entity / counts, 0.0)  # rounded down, so that no sum exceeds k
-    share[counts <= limits.sentences_per_entity] = 1.0
-    np.minimum.at(weights, owners, share[ownership.entity_ids])
+    counts.check(ownership)
+    weights = _shares(limits.sentences_per_user, counts.users)[ownership.user_of_sentence]
+    sentences = np.repeat(np.arange(ownership.num_sentences), ownership.entities_per_sentence)
+    np.minimum.at(weights, sentences, _shares(limits.sentences_per_entity, counts.entities)[ownership.entity_ids])
     return weights
 
 
-def _check_order(order: IntArray, ownership: Ownership) -> None:
-    if len(order) != ownership.num_sentences:
-        raise CorpusError(f"the order has {len(order)} sentences; allowed: the {ownership.num_sentences} of the split")
+def _shares(limit: int | None, counts: IntArray) -> Weights:
+    """Return min(1, limit / count), rounded down so that no sum exceeds the limit, float64 (len(counts),)."""
+    shares = np.ones(len(counts))
+    if limit is not None:
+        beyond = counts > limit
+        shares[beyond] = np.nextafter(limit / counts[beyond], 0.0)
+    return shares
+
+
+def _power_of_two(counts: IntArray) -> IntArray:
+    """Return the smallest powers of two that are at least the counts, int64; 0 for 0."""
+    _, exponents = np.frexp(np.maximum(counts - 1, 0))  # exact below 2^53
+    return np.where(counts > 0, np.int64(1) << exponents.astype(np.int64), 0)
 
 
 def _contested_entities(ownership: Ownership, limits: ContributionLimits) -> BoolArray:

@@ -40,9 +40,7 @@ DELTA = 1e-5
 LEAST_NOISE = 1e-3
 """Below this noise multiplier ε is of hundreds of thousands, and no grid is fine enough for it."""
 
-_OF_TEXT = frozenset(
-    {"releases_robust", "epsilon_any", "mention_graph", "epsilon_user_entity", "epsilon_user_entity_robust"}
-)
+_OF_TEXT = frozenset({"releases_robust", "epsilon_any", "known", "epsilon_user_entity", "epsilon_user_entity_robust"})
 """Figures that runs of Flower apps, which know users alone, do not have."""
 
 

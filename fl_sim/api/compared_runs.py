@@ -118,7 +118,7 @@ def _row(run: ComparedRun, pair: Pair | None) -> Iterator[tuple[str, Any]]:
     yield "epsilon_missed", head.epsilon_missed
     yield "epsilon_user", head.epsilon_user
     yield "delta", head.delta
-    yield "mention_graph", head.mention_graph
+    yield "known", head.known
     yield "metric", facts.utility.metric
     yield "initial", facts.utility.initial
     yield "final", facts.utility.final

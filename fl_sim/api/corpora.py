@@ -121,6 +121,24 @@ def deidentify(corpus: Corpus | str | Path, *, out: str | Path, mode: Mode = "ca
     return deidentify(whole, Path(out), mode)
 
 
+def write_counts(corpus: Corpus | str | Path, *, out: str | Path, split: str = "train", rounded: bool = False) -> None:
+    """Write the declared counts of a corpus, as ``fl-sim corpus counts`` does, for privacy.counts.
+
+    Args:
+        corpus: The corpus whose users and entities are counted.
+        out: The file to make.
+        split: The training split.
+        rounded: Round every count up to a power of two.
+
+    Raises:
+        CorpusError: the folder is no prepared corpus, or the file exists.
+    """
+    from fl_sim.data_prep import declared_counts
+
+    opened = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus, verify=True)
+    declared_counts.write_counts(opened, split, Path(out), rounded=rounded)
+
+
 def write_weights(
     corpus: Corpus | str | Path, *, split: str = "train", entity_bound: int, sentences: int, out: str | Path
 ) -> int:

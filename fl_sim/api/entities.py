@@ -26,6 +26,7 @@ from fl_sim.experiments.run_record import Record, recorded_bounds
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import Strategy
 from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.accounting.guarantee import Known
 from fl_sim.strategies.ledger import has_repeated_sums
 
 
@@ -126,7 +127,7 @@ class Entities:
             **settings_of(event),
             "rounds": self.training.rounds,
             "delta": self.training.delta,
-            "user_sentences": self.training.user_sentences,
+            "user_sentences": self.training.user.user_sentences,
         }
 
 
@@ -140,7 +141,7 @@ def entities_of_corpus(
     delta: float = DELTA,
     user_sentences: str = "corpus",
     entity_bound: str = "unbounded",
-    entity_bound_by: str | None = None,
+    known: Known = "counts",
     **mechanism: Any,
 ) -> Entities:
     """Return the entities of a corpus under a mechanism, as ``fl-sim entities corpus`` reads them.
@@ -154,7 +155,7 @@ def entities_of_corpus(
         delta: The δ at which ε is stated, in (0, 1).
         user_sentences: The bound m, as privacy.user_sentences; corpus is the largest of the corpus.
         entity_bound: The bound k, as privacy.entity_bound.
-        entity_bound_by: The rule of the bound, as privacy.entity_bound_by: greedy or weights.
+        known: What may be known, as privacy.known: counts or graph.
         mechanism: The other settings of a round, as for :func:`fl_sim.account`: q_u, q_e, q_s, user_cap and clipping.
 
     Raises:
@@ -163,12 +164,11 @@ def entities_of_corpus(
     """
     event = round_event(strategy, noise_multiplier=noise_multiplier, **mechanism)
     opened = Corpus.open(corpus, verify=True)
-    given = {"entity_bound": entity_bound, "user_sentences": user_sentences}
-    given |= {} if entity_bound_by is None else {"entity_bound_by": entity_bound_by}
+    given = {"entity_bound": entity_bound, "user_sentences": user_sentences, "known": known}
     privacy = {f"privacy.{name}": parse_value(f"privacy.{name}", text) for name, text in given.items()}
     config = RunConfig.from_mapping(privacy | {"privacy.settings_from_corpus": True})
-    bounds = EnforcedBounds.of(config.privacy, opened.ownership(split), config.seed)
-    training = Training(event, rounds, delta, bounds.guarantee.user.user_sentences)
+    bounds = EnforcedBounds.of(config.privacy, opened.ownership(split))
+    training = Training(event, rounds, delta, bounds.guarantee.user)
     return Entities(opened, split, training, bounds, bounds.ownership.num_users)
 
 
@@ -212,6 +212,5 @@ def entities_of_run(run: Run | str | Path) -> Entities:
         )
     bounds = recorded_bounds(folder, record, corpus, ledger)
     # A round repeated after a crash, with fresh noise, is another release; the ledger has all of them.
-    n = bounds.guarantee.user.user_sentences
-    training = Training(event, len(ledger.entries), config.privacy.delta, n)
+    training = Training(event, len(ledger.entries), config.privacy.delta, bounds.guarantee.user)
     return Entities(corpus, config.corpus.train_split, training, bounds, mechanism.population)

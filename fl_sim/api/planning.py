@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from fl_sim.api.accounts import DELTA, Figures, settings_of
 from fl_sim.config import RunConfig, parse_value
 from fl_sim.files import owner_only
+from fl_sim.strategies.accounting.guarantee import Known
 
 if TYPE_CHECKING:
     from fl_sim.experiments.plan.guarantees import EnforcedBounds
@@ -49,7 +50,7 @@ def plan_by_formula(
     rounds: int,
     delta: float = DELTA,
     entity_bound: str | None = None,
-    entity_bound_by: str | None = None,
+    known: Known = "counts",
     user_sentences: str | None = None,
     public: bool = False,
     say: Callable[[str], None] = lambda words: None,
@@ -67,7 +68,7 @@ def plan_by_formula(
         rounds: The largest number of rounds T.
         delta: The δ at which ε is stated, in (0, 1).
         entity_bound: The bound k, as privacy.entity_bound: a number or unbounded.
-        entity_bound_by: The rule of the bound, as privacy.entity_bound_by: greedy, weights or stated.
+        known: What may be known, as privacy.known.
         user_sentences: The bound m, as privacy.user_sentences: a number or unbounded.
         public: The corpus is public text, so that its sizes may set what is released.
         say: Called with what is done now.
@@ -82,13 +83,13 @@ def plan_by_formula(
     from fl_sim.search.planner import Goal, propose
 
     goal = Goal(target_epsilon, target_unit, delta, sentences_per_round, rounds)
-    given = {"entity_bound": entity_bound, "entity_bound_by": entity_bound_by, "user_sentences": user_sentences}
+    given = {"entity_bound": entity_bound, "known": known, "user_sentences": user_sentences}
     texts = {f"privacy.{name}": text for name, text in given.items() if text is not None}
     values = {key: parse_value(key, text) for key, text in texts.items()}
     privacy = RunConfig.from_mapping(values | {"privacy.settings_from_corpus": not public}).privacy
     opened = Corpus.open(corpus, verify=True)
     say(f"enforcing the bounds on users and entities of {corpus}")
-    bounds = replace(EnforcedBounds.of(privacy, opened.ownership(split), seed=0), settings_from_corpus=True)
+    bounds = replace(EnforcedBounds.of(privacy, opened.ownership(split)), settings_from_corpus=True)
     _, named = bounds.target(goal.unit, clips_sentences=True, population=bounds.ownership.num_users)
     units = tuple(named.values())
     say(f"looking for the best signal-to-noise ratio at ε {goal.target_epsilon:g}")

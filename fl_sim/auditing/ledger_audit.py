@@ -73,7 +73,7 @@ class Limits:
     Attributes:
         entity_sentences: k, the largest weight of an entity's sentences together.
         entity_users: F, the largest number of users with a kept sentence that mentions the entity.
-        user_sentences: m, the largest number of kept sentences of a user.
+        user_sentences: m, the largest weight of a user's sentences together.
     """
 
     entity_sentences: float | None = None
@@ -102,11 +102,11 @@ def violations(ownership: Ownership, weights: NDArray[np.float64], limits: Limit
     is_kept = weights[sentence] > 0
     pairs = np.unique(ownership.entity_ids[is_kept] * np.int64(ownership.num_users) + owners[sentence[is_kept]])
     users = np.bincount(pairs // max(ownership.num_users, 1), minlength=ownership.num_entities)
-    of_user = np.bincount(owners[weights > 0], minlength=ownership.num_users)
+    of_user = np.bincount(owners, weights=weights, minlength=ownership.num_users)
     return [
         *_above("entity", of_entity, limits.entity_sentences, "has weight {:g} in sentences"),
         *_above("entity", users, limits.entity_users, "has {:g} users"),
-        *_above("user", of_user, limits.user_sentences, "has {:g} kept sentences"),
+        *_above("user", of_user, limits.user_sentences, "has weight {:g} in sentences"),
     ]
 
 

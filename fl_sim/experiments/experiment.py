@@ -51,7 +51,7 @@ from fl_sim.experiments.run_inputs import (
     build_model,
     check_origin,
     check_rule_of,
-    declared_names,
+    declared,
     held_out_split,
     open_corpus,
     task_of,
@@ -174,8 +174,8 @@ class Experiment:
             config = with_absolute_paths(config)
             corpus = open_corpus(config)
             check_origin(config, corpus)
-            ownership, names = corpus.ownership(config.corpus.train_split), declared_names(config, corpus)
-            planned = plan_run(config, ownership, names=names, earlier=earlier_of(config, corpus.fingerprint))
+            ownership, earlier = corpus.ownership(config.corpus.train_split), earlier_of(config, corpus.fingerprint)
+            planned = plan_run(config, ownership, declared=declared(config, corpus), earlier=earlier)
             check_rule_of(planned.plan.mechanism)
             run = run_record.begin(claim, config, planned, corpus)
             return cls(RunInputs(config, corpus, planned), run, when_planned, all_observers, open_text)

@@ -32,6 +32,7 @@ from fl_sim.storage.open_run import OpenRun
 from fl_sim.storage.run_folder import CHECKPOINT_FOLDER, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.attack_success import FALSE_POSITIVE_RATES, largest_true_positive_rate
+from fl_sim.strategies.accounting.guarantee import Known, most_known
 from fl_sim.strategies.ledger import (
     Ledger,
     LedgerError,
@@ -87,7 +88,7 @@ class Account(TypedDict, total=False):
         releases, noiseless_releases: their numbers; ``releases_robust`` is that of all, where the others count since a
             round.
         forks: copies of a run that went on separately; absent without any.
-        mention_graph: for which ``epsilon_any`` holds: public if it is for any release.
+        known: what ``epsilon_any`` takes as known: the most that any release does.
     """
 
     releases: int
@@ -96,7 +97,7 @@ class Account(TypedDict, total=False):
     releases_robust: int
     delta: float
     epsilon_any: float
-    mention_graph: str
+    known: Known
     epsilon_user: float
     epsilon_user_entity: float
     epsilon_user_entity_robust: float
@@ -126,7 +127,6 @@ def account_for(
         if len(given) > 1:
             raise LedgerError(f"joined-at is {joined_at}, of {len(given)} runs; allowed: with one run only")
         entries = since(own.entries, joined_at)
-    graphs = {entry.terms.guarantee.mention_graph for entry in everything}
     forks = sum(count for count in Counter(ledger.run for ledger in ledgers).values() if count > 1)
     return {
         "releases": len(entries),
@@ -135,7 +135,7 @@ def account_for(
         **({} if joined_at is None else {"releases_robust": len(everything)}),
         "delta": delta,
         "epsilon_any": epsilon_of_any(everything, delta),
-        "mention_graph": "public" if "public" in graphs else "private",  # that for which ``epsilon_any`` holds
+        "known": most_known(entry.terms.guarantee for entry in everything),
         "epsilon_user": epsilon_of(entries, user, delta),
         "epsilon_user_entity": epsilon_of(entries, both, delta),
         "epsilon_user_entity_robust": epsilon_of(everything, both, delta, robust=True),

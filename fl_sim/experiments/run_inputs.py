@@ -18,9 +18,10 @@ from fl_sim.clients.models.architectures.model_source import is_registered
 from fl_sim.clients.models.tokenizers import BUNDLED as BUNDLED_TOKENIZER
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
+from fl_sim.data_prep.declared_counts import read_counts
 from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entities
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.experiments.plan.guarantees import DeclaredNames
+from fl_sim.experiments.plan.guarantees import Declared
 from fl_sim.settings_origin import MOST_SHARED, found_in
 from fl_sim.storage.open_run import NO_ANCHOR
 from fl_sim.storage.run_folder import MODEL_FOLDER
@@ -125,8 +126,8 @@ def check_origin(config: RunConfig, corpus: Corpus) -> None:
         )
 
 
-def declared_names(config: RunConfig, corpus: Corpus) -> DeclaredNames:
-    """Return what the configuration declares about the names in the training split, from public files.
+def declared(config: RunConfig, corpus: Corpus) -> Declared:
+    """Return what the configuration declares about the names and counts of the training split, from its files.
 
     Raises:
         ConfigError, CorpusError: a file cannot be read, or is not of its format.
@@ -139,9 +140,10 @@ def declared_names(config: RunConfig, corpus: Corpus) -> DeclaredNames:
             public = tuple(public_entities(corpus, split, privacy.public_names).tolist())
         if privacy.public_weights is not None:
             weights = entity_weights(corpus, split, privacy.public_weights)
+        counts = None if privacy.counts is None else read_counts(corpus, split, privacy.counts)
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be read ({error.strerror or error}); allowed: a file") from error
-    return DeclaredNames(public, weights)
+    return Declared(public, weights, counts)
 
 
 def held_out_split(config: RunConfig, corpus: Corpus) -> str:

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from dataclasses import dataclass
@@ -17,14 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_sim.config import ConfigError, RunConfig
-from fl_sim.data_prep.records import ChangedCorpusError
+from fl_sim.data_prep.records import ChangedCorpusError, CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import plugin_record
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.plan.lineage import earlier_of_record
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
-from fl_sim.experiments.run_inputs import declared_names, open_corpus
-from fl_sim.files import json_object, replace_file
+from fl_sim.experiments.run_inputs import declared, open_corpus
 from fl_sim.storage import environment
 from fl_sim.storage.open_run import (
     COMPUTATION_FILE,
@@ -44,7 +42,6 @@ from fl_sim.strategies.registry import STRATEGIES
 
 log = logging.getLogger(__name__)
 
-_ORDER = "order.json"
 _SAME_EPSILON = 1e-6  # rounding differences between machines
 
 
@@ -115,9 +112,8 @@ class Record:
             config,
             corpus.ownership(config.corpus.train_split),
             noise_multiplier=self.noise_multiplier,
-            names=declared_names(config, corpus),
+            declared=declared(config, corpus),
             earlier=earlier_of_record(config, folder.path, corpus.fingerprint),
-            order_seed=read_order(folder),
         )
         strategy = self.config.privacy.strategy
         if _strategy_origin(strategy) != self.strategy_origin:
@@ -135,16 +131,9 @@ class Record:
 
 
 def begin(claim: RunClaim, config: RunConfig, planned: Planned, corpus: Corpus) -> OpenRun:
-    """Begin the record of a new run in the folder of ``claim``.
-
-    The secret seed of the order in which a user's sentences are kept is written if it follows from nothing else.
-    """
+    """Begin the record of a new run in the folder of ``claim``."""
     described, earlier = describe(config, planned, corpus), planned.earlier
-    secure = config.privacy.secure_noise
-    run = OpenRun.begin(claim, described, earlier.lineage, earlier.heads, config.anchor, secure)
-    if secure and planned.bounds.guarantee.mention_graph == "private":
-        replace_file(run.folder.path / _ORDER, json.dumps({"seed": planned.bounds.order_seed}).encode() + b"\n")
-    return run
+    return OpenRun.begin(claim, described, earlier.lineage, earlier.heads, config.anchor, config.privacy.secure_noise)
 
 
 def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, object]:
@@ -157,17 +146,6 @@ def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, o
         "corpus": {"fingerprint": corpus.fingerprint},
         **({"strategy_origin": origin} if origin else {}),
     }
-
-
-def read_order(folder: RunFolder) -> int | None:
-    """Return the secret seed of the order of sentences; None if it follows from the run's seed, or is public."""
-    file = folder.path / _ORDER
-    if not file.exists():
-        return None
-    try:
-        return int(json_object(file.read_bytes())["seed"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise ResultsError(f"{file}: is corrupt ('seed' is expected)") from error
 
 
 def computed_from(config: RunConfig, planned: Planned, text: TextDigests, initial_model: str) -> ReleaseParts:
@@ -213,9 +191,11 @@ def recorded_bounds(folder: RunFolder, record: Record, corpus: Corpus, ledger: L
         ResultsError: config.json, the corpus or the weights are not what the ledger stands for.
     """
     parts, config = Computation.of_ledger(ledger).parts, record.config
-    names, order_seed = declared_names(config, corpus), read_order(folder)
     ownership = corpus.ownership(config.corpus.train_split)
-    bounds = EnforcedBounds.of(config.privacy, ownership, config.seed, names, order_seed)
+    try:
+        bounds = EnforcedBounds.of(config.privacy, ownership, declared(config, corpus))
+    except (ConfigError, CorpusError) as error:
+        raise ResultsError(f"{folder.config_file}: {error}") from error
     if any(entry.terms.guarantee != bounds.guarantee for entry in ledger.entries):
         raise ResultsError(f"{folder.config_file}: states other bounds than the ledger; allowed: those of its releases")
     if "tokens" in parts and parts.get("corpus") != record.fingerprint:  # else a digest of the text under a secret key
@@ -230,7 +210,7 @@ def recorded_bounds(folder: RunFolder, record: Record, corpus: Corpus, ledger: L
 
 def _selection(bounds: EnforcedBounds) -> str:
     """Return the digest of the sentences' weights and of the entities that are declared public."""
-    return digest_of([bounds.weights, np.array(bounds.names.public, dtype=np.int64)])
+    return digest_of([bounds.weights, np.array(bounds.declared.public, dtype=np.int64)])
 
 
 def _strategy_origin(strategy: str) -> dict[str, str]:

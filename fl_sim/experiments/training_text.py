@@ -122,7 +122,7 @@ class OwnText:
             weights_digest=weights_digest,
             entity_draws=draws,
             draws_digest=draws_digest,
-            public_entities=bounds.names.public,
+            public_entities=bounds.declared.public,
             task=run.config.task,
             model=run.config.model,
             seed=run.config.seed,

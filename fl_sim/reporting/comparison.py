@@ -227,7 +227,7 @@ def _notes_on_epsilon(runs: Sequence[ComparedRun]) -> Iterator[str]:
     subjects = {
         "δ": {key: format_delta(head.delta) for key, head in heads.items()},
         "the protected unit": {run.key: run.unit() for run in proven},
-        "the mention graph": {key: head.mention_graph or "not recorded" for key, head in heads.items()},
+        "what is known": {key: head.known or "not recorded" for key, head in heads.items()},
     }
     for subject, values in subjects.items():
         if len(set(values.values())) > 1:
@@ -278,7 +278,7 @@ def comparison_text(compared: Comparison) -> str:
     """Return a comparison as text that ends with a newline."""
     runs = compared.runs
     heads = [(f"{run.key}  ", f"{printable(run.name)}: {run.facts.strategy}, {run.facts.ended()}") for run in runs]
-    privacy = [f"{'Privacy':<9}{'ε':>9}{'ε missed':>10}{'any user':>10}  {'δ':<8}{'mentions':<10}ε of any user with"]
+    privacy = [f"{'Privacy':<9}{'ε':>9}{'ε missed':>10}{'any user':>10}  {'δ':<8}{'known':<10}ε of any user with"]
     utility = [("Utility, held-out (95 % intervals by bootstrap over users)", "")]
     for run in runs:
         facts, head, bounds = run.facts, run.facts.headline, run.facts.bounds
@@ -290,7 +290,7 @@ def comparison_text(compared: Comparison) -> str:
             protected = {"any": "any entity", "user": "no entity"}.get(head.unit, stated)
             privacy.append(
                 f"  {run.key:<7}{'{:>9}{:>10}{:>10}'.format(*epsilons)}  {format_delta(head.delta):<8}"
-                f"{head.mention_graph or '–':<10}{protected}"
+                f"{head.known or '–':<10}{protected}"
             )
         initial, final, kind = facts.utility.initial, facts.utility.final, facts.utility.kind
         if initial is None or final is None:

@@ -84,12 +84,12 @@ def _headline(facts: RunFacts) -> list[str]:
     head, delta = facts.headline, f"Privacy at δ = {format_delta(facts.delta)}"
     if facts.app:
         return [*_row(delta, "ε", ""), *table_row("  any user", head.epsilon)]
-    graph = f", mention graph {head.mention_graph}" if head.mention_graph else ""
+    known = f", {head.known} known" if head.known else ""
     bound = facts.user_sentences
     user = "" if bound is None or bound == math.inf else f", ≤ {counted(bound, 'sentence')}"
     attacker = attacker_note(facts)
     return [
-        *_row(f"{delta}{graph}", "ε", "ε missed"),
+        *_row(f"{delta}{known}", "ε", "ε missed"),
         *_row(f"  {head.unit_words}", format_epsilon(head.epsilon), format_epsilon(head.epsilon_missed)),
         *table_row(f"  any user{user}", head.epsilon_user),
         *_notes([*bound_notes(facts), *([attacker] if attacker else [])]),

@@ -80,15 +80,20 @@ QUANTILES = {"median": "median", "p95": "95th pctl", "max": "maximum"}
 
 SETTINGS_FROM_CORPUS = "Settings chosen on this corpus: not covered"
 
-GRAPH_IN_WORDS = {
-    "public": (
-        "Mention graph public: ε hides what the protected user wrote and what was said with the protected entity, not "
-        "that these sentences exist, whose they are and which entities they mention."
+HIDES = {
+    "counts": (
+        "ε hides what the protected user wrote and what was said with the protected entity, that these sentences "
+        "exist, and who mentions whom."
     ),
-    "private": (
-        "Mention graph private: ε also hides whether the protected user and the sentences with the protected entity "
-        "exist."
+    "graph": "ε hides what the protected user wrote and what was said with the protected entity.",
+    "nothing": (
+        "ε hides what the protected user wrote and what was said with the protected entity, and whether they exist."
     ),
+}
+TAKES_AS_KNOWN = {
+    "counts": "It takes as known how many sentences each user has, and how many mention each entity.",
+    "graph": "It takes as known the mention graph: that these sentences exist, whose they are and whom they mention.",
+    "nothing": "It takes nothing as known but N.",
 }
 DETECTED = (
     "Any entity: each one that the tagger finds, and each sentence in which it finds none. Mentions that it misses are "
@@ -155,7 +160,7 @@ class Headline:
         epsilon_missed: the same with mentions missed by the tagger, as stated.
         epsilon_user: of any user alone.
         delta: at which every ε is stated.
-        mention_graph: ``public`` or ``private``; None if it is not recorded.
+        known: what ε takes as known: ``counts``, ``graph`` or ``nothing``; None if it is not recorded.
     """
 
     state: str
@@ -165,7 +170,7 @@ class Headline:
     epsilon_missed: float | None
     epsilon_user: float | None
     delta: float | None
-    mention_graph: str | None
+    known: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +317,7 @@ class RunFacts(BaseModel):
             epsilon_missed=shown.get(f"epsilon_{unit}_robust"),
             epsilon_user=shown.get("epsilon_user"),
             delta=self.delta,
-            mention_graph=self.bounds.mention_graph if self.bounds else None,
+            known=self.bounds.known if self.bounds else None,
         )
 
     @property
@@ -364,7 +369,8 @@ class RunFacts(BaseModel):
         said = [f"≤ {format_number(limit)} {words}" for words, limit in limits.items() if limit]
         if not said:
             return "No bound on entities or users is set."
-        how = "stated, not enforced" if self.bounds.bound_by == "stated" else f"enforced ({self.bounds.bound_by})"
+        ways = {"nothing": "stated, not enforced", "counts": "enforced by weights", "graph": "enforced"}
+        how = ways[self.bounds.known]
         return f"Bounds, {how}: {', '.join(said)}."
 
     @property
@@ -377,8 +383,8 @@ class RunFacts(BaseModel):
         """Return whom the ε of a run with recorded bounds protects against what, one sentence each."""
         if self.bounds is None:
             return []
-        missed = self.bounds.missed_mentions
-        return [GRAPH_IN_WORDS[self.bounds.mention_graph], DETECTED if missed is None else MISSED.format(missed=missed)]
+        known, missed = self.bounds.known, self.bounds.missed_mentions
+        return [HIDES[known], TAKES_AS_KNOWN[known], DETECTED if missed is None else MISSED.format(missed=missed)]
 
 
 def has_guarantee(mechanism: Mechanism | None, row: Mapping[str, float]) -> bool:

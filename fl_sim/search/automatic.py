@@ -163,7 +163,7 @@ def _rates(stated: RunConfig, corpus: Corpus, affordable: float) -> Chosen:
         affordable: sentences of all rounds.
     """
     privacy = stated.privacy
-    bounds = EnforcedBounds.of(privacy, corpus.ownership("train"), 0)
+    bounds = EnforcedBounds.of(privacy, corpus.ownership("train"))
     users, target = privacy.population or 1, privacy.target_epsilon or TARGET
     _, units = target_of(bounds.guarantee, privacy.target_unit, clips_sentences=True, population=users)
     if not units:

@@ -36,7 +36,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import EnforcedBounds, Units, guarantee_of, target_of
 from fl_sim.experiments.plan.run_plan import noise_for_target, untuned_plan
-from fl_sim.experiments.run_inputs import declared_names, held_out_split
+from fl_sim.experiments.run_inputs import declared, held_out_split
 from fl_sim.files import owner_only
 from fl_sim.search.planner import Crowd, rounded_down
 from fl_sim.search.sweep import DONE, claim_folder, run_batch
@@ -165,7 +165,7 @@ class PrivateRun:
 
 def _target_units(config: RunConfig, mechanism: Mechanism) -> Units:
     """Return the units of the target, which rest on public bounds alone."""
-    guarantee = guarantee_of(config.privacy, 0, weighted_names=config.privacy.public_weights is not None)
+    guarantee = guarantee_of(config.privacy, 0, public_weights=config.privacy.public_weights is not None)
     clips, population = mechanism.clips_sentences, mechanism.population
     return target_of(guarantee, config.privacy.target_unit, clips_sentences=clips, population=population)[1]
 
@@ -198,7 +198,7 @@ class PublicText:
         held_out_split(RunConfig(), corpus)
         _check_other(path, corpus, run)
         config = run.config.changed(_NOT_OF_A_TRIAL)
-        bounds = EnforcedBounds.of(config.privacy, corpus.ownership("train"), 0, declared_names(config, corpus))
+        bounds = EnforcedBounds.of(config.privacy, corpus.ownership("train"), declared(config, corpus))
         name = path if path in SHIPPED_CORPORA else corpus.manifest.name
         return cls(name, corpus, Crowd(bounds.ownership, bounds.weights))
 

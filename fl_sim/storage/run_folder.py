@@ -4,7 +4,6 @@
     environment.json   commit, versions, machine (fl_sim.storage.environment)
     metrics.jsonl      one row per round, appended during the run
     computation.json   what the releases are computed from (fl_sim.storage.open_run)
-    order.json         secret seed of the order of sentences: secure noise under a private mention graph alone
     ledger.jsonl       one release record before every release; ledger.head.json (fl_sim.strategies.ledger)
     result.json        final figures, reason of the stop, assumptions of ε, warnings
     summary.txt        the same as text (fl_sim.reporting.report)

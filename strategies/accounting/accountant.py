@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr
+from scipy.special import bdtr, pdtr
 
 from fl_sim.strategies.accounting import calibration, random_allocation
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
@@ -293,12 +293,12 @@ def dominating_pairs_for(event: RoundEvent, adjacency: Adjacency, tail: float) -
 def hidden_pairs(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[GaussianMixturePair, ...]]:
     """Return the pair that does not reveal the sampled users (Theorem 2) where it may be better; else an empty list."""
     entity_bound = adjacency.entity_bound
-    turned = event.q_s * entity_bound.weight * entity_bound.sentences_per_user / event.user_cap
+    of_one_user = min(entity_bound.weight * entity_bound.sentences_per_user, entity_bound.total_weight)
+    turned = event.q_s * of_one_user / event.user_cap
     if event.q_u == 1 or entity_bound.total == 0 or (event.clips_sentences and turned <= _TURNING):
         return []
-    user, unit = user_distribution(event, adjacency.user_sentences, tail)
-    q_e = 1.0 if adjacency.displaced else event.q_e  # then the updates of affected users differ in any case
-    return [(dominating_pairs.two_sided_mixture(user, entity_bound.users, event.q_u, q_e, unit, tail),)]
+    user, unit = user_distribution(event, adjacency, tail)
+    return [(dominating_pairs.two_sided_mixture(user, entity_bound.users, event.q_u, event.q_e, unit, tail),)]
 
 
 def _widened(event: RoundEvent | EpochEvent, adjacency: Adjacency) -> list[Adjacency]:
@@ -312,9 +312,15 @@ def _widened(event: RoundEvent | EpochEvent, adjacency: Adjacency) -> list[Adjac
         and isinstance(event, RoundEvent)
         and event.clips_sentences
         and event.q_s < 1
-        and bdtr(math.ceil(event.user_cap) - 1, int(adjacency.user_sentences), event.q_s) < _HARDLY
+        and _probability_of_fewer(math.ceil(event.user_cap), event.q_s, adjacency) < _HARDLY
     )
     return [adjacency, replace(adjacency, user_sentences=math.inf)] if hardly else [adjacency]
+
+
+def _probability_of_fewer(sentences: int, q_s: float, adjacency: Adjacency) -> float:
+    """Return about the probability that the protected user has fewer active sentences than ``sentences``."""
+    n = adjacency.user_sentences
+    return float(pdtr(sentences - 1, n * q_s) if adjacency.weighted else bdtr(sentences - 1, int(n), q_s))
 
 
 def _best_part(
@@ -334,71 +340,53 @@ def _best_part(
 def round_mixtures(event: RoundEvent, adjacency: Adjacency, tail: float) -> tuple[GaussianMixturePair, ...]:
     """Return the dominating pair of a round at the worst exposure within the adjacency (Theorem 1)."""
     exposure = dominating_pairs.exposure_from_bound(adjacency.entity_bound, event.q_u, tail)
-    return dominating_pairs_of(event, adjacency.user_sentences, exposure, tail, displaced=adjacency.displaced)
+    return dominating_pairs_of(event, adjacency, exposure, tail)
 
 
 def dominating_pairs_of(
     event: RoundEvent,
-    user_sentences: float,
+    user: Adjacency,
     exposure: dominating_pairs.Exposure,
     tail: float,
-    *,
-    displaced: bool = False,
 ) -> tuple[GaussianMixturePair, ...]:
     """Return the dominating pair of a round for an explicit exposure, from an entity's own profile for instance.
 
     Args:
         event: the event of the round.
-        user_sentences: n', the largest number of sentences of the protected user.
+        user: the protected user; what it says of an entity is not read.
         exposure: the revealed cases of the entity.
         tail: probability mass that each truncation may cut off.
-        displaced: whether each sentence with the entity may have displaced another one of its user.
     """
-    user, unit = user_distribution(event, user_sentences, tail)
+    of_user, unit = user_distribution(event, user, tail)
     unlisted = None if exposure.cut is None else exposure.cut / float(exposure.probabilities.sum())
     result = []
     for case, probability in enumerate(exposure.probabilities.tolist()):
-        entity, opposed = _shifts_of_case(event, exposure, case, tail, displaced=displaced)
-        result.append(dominating_pairs.mixture(user, entity, probability, unit, tail, opposed, unlisted))
+        entity = _shift_of_case(event, exposure, case, tail)
+        result.append(dominating_pairs.mixture(of_user, entity, probability, unit, tail, unlisted))
     return tuple(result)
 
 
 def entity_distribution(event: RoundEvent, users: int, sentences: int, tail: float) -> dominating_pairs.Distribution:
     """Return the distribution of the entity's shift, given its sampled users and their sentences that mention it."""
     exposure = dominating_pairs.Exposure(np.ones(1), np.array([users]), np.array([sentences]))
-    return _shifts_of_case(event, exposure, 0, tail, displaced=False)[0]
+    return _shift_of_case(event, exposure, 0, tail)
 
 
-def _shifts_of_case(
-    event: RoundEvent, exposure: dominating_pairs.Exposure, case: int, tail: float, *, displaced: bool
-) -> tuple[dominating_pairs.Distribution, dominating_pairs.Distribution | None]:
-    """Return the distributions of the entity's shift and of the opposed shift of the sentences that it displaced.
-
-    A displaced sentence takes part on the smaller corpus only, and its weight may be 1. Where both shifts together are
-    likely to exceed the cap, the whole cap counts, as it does where only users are clipped: a displaced sentence then
-    changes its user's update whether the entity is active or not.
-    """
+def _shift_of_case(
+    event: RoundEvent, exposure: dominating_pairs.Exposure, case: int, tail: float
+) -> dominating_pairs.Distribution:
+    """Return the distribution of the entity's shift in one revealed case."""
     users, sentences = int(exposure.users[case]), int(exposure.sentences[case])
-    if event.clips_sentences:
-        cap, full = 2 * event.user_cap * users, event.q_s * sentences >= event.user_cap * users
-    else:
-        cap, full = 2.0 * min(users, sentences), True
-    whole = dominating_pairs.constant(cap)
-    if displaced and full:
-        return whole, None
     if not event.clips_sentences:
-        return dominating_pairs.entity_shift(event.q_e, whole, cap), None
+        cap = 2.0 * min(users, sentences)
+        return dominating_pairs.entity_shift(event.q_e, dominating_pairs.constant(cap), cap)
     weight = sentences if exposure.weights is None else float(exposure.weights[case])
     rate, mean = event.q_s * exposure.largest_weight, event.q_s * weight
     active = dominating_pairs.active_sentences(sentences, rate, mean, tail)
-    entity = dominating_pairs.entity_shift(event.q_e, active, cap)
-    opposed = dominating_pairs.binomial(sentences, event.q_s, tail)
-    return entity, dominating_pairs.capped(opposed, cap) if displaced else None
+    return dominating_pairs.entity_shift(event.q_e, active, 2 * event.user_cap * users)
 
 
-def user_distribution(
-    event: RoundEvent, user_sentences: float, tail: float
-) -> tuple[dominating_pairs.Distribution, float]:
+def user_distribution(event: RoundEvent, user: Adjacency, tail: float) -> tuple[dominating_pairs.Distribution, float]:
     """Return the distribution of the protected user's own shift, and the shift that equals one user clip β.
 
     Raises:
@@ -406,9 +394,11 @@ def user_distribution(
     """
     if event.epoch_rounds is not None:
         raise PrivacyError(f"epoch_rounds is {event.epoch_rounds}; allowed: none, where ε is computed round by round")
+    n = user.user_sentences
     if event.clips_sentences:
-        return dominating_pairs.user_shift(event.q_u, event.q_s, user_sentences, event.user_cap, tail), event.user_cap
-    sentences = math.inf if user_sentences else 0.0
+        shift = dominating_pairs.user_shift(event.q_u, event.q_s, n, event.user_cap, tail, weighted=user.weighted)
+        return shift, event.user_cap
+    sentences = math.inf if n else 0.0
     return dominating_pairs.user_shift(event.q_u, 1.0, sentences, 1.0, tail), 1.0
 
 

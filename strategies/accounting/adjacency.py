@@ -103,8 +103,8 @@ class Adjacency:
         user_sentences: n', the largest number of sentences of ``u'``; ``math.inf`` assumes no bound, 0 protects no
             user.
         entity_bound: the contribution bound of ``e'``; ``NO_ENTITY`` protects no entity.
-        displaced: whether each sentence with ``e'`` may take the place of another sentence of its user, as where a
-            number of sentences per user is enforced and the mention graph is private.
+        weighted: whether ``user_sentences`` bounds the sum of the weights of the sentences of ``u'`` instead of their
+            number.
 
     Raises:
         PrivacyError: if ``user_sentences`` is negative or not a whole number.
@@ -112,7 +112,7 @@ class Adjacency:
 
     user_sentences: float = math.inf
     entity_bound: ContributionBound = NO_ENTITY
-    displaced: bool = False
+    weighted: bool = False
 
     def __post_init__(self) -> None:
         n = self.user_sentences

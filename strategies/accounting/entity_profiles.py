@@ -405,7 +405,7 @@ class _CaseLosses:
     def __init__(self, event: RoundEvent, user_sentences: float, tail: float) -> None:
         self._event, self._tail = event.robust(), tail
         self._rates = (event.q_e,) if event.q_e == 1 else (event.q_e, 1.0)
-        self._user, self._unit = accountant.user_distribution(event, user_sentences, tail)
+        self._user, self._unit = accountant.user_distribution(event, Adjacency(user_sentences), tail)
         self._inactive = self._mixture(dominating_pairs.Distribution(np.zeros(1), np.ones(1)))
         self._losses: dict[_Case, _ByRate] = {}
         self._most: dict[int, float] = {}  # sentences owned → the most that take part, up to the tail

@@ -1,29 +1,37 @@
 """State whom the headline ε of a run protects: any user together with any entity, within public bounds.
 
 A bound is public if it is set before the corpus is read, and it holds for *any* entity only if it is also enforced.
-:class:`Guarantee` holds the bounds of a run, whether they are enforced, and what the two corpora of the guarantee have
-in common: with a *public mention graph* they differ in what the protected sentences say, with a *private* one also in
-whether those sentences exist (docs/privacy.md, sections 1 and 15).
+:class:`Guarantee` holds the bounds of a run, and what may be known of the corpus, which decides how they are enforced
+and what ε hides (docs/privacy.md, sections 1 and 15):
 
->>> guarantee = Guarantee(mention_graph="public", entity_bound=10, user_sentences=32)
+- ``counts``: how many sentences each user has, and how many mention each entity. Who mentions whom, that a given
+  sentence exists, and what it says are hidden. Sentences have weights, a formula of these counts.
+- ``graph``: the mention graph, which says of every sentence whose it is and whom it mentions. What it says is hidden.
+  Sentences are kept or left out by that graph.
+- ``nothing``: everything of the protected sentences is hidden, and bounds are stated, not enforced.
+
+>>> guarantee = Guarantee(known="counts", entity_bound=10, user_sentences=32)
 >>> guarantee.covers_any_entity
 True
->>> [(unit.robust, unit.adjacency.entity_bound.total) for unit in guarantee.units(clips_sentences=True, population=100)]
-[(False, 10), (True, 1)]
+>>> named, unnamed = guarantee.units(clips_sentences=True, population=100)
+>>> named.adjacency.entity_bound.total_weight, unnamed.robust, named.adjacency.weighted
+(10.0, True, True)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
-from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, Adjacency, ContributionBound
+from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, NO_ENTITY, Adjacency, ContributionBound
 from fl_sim.strategies.primitives.limits import require
 
-MentionGraph = Literal["public", "private"]
-BoundRule = Literal["greedy", "weights", "stated"]
+Known = Literal["counts", "graph", "nothing"]
+KNOWN: tuple[Known, ...] = ("nothing", "counts", "graph")
+"""What may be known, each more than the one before it: a guarantee holds for whoever knows less."""
+
 NoiseScale = Literal["as-stated", "as-coded"]
 
 
@@ -56,31 +64,35 @@ class Guarantee:
     """Hold the public bounds on what the protected user and entity contribute.
 
     Attributes:
-        mention_graph: ``public`` if both corpora of the guarantee have the same users, sentences and mentions, and the
-            protected sentences are null in one of them; ``private`` if one of them lacks these sentences.
+        known: what may be known of the protected sentences. Under ``counts`` one of the two corpora of the guarantee
+            lacks them, and both are trained with the same declared counts, which are at least the true ones of the
+            larger corpus. Under ``graph`` both have the same users, sentences and mentions, and the protected sentences
+            are null in one of them. Under ``nothing`` one of them lacks these sentences.
         entity_bound: k, the most sentences that mention an entity, or if these have weights the most that the weights
             add up to; None for no bound.
-        entity_users: F, the most users who mention an entity; None for no bound.
-        bound_by: how the bound on entities holds: enforced (``greedy``, ``weights``), or ``stated`` and not enforced.
-        weighted: whether sentences may have weights between 0 and 1, by which their sampling rate is multiplied.
-        user_sentences: m, the most sentences of a user, enforced; None for no bound.
+        entity_users: F, the most users who mention an entity; None for no bound. Not with weights.
+        public_weights: whether names have public weights, by which the sampling rate of their sentences is multiplied.
+        user_sentences: m, the most sentences of a user, or the most that their weights add up to; enforced, so that it
+            needs counts or a graph; None for no bound.
         missed_mentions: the most sentences with an entity that the tagger misses, as stated; None if nothing is.
+        counts: SHA-256 of the declared counts; empty unless these are known.
 
     Raises:
         PrivacyError: a value is out of range.
     """
 
-    mention_graph: MentionGraph = "private"
+    known: Known = "nothing"
     entity_bound: int | None = None
     entity_users: int | None = None
-    bound_by: BoundRule = "greedy"
-    weighted: bool = False
+    public_weights: bool = False
     user_sentences: int | None = None
     missed_mentions: int | None = None
+    counts: str = ""
 
     def __post_init__(self) -> None:
-        for name, kinds in (("mention_graph", MentionGraph), ("bound_by", BoundRule)):
-            require(getattr(self, name) in get_args(kinds), name, getattr(self, name), ", ".join(get_args(kinds)))
+        require(self.known in KNOWN, "known", self.known, ", ".join(KNOWN))
+        enforced = self.known != "nothing" or self.user_sentences is None
+        require(enforced, "user_sentences", self.user_sentences, "nothing, where nothing is known")
         for name, least in (("entity_bound", 1), ("entity_users", 1), ("user_sentences", 1), ("missed_mentions", 0)):
             value = getattr(self, name)
             require(value is None or value >= least, name, value, f"an integer of at least {least}, or nothing")
@@ -88,32 +100,37 @@ class Guarantee:
     @property
     def covers_any_entity(self) -> bool:
         """Return whether a bound on entities is enforced, so that ε holds for any entity."""
-        return self.bound_by != "stated" and not (self.entity_bound is None and self.entity_users is None)
+        return self.known != "nothing" and not (self.entity_bound is None and self.entity_users is None)
 
     @property
-    def displaces(self) -> bool:
-        """Return whether an entity's sentences take the place of others of their users, which come in without it."""
-        return self.mention_graph == "private" and self.user_sentences is not None
+    def weighted(self) -> bool:
+        """Return whether sentences may have weights between 0 and 1, by which their sampling rate is multiplied."""
+        by_counts = self.known == "counts" and not (self.entity_bound is None and self.user_sentences is None)
+        return by_counts or self.public_weights
 
     @property
     def user(self) -> Adjacency:
         """Return the adjacency of any user alone."""
-        return Adjacency(math.inf if self.user_sentences is None else float(self.user_sentences))
+        return self.with_user(math.inf if self.user_sentences is None else float(self.user_sentences))
+
+    def with_user(self, sentences: float, bound: ContributionBound = NO_ENTITY) -> Adjacency:
+        """Return the adjacency of a user of so many sentences, or so much weight, and an entity within a bound."""
+        return Adjacency(sentences, bound, weighted=self.known == "counts" and self.user_sentences is not None)
 
     def with_entity(self, bound: ContributionBound) -> Adjacency:
-        """Return the adjacency of any user together with an entity of a contribution bound.
-
-        With a private mention graph, removing an entity's sentences lets others of their users in for them.
-        """
-        return self.seen(Adjacency(self.user.user_sentences, bound))
+        """Return the adjacency of any user together with an entity of a contribution bound."""
+        return self.seen(self.with_user(self.user.user_sentences, bound))
 
     def seen(self, adjacency: Adjacency) -> Adjacency:
         """Return what a release under these bounds shows of a user with an entity, whatever the adjacency says of it.
 
-        Whether sentences are displaced, and whether they have weights, is decided by the bounds of the release alone.
+        Whether sentences have weights is decided by the bounds of the release alone: elsewhere a bound on a sum of
+        weights bounds no number of sentences.
         """
         bound = adjacency.entity_bound if self.weighted else adjacency.entity_bound.without_weights()
-        return Adjacency(adjacency.user_sentences, bound, displaced=self.displaces and bound.total > 0)
+        own = self.with_user(adjacency.user_sentences, bound)
+        beyond = adjacency.weighted and not own.weighted and adjacency.user_sentences > 0
+        return replace(own, user_sentences=math.inf) if beyond else own
 
     def units(self, *, clips_sentences: bool, population: int, missed: bool = False) -> tuple[ProtectedUnit, ...]:
         """Return the units of which the headline ε is the largest: a user with a detected entity, and with a sentence.
@@ -145,9 +162,8 @@ class Guarantee:
         users = min(users + extra, population)
         if not clips_sentences or sentences is None:
             return ContributionBound(users=users, sentences_per_user=1)
-        total = each = sentences + extra
-        if self.weighted:  # any number of sentences may have weights that add up to k
-            each = self.user_sentences or ANY_NUMBER
+        total = sentences + extra
+        each = ANY_NUMBER if self.weighted else total  # any number of sentences may have weights that add up to k
         return ContributionBound(users=users, sentences_per_user=each, sentences=total, weighted=self.weighted)
 
     def record(self) -> dict[str, Any]:
@@ -158,3 +174,8 @@ class Guarantee:
     def from_record(cls, values: Mapping[str, Any]) -> Guarantee:
         """Return the guarantee of a :meth:`record`; PrivacyError for a value out of range, TypeError for other keys."""
         return cls(**values)
+
+
+def most_known(guarantees: Iterable[Guarantee]) -> Known:
+    """Return what may be known under all guarantees together: a composition holds for whoever knows the most."""
+    return max((guarantee.known for guarantee in guarantees), key=KNOWN.index, default="nothing")

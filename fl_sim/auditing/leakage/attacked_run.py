@@ -32,8 +32,8 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.released_model import initial_model, released_model
-from fl_sim.experiments.run_inputs import declared_names, held_out_split
-from fl_sim.experiments.run_record import Record, read_order
+from fl_sim.experiments.run_inputs import declared, held_out_split
+from fl_sim.experiments.run_record import Record
 from fl_sim.experiments.training_text import check_text
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
@@ -172,8 +172,7 @@ class AttackedRun:
         own = record.open_corpus(folder)
         check_text(own)
         train, held_out = config.corpus.train_split, held_out_split(config, own)
-        names, order = declared_names(config, own), read_order(folder)
-        bounds = EnforcedBounds.of(config.privacy, own.ownership(train), config.seed, names, order)
+        bounds = EnforcedBounds.of(config.privacy, own.ownership(train), declared(config, own))
         corpus = own if raw is None else _raw_corpus(own, raw, (train, held_out))
         members, others = (
             Side.of(corpus, split, needs_targets=model.task.needs_targets) for split in (train, held_out)

@@ -35,7 +35,7 @@ has; another N depends on which canaries are included, and nothing is tested.
 [True, True, True, True]
 
 >>> from fl_sim.strategies.accounting.guarantee import Guarantee
->>> entity_contribution(Guarantee(mention_graph="public", entity_bound=3), repetitions=8).profile
+>>> entity_contribution(Guarantee(known="graph", entity_bound=3), repetitions=8).profile
 array([1, 1, 1])
 """
 

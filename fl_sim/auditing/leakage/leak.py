@@ -51,7 +51,7 @@ class RunLeakage:
         folder: its folder.
         config: its settings.
         raw_text: whether it was attacked with the text from before names were removed.
-        mention_graph: what its guarantee assumes of the mention graph.
+        known: what its guarantee takes as known.
         left_out: why attacks make no sense for the run, by name.
         seconds: how long each attack took, by name.
         users, canaries, entities: the results; None where an attack was not asked for or makes no sense.
@@ -60,7 +60,7 @@ class RunLeakage:
     folder: RunFolder
     config: RunConfig
     raw_text: bool
-    mention_graph: str
+    known: str
     left_out: Mapping[str, str]
     seconds: Mapping[str, float]
     users: UserAttack | None = None
@@ -89,7 +89,7 @@ class RunLeakage:
             "rounds": self.folder.last_round,
             "delta": config.privacy.delta,
             "epsilon": {name: result[name] for name in _EPSILONS if name in result},
-            "mention_graph": self.mention_graph,
+            "known": self.known,
             "attacks": {name: attacks[name] for name in ATTACKS if name in attacks},
         }
 
@@ -199,5 +199,5 @@ def _attacked(
                 raise
             left_out[name] = str(error)
     return RunLeakage(
-        run.folder, run.config, run.has_raw_text, run.bounds.guarantee.mention_graph, left_out, seconds, **results
+        run.folder, run.config, run.has_raw_text, run.bounds.guarantee.known, left_out, seconds, **results
     )

@@ -222,14 +222,14 @@ class LedgerProof:
         """Return the event of all rounds if ε of a profile can be computed for it; else None.
 
         That needs equal rounds of this run alone, one sum each, sampled independently, without weights on sentences or
-        users, and without sentences that an entity's displaced.
+        users.
         """
         mechanisms = {entry.terms.mechanism for entry in self.entries}
         if len(mechanisms) != 1 or any(entry.run != self.run for entry in self.entries):
             return None
         (mechanism,) = mechanisms
         event = mechanism.event()
-        plain = not (adjacency.displaced or adjacency.entity_bound.weighted or has_repeated_sums(self.entries))
+        plain = not (adjacency.entity_bound.weighted or has_repeated_sums(self.entries))
         plain = plain and mechanism.exposed(adjacency) == adjacency
         return event if plain and event is not None and event.epoch_rounds is None else None
 

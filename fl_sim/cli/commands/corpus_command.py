@@ -111,6 +111,14 @@ def deidentify(as_json: bool, **settings: Any) -> None:
 
 
 @corpus.command()
+@options_of(corpora.write_counts)
+def counts(out: Path, **settings: Any) -> None:
+    """Write the declared counts of users and entities, which may be larger than those of the corpus trained on."""
+    corpora.write_counts(out=out, **settings)
+    print(f"wrote {out}; it names users and entities; next: fl-sim run --set privacy.counts={out}")
+
+
+@corpus.command()
 @options_of(corpora.write_weights)
 @as_json
 def weights(corpus: str, out: Path, as_json: bool, **settings: Any) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fl_sim.settings_origin import Origin, Trial
 
 _WHOLE_FROM = 10_000.0  # signal-to-noise ratios are shown without decimals
-_BOUNDS = ("entity_bound", "entity_bound_by", "user_sentences")
+_BOUNDS = ("entity_bound", "known", "user_sentences")
 _NOT_TUNED = (
     *("privacy.epsilon_budget", "privacy.estimator", "privacy.noise", "privacy.secure_noise"),
     *("engine.name", "engine.nodes", "seed", "out", "anchor"),

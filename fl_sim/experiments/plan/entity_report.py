@@ -46,13 +46,17 @@ class Training:
         event: release of every round.
         rounds: number of rounds.
         delta: δ at which ε is stated.
-        user_sentences: n' of the protected user; ``inf`` if no bound is assumed.
+        user: the protected user alone.
     """
 
     event: RoundEvent
     rounds: int
     delta: float
-    user_sentences: float
+    user: Adjacency
+
+    def epsilon_of(self, adjacency: Adjacency) -> float:
+        """Return ε of an adjacency."""
+        return accounting.epsilon(self.event, adjacency, self.rounds, self.delta)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -97,10 +101,10 @@ def entity_epsilons(
     event = training.event
     distinct, profile_of = _distinct(ownership.entity_profiles())
     one = _counted(observe, len(distinct) * (1 if event.q_e == 1 else 2))
-    accountant = ProfileAccountant(event, training.user_sentences, training.rounds, training.delta, one)
+    accountant = ProfileAccountant(event, training.user.user_sentences, training.rounds, training.delta, one)
     detected = _of_distinct(accountant, distinct)
     robust = detected if event.q_e == 1 else _of_distinct(accountant.robust(), distinct)
-    user = accounting.epsilon(event, Adjacency(training.user_sentences), training.rounds, training.delta)
+    user = training.epsilon_of(training.user)
     return EntityEpsilons(distinct, profile_of, detected, robust, user)
 
 
@@ -112,9 +116,8 @@ def bounded_entity_epsilons(
 ) -> EntityEpsilons:
     """Return ε of every entity of a corpus under the bounds of a run, at most that of any entity.
 
-    Where sentences have weights, or those of an entity displace others of their users, ε is that of the entity's
-    contribution bound: its users, its largest user and its sentences, or their sum of weights. Elsewhere it is that of
-    :func:`entity_epsilons`.
+    Where sentences have weights, ε is that of the entity's contribution bound: its users, its largest user and the sum
+    of the weights of its sentences. Elsewhere it is that of :func:`entity_epsilons`.
 
     Args:
         bounds: the corpus and the weights of its sentences.
@@ -123,7 +126,7 @@ def bounded_entity_epsilons(
         observe: called after each ε.
     """
     guarantee = bounds.guarantee
-    if guarantee.weighted or guarantee.displaces:
+    if guarantee.weighted:
         entities = _within_contributions(bounds, training, observe)
     else:
         entities = entity_epsilons(bounds.kept, training, observe)
@@ -164,7 +167,7 @@ def _within_contributions(bounds: EnforcedBounds, training: Training, observe: O
 
     detected = epsilons(event)
     robust = detected if event.q_e == 1 else epsilons(event.robust())
-    user = accounting.epsilon(event, Adjacency(training.user_sentences), training.rounds, training.delta)
+    user = training.epsilon_of(training.user)
     return EntityEpsilons([distinct[row] for row in rows[:, 0]], index.ravel(), detected, robust, user)
 
 
@@ -173,7 +176,8 @@ def _epsilon_within(
 ) -> float:
     """Return ε of any user with an entity in ≤ ``users`` users, ≤ ``each`` sentences of one, ≤ ``sentences``."""
     bound = ContributionBound(users, each, sentences, weighted=guarantee.weighted)
-    return accounting.epsilon(event, guarantee.with_entity(bound), training.rounds, training.delta)
+    both = guarantee.seen(guarantee.with_user(training.user.user_sentences, bound))
+    return accounting.epsilon(event, both, training.rounds, training.delta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,7 @@ class PairEpsilons:
     """ε of one user, and of that user together with one entity, by what both contribute within the bounds.
 
     Attributes:
-        user_sentences: the user's sentences that take part.
+        user_sentences: the user's sentences that take part, or the sum of their weights, rounded up.
         profile: for each user the sentences that take part and mention the entity, int64 (users,), largest first;
             empty without an entity.
         user: ε of the user.
@@ -200,8 +204,7 @@ def pair_epsilons(bounds: EnforcedBounds, training: Training, user: int | None, 
     """Return ε of a user together with an entity; in a corpus of messages the entity may be the user.
 
     Both kinds of sentences are protected at once: those of the user, whatever they mention, and those of anybody that
-    mention the entity. Where sentences have weights, or those of an entity displace others of their users, ε of both is
-    that of their contribution bounds.
+    mention the entity. Where sentences have weights, ε of both is that of their contribution bounds.
 
     Args:
         bounds: the corpus and the weights of its sentences.
@@ -209,17 +212,20 @@ def pair_epsilons(bounds: EnforcedBounds, training: Training, user: int | None, 
         user: the user's id; None for any user, with at most n' sentences.
         entity: the entity's id; None for no entity.
     """
-    event, guarantee, offsets = training.event, bounds.guarantee, bounds.ownership.user_offsets
-    n = training.user_sentences
+    event, guarantee = training.event, bounds.guarantee
+    n = training.user.user_sentences
     if user is not None:
-        n = float((bounds.weights[offsets[user] : offsets[user + 1]] > 0).sum())
-    alone = accounting.epsilon(event, Adjacency(n), training.rounds, training.delta) if n else 0.0
+        own, _ = bounds.ownership.sentences_of(np.array([user]))
+        weights = bounds.weights[own]
+        n = float(min(n, np.ceil(weights.sum()) if training.user.weighted else np.count_nonzero(weights)))
+    training = replace(training, user=guarantee.with_user(n))
+    alone = training.epsilon_of(training.user) if n else 0.0
     if entity is None:
         return PairEpsilons(n, np.array([], dtype=np.int64), alone, alone, alone)
     profiles_kept = bounds.kept.entity_profiles()
     start, end = profiles_kept.offsets[entity : entity + 2]
     profile = np.asarray(profiles_kept.sentences[start:end], dtype=np.int64)
-    if guarantee.weighted or guarantee.displaces:
+    if guarantee.weighted:
         contributions = bounds.contributions()
         columns = (contributions.users, contributions.max_per_user, contributions.sentences)
         limit = [int(column[entity]) for column in columns]

@@ -1,10 +1,10 @@
 """Whom a run protects and by how much: bounds on users and entities, weights that enforce them, ε of every round.
 
-A bound is set in the configuration, before the corpus is read, and holds because sentences beyond it have weight 0 or
-a lower sampling rate (:mod:`fl_sim.data_prep.store.contribution_limits`). With a public mention graph the selection is
-public, too: it depends on the graph and on a public order alone. With a private one only the sentences of a user are
-limited, in an order that no one else's sentences change the distribution of. Only the headline and the figures of users
-rest on public bounds; those by percentile of contribution are read off the corpus, for its owner.
+A bound is set in the configuration, before the corpus is read, and holds because sentences beyond it have a lower
+sampling rate, or rate 0 (:mod:`fl_sim.data_prep.store.contribution_limits`). Where counts are known, rates are a
+formula of these; where the mention graph is known, they depend on that graph and a public order; where nothing is,
+bounds are stated and not enforced. Only the headline and the figures of users rest on public bounds; those by
+percentile of contribution are read off the corpus, for its owner.
 
 >>> from fl_sim.config import RunConfig
 >>> from fl_sim.strategies.uedp import UserEntityDP
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import functools
 import math
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -32,9 +31,10 @@ import numpy.typing as npt
 from fl_sim.data_prep.public_names import mention_share
 from fl_sim.data_prep.store.contribution_limits import (
     ContributionLimits,
+    DeclaredCounts,
     Weights,
+    count_weights,
     greedy_weights,
-    proportional_weights,
 )
 from fl_sim.data_prep.store.ownership import EntityContributions, Ownership
 from fl_sim.experiments.plan.lineage import Earlier
@@ -51,47 +51,50 @@ CONTRIBUTION_QUANTILES = {"median": 0.5, "p95": 0.95, "max": 1.0}
 Units = Mapping[str, ProtectedUnit]
 """The protected units of a metric, each by a name of its own; the largest ε of them counts."""
 
-_PUBLIC_ORDER = 0  # the seed of the order in which sentences are kept, where that order is public
+_ORDER = 0  # the seed of the public order in which sentences are kept where the mention graph is known
 
 
-def guarantee_of(privacy: PrivacyConfig, largest_user: int, *, weighted_names: bool = False) -> Guarantee:
+def guarantee_of(
+    privacy: PrivacyConfig, largest_user: int, *, public_weights: bool = False, counts: str = ""
+) -> Guarantee:
     """Return the bounds that a configuration sets.
 
     Args:
         privacy: the section ``[privacy]``.
         largest_user: the sentences of the corpus's largest user, for ``user_sentences = "corpus"`` alone.
-        weighted_names: whether entities have public weights.
+        public_weights: whether entities have public weights.
+        counts: the digest of the declared counts.
     """
-    public = privacy.mention_graph == "public"
-    defaults = privacy.default_bounds if public else {}
+    defaults = {} if privacy.known == "nothing" else privacy.default_bounds
     bounds: dict[str, int | None] = {}
     for name in ("entity_bound", "user_sentences"):
         value = getattr(privacy, name)
         bounds[name] = (
             defaults.get(name) if value is None else {"unbounded": None, "corpus": largest_user}.get(value, value)
         )
-    rule = privacy.entity_bound_by or ("greedy" if public else "stated")
     return Guarantee(
-        mention_graph=privacy.mention_graph,
+        known=privacy.known,
         entity_users=privacy.entity_users,
-        bound_by=rule,
-        weighted=rule == "weights" or weighted_names,
+        public_weights=public_weights,
         missed_mentions=privacy.missed_mentions,
+        counts=counts if privacy.known == "counts" else "",
         **bounds,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class DeclaredNames:
-    """What the owner declares about the names in a corpus, from public text alone.
+class Declared:
+    """What the owner declares about a corpus: names from public text alone, and counts.
 
     Attributes:
         public: the ids of entities that are not sensitive: they need no protection and cost none.
         weights: the public weight of every entity, float64 (E,); None for weights of 1.
+        counts: the counts of users and entities; None for those of the corpus.
     """
 
     public: tuple[int, ...] = ()
     weights: Weights | None = None
+    counts: DeclaredCounts | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +105,7 @@ class EnforcedBounds:
         guarantee: the public bounds.
         ownership: users, sentences and entities of the split; without entities that are declared public.
         weights: w, the factor on every sentence's sampling rate, float64 (S,); all 1 without bounds.
-        names: the entities that are declared public, and public weights.
-        order_seed: the seed of the order in which sentences are kept.
+        declared: the entities that are declared public, public weights and declared counts.
         share_of_public_names: the share of the split's mentions that are of entities declared public.
         settings_from_corpus: whether a target may rest on what the corpus's entities contribute, which no ε covers.
     """
@@ -111,44 +113,35 @@ class EnforcedBounds:
     guarantee: Guarantee
     ownership: Ownership
     weights: Weights
-    names: DeclaredNames
+    declared: Declared
     share_of_public_names: float
     settings_from_corpus: bool
-    order_seed: int = _PUBLIC_ORDER
 
     @classmethod
-    def of(
-        cls,
-        privacy: PrivacyConfig,
-        ownership: Ownership,
-        seed: int,
-        names: DeclaredNames = DeclaredNames(),
-        order_seed: int | None = None,
-    ) -> EnforcedBounds:
+    def of(cls, privacy: PrivacyConfig, ownership: Ownership, declared: Declared = Declared()) -> EnforcedBounds:
         """Enforce the bounds of a configuration on a split.
 
         Args:
             privacy: the section ``[privacy]``.
             ownership: users, sentences and entities of the split.
-            seed: the run's seed, from which the order of a user's sentences follows where it must not be public.
-            names: the entities that are declared public, and public weights.
-            order_seed: the secret seed of that order that a run with secure noise drew when it began; None draws one.
+            declared: what the owner declares about the corpus.
+
+        Raises:
+            CorpusError: the corpus exceeds its declared counts.
         """
+        protected = ownership.without_entities(declared.public)
+        counts = declared.counts or DeclaredCounts.of(protected)
+        if privacy.round_counts:
+            counts = counts.rounded_up()
         largest = int(ownership.sentences_per_user.max(initial=0))
-        guarantee = guarantee_of(privacy, largest, weighted_names=names.weights is not None)
-        protected = ownership.without_entities(names.public)
-        if guarantee.mention_graph == "public":
-            order_seed = _PUBLIC_ORDER
-        elif not privacy.secure_noise:
-            order_seed = seed
-        elif order_seed is None:
-            order_seed = secrets.randbits(64)
-        weights = _weights(guarantee, protected, order_seed)
-        if names.weights is not None:
+        weighted = declared.weights is not None
+        guarantee = guarantee_of(privacy, largest, public_weights=weighted, counts=counts.digest)
+        weights = _weights(guarantee, protected, counts)
+        if declared.weights is not None:
             owners = np.repeat(np.arange(protected.num_sentences), protected.entities_per_sentence)
-            np.minimum.at(weights, owners, names.weights[protected.entity_ids])
-        share = mention_share(ownership, np.array(names.public, dtype=np.int64))
-        return cls(guarantee, protected, weights, names, share, privacy.settings_from_corpus, order_seed)
+            np.minimum.at(weights, owners, declared.weights[protected.entity_ids])
+        share = mention_share(ownership, np.array(declared.public, dtype=np.int64))
+        return cls(guarantee, protected, weights, declared, share, privacy.settings_from_corpus)
 
     @property
     def enforces(self) -> bool:
@@ -242,25 +235,20 @@ class EnforcedBounds:
             "guarantee": self.guarantee.record(),
             "kept": kept,
             "most_mentions": most,
-            "public_entities": len(self.names.public),
+            "public_entities": len(self.declared.public),
             "mentions_of_public_names": self.share_of_public_names,
         }
 
 
-def _weights(guarantee: Guarantee, ownership: Ownership, order_seed: int) -> Weights:
+def _weights(guarantee: Guarantee, ownership: Ownership, counts: DeclaredCounts) -> Weights:
     """Return the weights that enforce a guarantee, float64 (S,)."""
-    enforced = guarantee.covers_any_entity
-    limits = ContributionLimits(
-        sentences_per_entity=guarantee.entity_bound if enforced else None,
-        users_per_entity=guarantee.entity_users if enforced else None,
-        sentences_per_user=guarantee.user_sentences,
-    )
-    if limits == ContributionLimits():
+    limits = ContributionLimits(guarantee.entity_bound, guarantee.entity_users, guarantee.user_sentences)
+    if guarantee.known == "nothing" or limits == ContributionLimits():
         return np.ones(ownership.num_sentences)
-    words = streams.uniforms(streams.derived_seed(order_seed, "limits"), "sentence", 0, ownership.num_sentences)
-    order = np.argsort(words, kind="stable").astype(np.int64)
-    rule = proportional_weights if guarantee.bound_by == "weights" else greedy_weights
-    return rule(ownership, limits, order)
+    if guarantee.known == "counts":
+        return count_weights(ownership, limits, counts)
+    words = streams.uniforms(streams.derived_seed(_ORDER, "limits"), "sentence", 0, ownership.num_sentences)
+    return greedy_weights(ownership, limits, np.argsort(words, kind="stable").astype(np.int64))
 
 
 def _by_kind(

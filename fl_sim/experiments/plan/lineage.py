@@ -31,7 +31,7 @@ from fl_sim.storage.model_files import Ancestor, Lineage, LineageError
 from fl_sim.strategies.accounting import accountant, calibration
 from fl_sim.strategies.accounting.accountant import Part, RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
-from fl_sim.strategies.accounting.guarantee import ProtectedUnit
+from fl_sim.strategies.accounting.guarantee import KNOWN, Known, ProtectedUnit, most_known
 from fl_sim.strategies.ledger import Entry, Exposed, Ledger, LedgerError, LedgerHead, ReleaseRecord, parts_of
 from fl_sim.strategies.mechanism import PrivacyPlan
 
@@ -130,17 +130,17 @@ class Earlier:
             raise PrivacyError(f"the earlier releases of the initial model alone have ε {format_epsilon(before)}")
         return calibration.bisect_value(epsilon_at, "noise_multiplier", _MOST_Z, _LEAST_Z, target)
 
-    def check_graph(self, mention_graph: str) -> None:
-        """Refuse to compose releases under a public mention graph into figures of a private one.
+    def check_known(self, known: Known) -> None:
+        """Refuse to compose releases into figures that take less as known than they do.
 
         Raises:
-            ConfigError: an earlier run selected its sentences by the mention graph, which it took for public.
+            ConfigError: an earlier run selected its sentences by what may not be known in this one.
         """
-        graphs = {entry.terms.guarantee.mention_graph for a in self.composed for entry in a.ledger.entries}
-        if mention_graph == "private" and "public" in graphs:
+        earlier = most_known(entry.terms.guarantee for a in self.composed for entry in a.ledger.entries)
+        if KNOWN.index(known) < KNOWN.index(earlier):
             raise ConfigError(
-                "privacy.mention_graph is private, but the initial model rests on releases that hold for a public one; "
-                "allowed: public"
+                f"privacy.known is {known}, but the initial model rests on releases that take the {earlier} as known; "
+                f"allowed: {earlier}"
             )
 
     def warnings(self) -> list[str]:
@@ -237,7 +237,7 @@ def earlier_of(config: RunConfig, fingerprint: str) -> Earlier:
             raise type(error)(f"{error}; {_ALLOWED}") from error
         lineage = Lineage(lost=True)
     earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC)
-    earlier.check_graph(config.privacy.mention_graph)
+    earlier.check_known(config.privacy.known)
     seed = None if config.privacy.secure_noise else config.seed
     if run_of_seed(seed, [*(a.ledger for a in lineage.ancestors), *model_files.readable_ledgers(folder)]):
         raise ConfigError(  # whatever is said of the corpora

@@ -26,7 +26,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import (
     NOTHING_EARLIER,
-    DeclaredNames,
+    Declared,
     EnforcedBounds,
     EpsilonCurves,
     Units,
@@ -122,9 +122,8 @@ def plan_run(
     config: RunConfig,
     ownership: Ownership,
     noise_multiplier: float | None = None,
-    names: DeclaredNames | None = None,
+    declared: Declared | None = None,
     earlier: Earlier = NOTHING_EARLIER,
-    order_seed: int | None = None,
 ) -> Planned:
     """Return the plan of a run.
 
@@ -132,18 +131,20 @@ def plan_run(
         config: of the run.
         ownership: users, sentences and entities of the training split.
         noise_multiplier: z that a resumed run recorded for its target; None to calibrate it now.
-        names: the entities that the owner declares public, and public weights; None for none.
+        declared: what the owner declares about the corpus; None for nothing.
         earlier: the releases on which the initial model rests.
-        order_seed: of a resumed run with secure noise and a private mention graph (:meth:`EnforcedBounds.of`).
 
     Raises:
+        CorpusError: the corpus exceeds its declared counts.
         ConfigError: for a target or budget that cannot be met, settings that the strategy does not have, or a corpus
             that cannot be trained on privately.
         PrivacyError: for a privacy parameter that is not allowed.
     """
+    declared = declared or Declared()
+    population = config.privacy.population or (declared.counts.population if declared.counts else None)
     _check_corpus(config, ownership)
-    bounds = EnforcedBounds.of(config.privacy, ownership, config.seed, names or DeclaredNames(), order_seed)
-    plan = untuned_plan(config, ownership)
+    bounds = EnforcedBounds.of(config.privacy, ownership, declared)
+    plan = untuned_plan(config, ownership, population)
     _check_bounds(config.privacy, plan, bounds.guarantee)
     plan, rescaled = _with_larger_cohort(config.privacy, plan)
     if config.privacy.target_epsilon is not None:
@@ -185,13 +186,19 @@ def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
         raise ConfigError(f"engine.nodes is {nodes}; allowed: at most {ownership.num_users}, the users of the corpus")
 
 
-def untuned_plan(config: RunConfig, ownership: Ownership) -> PrivacyPlan:
-    """Return the plan with the configured noise multiplier, or the strategy's default."""
+def untuned_plan(config: RunConfig, ownership: Ownership, population: int | None = None) -> PrivacyPlan:
+    """Return the plan with the configured noise multiplier, or the strategy's default.
+
+    Args:
+        config: of the run.
+        ownership: users, sentences and entities of the training split.
+        population: N; None for the configured one, or the users of the split.
+    """
     privacy = config.privacy
     settings = Settings(
         privacy=privacy,
         local=config.local,
-        population=privacy.population or ownership.num_users,
+        population=population or privacy.population or ownership.num_users,
         corpus=CorpusCounts(
             sentences_per_user=ownership.sentences_per_user,
             sentences_per_entity=sentences_per_entity(ownership),
@@ -212,10 +219,10 @@ def untuned_plan(config: RunConfig, ownership: Ownership) -> PrivacyPlan:
 def _check_bounds(privacy: PrivacyConfig, plan: PrivacyPlan, guarantee: Guarantee) -> None:
     """Refuse bounds that the mechanism cannot use."""
     clips = plan.mechanism.clips_sentences
-    if guarantee.bound_by == "weights" and not clips:
+    if guarantee.known == "counts" and guarantee.entity_bound is not None and not clips:
         raise ConfigError(
-            f"privacy.entity_bound_by is weights under {privacy.strategy}; allowed: with a clip on every sentence, "
-            "because all users who mention an entity keep a weight"
+            f"privacy.entity_bound is {guarantee.entity_bound} under {privacy.strategy} without a clip on every "
+            "sentence; allowed: privacy.known = graph, because by counts all users who mention an entity keep a weight"
         )
     if clips and guarantee.entity_users is not None and guarantee.entity_bound is None:
         raise ConfigError(
@@ -332,6 +339,6 @@ def _warnings(config: RunConfig, plan: PrivacyPlan, bounds: EnforcedBounds, guar
     if config.privacy.settings_from_corpus:
         yield "settings chosen on this corpus: not covered by ε (privacy.settings_from_corpus)."
     elif config.privacy.population is None:
-        yield "N is the corpus's number of users, which a public mention graph makes public (privacy.population)."
+        yield "N is the corpus's number of users, which its counts make public (privacy.population)."
     if not bounds.guarantee.covers_any_entity and load_strategy(config.privacy.strategy).needs_entities:
         yield "no bound on entities is enforced, so ε of any user with any entity is infinite (privacy.entity_bound)."

@@ -412,10 +412,9 @@ def check_usable(config: RunConfig, rule: ClientRule | None = None) -> None:
         ConfigError: a setting would need the text, the names or all nodes' counts in one place.
     """
     privacy = config.privacy
-    if privacy.mention_graph == "private":
+    if privacy.known == "nothing":
         raise ConfigError(
-            "privacy.mention_graph is private; allowed with text on nodes: public, because the server enforces the "
-            "bounds on the graph that the nodes send"
+            "privacy.known is nothing; allowed with text on nodes: counts or graph, which the nodes send to the server"
         )
     for name in ("entity_key", "public_names", "public_weights"):
         if getattr(privacy, name) is not None:

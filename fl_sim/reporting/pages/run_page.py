@@ -84,12 +84,12 @@ def _card(facts: RunFacts) -> list[str]:
     lines = [f"ε {format_epsilon(head.epsilon)}", f"{head.unit_words}, δ = {format_delta(head.delta)}"]
     if head.unit == "user":
         return lines
-    graph = f"mention graph {head.mention_graph or 'not recorded'}"
+    known = f"known: {head.known or 'not recorded'}"
     bounds = (facts.bounds_in_words() or "bounds not recorded").partition(":")[0]
     return [
         *lines,
         f"any user alone: ε {format_epsilon(head.epsilon_user)}",
-        f"{graph}; {bounds[0].lower()}{bounds[1:]}",
+        f"{known}; {bounds[0].lower()}{bounds[1:]}",
     ]
 
 
@@ -112,7 +112,7 @@ def _basis_of(facts: RunFacts) -> Iterator[tuple[str, str]]:
         yield "Adjacency", "all data of one user, there or not"
         return
     yield "ε with missed mentions, as stated", format_epsilon(head.epsilon_missed)
-    yield "Adjacency", f"mention graph {head.mention_graph or 'not recorded'}"
+    yield "Known", head.known or "not recorded"
     bounds, *others = bound_notes(facts) or ["not recorded"]
     yield "Bounds", bounds
     yield "What they leave", " ".join(others) or ("everything" if facts.stopped else "recorded when the run ends")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_sim.strategies.accounting.adjacency import ContributionBound
+from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, ContributionBound
 from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GaussianMixturePair
 
 _NEGLIGIBLE = 1e-60
@@ -77,11 +77,20 @@ def exposure_from_bound(entity_bound: ContributionBound, q_u: float, tail: float
     return Exposure(sampled.probabilities, users, sentences, weights, entity_bound.weight, sampled.cut)
 
 
-def user_shift(q_u: float, q_s: float, user_sentences: float, user_cap: float, tail: float) -> Distribution:
-    """Return the distribution of min(B·K', ŵ), the protected user's own shift, in sentences; n' may be inf."""
+def user_shift(
+    q_u: float, q_s: float, user_sentences: float, user_cap: float, tail: float, *, weighted: bool = False
+) -> Distribution:
+    """Return the distribution of min(B·K', ŵ), the protected user's own shift, in sentences; n' may be inf.
+
+    ``weighted``: n' bounds the sum of the weights of any number of sentences.
+    """
     if math.isinf(user_sentences):
         return _bernoulli(q_u, constant(user_cap))
-    return _bernoulli(q_u, capped(binomial(int(user_sentences), q_s, tail), user_cap))
+    if weighted:
+        active = active_sentences(ANY_NUMBER, q_s, q_s * user_sentences, tail)
+    else:
+        active = binomial(int(user_sentences), q_s, tail)
+    return _bernoulli(q_u, capped(active, user_cap))
 
 
 def entity_shift(q_e: float, active: Distribution, most: float) -> Distribution:
@@ -147,7 +156,6 @@ def mixture(
     probability: float,
     unit: float,
     tail: float,
-    opposed: Distribution | None = None,
     unlisted: float | None = None,
 ) -> GaussianMixturePair:
     """Return the pair of one revealed case: the sum of the user's and the entity's shift, divided by ``unit``.
@@ -158,21 +166,20 @@ def mixture(
         probability: the probability of the case.
         unit: the shift that equals one user clip β.
         tail: probability mass that each truncation may cut off.
-        opposed: distribution of the shift of the smaller corpus the other way, independent of both; None for none.
         unlisted: the probability of the cases that are left out, which each case adds to what it cuts off; None if it
             is not known.
     """
-    total, back = _prune(_sum(user, entity), tail), opposed or constant(0.0)
-    moved = total.values > (0.0 if back.values[-1] == 0 else -1.0)  # else Q has no part in common with P
+    total, still = _prune(_sum(user, entity), tail), constant(0.0)
+    moved = total.values > 0
     common = float(total.probabilities[~moved].sum())
     return GaussianMixturePair(
         probability,
         common,
         total.values[moved] / unit,
         total.probabilities[moved],
-        back.values / unit,
-        back.probabilities,
-        _cut(total.cut, back.cut, unlisted, common),
+        still.values,
+        still.probabilities,
+        _cut(total.cut, still.cut, unlisted, common),
     )
 
 
