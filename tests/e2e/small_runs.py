@@ -33,14 +33,20 @@ SAME_MODEL = 2e-6
 
 K, F, M = 4, 2, 5
 """Bounds on an entity's sentences and users and on a user's sentences, below what the small corpus has."""
-GREEDY = {"privacy__entity_bound": K, "privacy__user_sentences": M}
-WEIGHTS = GREEDY | {"privacy__entity_bound_by": "weights"}
+COUNTS = {"privacy__entity_bound": K, "privacy__user_sentences": M}
+GREEDY = COUNTS | {"privacy__known": "graph"}
 BOUNDS = {
     "greedy": GREEDY,
     "users": GREEDY | {"privacy__entity_users": F},
-    "weights": WEIGHTS,
-    "user_level": {"privacy__strategy": "user_level", "privacy__entity_users": F, "privacy__user_sentences": M},
-    "private graph": {"privacy__mention_graph": "private", "privacy__population": 9, "privacy__user_sentences": M},
+    "counts": COUNTS,
+    "rounded counts": COUNTS | {"privacy__round_counts": True},
+    "user_level": {
+        "privacy__strategy": "user_level",
+        "privacy__known": "graph",
+        "privacy__entity_users": F,
+        "privacy__user_sentences": M,
+    },
+    "nothing": {"privacy__known": "nothing", "privacy__population": 9, "privacy__entity_bound": K},
 }
 PUBLISHED = {
     "privacy__strategy": "published", "privacy__q_u": 0.7, "privacy__q_s": 0.8, "privacy__settings_from_corpus": True,

@@ -33,8 +33,8 @@ AFTER_LAST_ROUND = {
     "epsilon_user_entity_robust_max": 31.7,
 }
 GUARANTEE = {
-    "mention_graph": "public", "entity_bound": 300, "entity_users": None, "bound_by": "greedy", "weighted": False,
-    "user_sentences": 60, "missed_mentions": 4,
+    "known": "counts", "entity_bound": 300, "entity_users": None, "public_weights": False, "user_sentences": 60,
+    "missed_mentions": 4, "counts": "c0" * 32,
 }  # fmt: skip
 KEPT = {"sentences": 0.8709, "weight": 0.8709, "mentions": 0.6413, "mentions_by_kind": {"ORG": 0.5, "PER": 0.7777}}
 FINAL_PERPLEXITY = {"uedp": 655.0, "user_level": 702.0, "noiseless": 318.0}

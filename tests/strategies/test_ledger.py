@@ -414,7 +414,7 @@ def test_epsilon_of_equal_entries_is_that_of_the_accountant(tmp_path: Path) -> N
     assert epsilon_of([], BOTH, 1e-5) == 0.0
 
 
-PRIVATE = Guarantee(mention_graph="private", user_sentences=32)
+PRIVATE = Guarantee(known="nothing", user_sentences=32)
 
 
 @pytest.mark.parametrize(("q_e", "z"), [(0.1, 1.0), (1.0, 1.0), (0.5, 0.5)])
@@ -429,7 +429,7 @@ def test_sentences_that_an_entity_displaced_count_by_the_bounds_of_each_line(
         figure = epsilon_of(entries, both, 1e-5)
         assert attained <= figure <= 1.15 * attained
         assert figure == epsilon(RoundEvent("uedp", z, q_e=q_e, user_cap=32), Adjacency(32, entity, True), 1, 1e-5)
-    public = [replace(e, terms=replace(e.terms, guarantee=Guarantee(mention_graph="public"))) for e in entries]
+    public = [replace(e, terms=replace(e.terms, guarantee=Guarantee(known="graph"))) for e in entries]
     assert epsilon_of(public, Adjacency(32, entity, displaced=True), 1e-5) < attained
     assert epsilon_of(entries, Adjacency(32), 1e-5) == epsilon_of(public, Adjacency(32), 1e-5)
 
@@ -438,7 +438,7 @@ def test_a_sum_of_weights_bounds_no_line_without_weights(tmp_path: Path) -> None
     weights, counted = ContributionBound(2, 5, 1, weighted=True), ContributionBound(2, 5)
     entries = written(tmp_path).entries
     assert epsilon_of(entries, Adjacency(9, weights), 1e-5) == epsilon_of(entries, Adjacency(9, counted), 1e-5)
-    weighted = Guarantee(mention_graph="public", bound_by="weights", weighted=True, entity_bound=1)
+    weighted = Guarantee(known="graph", bound_by="weights", weighted=True, entity_bound=1)
     others = [replace(e, terms=replace(e.terms, guarantee=weighted)) for e in entries]
     assert epsilon_of(others, Adjacency(9, weights), 1e-5) < epsilon_of(entries, Adjacency(9, weights), 1e-5)
 
@@ -511,7 +511,7 @@ def test_several_subsampled_gaussians_agree_with_dp_accounting() -> None:
 
 # --- the headline: any user with any entity ---------------------------------------------------------------------------
 
-BOUNDED = Guarantee(mention_graph="public", entity_bound=5, user_sentences=15, missed_mentions=2)
+BOUNDED = Guarantee(known="graph", entity_bound=5, user_sentences=15, missed_mentions=2)
 
 
 def bounded(folder: Path, seed: int = 0, z: float = 2.0, **changes: Any) -> tuple[Entry, ...]:

@@ -259,7 +259,7 @@ def test_a_budget_is_not_exceeded_by_another_sum(corpus: Path, tmp_path: Path, m
 
 @pytest.mark.system
 def test_a_resumed_secure_run_keeps_the_sentences_that_it_selected(corpus: Path, tmp_path: Path) -> None:
-    private = {"privacy__mention_graph": "private", "privacy__population": 6, "privacy__user_sentences": 3}
+    private = {"privacy__known": "nothing", "privacy__population": 6, "privacy__user_sentences": 3}
     out = crashed(corpus, tmp_path / "run", privacy__secure_noise=True, **private)
     order = (out / "order.json").read_bytes()
     (out / "order.json").unlink()

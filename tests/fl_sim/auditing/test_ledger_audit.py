@@ -186,7 +186,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 
 MECHANISM = plan(q_e=0.5, q_s=0.2, user_cap=3.0, noise_multiplier=3.0, population=50)
-BOUNDED = Guarantee(mention_graph="public", entity_bound=3, user_sentences=9)
+BOUNDED = Guarantee(known="graph", entity_bound=3, user_sentences=9)
 P95 = ContributionBound(2, 2, 3)
 
 

@@ -83,8 +83,8 @@ def test_the_headline_counts_all_releases_and_the_wider_mention_graph(
 ) -> None:
     """Mentions that the tagger missed before an entity joined are releases of it; public sentences are not hidden."""
     graphs: dict[str, Guarantee] = {
-        "public": Guarantee(mention_graph="public", entity_bound=3, user_sentences=15),
-        "private": Guarantee(mention_graph="private", entity_bound=3, bound_by="greedy"),
+        "public": Guarantee(known="graph", entity_bound=3, user_sentences=15),
+        "private": Guarantee(known="nothing", entity_bound=3, bound_by="greedy"),
     }
     folders = {
         name: ledger_of(name, ReleaseRecord.of(PLAN, seed, guarantee), 4)
@@ -95,7 +95,7 @@ def test_the_headline_counts_all_releases_and_the_wider_mention_graph(
         assert report["epsilon_any"] == epsilon_of_any(Ledger.read(folder).entries, 1e-5) < math.inf
         assert report["mention_graph"] == name
     report = account(capsys, f"ledger {folders['private']} {folders['public']} {ASKED}")
-    assert report["mention_graph"] == "public"
+    assert report["known"] == "graph"
 
 
 def test_noiseless_releases_are_infinite_and_said_so(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:

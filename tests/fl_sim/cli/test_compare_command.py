@@ -72,7 +72,7 @@ def test_the_text_has_every_run_and_fits_a_terminal(two: list[RunFolder], capsys
     ("changes", "words"),
     [
         ({"delta": 1e-6}, "δ is 1e-5 in A and 1e-6 in B"),
-        ({"result": {"guarantee": GUARANTEE | {"mention_graph": "private"}}}, "the mention graph is public in A"),
+        ({"result": {"guarantee": GUARANTEE | {"known": "nothing"}}}, "the mention graph is public in A"),
     ],
 )
 def test_epsilons_of_other_statements_are_not_compared(make_run: MakeRun, changes: Any, words: str) -> None:

@@ -185,7 +185,7 @@ def test_the_noise_of_a_run_is_that_of_its_ledger(
     [
         ("privacy", {"entity_bound": 3}, "config.json: states other bounds than the ledger"),
         ("privacy", {"user_sentences": 5}, "config.json: states other bounds than the ledger"),
-        ("privacy", {"mention_graph": "private", "population": 99}, "config.json: states other bounds than the ledger"),
+        ("privacy", {"known": "nothing", "population": 99}, "config.json: states other bounds than the ledger"),
         ("privacy", {"public_names": "names.txt"}, "its releases are not from the sentences that its bounds keep"),
     ],
 )
@@ -237,7 +237,7 @@ def test_under_a_bound_every_entity_is_at_or_below_the_headline(
 @pytest.mark.nightly
 def test_entities_that_displace_sentences_of_their_users_cost_more() -> None:
     """With a private mention graph a user's bound lets another sentence in for each one that is removed."""
-    settings = {"privacy.mention_graph": "private", "privacy.population": 40, "privacy.user_sentences": 12}
+    settings = {"privacy.known": "nothing", "privacy.population": 40, "privacy.user_sentences": 12}
     config, incidence = RunConfig.from_mapping(settings), long_tailed(entities=4, sentences=400)
     bounds = EnforcedBounds.of(config.privacy, incidence, seed=0)
     training = replace(BOTH, user_sentences=12)
@@ -307,7 +307,7 @@ PAIR_BOUNDS = {
     "greedy": {"privacy.entity_bound": 6, "privacy.user_sentences": 12},
     "weights": {"privacy.entity_bound": 6, "privacy.user_sentences": 12, "privacy.entity_bound_by": "weights"},
     "private graph": {
-        "privacy.mention_graph": "private",
+        "privacy.known": "nothing",
         "privacy.population": 40,
         "privacy.user_sentences": 12,
         "privacy.entity_bound": 400,

@@ -18,7 +18,7 @@ from tests.strategies.accounting.oracles import displacing_epsilon
 from tests.strategies.federation import plan
 
 MECHANISM = plan(q_e=0.5, q_s=0.2, user_cap=4.0, noise_multiplier=3.0, population=50).mechanism
-PUBLIC = Guarantee(mention_graph="public", entity_bound=3, user_sentences=9)
+PUBLIC = Guarantee(known="graph", entity_bound=3, user_sentences=9)
 USER, BOTH = Adjacency(9), Adjacency(9, ContributionBound(2, 2))
 
 
@@ -47,7 +47,7 @@ def ledger_of(
 def test_an_account_is_no_less_than_an_adversary_attains(tmp_path: Path, q_e: float, z: float) -> None:
     """A private graph with m enforced lets others of a user's sentences in for those of the entity."""
     mechanism = plan(q_e=q_e, user_cap=32.0, noise_multiplier=z).mechanism
-    private = Guarantee(mention_graph="private", user_sentences=32)
+    private = Guarantee(known="nothing", user_sentences=32)
     ledger_of(tmp_path / "run", 1, 0, private, mechanism=mechanism)
     account = fl_sim.account_runs([tmp_path / "run"], user_sentences=32, entity=(1, 10))
     attained = displacing_epsilon(q_e, z)
@@ -92,7 +92,7 @@ def test_a_newcomer_is_charged_from_its_round_on_and_any_user_for_all(tmp_path: 
 
 
 def test_one_run_of_a_public_graph_makes_the_account_one(tmp_path: Path) -> None:
-    private = Guarantee(mention_graph="private", user_sentences=9)
+    private = Guarantee(known="nothing", user_sentences=9)
     ledgers = [ledger_of(tmp_path / "a", 1, 1, private), ledger_of(tmp_path / "b", 1, 2)]
-    assert account_for(ledgers, USER, BOTH, 1e-5, None)["mention_graph"] == "public"
-    assert account_for(ledgers[:1], USER, BOTH, 1e-5, None)["mention_graph"] == "private"
+    assert account_for(ledgers, USER, BOTH, 1e-5, None)["known"] == "graph"
+    assert account_for(ledgers[:1], USER, BOTH, 1e-5, None)["known"] == "nothing"

@@ -191,7 +191,7 @@ def test_a_claim_follows_what_is_proven(corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.system
 def test_secure_noise_and_a_private_mention_graph(corpus: Path, tmp_path: Path) -> None:
     changes = {
-        "privacy.secure_noise": True, "privacy.mention_graph": "private", "privacy.population": 6, "anchor": "none",
+        "privacy.secure_noise": True, "privacy.known": "nothing", "privacy.population": 6, "anchor": "none",
         "privacy.entity_bound": 4, "privacy.missed_mentions": 2, "rounds": 1,
     }  # fmt: skip
     said = card(simulation.run(configured(corpus, tmp_path / "run", **changes)))

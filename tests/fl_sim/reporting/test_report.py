@@ -69,7 +69,7 @@ def test_the_summary_leads_with_any_user_and_any_entity(make_run: MakeRun) -> No
 
 
 def test_a_bound_that_is_only_stated_is_called_so(make_run: MakeRun) -> None:
-    bounds = GUARANTEE | {"mention_graph": "private", "bound_by": "stated", "missed_mentions": None}
+    bounds = GUARANTEE | {"known": "nothing", "bound_by": "stated", "missed_mentions": None}
     result = {"guarantee": bounds, "kept": None, "settings_from_corpus": True}
     run = make_run("uedp", rounds=2, result=result)
     row = run.metrics().iloc[-1].to_dict() | {"epsilon_stated": 15.02, "epsilon_any": math.inf}

@@ -27,7 +27,7 @@ def finished_run(path: Path, seed: int, bound: ContributionBound) -> RunFolder:
     """A run of four rounds, with the p95 that its bounds leave of the corpus."""
     run = RunFolder.create(path, config={}, environment={})
     rule = {"bound_by": "weights", "weighted": True} if bound.weighted else {}
-    guarantee = Guarantee(mention_graph="public", entity_bound=4, user_sentences=20, **rule)
+    guarantee = Guarantee(known="graph", entity_bound=4, user_sentences=20, **rule)
     ledger, terms = Ledger.create(path), ReleaseRecord.of(MECHANISM, seed, guarantee)
     for number in range(1, 5):
         ledger.record_release(terms, number)

@@ -16,7 +16,7 @@ from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
 from fl_sim.strategies.primitives.limits import PrivacyError
 from tests.strategies.accounting.oracles import weighted_epsilon
 
-BOUNDED = Guarantee(mention_graph="public", entity_bound=10, user_sentences=32)
+BOUNDED = Guarantee(known="graph", entity_bound=10, user_sentences=32)
 SENTENCE = ProtectedUnit(Adjacency(32, ContributionBound(1, 1)), robust=True)
 """A sentence in which the tagger finds nothing is an entity of its own, which is not sampled."""
 
@@ -79,7 +79,7 @@ def test_any_entity_is_covered_only_where_a_bound_is_enforced() -> None:
 
 
 def test_with_a_private_graph_a_users_limit_lets_other_sentences_in() -> None:
-    private = replace(BOUNDED, mention_graph="private", bound_by="stated")
+    private = replace(BOUNDED, known="nothing", bound_by="stated")
     bound = ContributionBound(10, 10, 10)
     first, second = private.units(clips_sentences=True, population=100)
     assert first == entity(bound, displaced=True)
@@ -103,7 +103,7 @@ def test_a_sum_of_weights_bounds_no_users_number_of_sentences(population: int, z
 
 def test_what_a_release_shows_is_for_its_own_bounds_to_say() -> None:
     bound, weights = ContributionBound(3, 4, 6), ContributionBound(3, 4, 1.5, weighted=True)
-    private = replace(BOUNDED, mention_graph="private", bound_by="stated")
+    private = replace(BOUNDED, known="nothing", bound_by="stated")
     for claimed in (False, True):
         assert private.seen(Adjacency(5, bound, claimed)) == Adjacency(5, bound, displaced=True)
         assert BOUNDED.seen(Adjacency(5, bound, claimed)) == Adjacency(5, bound)
@@ -153,6 +153,6 @@ def test_impossible_bounds_are_refused(changes: dict[str, Any], message: str) ->
 def test_a_record_gives_the_same_guarantee() -> None:
     for guarantee in (BOUNDED, Guarantee(), replace(BOUNDED, weighted=True, bound_by="weights", missed_mentions=0)):
         assert Guarantee.from_record(guarantee.record()) == guarantee
-    assert Guarantee.from_record({}) == Guarantee(mention_graph="private")  # what ledgers without bounds guarantee
+    assert Guarantee.from_record({}) == Guarantee(known="nothing")  # what ledgers without bounds guarantee
     with pytest.raises(TypeError):
         Guarantee.from_record({"entity_limit": 3})

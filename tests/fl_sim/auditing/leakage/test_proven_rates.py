@@ -23,7 +23,7 @@ from fl_sim.strategies.noiseless import Noiseless
 from fl_sim.strategies.uedp import UserEntityDP
 from fl_sim.strategies.user_level import UserLevelDP
 
-GUARANTEE = Guarantee(mention_graph="public", entity_bound=10, user_sentences=32)
+GUARANTEE = Guarantee(known="graph", entity_bound=10, user_sentences=32)
 
 
 def proof(rounds: int = 1, strategy: str = "user_level", **changes: Any) -> LedgerProof:
@@ -106,7 +106,7 @@ UEDP = {"strategy": "uedp", "q_s": 0.3, "q_e": 0.5, "user_cap": 2.0, "noise_mult
 @pytest.mark.parametrize(
     ("guarantee", "contribution"),
     [
-        (Guarantee(mention_graph="private", entity_bound=10, user_sentences=4), EntityContribution.of_profile([2, 1])),
+        (Guarantee(known="nothing", entity_bound=10, user_sentences=4), EntityContribution.of_profile([2, 1])),
         (
             replace(GUARANTEE, entity_bound=2, bound_by="weights", weighted=True),
             EntityContribution(np.ones(6, np.int64), ContributionBound(6, 2, 2, weighted=True)),

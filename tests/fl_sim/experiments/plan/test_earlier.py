@@ -22,7 +22,7 @@ HERE, ELSEWHERE = "0a1b", "2c3d"
 OWN = plan(q_e=0.5, q_s=0.2, user_cap=4.0, noise_multiplier=3.0, rounds=5, population=50)
 FIRST = plan(q_e=0.5, q_s=0.1, user_cap=4.0, noise_multiplier=4.0, population=50).mechanism
 SECOND = replace(FIRST, noise_multiplier=5.0, q_e=0.25)
-PUBLIC = Guarantee(mention_graph="public", entity_bound=3, user_sentences=9)
+PUBLIC = Guarantee(known="graph", entity_bound=3, user_sentences=9)
 ENTITY = ProtectedUnit(Adjacency(9, ContributionBound(3, 3, 3)), robust=False)
 SENTENCE = ProtectedUnit(Adjacency(9, ContributionBound(1, 1)), robust=True)
 SMALLER = ProtectedUnit(Adjacency(6, ContributionBound(2, 1)), robust=False)
@@ -80,7 +80,7 @@ def test_all_earlier_runs_count_each_at_its_own_unit(
 
 
 def test_an_earlier_line_says_itself_whether_sentences_are_displaced(tmp_path: Path) -> None:
-    private = replace(PUBLIC, mention_graph="private", bound_by="stated")
+    private = replace(PUBLIC, known="nothing", bound_by="stated")
     ancestor = Ancestor(ledger_of(tmp_path / "first", FIRST, 3, private), HERE, {ANY: SMALLER.record()})
     displaced = replace(SMALLER.adjacency, displaced=True)
     event = FIRST.event()

@@ -12,7 +12,7 @@ from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import DeclaredNames, EnforcedBounds
 from tests.fl_sim.ownerships import ownership, village
 
-PRIVATE = {"mention_graph": "private", "population": 20}
+PRIVATE = {"known": "nothing", "population": 20}
 
 
 def bounds_of(
@@ -172,7 +172,7 @@ def test_public_weights_lower_the_rate_of_every_sentence_with_the_name() -> None
             PRIVATE | {"entity_bound": 3, "entity_bound_by": "weights"},
             "entity_bound_by is weights and privacy.mention_graph is private; allowed: stated",
         ),
-        ({"mention_graph": "private"}, "population is not given and privacy.mention_graph is private; allowed: N, the"),
+        ({"known": "nothing"}, "population is not given and privacy.mention_graph is private; allowed: N, the"),
         (
             {"user_sentences": "corpus"},
             "user_sentences is corpus, the largest user's sentences, which is private; allowed: a number, unbounded",

@@ -149,7 +149,7 @@ FROM_CORPUS = {"settings_from_corpus": True, "entity_bound": "unbounded"}
         ({"strategy": "published", "settings_from_corpus": True}, "the entity of one user less"),
         (PUBLIC_SUMS | {"settings_from_corpus": True, "user_weight_cap": 2.0}, "another user less"),
         (PUBLIC_SUMS | {"settings_from_corpus": True}, "another user less"),
-        ({"mention_graph": "private", "settings_from_corpus": True, "population": None}, "another user less"),
+        ({"known": "nothing", "settings_from_corpus": True, "population": None}, "another user less"),
     ],
     ids=["p95", "budget at p95", "n' of a target", "n'", "sums", "sums of users", "counts of the claim", "N"],
 )  # fmt: skip
@@ -194,7 +194,7 @@ def released(folder: Path, name: str, given: Iterator[Sentence], **privacy: Any)
         {"target_epsilon": 3.0, "population": 10, "entity_bound": 2, "user_sentences": 3},
         {"target_epsilon": 3.0, "entity_bound": 2, "entity_bound_by": "weights", "clip_quantile": 0.5},
         {"epsilon_budget": 1.0, "noise_multiplier": 8.0},
-        {"mention_graph": "private", "population": 10, "entity_bound": 5, "user_sentences": 3, "target_epsilon": 3.0},
+        {"known": "nothing", "population": 10, "entity_bound": 5, "user_sentences": 3, "target_epsilon": 3.0},
         PUBLIC_SUMS,
     ],
     ids=["target", "weights", "budget", "private graph", "published"],

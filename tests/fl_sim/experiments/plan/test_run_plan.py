@@ -58,11 +58,11 @@ def test_bounds_that_are_left_out_are_enforced_where_the_strategy_can_keep_them(
             of_strategy.get("entity_bound"),
             of_strategy.get("user_sentences"),
         )
-        assert bounds.guarantee.mention_graph == "public"
+        assert bounds.guarantee.known == "graph"
         assert bounds.enforces == bool(of_strategy)
     assert planned().bounds.guarantee.entity_bound == 10
     assert planned().bounds.guarantee.user_sentences == 32
-    private = planned(mention_graph="private", population=20).bounds
+    private = planned(known="nothing", population=20).bounds
     assert (private.guarantee.entity_bound, private.guarantee.user_sentences, private.enforces) == (None, None, False)
 
 
@@ -132,7 +132,7 @@ NO_BOUND = r"but no bound on entities is set; allowed: privacy\.{}, privacy\.tar
     ("settings", "bound"),
     [
         ({"entity_bound": "unbounded"}, "entity_bound"),
-        ({"mention_graph": "private", "population": 20}, "entity_bound"),
+        ({"known": "nothing", "population": 20}, "entity_bound"),
         ({"strategy": "user_level"}, "entity_users"),
         (PUBLIC_SUMS, "entity_users"),
     ],

@@ -222,7 +222,7 @@ def test_a_run_without_any_of_its_nodes_ends_before_a_release(nodes: Nodes, monk
         ({"model.tune": "bias", "seed": 5}, "model.name is 'small-gpt2' with random weights that do not train"),
         ({"corpus-path": "here"}, "corpus-path of node 0 is 'here'; allowed: an absolute path"),
         ({"nodes": 0}, "nodes is 0; allowed: an integer of at least 1"),
-        ({"privacy.mention_graph": "private", "privacy.population": 9, "privacy.entity_bound": 3}, "mention_graph is"),
+        ({"privacy.known": "nothing", "privacy.population": 9, "privacy.entity_bound": 3}, "mention_graph is"),
         ({"privacy.public_names": "shipped"}, "privacy.public_names is shipped; allowed with text on nodes: nothing"),
         ({"corpus.held_out_split": "public"}, "corpus.held_out_split is 'public'; allowed: train, validation"),
     ],
