@@ -44,7 +44,6 @@ from fl_sim.strategies.ledger import (
 from fl_sim.strategies.messages import TrainReply, TrainRequest
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.published import PublishedTerms
-from tests.strategies.accounting.oracles import displacing_epsilon
 from tests.strategies.federation import plan, run_rounds, zeros
 
 PLAN = plan(q_u=0.5, q_e=0.5, q_s=0.1, user_cap=5.0, noise_multiplier=2.0)
@@ -414,33 +413,22 @@ def test_epsilon_of_equal_entries_is_that_of_the_accountant(tmp_path: Path) -> N
     assert epsilon_of([], BOTH, 1e-5) == 0.0
 
 
-PRIVATE = Guarantee(known="nothing", user_sentences=32)
-
-
-@pytest.mark.parametrize(("q_e", "z"), [(0.1, 1.0), (1.0, 1.0), (0.5, 0.5)])
-def test_sentences_that_an_entity_displaced_count_by_the_bounds_of_each_line(
-    tmp_path: Path, q_e: float, z: float
-) -> None:
-    """The caller says what an entity contributes, and cannot know whether others come in for it."""
-    mechanism = replace(MECHANISM, q_u=1.0, q_e=q_e, q_s=1.0, user_cap=32.0, noise_multiplier=z)
-    entries = written(tmp_path, 1, ReleaseRecord.of(mechanism, 0, PRIVATE)).entries
-    attained, entity = displacing_epsilon(q_e, z), ContributionBound(1, 10)
-    for both in (Adjacency(32, entity), Adjacency(32, entity, displaced=True)):
-        figure = epsilon_of(entries, both, 1e-5)
-        assert attained <= figure <= 1.15 * attained
-        assert figure == epsilon(RoundEvent("uedp", z, q_e=q_e, user_cap=32), Adjacency(32, entity, True), 1, 1e-5)
-    public = [replace(e, terms=replace(e.terms, guarantee=Guarantee(known="graph"))) for e in entries]
-    assert epsilon_of(public, Adjacency(32, entity, displaced=True), 1e-5) < attained
-    assert epsilon_of(entries, Adjacency(32), 1e-5) == epsilon_of(public, Adjacency(32), 1e-5)
-
-
 def test_a_sum_of_weights_bounds_no_line_without_weights(tmp_path: Path) -> None:
     weights, counted = ContributionBound(2, 5, 1, weighted=True), ContributionBound(2, 5)
     entries = written(tmp_path).entries
     assert epsilon_of(entries, Adjacency(9, weights), 1e-5) == epsilon_of(entries, Adjacency(9, counted), 1e-5)
-    weighted = Guarantee(known="graph", bound_by="weights", weighted=True, entity_bound=1)
-    others = [replace(e, terms=replace(e.terms, guarantee=weighted)) for e in entries]
+    others = [replace(e, terms=replace(e.terms, guarantee=Guarantee(known="counts", entity_bound=1))) for e in entries]
     assert epsilon_of(others, Adjacency(9, weights), 1e-5) < epsilon_of(entries, Adjacency(9, weights), 1e-5)
+
+
+def test_a_users_sum_of_weights_bounds_no_line_without_weights(tmp_path: Path) -> None:
+    entries = written(tmp_path).entries
+    by_weight = Adjacency(1, weighted=True)
+    assert epsilon_of(entries, by_weight, 1e-5) == epsilon_of(entries, Adjacency(math.inf), 1e-5)
+    counted = [
+        replace(e, terms=replace(e.terms, guarantee=Guarantee(known="counts", user_sentences=1))) for e in entries
+    ]
+    assert epsilon_of(counted, by_weight, 1e-5) < epsilon_of(entries, by_weight, 1e-5)
 
 
 def test_one_round_without_noise_leaves_no_guarantee(tmp_path: Path) -> None:
@@ -565,7 +553,7 @@ def test_the_headline_of_many_runs_relies_on_no_tagger(tmp_path: Path) -> None:
 
 def test_the_headline_is_infinite_where_one_run_enforces_no_bound(tmp_path: Path) -> None:
     entries = bounded(tmp_path / "a")
-    for name, changes in {"b": {"bound_by": "stated"}, "c": {"entity_bound": None}}.items():
+    for name, changes in {"b": {"known": "nothing", "user_sentences": None}, "c": {"entity_bound": None}}.items():
         other = bounded(tmp_path / name, 1, **changes)
         assert epsilon_of_any(other, 1e-5) == epsilon_of_any([*entries, *other], 1e-5) == math.inf
     assert epsilon_of_any(written(tmp_path / "d").entries, 1e-5) == math.inf
@@ -628,9 +616,9 @@ def runs(draw: st.DrawFn) -> list[Entry]:
     st.booleans(),
 )
 def test_another_run_never_lowers_epsilon(
-    several: list[list[Entry]], user: float, entity: tuple[int, int, int | None], displaced: bool, robust: bool
+    several: list[list[Entry]], user: float, entity: tuple[int, int, int | None], weighted: bool, robust: bool
 ) -> None:
-    adjacency = Adjacency(user, ContributionBound(*entity), displaced=displaced)
+    adjacency = Adjacency(user, ContributionBound(*entity), weighted=weighted)
     figures = [epsilon_of(entries, adjacency, 1e-5, robust=robust) for entries in several]
     first_two = epsilon_of([*several[0], *several[1]], adjacency, 1e-5, robust=robust)
     together = epsilon_of([entry for entries in several for entry in entries], adjacency, 1e-5, robust=robust)

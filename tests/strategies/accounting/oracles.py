@@ -80,22 +80,6 @@ NOTHING = np.zeros(1), np.ones(1)
 """The law of a corpus that moves the sum by 0."""
 
 
-def displacing_epsilon(q_e: float, z: float, delta: float = 1e-5) -> float:
-    """ε that an adversary attains in one round in which every user and sentence takes part.
-
-    One user has 42 sentences, 10 of them with e', of which 32 are kept in a random order (m 32, ŵ 32); those without
-    e' pull one way and those with it the other. Another user is protected and adds β.
-    """
-    kept = range(11)
-    shares = stats.hypergeom.pmf(kept, 42, 10, 32)
-    shifts = law(
-        (1 + k / 32 * (1 + active), share * (q_e if active else 1 - q_e))
-        for k, share in zip(kept, shares, strict=True)
-        for active in (0, 1)
-    )
-    return ScalarPair(shifts, NOTHING, z).epsilon(delta)
-
-
 def weighted_epsilon(
     sentences: int, k: float, cap: float, z: float, *, q_u: float = 1.0, user_sentences: float = 32, delta: float = 1e-5
 ) -> float:

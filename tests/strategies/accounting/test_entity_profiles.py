@@ -205,7 +205,7 @@ def test_the_shared_cases_agree_with_a_grid_of_their_own(name: str, rounds: int,
     counted, tail = profile(*counts), composition.tail_share(DELTA, rounds)
     for event in (EVENTS[name], EVENTS[name].robust()):
         exposure = entity_profiles.profile_exposure(event, entity_profiles.reduced_profile(event, counted), tail)
-        mixtures = dominating_pairs_of(event, 20, exposure, tail)
+        mixtures = dominating_pairs_of(event, Adjacency(20), exposure, tail)
         own_grid = composition.epsilon_curve(mixtures, event.noise_multiplier, np.array([rounds]), DELTA)[0]
         shared = by_revealing(ProfileAccountant(event, 20, rounds, DELTA), counted)
         assert shared == pytest.approx(own_grid, rel=GRIDS)

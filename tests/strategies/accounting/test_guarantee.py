@@ -12,7 +12,7 @@ import pytest
 
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, NO_ENTITY, Adjacency, ContributionBound, covering
-from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
+from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit, most_known
 from fl_sim.strategies.primitives.limits import PrivacyError
 from tests.strategies.accounting.oracles import weighted_epsilon
 
@@ -21,8 +21,11 @@ SENTENCE = ProtectedUnit(Adjacency(32, ContributionBound(1, 1)), robust=True)
 """A sentence in which the tagger finds nothing is an entity of its own, which is not sampled."""
 
 
-def entity(bound: ContributionBound, *, robust: bool = False, n: float = 32, displaced: bool = False) -> ProtectedUnit:
-    return ProtectedUnit(Adjacency(n, bound, displaced), robust)
+COUNTED = replace(BOUNDED, known="counts")
+
+
+def entity(bound: ContributionBound, *, robust: bool = False, n: float = 32) -> ProtectedUnit:
+    return ProtectedUnit(Adjacency(n, bound), robust)
 
 
 @pytest.mark.parametrize(
@@ -31,9 +34,8 @@ def entity(bound: ContributionBound, *, robust: bool = False, n: float = 32, dis
         ({}, True, ContributionBound(10, 10, 10)),  # at most as many users as sentences
         ({"entity_users": 3}, True, ContributionBound(3, 10, 10)),
         ({"entity_bound": 500}, True, ContributionBound(100, 500, 500)),  # no more users than are enrolled
-        ({"weighted": True, "bound_by": "weights"}, True, ContributionBound(100, 32, 10, weighted=True)),
-        (  # without m any number of a user's sentences may have weights that add up to k
-            {"weighted": True, "bound_by": "stated", "user_sentences": None},
+        (  # any number of a user's sentences may have weights that add up to k
+            {"known": "nothing", "user_sentences": None, "public_weights": True},
             True,
             ContributionBound(100, ANY_NUMBER, 10, weighted=True),
         ),
@@ -75,26 +77,32 @@ def test_any_entity_is_covered_only_where_a_bound_is_enforced() -> None:
     assert BOUNDED.covers_any_entity
     assert replace(BOUNDED, entity_bound=None, entity_users=3).covers_any_entity
     assert not replace(BOUNDED, entity_bound=None).covers_any_entity
-    assert not replace(BOUNDED, bound_by="stated").covers_any_entity
+    assert COUNTED.covers_any_entity
+    stated = replace(BOUNDED, known="nothing", user_sentences=None)
+    assert not stated.covers_any_entity
+    assert stated.units(clips_sentences=True, population=100)[0] == entity(ContributionBound(10, 10, 10), n=math.inf)
+    assert stated.user == Adjacency(math.inf)
 
 
-def test_with_a_private_graph_a_users_limit_lets_other_sentences_in() -> None:
-    private = replace(BOUNDED, known="nothing", bound_by="stated")
-    bound = ContributionBound(10, 10, 10)
-    first, second = private.units(clips_sentences=True, population=100)
-    assert first == entity(bound, displaced=True)
-    assert second.adjacency.displaced
-    unlimited = replace(private, user_sentences=None)
-    assert unlimited.units(clips_sentences=True, population=100)[0] == entity(bound, n=math.inf)
-    assert not BOUNDED.with_entity(bound).displaced
-    assert BOUNDED.user == Adjacency(32)
-    assert unlimited.user == Adjacency(math.inf)
+def test_by_counts_both_bounds_are_sums_of_weights() -> None:
+    """Of an entity any number of users may have any number of sentences, and so may a user."""
+    bound = ContributionBound(100, ANY_NUMBER, 10, weighted=True)
+    of_entity, of_sentence = COUNTED.units(clips_sentences=True, population=100)
+    assert of_entity == ProtectedUnit(Adjacency(32, bound, weighted=True), robust=False)
+    assert of_sentence == ProtectedUnit(Adjacency(32, ContributionBound(1, 1), weighted=True), robust=True)
+    (missed, _) = replace(COUNTED, missed_mentions=4).units(clips_sentences=True, population=100, missed=True)
+    assert missed.adjacency.entity_bound == replace(bound, sentences=14)
+    assert COUNTED.user == Adjacency(32, weighted=True)
+    no_user_bound = replace(COUNTED, user_sentences=None)
+    assert (no_user_bound.user, no_user_bound.weighted) == (Adjacency(), True)
+    no_bound = replace(no_user_bound, entity_bound=None)
+    assert (no_bound.weighted, no_bound.covers_any_entity) == (False, False)
 
 
 @pytest.mark.parametrize(("population", "z"), [(1, 1.0), (2, 0.5), (2, 1.0)])
 def test_a_sum_of_weights_bounds_no_users_number_of_sentences(population: int, z: float) -> None:
     """One sampled user may own all sentences of the entity: 400 of weight 1/400 are no single sentence."""
-    stated = Guarantee(entity_bound=1, bound_by="stated", weighted=True)
+    stated = Guarantee(entity_bound=1, public_weights=True)
     event = RoundEvent("uedp", z, q_u=0.9, user_cap=4)
     unit, _ = stated.units(clips_sentences=True, population=population)
     attained = weighted_epsilon(400, 1, 4, z, q_u=0.9, user_sentences=math.inf)
@@ -103,14 +111,13 @@ def test_a_sum_of_weights_bounds_no_users_number_of_sentences(population: int, z
 
 def test_what_a_release_shows_is_for_its_own_bounds_to_say() -> None:
     bound, weights = ContributionBound(3, 4, 6), ContributionBound(3, 4, 1.5, weighted=True)
-    private = replace(BOUNDED, known="nothing", bound_by="stated")
     for claimed in (False, True):
-        assert private.seen(Adjacency(5, bound, claimed)) == Adjacency(5, bound, displaced=True)
-        assert BOUNDED.seen(Adjacency(5, bound, claimed)) == Adjacency(5, bound)
-        assert private.seen(Adjacency(5, NO_ENTITY, claimed)) == Adjacency(5)
+        assert COUNTED.seen(Adjacency(5, bound, claimed)) == Adjacency(5, bound, weighted=True)
+        assert BOUNDED.seen(Adjacency(0, bound, claimed)) == Adjacency(0, bound)
+    assert BOUNDED.seen(Adjacency(5, bound)) == Adjacency(5, bound)
     assert BOUNDED.seen(Adjacency(5, weights)) == Adjacency(5, ContributionBound(3, 4))
-    assert replace(BOUNDED, weighted=True).seen(Adjacency(5, weights)) == Adjacency(5, weights)
-    assert [private.displaces, BOUNDED.displaces, Guarantee().displaces] == [True, False, False]
+    assert BOUNDED.seen(Adjacency(5, weighted=True)) == Adjacency(math.inf)  # five of weight are any number
+    assert COUNTED.seen(Adjacency(5, weights)) == Adjacency(5, weights, weighted=True)
 
 
 def test_a_sum_of_weights_is_bounded_by_what_is_stated_and_by_the_largest_weight() -> None:
@@ -122,8 +129,8 @@ def test_a_sum_of_weights_is_bounded_by_what_is_stated_and_by_the_largest_weight
 @pytest.mark.parametrize("robust", [False, True])
 def test_a_unit_survives_its_record(robust: bool) -> None:
     bounds = (NO_ENTITY, ContributionBound(3, 4, 6), ContributionBound(3, 4, 1.5, 0.5, weighted=True))
-    for bound, displaced in itertools.product(bounds, (False, True)):
-        unit = ProtectedUnit(Adjacency(5, bound, displaced), robust)
+    for bound, weighted in itertools.product(bounds, (False, True)):
+        unit = ProtectedUnit(Adjacency(5, bound, weighted), robust)
         assert ProtectedUnit.from_record(json.loads(json.dumps(unit.record()))) == unit
 
 
@@ -141,8 +148,8 @@ def test_a_covering_bound_holds_for_every_entity_within_one_of_them() -> None:
         ({"entity_users": 0}, "entity_users is 0; allowed: an integer of at least 1, or nothing"),
         ({"user_sentences": -1}, "user_sentences is -1; allowed: an integer of at least 1, or nothing"),
         ({"missed_mentions": -1}, "missed_mentions is -1; allowed: an integer of at least 0, or nothing"),
-        ({"mention_graph": "secret"}, "mention_graph is secret; allowed: public, private"),
-        ({"bound_by": "luck"}, "bound_by is luck; allowed: greedy, weights, stated"),
+        ({"known": "secret"}, "known is secret; allowed: nothing, counts, graph"),
+        ({"known": "nothing"}, "user_sentences is 32; allowed: nothing, where nothing is known"),
     ],
 )
 def test_impossible_bounds_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -151,8 +158,15 @@ def test_impossible_bounds_are_refused(changes: dict[str, Any], message: str) ->
 
 
 def test_a_record_gives_the_same_guarantee() -> None:
-    for guarantee in (BOUNDED, Guarantee(), replace(BOUNDED, weighted=True, bound_by="weights", missed_mentions=0)):
+    for guarantee in (BOUNDED, Guarantee(), replace(COUNTED, counts="ab", missed_mentions=0)):
         assert Guarantee.from_record(guarantee.record()) == guarantee
     assert Guarantee.from_record({}) == Guarantee(known="nothing")  # what ledgers without bounds guarantee
     with pytest.raises(TypeError):
         Guarantee.from_record({"entity_limit": 3})
+
+
+def test_together_releases_hold_for_whoever_knows_the_most() -> None:
+    nothing = Guarantee()
+    assert most_known([]) == most_known([nothing, nothing]) == "nothing"
+    assert most_known([COUNTED, nothing]) == "counts"
+    assert most_known([COUNTED, BOUNDED, nothing]) == "graph"

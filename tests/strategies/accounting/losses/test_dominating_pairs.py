@@ -1,11 +1,9 @@
-"""Test the bounds on an entity's shift against exact distributions: weighted sentences, and displaced ones."""
+"""Test the bounds on the shifts of an entity and of a user against exact distributions."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from scipy import stats
 
 from fl_sim.strategies.accounting.accountant import (
     RoundEvent,
-    delta,
     dominating_pairs_for,
     epsilon,
     user_distribution,
@@ -29,11 +26,9 @@ from fl_sim.strategies.accounting.losses.dominating_pairs import (
     entity_shift,
     exposure_from_bound,
     mixture,
+    user_shift,
 )
-from tests.strategies.accounting.oracles import ScalarPair
 
-EVENT = RoundEvent("uedp", 1.0, q_u=0.4, q_e=0.5, q_s=0.6, user_cap=1.5)
-ALL = RoundEvent("uedp", 1.0)
 TAIL = 1e-12
 
 
@@ -138,98 +133,28 @@ def test_impossible_weights_are_refused(bad: dict) -> None:
         ContributionBound(3, 1, **bad)
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """A one-dimensional gradient of norm at most 1, whether it mentions e', and its place in the user's keyed order."""
-
-    gradient: float
-    protected: bool
-    place: float
-
-
-def kept(sentences: list[Sentence], most: int) -> list[Sentence]:
-    return sorted(sentences, key=lambda sentence: sentence.place)[:most]
-
-
-def outcomes(rates: list[float]) -> Iterator[tuple[tuple[bool, ...], float]]:
-    """Yield the values of independent draws, and their probability."""
-    for values in itertools.product((False, True), repeat=len(rates)):
-        probability = math.prod(rate if value else 1 - rate for rate, value in zip(rates, values, strict=True))
-        if probability:
-            yield values, probability
+@pytest.mark.parametrize("q_s", [0.05, 0.6, 1.0])
+@pytest.mark.parametrize("cap", [1.0, 2.5])
+def test_a_users_sum_of_weights_bounds_any_number_of_sentences(q_s: float, cap: float) -> None:
+    """A thousand sentences of weight 1/500 and two of weight 1 are within the same bound."""
+    bound = user_shift(0.4, q_s, 2, cap, TAIL, weighted=True)
+    for rates in (np.full(1000, q_s / 500), np.full(2, q_s)):
+        active = poisson_binomial(rates)
+        exact = np.zeros(4)
+        for count, mass in enumerate(active):
+            exact[math.ceil(min(count, cap))] += 0.4 * mass
+        exact[0] += 0.6
+        rounded_up = Distribution(np.ceil(bound.values), bound.probabilities, bound.cut)
+        assert_at_least((rounded_up.values, rounded_up.probabilities), exact)
 
 
-def sums(users: list[list[Sentence]], most: int, event: RoundEvent) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distribution of the sum of a round's client updates in units of β, by enumeration."""
-    chosen = [kept(sentences, most) for sentences in users]
-    rates = [event.q_e] + [event.q_u] * len(users) + [event.q_s] * sum(map(len, chosen))
-    distribution: dict[float, float] = {}
-    for (active, *draws), probability in outcomes(rates):
-        sampled, included = draws[: len(users)], iter(draws[len(users) :])
-        total = 0.0
-        for user_sampled, sentences in zip(sampled, chosen, strict=True):
-            taken = [s.gradient for s in sentences if next(included) and (active or not s.protected)]
-            total += user_sampled * float(np.clip(sum(taken), -event.user_cap, event.user_cap))
-        key = round(total / event.user_cap, 9)
-        distribution[key] = distribution.get(key, 0.0) + probability
-    return np.array(list(distribution)), np.array(list(distribution.values()))
-
-
-def corpora(seed: int) -> tuple[list[list[Sentence]], list[list[Sentence]]]:
-    """Return a tiny corpus of two users and u', each with one or two sentences with e', and the adjacent one."""
-    draw = np.random.default_rng(seed)
-    larger = [
-        [Sentence(draw.choice([-1.0, 1.0, 0.5]), i < draw.integers(1, 3), draw.random()) for i in range(4)]
-        for _ in range(2)
-    ]
-    smaller = [[sentence for sentence in user if not sentence.protected] for user in larger]
-    return [*larger, [Sentence(1.0, False, 0.0)]], smaller
-
-
-OPPOSED = (
-    [[Sentence(1.0, True, 0.1), Sentence(1.0, True, 0.2), Sentence(-1.0, False, 0.3), Sentence(-1.0, False, 0.4)]],
-    [[Sentence(-1.0, False, 0.3), Sentence(-1.0, False, 0.4)]],
-)
-
-
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("at", [0.0, 0.4, 1.5])
-@pytest.mark.parametrize("seed", [None, *range(6)])
-@pytest.mark.parametrize("event", [EVENT, replace(EVENT, q_u=1.0), replace(EVENT, q_e=0.1, noise_multiplier=0.7), ALL])
-def test_displaced_sentences_are_covered(seed: int | None, event: RoundEvent, at: float) -> None:
-    """Two sentences are kept of each user: without e', its neighbours in the keyed order move up."""
-    larger, smaller = OPPOSED if seed is None else corpora(seed)
-    pair = ScalarPair(sums(larger, 2, event), sums(smaller, 2, event), event.noise_multiplier)
-    affected = Adjacency(len(larger) > 1, ContributionBound(len(smaller), 2), displaced=True)
-    for accounted in (event, event.robust()):
-        assert delta(accounted, affected, 1, at) >= max(pair.delta(at)) - 1e-9
-
-
-@pytest.mark.parametrize("clipping", ["sentence", "user"])
-def test_displacing_is_not_free(clipping: str) -> None:
-    """The bound without displaced sentences fails for a pair of corpora with them."""
-    event = replace(EVENT, q_e=0.1, noise_multiplier=0.7, clipping=clipping)
-    exact = max(ScalarPair(sums(OPPOSED[0], 2, event), sums(OPPOSED[1], 2, event), 0.7).delta(0.4))
-    unaware = Adjacency(0, ContributionBound(1, 2))
-    assert delta(event, unaware, 1, 0.4) < exact
-    assert delta(event, replace(unaware, displaced=True), 1, 0.4) >= exact - 1e-9
-
-
-@pytest.mark.parametrize("q_u", [0.1, 1.0])
-def test_whole_users_who_displace_sentences_move_whether_the_entity_is_active_or_not(q_u: float) -> None:
-    event = RoundEvent("uedp", 2.0, q_u=q_u, q_e=0.1, q_s=0.5, clipping="user")
-    displaced = Adjacency(3, ContributionBound(4, 2), displaced=True)
-    assert epsilon(event, displaced, 5, 1e-5) == epsilon(event.robust(), displaced, 5, 1e-5)
-
-
-@pytest.mark.parametrize("z", [0.5, 1.0])
-def test_displaced_sentences_may_weigh_more_than_those_of_the_entity(z: float) -> None:
-    """Ten sentences of weight 1/10 let ten others of weight 1 in, which always take part at q_s = 1."""
-    active = np.arange(11)
-    larger = (active / 32, stats.binom.pmf(active, 10, 0.1))
-    attained = ScalarPair(larger, (np.array([-10 / 32]), np.ones(1)), z).epsilon(1e-5)
-    event, weights = RoundEvent("uedp", z, user_cap=32), ContributionBound(1, 10, 1, weighted=True)
-    assert attained <= epsilon(event, Adjacency(0, weights, displaced=True), 1, 1e-5) <= 1.3 * attained
+def test_a_cap_of_one_sentence_makes_weights_free() -> None:
+    """min(Poisson(-m·ln(1-q_s)), 1) and min(Binomial(m, q_s), 1) have the same law."""
+    event = RoundEvent("uedp", 2.0, q_u=0.4, q_s=0.03)
+    by_weight, by_number = (epsilon(event, Adjacency(32, weighted=weighted), 20, 1e-5) for weighted in (True, False))
+    assert by_weight == pytest.approx(by_number, rel=1e-5)  # two grids
+    wider = replace(event, user_cap=2.0)
+    assert epsilon(wider, Adjacency(32, weighted=True), 20, 1e-5) > epsilon(wider, Adjacency(32), 20, 1e-5)
 
 
 @pytest.mark.parametrize("tail", [1e-3, 1e-6, 1e-12, 1e-25])
@@ -239,14 +164,13 @@ def test_a_binomial_knows_what_it_cuts_off(n: int, p: float, tail: float) -> Non
     assert kept.cut == pytest.approx(stats.binom.sf(kept.values[-1], n, p), rel=1e-6, abs=0)
 
 
-def test_what_both_shifts_of_a_case_cut_off_is_missing() -> None:
-    user, entity, opposed = (
-        Distribution(np.array([value]), np.array([0.9]), cut)
-        for value, cut in ((1.0, 1e-20), (2.0, 3e-20), (1.0, 5e-20))
+def test_what_the_shifts_of_a_case_cut_off_is_missing() -> None:
+    user, entity = (
+        Distribution(np.array([value]), np.array([0.9]), cut) for value, cut in ((1.0, 1e-20), (2.0, 3e-20))
     )
-    assert mixture(user, entity, 1.0, 1.0, 1e-30, opposed, 0.0).cut == pytest.approx((4e-20, 5e-20), rel=1e-12, abs=0)
-    listed = mixture(user, entity, 1.0, 1.0, 1e-30, opposed, 1e-19)
-    assert listed.cut == pytest.approx((14e-20, 15e-20), rel=1e-12, abs=0)
+    assert mixture(user, entity, 1.0, 1.0, 1e-30, 0.0).cut == pytest.approx((4e-20, 0.0), rel=1e-12, abs=0)
+    listed = mixture(user, entity, 1.0, 1.0, 1e-30, 1e-19)
+    assert listed.cut == pytest.approx((14e-20, 10e-20), rel=1e-12, abs=0)
 
 
 @pytest.mark.nightly
@@ -257,7 +181,7 @@ def test_what_truncations_cut_off_is_known_below_rounding() -> None:
     assert 0 < kept.cut < 2e-25
     event = RoundEvent("uedp", 1.0, q_u=0.3, q_e=0.5, q_s=0.1, user_cap=90)
     revealed, hidden = dominating_pairs_for(event, Adjacency(400, ContributionBound(200, 400)), 1e-25)
-    (user, _), users = user_distribution(event, 400, 1e-25), binomial(200, 0.3, 1e-25)
+    (user, _), users = user_distribution(event, Adjacency(400), 1e-25), binomial(200, 0.3, 1e-25)
     missing = [sum(mixture.probability * mixture.missing[k] for mixture in revealed) for k in (0, 1)]
     assert users.cut is not None
     assert user.cut is not None
