@@ -4,8 +4,8 @@
     /usr/lib/apt/apt-helper cat-file /var/lib/apt/lists/*Translation-en* > debian/Translation-en
     apt-get download $(cat tools/debian_packages.txt)       # then dpkg -x FILE debian for each
 
-Three kinds of text: the descriptions of all packages; manuals (HTML, and the Mallard and DocBook pages of help browsers);
-the lines of characters in games (Wesnoth's campaigns, Endless Sky), which are the dialogue.
+Three kinds of text: the descriptions of all packages; manuals and dictionaries (HTML, the Mallard and DocBook pages of
+help browsers, dict files); the lines of characters in games (Wesnoth's campaigns, Endless Sky), which are the dialogue.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
     shipped = corpus in SHIPPED_CORPORA
     # Settings that were chosen on the corpus may tell of its text: they, and bounds among them, stay out.
     from_corpus = bool(facts.settings_from_corpus)
-        *hidden_and_known, entities = facts.basis() or ("", DETECTED)
+    *hidden_and_known, entities = facts.basis() or ("", DETECTED)
     basis = [*hidden_and_known, "" if from_corpus else facts.bounds_in_words(), entities]
     libraries = run.environment.get("libraries") or {}
     versions = {"fl_sim": run.environment.get("fl_sim")} | {name: libraries.get(name) for name in _LIBRARIES}

@@ -21,6 +21,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import pdtrc
 
 from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, ContributionBound
 from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GaussianMixturePair
@@ -132,7 +133,7 @@ def active_sentences(sentences: int, rate: float, mean: float, tail: float) -> D
         return binomial(sentences, rate, tail)
     first_bounded = math.ceil(mean + 1)
     inflated = -mean * math.log1p(-rate) / rate if rate < 1 else math.inf
-    high = first_bounded + 1 + int(stats.poisson.isf(tail, mean))
+    high = first_bounded + 1 + _rarely_exceeded(mean, tail)
     low = min(first_bounded - 1, int(stats.poisson.ppf(_NEGLIGIBLE, mean)))
     values = np.arange(low, high + 1)
     candidates = [stats.binom(sentences, rate), stats.poisson(mean)]
@@ -245,6 +246,14 @@ def binomial(n: int, p: float, tail: float) -> Distribution:
     probabilities[0] += stats.binom.cdf(values[0] - 1, n, p)
     above = float(stats.binom.sf(high, n, p))
     return _prune(Distribution(values.astype(np.float64), probabilities, above), tail)
+
+
+def _rarely_exceeded(mean: float, tail: float) -> int:
+    """Return a number that Poisson(mean) exceeds with probability at most ``tail``; SciPy's own is NaN below 1e-16."""
+    high = 16 + math.ceil(mean)
+    while pdtrc(high, mean) > tail:
+        high += 16 + high // 4
+    return high
 
 
 def _raise_rare(distribution: Distribution, tail: float) -> Distribution:

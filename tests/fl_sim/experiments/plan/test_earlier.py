@@ -14,7 +14,7 @@ from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.storage.model_files import Ancestor, Lineage
 from fl_sim.strategies.accounting.accountant import Part, composed_epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
+from fl_sim.strategies.accounting.guarantee import KNOWN, Guarantee, Known, ProtectedUnit
 from fl_sim.strategies.ledger import Ledger, LedgerError, ReleaseRecord
 from tests.strategies.federation import plan
 
@@ -79,13 +79,13 @@ def test_all_earlier_runs_count_each_at_its_own_unit(
     assert earlier.heads == [ancestor.ledger.head for ancestor in ancestors]
 
 
-def test_an_earlier_line_says_itself_whether_sentences_are_displaced(tmp_path: Path) -> None:
-    private = replace(PUBLIC, known="nothing", bound_by="stated")
-    ancestor = Ancestor(ledger_of(tmp_path / "first", FIRST, 3, private), HERE, {ANY: SMALLER.record()})
-    displaced = replace(SMALLER.adjacency, displaced=True)
+def test_an_earlier_line_says_itself_whether_sentences_have_weights(tmp_path: Path) -> None:
+    counted = replace(PUBLIC, known="counts")
+    ancestor = Ancestor(ledger_of(tmp_path / "first", FIRST, 3, counted), HERE, {ANY: SMALLER.record()})
+    weighted = replace(SMALLER.adjacency, weighted=True)
     event = FIRST.event()
     assert event is not None
-    expected = composed_epsilon([(event, displaced, 3)], DELTA)
+    expected = composed_epsilon([(event, weighted, 3)], DELTA)
     assert Earlier(Lineage((ancestor,)), HERE).epsilon_before(ANY, DELTA) == pytest.approx(expected, rel=1e-9)
 
 
@@ -123,17 +123,21 @@ def test_a_continued_run_has_spent_before_its_first_round(ancestors: tuple[Ances
     assert guarantees.after(2)["epsilon_user_entity_robust_p95"] > guarantees.after(2)["epsilon_user_entity_p95"]
 
 
-def test_releases_of_a_public_graph_are_no_part_of_a_private_figure(tmp_path: Path) -> None:
-    for graph, guarantee in (("private", Guarantee()), ("public", PUBLIC)):
-        earlier = Earlier(Lineage((Ancestor(ledger_of(tmp_path / graph, FIRST, 1, guarantee), HERE, {}),)), HERE)
-        earlier.check_graph("public")
-        if graph == "private":
-            earlier.check_graph("private")
+@pytest.mark.parametrize(
+    ("known", "refused"), [("nothing", ()), ("counts", ("nothing",)), ("graph", ("nothing", "counts"))]
+)
+def test_releases_that_take_more_as_known_are_no_part_of_a_figure(
+    known: Known, refused: tuple[Known, ...], tmp_path: Path
+) -> None:
+    releases = ledger_of(tmp_path / "first", FIRST, 1, Guarantee(known=known))
+    earlier = Earlier(Lineage((Ancestor(releases, HERE, {}),)), HERE)
+    for own in KNOWN:
+        if own in refused:
+            with pytest.raises(ConfigError, match=rf"^privacy\.known is {own}, but the initial model .*{known}$"):
+                earlier.check_known(own)
         else:
-            with pytest.raises(ConfigError, match=r"privacy\.mention_graph is private, but the initial model rests"):
-                earlier.check_graph("private")
-    apart = Earlier(earlier.lineage, HERE, disjoint=True)
-    apart.check_graph("private")
+            earlier.check_known(own)
+    Earlier(earlier.lineage, HERE, disjoint=True).check_known("nothing")
 
 
 def test_a_ledger_names_the_runs_that_count(ancestors: tuple[Ancestor, Ancestor], tmp_path: Path) -> None:

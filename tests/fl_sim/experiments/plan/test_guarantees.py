@@ -14,7 +14,7 @@ from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan import guarantees
 from fl_sim.experiments.plan.guarantees import EnforcedBounds, EpsilonCurves
 from fl_sim.strategies.accounting import accountant
-from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.uedp import UserEntityDP
@@ -24,7 +24,9 @@ MECHANISM = UserEntityDP(population=50, q_u=1.0, q_e=0.5, q_s=0.1, clip_norm=1.0
 PLAN = PrivacyPlan(mechanism=MECHANISM, rounds=30, delta=1e-5)
 
 
-UNBOUNDED = {"entity_bound": "unbounded", "user_sentences": "corpus"}
+GRAPH = {"known": "graph"}
+UNBOUNDED = GRAPH | {"entity_bound": "unbounded", "user_sentences": "corpus"}
+STATED = {"known": "nothing", "entity_bound": 5}
 A_SENTENCE = ContributionBound(users=1, sentences_per_user=1)
 """A sentence without a detected entity, which is an entity of its own."""
 
@@ -32,7 +34,7 @@ A_SENTENCE = ContributionBound(users=1, sentences_per_user=1)
 def protected(incidence: Ownership | None = None, **privacy: Any) -> EnforcedBounds:
     """Return whom a run protects, by default without enforced bounds and with n' read off the corpus."""
     config = RunConfig.from_mapping({"privacy": {"settings_from_corpus": True} | (privacy or UNBOUNDED)})
-    return EnforcedBounds.of(config.privacy, incidence or village(), seed=0)
+    return EnforcedBounds.of(config.privacy, incidence or village())
 
 
 def curves_of(parties: EnforcedBounds, plan: PrivacyPlan = PLAN) -> EpsilonCurves:
@@ -53,6 +55,19 @@ def test_whom_a_corpus_protects() -> None:
     assert parties.coverage == {"median": 19 / 21, "p95": 20 / 21, "max": 1.0}
 
 
+@pytest.mark.system
+def test_by_counts_the_headline_is_the_accountants_at_sums_of_weights() -> None:
+    after = curves_of(protected(entity_bound=5, user_sentences=8)).after(30)
+    weights = ContributionBound(50, ANY_NUMBER, 5, weighted=True)
+    user = Adjacency(8, weighted=True)
+    entity = accountant.epsilon(MECHANISM.event(), replace(user, entity_bound=weights), 30, 1e-5)
+    sentence = accountant.epsilon(MECHANISM.event().robust(), replace(user, entity_bound=A_SENTENCE), 30, 1e-5)
+    assert after["epsilon_any"] == max(entity, sentence)
+    assert after["epsilon_user"] == accountant.epsilon(MECHANISM.event(), user, 30, 1e-5)
+    by_number = curves_of(protected(**GRAPH, entity_bound=5, user_sentences=8)).after(30)
+    assert by_number["epsilon_any"] < after["epsilon_any"] < 1.05 * by_number["epsilon_any"]
+
+
 def test_each_quantile_is_taken_on_its_own() -> None:
     few_users_much_text = [[0]] * 9
     parties = protected(ownership(few_users_much_text, [[1]], [[1]], [[1]]))
@@ -60,11 +75,11 @@ def test_each_quantile_is_taken_on_its_own() -> None:
 
 
 def test_contributions_are_those_under_the_bounds() -> None:
-    parties = protected(entity_bound=5, user_sentences=8)
+    parties = protected(**GRAPH, entity_bound=5, user_sentences=8)
     assert parties.guarantee.user.user_sentences == 8
     assert parties.entity_bounds["max"].total == 5
     assert parties.entity_bounds["max"].users <= 5
-    weighted = protected(entity_bound=5, entity_bound_by="weights")
+    weighted = protected(entity_bound=5)
     assert weighted.entity_bounds["max"].weighted
     assert (weighted.entity_bounds["max"].users, weighted.entity_bounds["max"].total_weight) == (20, 5)
 
@@ -73,7 +88,7 @@ def test_contributions_are_those_under_the_bounds() -> None:
 
 
 def test_a_target_rests_on_the_bounds_that_are_set() -> None:
-    parties = protected(entity_bound=5, user_sentences=8)
+    parties = protected(**GRAPH, entity_bound=5, user_sentences=8)
     user = Adjacency(8)
     assert target(parties, "user") == ("epsilon_user", (ProtectedUnit(user, robust=False),))
     units = (
@@ -95,11 +110,11 @@ def test_a_target_rests_on_the_corpus_only_if_that_is_stated() -> None:
 
 @pytest.mark.system
 def test_a_stated_bound_has_a_name_of_its_own() -> None:
-    parties = protected(entity_bound=5, entity_bound_by="stated")
+    parties = protected(**STATED)
     assert target(parties, "user_entity")[0] == "epsilon_stated"
     after = curves_of(parties).after(30)
     assert math.isinf(after["epsilon_any"])
-    enforced = curves_of(protected(entity_bound=5)).after(30)
+    enforced = curves_of(protected(**GRAPH, entity_bound=5, user_sentences="unbounded")).after(30)
     assert after["epsilon_stated"] == enforced["epsilon_any"]
 
 
@@ -144,17 +159,19 @@ def test_without_a_bound_no_epsilon_holds_for_any_entity() -> None:
 
 @pytest.mark.system
 def test_the_headline_is_the_largest_epsilon_of_a_bounded_entity_and_of_a_sentence() -> None:
-    after = curves_of(protected(entity_bound=5, user_sentences=8, missed_mentions=2)).after(30)
+    after = curves_of(protected(**GRAPH, entity_bound=5, user_sentences=8, missed_mentions=2)).after(30)
     event = MECHANISM.event()
     entity = accountant.epsilon(event, Adjacency(8, ContributionBound(5, 5, 5)), 30, 1e-5)
     sentence = accountant.epsilon(event.robust(), Adjacency(8, A_SENTENCE), 30, 1e-5)
     missed = accountant.epsilon(event.robust(), Adjacency(8, ContributionBound(7, 7, 7)), 30, 1e-5)
     assert after["epsilon_any"] == max(entity, sentence) < after["epsilon_any_robust"] == missed
-    one = curves_of(protected(entity_bound=1, user_sentences=8)).after(30)
+    one = curves_of(protected(**GRAPH, entity_bound=1, user_sentences=8)).after(30)
     assert one["epsilon_any"] == sentence > accountant.epsilon(event, Adjacency(8, A_SENTENCE), 30, 1e-5)
 
 
-@pytest.mark.parametrize("bounds", [{"entity_bound": 5}, {"entity_bound": 5, "entity_users": 2}, {"entity_bound": 30}])
+@pytest.mark.parametrize(
+    "bounds", [{"entity_bound": 5}, GRAPH | {"entity_bound": 5, "entity_users": 2}, {"entity_bound": 30}]
+)
 def test_under_a_bound_no_entity_of_the_corpus_exceeds_the_headline(bounds: dict[str, Any]) -> None:
     after = curves_of(protected(**bounds)).after(30)
     for name in guarantees.CONTRIBUTION_QUANTILES:

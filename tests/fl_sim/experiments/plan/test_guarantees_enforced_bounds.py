@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.contribution_limits import DeclaredCounts
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.guarantees import DeclaredNames, EnforcedBounds
+from fl_sim.experiments.plan.guarantees import Declared, EnforcedBounds
 from tests.fl_sim.ownerships import ownership, village
 
-PRIVATE = {"known": "nothing", "population": 20}
+NOTHING = {"known": "nothing", "population": 20}
+GRAPH = {"known": "graph"}
 
 
-def bounds_of(
-    incidence: Ownership, *, seed: int = 0, names: DeclaredNames | None = None, **privacy: Any
-) -> EnforcedBounds:
+def bounds_of(incidence: Ownership, declared: Declared | None = None, **privacy: Any) -> EnforcedBounds:
     config = RunConfig.from_mapping({"privacy": privacy})
-    return EnforcedBounds.of(config.privacy, incidence, seed, names or DeclaredNames())
+    return EnforcedBounds.of(config.privacy, incidence, declared or Declared())
 
 
 def sentences_with(incidence: Ownership, weights: np.ndarray, entity: int) -> float:
@@ -33,12 +35,58 @@ def of_users(incidence: Ownership, weights: np.ndarray) -> np.ndarray:
     return np.bincount(incidence.user_of_sentence[weights > 0], minlength=incidence.num_users)
 
 
-# A public mention graph
+# Counts
 
 
-def test_the_default_bounds_are_enforced_on_every_entity_and_every_user() -> None:
+def test_the_default_bounds_are_sums_of_weights_of_every_entity_and_every_user() -> None:
+    """Entity 0 is in 70 sentences, entity 1 in 30; the first user has 40 sentences and the others two."""
     incidence = ownership([[0]] * 40, *([[0], [1]] for _ in range(30)))
     bounds = bounds_of(incidence)
+    assert (bounds.guarantee.known, bounds.guarantee.entity_bound, bounds.guarantee.user_sentences) == (
+        "counts",
+        10,
+        32,
+    )
+    assert sentences_with(incidence, bounds.weights, 0) == pytest.approx(10)
+    assert sentences_with(incidence, bounds.weights, 1) == pytest.approx(10)
+    assert sorted(set(bounds.weights.round(6).tolist())) == [round(10 / 70, 6), round(10 / 30, 6)]
+    assert bounds.contributions().sentences.tolist() == [10, 10]
+    of_user = bounds_of(incidence, entity_bound="unbounded").weights
+    assert of_user[:40].sum() == pytest.approx(32)
+    assert (of_user[40:] == 1).all()
+
+
+def test_weights_are_of_declared_counts_and_the_record_has_their_digest() -> None:
+    incidence = village()
+    counts = DeclaredCounts.of(incidence)
+    twice = replace(counts, users=2 * counts.users, entities=2 * counts.entities, digest="twice")
+    bounds = bounds_of(incidence, Declared(counts=twice), entity_bound=11, user_sentences="unbounded")
+    assert sorted(set(bounds.weights.round(6).tolist())) == [0.25, 1.0]
+    assert bounds.guarantee.record()["counts"] == "twice"
+    assert bounds_of(incidence).guarantee.counts == counts.digest
+    assert bounds_of(incidence, **GRAPH).guarantee.counts == ""
+
+
+def test_counts_may_be_rounded_up() -> None:
+    """22 sentences with entity 0 count as 32."""
+    bounds = bounds_of(village(), entity_bound=8, user_sentences="unbounded", round_counts=True)
+    assert sorted(set(bounds.weights.round(6).tolist())) == [0.25, 1.0]
+    assert bounds.guarantee.counts not in ("", bounds_of(village()).guarantee.counts)
+
+
+def test_a_corpus_beyond_its_declared_counts_is_refused() -> None:
+    counts = DeclaredCounts.of(village())
+    fewer = replace(counts, entities=np.minimum(counts.entities, 21))
+    with pytest.raises(CorpusError, match=r"^entity 0 has declared count 21; allowed: at least 22, its"):
+        bounds_of(village(), Declared(counts=fewer))
+
+
+# A mention graph
+
+
+def test_by_the_graph_the_default_bounds_are_numbers_of_sentences() -> None:
+    incidence = ownership([[0]] * 40, *([[0], [1]] for _ in range(30)))
+    bounds = bounds_of(incidence, **GRAPH)
     assert sentences_with(incidence, bounds.weights, 0) == 10
     assert sentences_with(incidence, bounds.weights, 1) == 10
     assert of_users(incidence, bounds.weights).max() <= 32
@@ -56,7 +104,7 @@ def test_the_default_bounds_are_enforced_on_every_entity_and_every_user() -> Non
     ],
 )
 def test_set_bounds_hold(strategy: str, limits: dict[str, Any], most: tuple[int, int, int]) -> None:
-    bounds = bounds_of(village(), strategy=strategy, **limits)
+    bounds = bounds_of(village(), strategy=strategy, **GRAPH, **limits)
     contributions = bounds.contributions()
     assert contributions.sentences.max() <= most[0]
     assert contributions.users.max() <= most[1]
@@ -65,7 +113,7 @@ def test_set_bounds_hold(strategy: str, limits: dict[str, Any], most: tuple[int,
 
 
 def test_weights_sample_every_sentence_at_a_lower_rate() -> None:
-    bounds = bounds_of(village(), entity_bound=11, entity_bound_by="weights")
+    bounds = bounds_of(village(), entity_bound=11)
     assert bounds.guarantee.weighted
     assert (bounds.weights > 0).all()
     assert sorted(set(bounds.weights.round(6).tolist())) == [0.5, 1.0]
@@ -74,18 +122,9 @@ def test_weights_sample_every_sentence_at_a_lower_rate() -> None:
     assert contributions.sentences[1:].max() <= 3
 
 
-def test_the_order_under_a_public_graph_does_not_depend_on_the_seed_of_the_run() -> None:
-    """Else two runs of different seeds would each release another selection, and the seed would not stay secret."""
-    limits = {"entity_bound": 5, "user_sentences": 3}
-    weights = [bounds_of(village(), seed=seed, **limits).weights for seed in range(4)]
-    assert all((one == weights[0]).all() for one in weights)
-    secure = bounds_of(village(), secure_noise=True, **limits).weights
-    assert (secure == weights[0]).all()
-
-
 def test_what_was_kept_by_kind() -> None:
     labels = np.array([["PER"], *([["PER", "ORG"]] * 2), *([["LOC"]] * 18)], dtype=object)
-    kept = bounds_of(village(), entity_bound=2, user_sentences="unbounded").record(labels)["kept"]
+    kept = bounds_of(village(), **GRAPH, entity_bound=2, user_sentences="unbounded").record(labels)["kept"]
     # Of entity 0 two of 22 mentions are kept, of entity 1 two of three, of each other entity its only one.
     assert kept["mentions_by_kind"] == pytest.approx({"LOC": 1.0, "ORG": 3 / 4, "PER": 5 / 26})
     assert kept["sentences"] == kept["weight"] == (88 - 20 - 1) / 88
@@ -95,39 +134,21 @@ def test_what_was_kept_by_kind() -> None:
     assert unbounded["most_mentions"] == 22
 
 
-# A private mention graph
+# Nothing known
 
 
-def test_with_a_private_graph_only_the_users_limit_acts_and_the_entity_bound_is_stated() -> None:
-    bounds = bounds_of(village(), **PRIVATE, entity_bound=3, user_sentences=5)
-    assert (bounds.guarantee.bound_by, bounds.guarantee.covers_any_entity) == ("stated", False)
-    assert bounds.guarantee.entity_bound == 3
-    assert (bounds.weights == 0).sum() == 12 - 5
-    assert of_users(village(), bounds.weights).tolist() == [5] + [4] * 19
-    assert (bounds_of(village(), **PRIVATE, entity_bound=3).weights == 1).all()
-
-
-def test_a_stated_bound_under_a_public_graph_keeps_everything() -> None:
-    bounds = bounds_of(village(), entity_bound=1, entity_bound_by="stated", user_sentences="unbounded")
-    assert not bounds.enforces
-    assert not bounds.guarantee.covers_any_entity
-
-
-def test_with_a_private_graph_the_order_is_secret() -> None:
-    limits = PRIVATE | {"user_sentences": 5}
-    first = bounds_of(village(), seed=0, **limits).weights
-    assert (first == bounds_of(village(), seed=0, **limits).weights).all()
-    assert any((first != bounds_of(village(), seed=seed, **limits).weights).any() for seed in range(1, 5))
-    secure = [bounds_of(village(), secure_noise=True, **limits).weights for _ in range(8)]
-    assert any((one != secure[0]).any() for one in secure)
+def test_where_nothing_is_known_a_bound_is_stated_and_everything_is_kept() -> None:
+    bounds = bounds_of(village(), **NOTHING, entity_bound=3)
+    assert (bounds.guarantee.entity_bound, bounds.guarantee.covers_any_entity, bounds.enforces) == (3, False, False)
+    assert bounds_of(village(), **NOTHING).guarantee.user_sentences is None
 
 
 # Names that are declared
 
 
 def test_public_names_are_no_entities_and_need_no_room() -> None:
-    names = DeclaredNames(public=(0,))
-    bounds = bounds_of(village(), names=names, entity_bound=1, user_sentences="unbounded")
+    names = Declared(public=(0,))
+    bounds = bounds_of(village(), names, entity_bound=1, user_sentences="unbounded")
     contributions = bounds.contributions()
     assert contributions.users[0] == contributions.sentences[0] == 0
     assert sentences_with(village(), bounds.weights, 0) == 22  # all of them are kept
@@ -140,7 +161,7 @@ def test_public_names_are_no_entities_and_need_no_room() -> None:
 def test_public_weights_lower_the_rate_of_every_sentence_with_the_name() -> None:
     weights = np.ones(21)
     weights[[0, 1]] = [0.25, 0.5]
-    bounds = bounds_of(village(), names=DeclaredNames(weights=weights), **PRIVATE, user_sentences="unbounded")
+    bounds = bounds_of(village(), Declared(weights=weights), **NOTHING)
     assert sentences_with(village(), bounds.weights, 0) == 22 / 4
     assert sentences_with(village(), bounds.weights, 1) == 3 / 2
     assert bounds.contributions().sentences[:2].tolist() == [6, 2]  # 5.5 and 1.5, rounded up
@@ -165,21 +186,19 @@ def test_public_weights_lower_the_rate_of_every_sentence_with_the_name() -> None
             "user_sentences is 3 and privacy.strategy is published, which cannot keep it; allowed: no bound, or",
         ),
         (
-            PRIVATE | {"entity_bound": 3, "entity_bound_by": "greedy"},
-            "entity_bound_by is greedy and privacy.mention_graph is private; allowed: stated, because a rule that",
+            NOTHING | {"user_sentences": 3},
+            "user_sentences is 3 and privacy.known is nothing; allowed: no bound, because one that is enforced needs",
         ),
-        (
-            PRIVATE | {"entity_bound": 3, "entity_bound_by": "weights"},
-            "entity_bound_by is weights and privacy.mention_graph is private; allowed: stated",
-        ),
-        ({"known": "nothing"}, "population is not given and privacy.mention_graph is private; allowed: N, the"),
+        (GRAPH | {"round_counts": True}, "round_counts is given and privacy.known is graph; allowed: known = counts"),
+        (GRAPH | {"counts": "c.json"}, "counts is given and privacy.known is graph; allowed: known = counts"),
+        ({"known": "nothing"}, "population is not given and privacy.known is nothing; allowed: N, the"),
         (
             {"user_sentences": "corpus"},
             "user_sentences is corpus, the largest user's sentences, which is private; allowed: a number, unbounded",
         ),
         (
-            {"entity_users": 3, "entity_bound_by": "weights"},
-            "entity_users is 3 and privacy.entity_bound_by is weights; allowed: no entity_users, because every",
+            {"entity_users": 3},
+            "entity_users is 3 and privacy.known is counts; allowed: privacy.known = graph, because counts do not",
         ),
         ({"strategy": "user_level", "missed_mentions": 3}, "missed_mentions is 3; allowed: with privacy.entity_bound"),
     ],

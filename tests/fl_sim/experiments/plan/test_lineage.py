@@ -83,8 +83,8 @@ def test_every_figure_is_that_of_both_trainings(parent: Path, corpus: Path, tmp_
     result, rows = child.result or {}, child.metrics()
     parent_run = RunFolder.open(parent)
     before, own = events_of(parent), events_of(child.path)
-    user = Adjacency(USER_SENTENCES)
-    both = Adjacency(USER_SENTENCES, ContributionBound(**result["reach"]["max"]))
+    user = Adjacency(USER_SENTENCES, weighted=True)
+    both = Adjacency(USER_SENTENCES, ContributionBound(**result["reach"]["max"]), weighted=True)
     for name, adjacency in {"epsilon_user": user, "epsilon_user_entity_max": both}.items():
         for count in (1, 2):
             together = before | dict.fromkeys(own, count)
@@ -107,7 +107,7 @@ def test_ledger_names_its_ancestors_and_account_counts_each_once(parent: Path, c
     assert [head["run"] for head in ledger.ancestors] == [first.run]
     grandchild = child_of(child.path, corpus, tmp_path / "grandchild", seed=2)
     assert [head["run"] for head in Ledger.read(grandchild.path).ancestors] == [first.run, ledger.run]
-    user = Adjacency(USER_SENTENCES)
+    user = Adjacency(USER_SENTENCES, weighted=True)
     for folders, releases in (
         ([child.path], 5),
         ([parent, child.path], 5),
@@ -127,7 +127,7 @@ def test_a_parent_that_went_on_counts_with_all_of_its_releases(corpus: Path, tmp
     config = configured(corpus, tmp_path / "parent", rounds=4)
     interrupted = simulation.run(config, stop_after(1))  # one more round runs, the last
     child = child_of(interrupted.path, corpus, tmp_path / "child")
-    user = Adjacency(USER_SENTENCES)
+    user = Adjacency(USER_SENTENCES, weighted=True)
     simulation.resume(interrupted.path)
     for folders, releases in (
         ([child.path], 4),
@@ -286,7 +286,9 @@ def test_a_stated_disjoint_start_does_not_compose(
     child = child_of(parent, corpus, tmp_path / "child", **{"privacy.initial_model": "disjoint"})
     result = child.result or {}
     ((event, count),) = events_of(child.path).items()
-    assert result["epsilon_user"] == pytest.approx(epsilon(event, Adjacency(USER_SENTENCES), count, 1e-5), rel=1e-3)
+    assert result["epsilon_user"] == pytest.approx(
+        epsilon(event, Adjacency(USER_SENTENCES, weighted=True), count, 1e-5), rel=1e-3
+    )
     assert result["initial_model"]["disjoint"]
     assert "as its owner stated" in result["warnings"][0]
     assert "as its owner stated" in " ".join(child.summary_file.read_text().split())

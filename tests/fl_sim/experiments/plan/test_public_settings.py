@@ -1,7 +1,8 @@
 """Nothing that a run releases was set by looking: plans on a corpus and on its neighbours have the same public terms.
 
-A neighbour lacks a user, or the sentences of an entity, or both. Whatever an adversary sees of a plan must be the same:
-the release records of the ledger, the noise, the denominator, the number of rounds and the headline ε.
+A neighbour lacks a user, or the sentences of an entity, or both. Where counts are known, all declare the same ones.
+Whatever an adversary sees of a plan must be the same: the release records of the ledger, the noise, the denominator,
+the number of rounds and the headline ε.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ import pytest
 
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.declared_counts import write_counts
 from fl_sim.data_prep.records import Sentence
+from fl_sim.data_prep.store.contribution_limits import DeclaredCounts
 from fl_sim.engines import simulation
+from fl_sim.experiments.plan.guarantees import Declared
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import LEDGER_FILE, ReleaseRecord
@@ -53,23 +57,31 @@ NEIGHBOURS = {
     "a user and an entity less": without_user(without_entity(uneven_users(), 0), 0),
 }
 
+ABSENT = {"the largest user less": 0, "another user less": 5, "a user and an entity less": 0}
+
+
+def declared(neighbour: str = "") -> Declared:
+    """Return the counts of the whole corpus, of those users who are present."""
+    counts = DeclaredCounts.of(ownership(*uneven_users()))
+    present = [user for user in range(counts.population) if user != ABSENT.get(neighbour)]
+    return Declared(counts=replace(counts, users=counts.users[present]))
+
+
 PUBLIC_SUMS = {"strategy": "published", "entity_weights": 14.0, "extended_weights": 20.0}
 SETTINGS: dict[str, dict[str, Any]] = {
     "uedp": {},
     "uedp, target": {"target_epsilon": 4.0},
     "uedp, target of a user": {"target_epsilon": 1.0, "target_unit": "user"},
     "uedp, target, no limit on users": {"target_epsilon": 4.0, "user_sentences": "unbounded"},
-    "uedp, target, few users": {"target_epsilon": 4.0, "entity_bound": 4, "entity_users": 2, "q_u": 0.5},
-    "uedp, target, weights": {"target_epsilon": 4.0, "entity_bound_by": "weights"},
+    "uedp, target, few users": {"target_epsilon": 4.0, "entity_bound": 4, "q_u": 0.5},
+    "uedp, target, rounded": {"target_epsilon": 4.0, "round_counts": True},
     "uedp, target, missed mentions": {"target_epsilon": 4.0, "missed_mentions": 5},
     "uedp, budget": {"epsilon_budget": 3.0},
     "uedp, budget of a user": {"epsilon_budget": 1.0, "target_unit": "user", "q_s": 0.2},
     "uedp, target and budget": {"target_epsilon": 4.0, "epsilon_budget": 2.5},
     "uedp, adaptive clip": {"clip_quantile": 0.5, "target_epsilon": 4.0},
     "uedp, larger population": {"noise_cohort": 500},
-    "uedp, user clip": {"clipping": "user", "entity_bound": 3, "target_epsilon": 20.0},
     "user_level": {"strategy": "user_level"},
-    "user_level, target": {"strategy": "user_level", "target_epsilon": 30.0, "entity_users": 3},
     "user_level, budget": {"strategy": "user_level", "epsilon_budget": 2.0, "target_unit": "user", "q_u": 0.1},
     "user_level, adaptive clip": {"strategy": "user_level", "clip_quantile": 0.5, "target_epsilon": 2.0,
                                   "target_unit": "user"},
@@ -80,10 +92,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "published, target": PUBLIC_SUMS | {"target_epsilon": 0.5, "target_unit": "user"},
     "noiseless": {"strategy": "noiseless"},
 }  # fmt: skip
-PRIVATE: dict[str, dict[str, Any]] = {
+GRAPH: dict[str, dict[str, Any]] = {
     "uedp": {},
-    "uedp, a users' limit": {"user_sentences": 5},
-    "uedp, stated": {"entity_bound": 10, "user_sentences": 5, "target_epsilon": 4.0},
+    "uedp, target": {"target_epsilon": 4.0},
+    "uedp, target, few users": {"target_epsilon": 4.0, "entity_bound": 4, "entity_users": 2, "q_u": 0.5},
+    "uedp, user clip": {"clipping": "user", "entity_bound": 3, "target_epsilon": 20.0},
+    "user_level, target": {"strategy": "user_level", "target_epsilon": 30.0, "entity_users": 3},
+    "published": PUBLIC_SUMS,
+}
+NOTHING: dict[str, dict[str, Any]] = {
+    "uedp": {},
+    "uedp, stated": {"entity_bound": 10, "target_epsilon": 4.0},
     "uedp, stated, budget": {"entity_bound": 10, "epsilon_budget": 3.0},
     "uedp, target of a user": {"target_epsilon": 1.0, "target_unit": "user"},
     "user_level, stated": {"strategy": "user_level", "entity_users": 3, "target_epsilon": 30.0},
@@ -93,10 +112,10 @@ PRIVATE: dict[str, dict[str, Any]] = {
 HEADLINES = ("epsilon_any", "epsilon_any_robust", "epsilon_stated", "epsilon_user", "epsilon_as_published")
 
 
-def public_terms(users: Users, **privacy: Any) -> dict[str, Any]:
+def public_terms(users: Users, neighbour: str = "", **privacy: Any) -> dict[str, Any]:
     """Return everything that an adversary sees of a run's plan."""
     config = RunConfig.from_mapping({"rounds": ROUNDS, "privacy": privacy})
-    planned = plan_run(config, ownership(*users))
+    planned = plan_run(config, ownership(*users), declared=declared(neighbour))
     mechanism, last = planned.plan.mechanism, planned.plan.rounds
     release = ReleaseRecord.of(mechanism, config.seed, planned.bounds.guarantee)
     after = planned.guarantees.after(last)
@@ -114,18 +133,19 @@ def public_terms(users: Users, **privacy: Any) -> dict[str, Any]:
 def differing(users: Users, **privacy: Any) -> list[str]:
     """Return the neighbours of ``users`` whose plan an adversary can tell from theirs."""
     terms = public_terms(users, **privacy)
-    return [name for name, neighbour in NEIGHBOURS.items() if public_terms(neighbour, **privacy) != terms]
+    return [name for name, neighbour in NEIGHBOURS.items() if public_terms(neighbour, name, **privacy) != terms]
 
 
-CASES = [("public", name) for name in SETTINGS] + [("private", name) for name in PRIVATE]
+KNOWN = {"counts": SETTINGS, "graph": GRAPH, "nothing": NOTHING}
+CASES = [(known, name) for known, settings in KNOWN.items() for name in settings]
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize(("graph", "settings"), CASES)
-def test_no_public_term_depends_on_the_corpus(settings: str, graph: str) -> None:
-    """N is given; with a public graph even this graph sets nothing but the selection of sentences."""
-    privacy = {"public": SETTINGS, "private": PRIVATE}[graph][settings]
-    assert differing(uneven_users(), **privacy, mention_graph=graph, population=POPULATION) == []
+@pytest.mark.parametrize(("known", "settings"), CASES)
+def test_no_public_term_depends_on_the_corpus(settings: str, known: str) -> None:
+    """N is given; counts are declared; where the graph is known even it sets nothing but the selection of sentences."""
+    privacy = KNOWN[known][settings]
+    assert differing(uneven_users(), **privacy, known=known, population=POPULATION) == []
 
 
 @pytest.mark.parametrize("settings", [name for name in SETTINGS if "budget" in name])
@@ -191,19 +211,23 @@ def released(folder: Path, name: str, given: Iterator[Sentence], **privacy: Any)
 @pytest.mark.parametrize(
     "privacy",
     [
-        {"target_epsilon": 3.0, "population": 10, "entity_bound": 2, "user_sentences": 3},
-        {"target_epsilon": 3.0, "entity_bound": 2, "entity_bound_by": "weights", "clip_quantile": 0.5},
-        {"epsilon_budget": 1.0, "noise_multiplier": 8.0},
-        {"known": "nothing", "population": 10, "entity_bound": 5, "user_sentences": 3, "target_epsilon": 3.0},
-        PUBLIC_SUMS,
+        {"target_epsilon": 3.0, "entity_bound": 2, "user_sentences": 3},
+        {"known": "graph", "target_epsilon": 3.0, "population": 10, "entity_bound": 2, "user_sentences": 3},
+        {"known": "graph", "epsilon_budget": 1.0, "noise_multiplier": 8.0, "clip_quantile": 0.5},
+        {"known": "nothing", "population": 10, "entity_bound": 5, "target_epsilon": 3.0},
+        PUBLIC_SUMS | {"known": "graph"},
     ],
-    ids=["target", "weights", "budget", "private graph", "published"],
+    ids=["counts", "graph", "budget", "nothing", "published"],
 )
 def test_the_ledgers_of_neighbours_are_equal_term_by_term(tmp_path: Path, privacy: dict[str, Any]) -> None:
-    private = privacy.get("mention_graph") == "private"
+    graph = privacy.get("known") == "graph"
+    if "known" not in privacy:
+        whole_corpus = write_corpus(sentences(), tmp_path / "counted", name="tiny")
+        write_counts(whole_corpus, "train", tmp_path / "counts.json")
+        privacy = privacy | {"counts": str(tmp_path / "counts.json")}
     whole, of_whole = released(tmp_path, "whole", sentences(), **privacy)
     for number, absent in enumerate(({"absent_user": 2}, {"absent": "Ada"}, {"absent_user": 2, "absent": "Ada"})):
-        other, of_other = released(tmp_path, f"other-{number}", sentences(**absent, null=not private), **privacy)
+        other, of_other = released(tmp_path, f"other-{number}", sentences(**absent, null=graph), **privacy)
         assert len(of_whole) == len(of_other) == len(whole.metrics()) - 1
         for one, two in itertools.zip_longest(of_whole, of_other):
             assert one == two

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.store.contribution_limits import DeclaredCounts
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.plan.guarantees import Declared
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.losses import composition
@@ -37,8 +40,7 @@ def test_the_job_on_real_messages_is_within_eight_for_any_user_with_any_entity()
     assert (config.privacy.target_epsilon, config.privacy.settings_from_corpus) == (None, False)
     assert 7.9 < job.guarantees.after(config.rounds)["epsilon_any"] <= 8
     assert job.plan.delta == 1e-5 < 1 / job.plan.mechanism.population
-    sentences = job.bounds.kept.entity_contributions().sentences
-    assert sentences.max() == job.bounds.guarantee.entity_bound == 10
+    assert job.bounds.contributions().sentences.max() == job.bounds.guarantee.entity_bound
 
 
 @pytest.mark.parametrize("strategy", list(STRATEGIES.built_in))
@@ -58,7 +60,7 @@ def test_bounds_that_are_left_out_are_enforced_where_the_strategy_can_keep_them(
             of_strategy.get("entity_bound"),
             of_strategy.get("user_sentences"),
         )
-        assert bounds.guarantee.known == "graph"
+        assert bounds.guarantee.known == "counts"
         assert bounds.enforces == bool(of_strategy)
     assert planned().bounds.guarantee.entity_bound == 10
     assert planned().bounds.guarantee.user_sentences == 32
@@ -75,7 +77,9 @@ def test_population_scales_the_denominator_and_not_epsilon() -> None:
 # Targets
 
 
-BOUNDED = {"entity_bound": 10, "entity_users": 5, "user_sentences": 12}
+BOUNDED = {"known": "graph", "entity_bound": 10, "entity_users": 5, "user_sentences": 12}
+COUNTED = {"entity_bound": 10, "user_sentences": 12}
+STATED = {"known": "nothing", "population": 20, "entity_bound": 10, "entity_users": 5}
 
 
 @pytest.mark.sample(4)
@@ -85,7 +89,7 @@ BOUNDED = {"entity_bound": 10, "entity_users": 5, "user_sentences": 12}
         ("user", BOUNDED, "epsilon_user"),
         ("user", OLD, "epsilon_user"),
         ("user_entity", BOUNDED, "epsilon_any"),
-        ("user_entity", BOUNDED | {"entity_bound_by": "stated"}, "epsilon_stated"),
+        ("user_entity", STATED, "epsilon_stated"),
         ("user_entity", OLD, "epsilon_user_entity_p95"),
     ],
     ids=["user", "user of the corpus", "any", "stated", "p95"],
@@ -147,8 +151,27 @@ def test_a_target_without_bounds_is_refused(key: str, settings: dict[str, Any], 
     of_users = planned(**{key: 1e6}, target_unit="user", **settings)
     assert of_users.guarantees.after(10)["epsilon_user"] <= 1e6
     if settings is not PUBLIC_SUMS:
-        stated = planned(**{key: 1e6}, entity_bound_by="stated", **(settings | {"entity_bound": 3}))
+        stated = planned(**{key: 1e6}, **(settings | {"known": "nothing", "population": 20, "entity_bound": 3}))
         assert stated.guarantees.after(10)["epsilon_stated"] <= 1e6
+
+
+def test_a_target_by_counts_is_met() -> None:
+    result = planned(target_epsilon=4.0, **COUNTED)
+    assert 4 * 0.995 <= result.guarantees.after(10)["epsilon_any"] <= 4
+
+
+@pytest.mark.parametrize("settings", [{"clipping": "user"}, {"strategy": "user_level"}])
+def test_by_counts_an_entity_is_bounded_only_where_sentences_are_clipped(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^privacy\.entity_bound is 10 under .* allowed: privacy\.known = graph"):
+        planned(**settings, **COUNTED)
+
+
+def test_users_with_declared_counts_are_enrolled() -> None:
+    counts = replace(DeclaredCounts.of(village()), population=23)
+    config = RunConfig.from_mapping({"rounds": 10})
+    assert plan_run(config, village(), declared=Declared(counts=counts)).plan.mechanism.population == 23
+    stated = RunConfig.from_mapping({"rounds": 10, "privacy.population": 40})
+    assert plan_run(stated, village(), declared=Declared(counts=counts)).plan.mechanism.population == 40
 
 
 @pytest.mark.system
@@ -167,7 +190,7 @@ def test_the_noise_that_a_run_found_is_kept() -> None:
     [
         ("user", {}, "epsilon_user"),
         ("user_entity", {}, "epsilon_any"),
-        ("user_entity", {"entity_bound": 3, "entity_bound_by": "stated"}, "epsilon_stated"),
+        ("user_entity", {"known": "nothing", "population": 20, "entity_bound": 3}, "epsilon_stated"),
         ("user_entity", OLD, "epsilon_user_entity_p95"),
     ],
 )
@@ -233,7 +256,11 @@ def test_a_corpus_without_entities_has_no_entity_to_protect() -> None:
         ({}, "N is the corpus's number of users", {"population": 20}),
         (OLD, "settings chosen on this corpus: not covered by ε", {}),
         ({"entity_bound": "unbounded"}, "no bound on entities is enforced, so ε of any user with any entity is", {}),
-        ({"entity_bound_by": "stated"}, "no bound on entities is enforced, so ε of any user with any entity is", {}),
+        (
+            {"known": "nothing", "population": 20, "entity_bound": 3},
+            "no bound on entities is enforced, so ε of any user with any entity is",
+            {},
+        ),
         (
             {"strategy": "published", "settings_from_corpus": True},
             "W_e and W_s are the corpus's",

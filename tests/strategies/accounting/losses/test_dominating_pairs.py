@@ -65,6 +65,16 @@ def test_unequal_rates_are_bounded(weights: list[float], q_s: float, slack: floa
     assert_at_least((loose.values, loose.probabilities), poisson_binomial(rates))
 
 
+@pytest.mark.parametrize("tail", [1e-14, 1e-20, 1e-40])
+@pytest.mark.parametrize("mean", [1e-6, 0.3, 32.0, 5000.0])
+def test_the_smallest_tails_are_found(tail: float, mean: float) -> None:
+    """As δ of 1e-12 and below ask for, where SciPy's inverse gives no number."""
+    bound = active_sentences(1 << 31, 0.5, mean, tail)
+    assert bound.cut is not None
+    assert bound.cut <= tail
+    assert bound.probabilities.sum() == pytest.approx(1, abs=1e-9)
+
+
 @pytest.mark.parametrize("q_s", [0.6, 1.0])
 def test_two_sure_sentences_are_at_least_two(q_s: float) -> None:
     """Poisson(mean) alone is no bound: two sentences of full weight are both active with probability q_s²."""
