@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,9 @@ from hypothesis import strategies as st
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.contribution_limits import (
     ContributionLimits,
+    DeclaredCounts,
+    count_weights,
     greedy_weights,
-    proportional_weights,
 )
 from fl_sim.data_prep.store.ownership import Ownership, join_parts
 from tests.data_prep.store.test_ownership import incidence
@@ -110,55 +113,49 @@ def _of_entities(limits: ContributionLimits) -> ContributionLimits:
 @given(CORPORA, st.integers(0, 99))
 def test_without_limits_every_sentence_is_kept(users: list[list[set[int]]], seed: int) -> None:
     ownership = incidence(users)
-    order = shuffled(ownership, seed)
-    for rule in (greedy_weights, proportional_weights):
-        assert (rule(ownership, ContributionLimits(), order) == 1).all()
+    assert (greedy_weights(ownership, ContributionLimits(), shuffled(ownership, seed)) == 1).all()
+    assert (count_weights(ownership, ContributionLimits(), DeclaredCounts.of(ownership)) == 1).all()
 
 
 def test_a_user_limit_alone_keeps_the_first_of_each_user_in_the_order() -> None:
     ownership = incidence([[{0}, {1}, set()], [{0}], [set(), set()]])
     order = np.array([2, 5, 0, 1, 3, 4])
     limits = ContributionLimits(sentences_per_user=1)
-    for rule in (greedy_weights, proportional_weights):
-        assert np.flatnonzero(rule(ownership, limits, order)).tolist() == [2, 3, 5]
+    assert np.flatnonzero(greedy_weights(ownership, limits, order)).tolist() == [2, 3, 5]
 
 
-def test_one_users_kept_sentences_do_not_depend_on_other_users_under_a_user_limit_alone() -> None:
-    """With a private mention graph only this limit acts, and it must not tell who else is there."""
-    one, other = [[{0}, {1}, set(), {0, 1}], [{2}] * 5], [[{0}, {1}, set(), {0, 1}], [{0, 1}] * 9, [set()] * 3]
-    limits = ContributionLimits(sentences_per_user=2)
-    first = greedy_weights(incidence(one), limits, np.array([3, 0, 1, 2, *range(4, 9)]))
-    second = greedy_weights(incidence(other), limits, np.array([3, 0, 1, 2, *range(4, 16)]))
-    assert first[:4].tolist() == second[:4].tolist() == [1, 0, 0, 1]
-
-
-# Proportional
+# By counts
 
 
 @pytest.mark.nightly
-@given(CORPORA, LIMIT, LIMIT, st.integers(0, 99))
-def test_the_weights_of_an_entity_never_add_up_to_more_than_its_limit(
-    users: list[list[set[int]]], per_entity: int | None, per_user: int | None, seed: int
+@given(CORPORA, LIMIT, LIMIT, st.booleans())
+def test_the_weights_of_an_entity_and_of_a_user_never_add_up_to_more_than_their_limits(
+    users: list[list[set[int]]], per_entity: int | None, per_user: int | None, rounded: bool
 ) -> None:
     ownership = incidence(users)
     limits = ContributionLimits(sentences_per_entity=per_entity, sentences_per_user=per_user)
-    weights = proportional_weights(ownership, limits, shuffled(ownership, seed))
-    assert ((weights >= 0) & (weights <= 1)).all()
-    assert not exceeds(kept(users, weights), ContributionLimits(sentences_per_user=per_user))
-    for entity in range(ownership.num_entities):
-        mentions = [s for s, (_, e) in enumerate(_sentences(users)) if entity in e]
-        if per_entity is not None:
-            assert np.sum(weights[mentions]) <= per_entity
+    counts = DeclaredCounts.of(ownership)
+    weights = [Fraction(w) for w in count_weights(ownership, limits, counts.rounded_up() if rounded else counts)]
+    assert all(0 < weight <= 1 for weight in weights)
+    sentences = _sentences(users)
+    for entity in range(ownership.num_entities if per_entity else 0):
+        assert sum(w for w, (_, said) in zip(weights, sentences, strict=True) if entity in said) <= per_entity
+    for user in range(len(users) if per_user else 0):
+        assert sum(w for w, (owner, _) in zip(weights, sentences, strict=True) if owner == user) <= per_user
 
 
 @pytest.mark.nightly
-@given(CORPORA, st.integers(1, 6))
-def test_a_weight_is_the_smallest_share_of_its_entities(users: list[list[set[int]]], k: int) -> None:
+@given(CORPORA, LIMIT, LIMIT)
+def test_a_weight_is_the_smallest_share_of_its_user_and_its_entities(
+    users: list[list[set[int]]], k: int | None, m: int | None
+) -> None:
     ownership = incidence(users)
-    order = np.arange(ownership.num_sentences)
-    weights = proportional_weights(ownership, ContributionLimits(sentences_per_entity=k), order)
-    counts = Counter(entity for _, entities in _sentences(users) for entity in entities)
-    expected = [min([1.0, *(k / counts[e] for e in entities)]) for _, entities in _sentences(users)]
+    weights = count_weights(ownership, ContributionLimits(k, None, m), DeclaredCounts.of(ownership))
+    of_entity = Counter(entity for _, entities in _sentences(users) for entity in entities)
+    expected = [
+        min([1.0, (m or np.inf) / len(users[user]), *((k or np.inf) / of_entity[e] for e in entities)])
+        for user, entities in _sentences(users)
+    ]
     np.testing.assert_allclose(weights, expected, rtol=1e-12)
 
 
@@ -166,11 +163,31 @@ def _sentences(users: list[list[set[int]]]) -> list[tuple[int, set[int]]]:
     return [(user, entities) for user, owned in enumerate(users) for entities in owned]
 
 
-def test_sentences_that_a_users_limit_leaves_out_leave_room_for_others() -> None:
-    ownership = incidence([[{0}, {0}, {0}], [{0}]])
-    limits = ContributionLimits(sentences_per_entity=2, sentences_per_user=1)
-    weights = proportional_weights(ownership, limits, np.arange(4))
-    assert weights.tolist() == [1, 0, 0, 1]
+def test_a_weight_does_not_depend_on_what_else_is_in_the_corpus() -> None:
+    """The counts are those of the larger corpus on both."""
+    whole, less = incidence([[{0}, {1}, {0, 1}], [{0}] * 5, [{1}]]), incidence([[{0}, {1}, {0, 1}], [], [{1}]])
+    counts, limits = DeclaredCounts.of(whole), ContributionLimits(2, None, 2)
+    assert count_weights(less, limits, counts)[:3].tolist() == count_weights(whole, limits, counts)[:3].tolist()
+
+
+def test_counts_are_rounded_up_to_powers_of_two() -> None:
+    counts = DeclaredCounts(np.array([0, 1, 2, 3, 4, 5, 1023, 1025]), np.array([2**40 - 1]), 8, "digest")
+    rounded = counts.rounded_up()
+    assert rounded.users.tolist() == [0, 1, 2, 4, 4, 8, 1024, 2048]
+    assert rounded.entities.tolist() == [2**40]
+    assert (rounded.population, rounded.digest != counts.digest) == (8, True)
+
+
+def test_counts_of_other_users_or_below_the_splits_are_refused() -> None:
+    ownership = incidence([[{0}, {1}], [{1}]])
+    counts, limits = DeclaredCounts.of(ownership), ContributionLimits(1)
+    for changes, message in (
+        ({"users": np.array([2])}, "counts are of 1 user ids; allowed: of 2"),
+        ({"users": np.array([2, 0])}, "user 1 has declared count 0; allowed: at least 1, its sentences in the corpus"),
+        ({"entities": np.minimum(counts.entities, 1)}, "entity 1 has declared count 1; allowed: at least 2, its"),
+    ):
+        with pytest.raises(CorpusError, match=f"^{message}"):
+            count_weights(ownership, limits, replace(counts, **changes))
 
 
 # Where the sentences lie, and bad input
@@ -191,11 +208,10 @@ def test_a_limit_below_one_is_refused(name: str) -> None:
 
 def test_an_order_of_another_split_is_refused() -> None:
     ownership = incidence([[{0}, {1}]])
-    for rule in (greedy_weights, proportional_weights):
-        with pytest.raises(CorpusError, match="the order has 3 sentences; allowed: the 2 of the split"):
-            rule(ownership, ContributionLimits(1), np.arange(3))
+    with pytest.raises(CorpusError, match="the order has 3 sentences; allowed: the 2 of the split"):
+        greedy_weights(ownership, ContributionLimits(1), np.arange(3))
     with pytest.raises(CorpusError, match="users_per_entity is 2; allowed: no limit with weights"):
-        proportional_weights(ownership, ContributionLimits(users_per_entity=2), np.arange(2))
+        count_weights(ownership, ContributionLimits(users_per_entity=2), DeclaredCounts.of(ownership))
 
 
 # The same everywhere, and soon
@@ -216,15 +232,11 @@ def crowd(sentences: int) -> Ownership:
 
 
 @pytest.mark.parametrize(
-    ("rule", "limits", "golden"),
-    [
-        (greedy_weights, ContributionLimits(10), "704e3949bfe1eca3"),
-        (greedy_weights, ContributionLimits(10, 5, 15), "1f5acce2a7f1ab05"),
-        (proportional_weights, ContributionLimits(10, None, 15), "dfd8287fa6303621"),
-    ],
+    ("limits", "golden"),
+    [(ContributionLimits(10), "704e3949bfe1eca3"), (ContributionLimits(10, 5, 15), "1f5acce2a7f1ab05")],
 )
-def test_any_machine_keeps_the_same_sentences(rule: Any, limits: ContributionLimits, golden: str) -> None:
+def test_any_machine_keeps_the_same_sentences(limits: ContributionLimits, golden: str) -> None:
     ownership = crowd(4000)
     order = np.argsort(np.arange(4000, dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03), kind="stable")
-    weights = rule(ownership, limits, order)
+    weights = greedy_weights(ownership, limits, order)
     assert hashlib.sha256(weights.astype("<f8").tobytes()).hexdigest()[:16] == golden
