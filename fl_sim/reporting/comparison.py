@@ -65,7 +65,7 @@ class ComparedRun:
     path: Path
     facts: RunFacts
     by_user: Sums | None
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     fingerprint: str | None
     tokenizer: str
 
@@ -95,7 +95,7 @@ class Pair:
     difference: PairedDifference | None
     reason: str = ""
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, str | float]:
         """Return the pair as JSON values."""
         found = {"reason": self.reason} if self.difference is None else asdict(self.difference)
         return {"run": self.run, "baseline": self.baseline, **found}
@@ -130,7 +130,7 @@ class Comparison:
         return [_pair(first, other) for other in others]
 
     @property
-    def settings(self) -> dict[str, list[Any]]:
+    def settings(self) -> dict[str, list[object]]:
         """Return the settings that differ, with the value of every run, None where one has none."""
         names = dict.fromkeys(name for run in self.runs for name in run.settings)
         values = {name: [run.settings.get(name) for run in self.runs] for name in names}
@@ -192,7 +192,7 @@ def name_of(paths: Sequence[Path], number: int) -> str:
     return str(paths[number])
 
 
-def settings_of(run: RunFolder) -> dict[str, Any]:
+def settings_of(run: RunFolder) -> dict[str, object]:
     """Return a run's settings by dotted key; what was left open has the value that the run resolved it to."""
     configured = run.config.get("run") or {}
     settings = dict(leaves({name: value for name, value in configured.items() if name not in _NOT_SETTINGS}))
@@ -203,12 +203,13 @@ def settings_of(run: RunFolder) -> dict[str, Any]:
     return settings
 
 
-def _versions(run: RunFolder) -> dict[str, Any]:
+def _versions(run: RunFolder) -> dict[str, str]:
     """Return what else may tell two runs apart: the corpus's content, the version and the commit."""
+    git = run.environment.get("git")
     values = {
         "corpus (fingerprint)": str((run.config.get("corpus") or {}).get("fingerprint") or "")[:12] or None,
         "fl_sim": run.environment.get("fl_sim"),
-        "commit": str((run.environment.get("git") or {}).get("commit") or "")[:12] or None,
+        "commit": git["commit"][:12] if git else None,
     }
     return {name: value for name, value in values.items() if value is not None}
 

@@ -26,6 +26,24 @@ class GitState(TypedDict):
     dirty: bool
 
 
+class Environment(TypedDict, total=False):
+    """What :func:`describe` returns; a folder of another version may lack some of it.
+
+    Attributes:
+        fl_sim: its version.
+        git: of the checkout; None in an installed wheel.
+        cpus: of the machine.
+        libraries: version by name; None for one that is not installed.
+    """
+
+    fl_sim: str | None
+    git: GitState | None
+    python: str
+    platform: str
+    cpus: int | None
+    libraries: dict[str, str | None]
+
+
 LIBRARIES = ("torch", "transformers", "flwr", "ray", "numpy", "dp-accounting", "pyarrow", "spacy")
 """The libraries that can change a run's figures."""
 
@@ -33,12 +51,8 @@ _SOURCES = ("fl_sim", "strategies", "clients", "data_prep", "pyproject.toml")
 _GIT_SECONDS = 10
 
 
-def describe(more: Sequence[str] = ()) -> dict[str, object]:
-    """Return a JSON-ready description of this installation and machine, with the versions of ``more`` libraries.
-
-    ``git`` is ``{"commit": hex, "dirty": bool}`` in a git checkout, None in an installed wheel; ``dirty`` concerns the
-    files that can change a result. A library that is not installed has the version None.
-    """
+def describe(more: Sequence[str] = ()) -> Environment:
+    """Return a JSON-ready description of this installation and machine, with the versions of ``more`` libraries."""
     return {
         "fl_sim": version("fl-sim"),
         "git": git_state(Path(__file__).resolve().parents[2]),

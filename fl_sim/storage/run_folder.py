@@ -69,10 +69,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard
+from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard, TypeVar, cast
 
 from fl_sim.files import MOST_LOG_BYTES, json_object, naming, owner_only, read_bytes, replace_file
 from fl_sim.formats import nonzero
+from fl_sim.storage.environment import Environment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,6 +102,7 @@ class ResultsError(ValueError):
 Figure = float | str | None | list[int] | list[float]
 Row = Mapping[str, Figure]
 """A row of the metrics, by the names of its figures; those of Flower apps may be lists."""
+Values = TypeVar("Values", bound=Mapping[str, object])
 
 
 class FolderHead(TypedDict):
@@ -114,7 +116,7 @@ class FolderHead(TypedDict):
 class RunFolder:
     """The folder of one run, by :meth:`create` (a new run) or :meth:`open` (an existing one); it has one writer."""
 
-    def __init__(self, path: Path, *, config: Mapping[str, object], environment: Mapping[str, object]) -> None:
+    def __init__(self, path: Path, *, config: Mapping[str, object], environment: Environment) -> None:
         self.path = path
         self.config_file = path / "config.json"
         self.environment_file = path / "environment.json"
@@ -125,13 +127,13 @@ class RunFolder:
         self.checkpoint_dir = path / CHECKPOINT_FOLDER
         self.plots_dir = path / "plots"
         self.config: dict[str, Any] = dict(config)
-        self.environment: dict[str, Any] = dict(environment)
+        self.environment = environment
         self._last_round: int | None = None
         self._rows_hash, self._rows_hashed = hashlib.sha256(), 0
         self._closing: dict[str, Any] | None = None
 
     @classmethod
-    def create(cls, path: Path | str, *, config: Mapping[str, object], environment: Mapping[str, object]) -> RunFolder:
+    def create(cls, path: Path | str, *, config: Mapping[str, object], environment: Environment) -> RunFolder:
         """Create a run folder at ``path``, with its parents; an empty folder may exist already.
 
         Args:
@@ -168,9 +170,10 @@ class RunFolder:
             raise ResultsError(f"{path}: {'is not a folder' if path.exists() else 'there is no such folder'}")
         if not (path / "config.json").is_file():
             raise ResultsError(f"{path}: is not a run folder (it has no config.json)")
-        run = cls(path, config=_read_tree(path / "config.json"), environment=_read_json(path / "environment.json"))
+        environment = cast("Environment", _read_json(path / "environment.json"))
+        run = cls(path, config=_read_tree(path / "config.json"), environment=environment)
         rows, _ = _read_rows(run.metrics_file)
-        run._last_round = rows[-1]["round"] if rows else None
+        run._last_round = _round_of(rows[-1]) if rows else None
         return run
 
     @property
@@ -256,12 +259,13 @@ class RunFolder:
 
     def measured(self, metric: str) -> list[float]:
         """Return a metric of every round in which it was measured, in order; NaN where it was not finite."""
-        return [float(row[metric]) for row in _read_rows(self.metrics_file)[0] if row.get(metric) is not None]
+        values = (row.get(metric) for row in _read_rows(self.metrics_file)[0])
+        return [float(cast("float", value)) for value in values if value is not None]
 
     def truncate_metrics(self, after_round: int) -> None:
         """Remove the rows after round ``after_round``, which a resumed run computes again."""
         rows, _ = _read_rows(self.metrics_file)
-        self._rewrite([row for row in rows if row["round"] <= after_round])
+        self._rewrite([row for row in rows if _round_of(row) <= after_round])
 
     def head(self) -> FolderHead:
         """Return the hashes of settings and metrics; a checkpoint stores them for :meth:`check_head`."""
@@ -310,20 +314,20 @@ class RunFolder:
         finally:
             self._closing = None
 
-    def _rewrite(self, rows: Sequence[dict[str, Any]]) -> None:
+    def _rewrite(self, rows: Sequence[Row]) -> None:
         replace_file(self.metrics_file, b"".join(_dump(row, self.metrics_file) + b"\n" for row in rows))
-        self._last_round = rows[-1]["round"] if rows else None
+        self._last_round = _round_of(rows[-1]) if rows else None
         self._rows_hash, self._rows_hashed = hashlib.sha256(), 0
 
 
-def rows_of(run: Path, last_round: int) -> list[dict[str, Any]]:
+def rows_of(run: Path, last_round: int) -> list[Row]:
     """Return the metrics of a run up to round ``last_round`` as its observers saw them, a row each.
 
     Args:
         run: the run's folder.
         last_round: the last round to return.
     """
-    return [row for row in _read_rows(run / "metrics.jsonl")[0] if row["round"] <= last_round]
+    return [row for row in _read_rows(run / "metrics.jsonl")[0] if _round_of(row) <= last_round]
 
 
 def check_free(path: Path) -> None:
@@ -476,7 +480,7 @@ _KINDS: dict[str, tuple[type, str]] = {
 """The values of config.json and result.json that are read as more than a figure, and what each is."""
 
 
-def _with_epsilons(values: dict[str, Any], where: Path | str) -> dict[str, Any]:
+def _with_epsilons(values: Values, where: Path | str) -> Values:
     """Return ``values`` if every ε in them is a number or None; else raise ResultsError."""
     for name, value in values.items():
         if name.startswith("epsilon") and value is not None and not _is_number(value):
@@ -488,14 +492,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _read_rows(path: Path) -> tuple[list[dict[str, Any]], str | None]:
+def _read_rows(path: Path) -> tuple[list[Row], str | None]:
     """Return the rows of a metrics file, and the location of an incomplete last line or None."""
     try:
         lines = read_bytes(path, MOST_LOG_BYTES).split(b"\n")
     except FileNotFoundError as error:
         raise ResultsError(f"{path}: is missing; the run folder is incomplete") from error
     tail = lines.pop()  # empty if the last write was complete: it ends with a newline
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for number, line in enumerate(lines, start=1):
         rows.append(_parse_row(line, path, number, rows))
     if not tail:
@@ -507,17 +511,20 @@ def _read_rows(path: Path) -> tuple[list[dict[str, Any]], str | None]:
     return rows, None
 
 
-def _parse_row(line: bytes, path: Path, number: int, earlier: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _parse_row(line: bytes, path: Path, number: int, earlier: Sequence[Row]) -> Row:
     try:
-        row: dict[str, Any] = decode(json_object(line))
+        row: Row = decode(json_object(line))
     except (ValueError, RecursionError) as error:
         raise ResultsError(f"{path}, line {number}: is corrupt (no JSON object)") from error
     if not _is_round(row.get("round")):
         raise ResultsError(f"{path}, line {number}: is corrupt (no object with an integer 'round')")
-    if earlier and row["round"] <= earlier[-1]["round"]:
-        before = earlier[-1]["round"]
+    if earlier and _round_of(row) <= (before := _round_of(earlier[-1])):
         raise ResultsError(f"{path}, line {number}: is corrupt (round {row['round']} after round {before})")
     return _with_epsilons(row, f"{path}, line {number}")
+
+
+def _round_of(row: Row) -> int:
+    return cast("int", row["round"])
 
 
 def _is_round(value: Any) -> TypeGuard[int]:
