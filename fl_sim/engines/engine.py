@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
+from flwr.app import UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.supercore.task_identity import TaskIdentity
@@ -86,7 +87,7 @@ class Engine:
             self._ray.run(server, client_app, lambda: experiment.stop_signal)
 
 
-def run_inline(server: ServerApp, client: ClientApp, num_nodes: int, run_config: dict[str, Any] | None = None) -> None:
+def run_inline(server: ServerApp, client: ClientApp, num_nodes: int, run_config: UserConfig | None = None) -> None:
     """Run a ServerApp with ``num_nodes`` nodes in this process, one after the other.
 
     Args:

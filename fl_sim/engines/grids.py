@@ -16,9 +16,8 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
@@ -62,7 +61,7 @@ class InlineGrid(Grid):
         run_config: Flower's run config, which the nodes see.
     """
 
-    def __init__(self, client: ClientApp, num_nodes: int, run_config: dict[str, Any] | None = None) -> None:
+    def __init__(self, client: ClientApp, num_nodes: int, run_config: UserConfig | None = None) -> None:
         self._client = client
         self._contexts = {
             node: context_of(node, {"partition-id": k, "num-partitions": num_nodes}, run_config)
@@ -228,9 +227,7 @@ class AttendedGrid(Grid):
             raise RunStopped
 
 
-def context_of(
-    node: int, node_config: dict[str, Any] | None = None, run_config: dict[str, Any] | None = None
-) -> Context:
+def context_of(node: int, node_config: UserConfig | None = None, run_config: UserConfig | None = None) -> Context:
     """Return the context of a node in the current run."""
     return Context(
         run_id=TaskIdentity.run_id,

@@ -38,7 +38,7 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flwr.app import Context
+from flwr.app import ConfigRecordValues, Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import telemetry
@@ -438,7 +438,7 @@ def ray_arguments(engine: EngineConfig) -> dict[str, Any]:
     return arguments | {"address": engine.address, "runtime_env": {"env_vars": _worker_environment(engine)}}
 
 
-def backend_config(engine: EngineConfig) -> dict[str, Any]:
+def backend_config(engine: EngineConfig) -> dict[str, dict[str, ConfigRecordValues]]:
     """Return Flower's backend configuration; its ``client_resources`` become the options of every worker's actor."""
     resources = {"num_cpus": engine.cpus_per_node, "num_gpus": engine.gpus_per_node or 0.0}
     return {"client_resources": {**resources, **_RESTARTS}}

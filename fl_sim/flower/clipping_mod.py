@@ -246,7 +246,7 @@ class UserLevelClipping:
 
     def _for_user(self, message: Message, content: RecordDict, identity: str) -> Message:
         """Return the app's message for one user, with records of its own: the app may change them."""
-        records: dict[str, Any] = {name: copy.deepcopy(record) for name, record in content.items()}
+        records = {name: copy.deepcopy(record) for name, record in content.items()}
         if self._users is not None:
             _only({k: r for k, r in records.items() if isinstance(r, ConfigRecord)}, "request")["user-id"] = identity
         message.content = RecordDict(records)
