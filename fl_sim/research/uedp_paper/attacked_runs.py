@@ -19,7 +19,7 @@ from fl_sim.auditing.leakage.leak import attack_runs
 from fl_sim.files import owner_only
 from fl_sim.reporting.run_facts import strategy_of
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
-from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord
+from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord, Attacks
 from fl_sim.research.uedp_paper.figure_training import Plan, PlannedRun, corpus_record, ended_by_panel
 from fl_sim.research.uedp_paper.figures import LeakageFigure
 from fl_sim.search.sweep import Ending
@@ -54,7 +54,7 @@ def attacked_panels(
     return records
 
 
-def published(attacks: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def published(attacks: Mapping[str, Mapping[str, object]]) -> Attacks:
     """Return records of attacks without the (δ, ε) pairs of their bounds, which the rates follow from.
 
     Measured figures have six digits. Bounds keep all, because rounding could lower them.
@@ -90,7 +90,7 @@ def _attacked(run: PlannedRun, figure: LeakageFigure, raw: str | None, kept: Pat
     )
 
 
-def _kept_attacks(folder: RunFolder, options: Options, raw: str | None, kept: Path) -> dict[str, dict[str, Any]]:
+def _kept_attacks(folder: RunFolder, options: Options, raw: str | None, kept: Path) -> Attacks:
     """Return the records of the attacks on a run: those that are kept, if model, ledger and options are the same."""
     file, result = kept / f"{folder.path.name}.json", folder.result or {}
     parts = {"options": options.record(), "raw": raw} | {key: result[key] for key in ("ledger", model_files.KEY)}
@@ -105,7 +105,7 @@ def _kept_attacks(folder: RunFolder, options: Options, raw: str | None, kept: Pa
         with owner_only():
             kept.mkdir(parents=True, exist_ok=True)
             replace_file(file, json.dumps(encode(known)).encode())
-    attacks: dict[str, dict[str, Any]] = known["attacks"]
+    attacks: Attacks = known["attacks"]
     return attacks
 
 

@@ -12,13 +12,22 @@ import json
 import re
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypedDict
+from typing import Annotated, Final, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationError,
+)
 
 from fl_sim.research.study_files import StrictModel, read_json, results_file
-from fl_sim.research.uedp_paper.figures import Name, PublishedNumber
+from fl_sim.research.uedp_paper.figures import Name, PublishedNumber, Settings
 from fl_sim.research.uedp_paper.table_two import Row
 from fl_sim.storage.run_folder import ResultsError, encode, replace_file
 
@@ -33,6 +42,10 @@ _NUMBERS = re.compile(r"\[\s+[-+.\deE]+(?:,\s+[-+.\deE]+)*\s+\]")
 """A list of numbers over several lines of JSON, which a record has in one."""
 _FIGURES = re.compile(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
 """An object whose values are flat."""
+
+
+Attacks = dict[str, dict[str, JsonValue]]
+"""The records of ``fl-sim leak``, by the name of the attack."""
 
 
 class RecordModel(StrictModel):
@@ -124,7 +137,7 @@ class PointRecord(RecordModel):
     """
 
     x: float | None
-    settings: dict[str, Any]
+    settings: Settings
     noise_multiplier: float | None
     utility: Spread
     initial: Spread
@@ -172,8 +185,8 @@ class PanelRecord(RecordModel):
     predictions: tuple[tuple[int, ...], ...] = ()
 
 
-class _Record(RecordModel):
-    """Common fields of all records.
+class FigureRecord(RecordModel):
+    """What the records of all kinds have.
 
     Attributes:
         commit: of the sources, with ``dirty`` if they had changes.
@@ -187,26 +200,13 @@ class _Record(RecordModel):
     title: str
     size: Literal["default", "full"]
     commit: str
-    config: dict[str, Any]
+    config: dict[str, JsonValue]
     versions: dict[str, str | None]
     when: str
     skipped: dict[str, str]
 
 
-class CommonFields(TypedDict):
-    """The fields of :class:`_Record`, for the records of all kinds."""
-
-    figure: str
-    title: str
-    size: Literal["default", "full"]
-    commit: str
-    config: dict[str, Any]
-    versions: dict[str, str | None]
-    when: str
-    skipped: dict[str, str]
-
-
-class TrainingRecord(_Record):
+class TrainingRecord(FigureRecord):
     kind: Literal["training"] = "training"
     seeds: tuple[int, ...]
     x: Literal["epsilon", "value", "curve", "joint"]
@@ -241,7 +241,7 @@ class AttackedRunRecord(RecordModel):
     epsilon_any: float | None
     utility: float
     initial: float
-    attacks: dict[str, dict[str, Any]]
+    attacks: Attacks
 
 
 class AttackedPanelRecord(RecordModel):
@@ -254,7 +254,7 @@ class AttackedPanelRecord(RecordModel):
     failed: dict[str, str]
 
 
-class LeakageRecord(_Record):
+class LeakageRecord(FigureRecord):
     kind: Literal["leakage"] = "leakage"
     seeds: tuple[int, ...]
     metric: str
@@ -292,7 +292,7 @@ class EpsilonPanelRecord(RecordModel):
     curves: tuple[EpsilonCurveRecord, ...]
 
 
-class EpsilonRecord(_Record):
+class EpsilonRecord(FigureRecord):
     kind: Literal["epsilon"] = "epsilon"
     delta: float
     entity_users: int
@@ -306,11 +306,15 @@ class TableCorpusRecord(RecordModel):
     tagger: str
     columns: tuple[str, ...]
     ours: Row
-    published: dict[str, Any]
+    published: Annotated[
+        Row | None,
+        BeforeValidator(lambda row: row or None),
+        PlainSerializer(lambda row: {} if row is None else asdict(row)),
+    ]
     difference: str
 
 
-class TableRecord(_Record):
+class TableRecord(FigureRecord):
     kind: Literal["table_two"] = "table_two"
     corpora: tuple[TableCorpusRecord, ...]
 

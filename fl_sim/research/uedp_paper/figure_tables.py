@@ -21,7 +21,7 @@ from fl_sim.research.uedp_paper.figure_records import (
     TableRecord,
     TrainingRecord,
 )
-from fl_sim.research.uedp_paper.figures import PublishedNumber
+from fl_sim.research.uedp_paper.figures import PublishedNumber, Tuning
 
 Row = list[str]
 _CLEAR = 2.0
@@ -198,19 +198,19 @@ def _share(value: float | None) -> str:
 
 def _tuning_lines(record: TrainingRecord) -> list[str]:
     """Return how the settings were chosen, with the best and the worst trial of every method."""
-    tuning = record.config.get("tuning")
-    if not tuning:
+    if not record.config.get("tuning"):
         return []
+    tuning = Tuning.model_validate(record.config["tuning"])
     methods: dict[str, list[tuple[float, str]]] = {}
-    for label, value in tuning["trials"].items():
+    for label, value in tuning.trials.items():
         method, _, settings = label.partition(": ")
-        methods.setdefault(method, []).append((float(value), settings))
+        methods.setdefault(method, []).append((value, settings))
     rows = []
     for method, trials in methods.items():
         best, settings = min(trials)
         figures = (show_utility(record.metric, value) for value in (best, max(trials)[0]))
         rows.append([method, str(len(trials)), *figures, settings])
-    lines = [f"Settings: {tuning['words']} Again: `{tuning['command']}`.", ""]
+    lines = [f"Settings: {tuning.words} Again: `{tuning.command}`.", ""]
     names = ["on public text", "trials", f"best {METRIC_WORDS[record.metric]}", "worst", "best settings"]
     return [*lines, *markdown_table(names, rows), ""] if rows else lines
 
@@ -240,14 +240,10 @@ def table_two(record: TableRecord) -> list[str]:
     lines: list[str] = []
     for corpus in record.corpora:
         names = [corpus.title, "different words", "sentences", "users", *(f"sensitive: {c}" for c in corpus.columns)]
-        rows = [["published", *["–"] * (3 + len(corpus.columns))]]
-        if corpus.published:
-            row = corpus.published
-            counts = [row[name] for name in ("vocabulary", "sentences", "users")]
-            counts += [row["sensitive"][column] for column in corpus.columns]
-            rows = [["published", *(f"{count:,}" for count in counts)]]
-        ours = corpus.ours
-        counts = [ours.vocabulary, ours.sentences, ours.users, *(ours.sensitive[c] for c in corpus.columns)]
-        rows.append([f"ours ({corpus.tagger})", *(f"{count:,}" for count in counts)])
+        rows = []
+        for whose, row in (("published", corpus.published), (f"ours ({corpus.tagger})", corpus.ours)):
+            sensitive = [None if row is None else row.sensitive[column] for column in corpus.columns]
+            counts = [*((row.vocabulary, row.sentences, row.users) if row else (None,) * 3), *sensitive]
+            rows.append([whose, *("–" if count is None else f"{count:,}" for count in counts)])
         lines += [*markdown_table(names, rows), "", corpus.difference, ""]
     return lines

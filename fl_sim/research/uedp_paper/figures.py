@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from fl_sim.config import ConfigError, read_toml
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA
@@ -22,7 +22,7 @@ FOLDER = Path("conf") / "figures"
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Words = Annotated[str, Field(min_length=1)]
-Settings = dict[str, Any]
+Settings = dict[str, JsonValue]
 
 _OWN_KEYS = ("seed", "out", "corpus.path", "corpus.feature_cache")  # the figure decides these
 

@@ -205,7 +205,7 @@ def conclusions(panel: AttackedPanelRecord) -> list[str]:
 
 def verdicts(panel: AttackedPanelRecord) -> list[str]:
     """Return the states of all tests, counted, and the seconds that each attack took."""
-    records = [(name, one) for run in panel.runs for name, one in run.attacks.items()]
+    records: list[tuple[str, Mapping[str, Any]]] = [one for run in panel.runs for one in run.attacks.items()]
     states = [one["verdict"]["state"] for _, one in records if "verdict" in one]
     counted = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
     seconds: dict[str, list[float]] = {}

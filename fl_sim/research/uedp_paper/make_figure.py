@@ -22,11 +22,10 @@ An ε figure needs neither text nor training: ε of a mechanism by the paper's a
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.store.corpus import Corpus
@@ -38,10 +37,10 @@ from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpus
 from fl_sim.research.uedp_paper.figure_document import picture_of, section
 from fl_sim.research.uedp_paper.figure_records import (
     AttackedPanelRecord,
-    CommonFields,
     EpsilonCurveRecord,
     EpsilonPanelRecord,
     EpsilonRecord,
+    FigureRecord,
     LeakageRecord,
     PanelRecord,
     Record,
@@ -62,7 +61,7 @@ from fl_sim.research.uedp_paper.figures import (
 from fl_sim.research.uedp_paper.table_two import table_of
 from fl_sim.search.sweep import INTERRUPTED, Ending, run_batch
 from fl_sim.stop_signals import raise_missed_stop
-from fl_sim.storage import environment
+from fl_sim.storage.environment import Environment, GitState, describe
 from fl_sim.storage.run_folder import RunFolder, replace_file
 from fl_sim.strategies.accounting.accountant import epsilon, epsilon_curve
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -148,14 +147,14 @@ def make_figure(making: FigureJob) -> FigureResult:
     rows, skipped = table_corpora(figure.model_copy(update={"corpora": corpora}), making.store)
     if not rows:
         return FigureResult(None, skipped)
-    common = _common_fields(making.name, figure, skipped, [environment.describe()], making.full)
-    return _write_results(making, TableRecord(**common, corpora=rows))
+    common = _common_fields(making.name, figure, skipped, [describe()], making.full)
+    return _write_results(making, TableRecord(**dict(common), corpora=rows))
 
 
 def epsilon_record(name: str, figure: EpsilonFigure) -> EpsilonRecord:
     """Return the record of an ε figure, claimed and proven; nothing is trained, read or written."""
     return EpsilonRecord(
-        **_common_fields(name, figure, {}, [environment.describe()]),
+        **dict(_common_fields(name, figure, {}, [describe()])),
         delta=figure.delta,
         entity_users=figure.entity_users,
         panels=epsilon_panels(figure),
@@ -190,11 +189,12 @@ def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
     common = _common_fields(making.name, figure, skipped, environments, making.full)
     delta = plan.runs[0].config.privacy.delta
     if attacked:
-        leaks = LeakageRecord(**common, seeds=figure.seeds, metric=figure.metric, delta=delta, panels=tuple(attacked))
+        seeds, metric = figure.seeds, figure.metric
+        leaks = LeakageRecord(**dict(common), seeds=seeds, metric=metric, delta=delta, panels=tuple(attacked))
         return _write_results(making, leaks, endings)
     shown = {panel.name for panel in panels}
     record = TrainingRecord(
-        **common,
+        **dict(common),
         seeds=figure.seeds,
         metric=figure.metric,
         delta=delta,
@@ -210,23 +210,26 @@ def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
 
 
 def _common_fields(
-    name: str, figure: Figure, skipped: dict[str, str], environments: Iterable[dict[str, Any]], full: bool = False
-) -> CommonFields:
-    """Return the common fields of all records."""
-    described = list(environments)
-    states = [environment.get("git") or {} for environment in described]
-    commits = dict.fromkeys(f"{git.get('commit', 'unknown')}{' dirty' if git.get('dirty') else ''}" for git in states)
-    versions = {"fl_sim": described[0].get("fl_sim"), "python": described[0].get("python", platform.python_version())}
-    return {
-        "figure": name,
-        "title": figure.title,
-        "size": "full" if full else "default",
-        "commit": ", ".join(commits),
-        "config": figure.model_dump(mode="json"),
-        "versions": versions | described[0].get("libraries", {}),
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "skipped": skipped,
-    }
+    name: str, figure: Figure, skipped: dict[str, str], environments: Sequence[Environment], full: bool = False
+) -> FigureRecord:
+    """Return what the records of all kinds have; the versions are those of the first environment."""
+    commits = dict.fromkeys(_commit_of(environment.get("git")) for environment in environments)
+    first = environments[0]
+    versions = {"fl_sim": first.get("fl_sim"), "python": first.get("python", platform.python_version())}
+    return FigureRecord(
+        figure=name,
+        title=figure.title,
+        size="full" if full else "default",
+        commit=", ".join(commits),
+        config=figure.model_dump(mode="json"),
+        versions=versions | first.get("libraries", {}),
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        skipped=skipped,
+    )
+
+
+def _commit_of(git: GitState | None) -> str:
+    return "unknown" if git is None else f"{git['commit']}{' dirty' if git['dirty'] else ''}"
 
 
 def _write_results(making: FigureJob, record: Record, endings: tuple[Ending, ...] = ()) -> FigureResult:
@@ -314,15 +317,15 @@ def table_corpora(figure: TableFigure, store: CorpusStore) -> tuple[tuple[TableC
             skipped[name] = str(error)
             continue
         table = table_of(corpus)
-        published: dict[str, Any] = {} if table.published is None else asdict(table.published)
+        published = table.published
         rows.append(
             TableCorpusRecord(
-                title=published.pop("name", corpus.manifest.name),
+                title=corpus.manifest.name if published is None else published.name,
                 tagger=corpus.manifest.tagger["tagger"],
                 columns=table.columns,
                 ours=table.ours["train"],
-                difference=published.pop("difference", ""),
-                published=published,
+                published=published and published.row,
+                difference="" if published is None else published.difference,
             )
         )
     return tuple(rows), skipped
