@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict
 
 from fl_sim.research.representations.server.group_metrics import GroupAccuracies
+from fl_sim.storage.environment import Environment
 
 
 class GuaranteeRow(TypedDict):
@@ -130,7 +131,7 @@ class ExperimentRecord(TypedDict):
     config: dict[str, Any]
     seed: int
     data: DataFacts
-    environment: NotRequired[dict[str, Any]]
+    environment: NotRequired[Environment]
     dimensions: NotRequired[int]
     privacy: PrivacyRow
     privacy_of_training: NotRequired[TrainingGuarantee]

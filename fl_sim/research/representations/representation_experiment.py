@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +39,7 @@ from fl_sim.research.representations.server.group_metrics import (
 from fl_sim.research.representations.server.heads import Server
 from fl_sim.research.representations.server.inlp import fit_quietly, null_space_projection
 from fl_sim.research.representations.trained_run import guarantee_of_run
-from fl_sim.storage import environment as environment_module
+from fl_sim.storage.environment import Environment, describe
 from fl_sim.strategies.primitives import streams
 
 RECORD_FORMAT = 2
@@ -73,7 +72,7 @@ def run(
     config: ExperimentConfig,
     observe: Callable[[EpochRow], None] = lambda row: None,
     *,
-    environment: dict[str, Any] | None = None,
+    environment: Environment | None = None,
 ) -> ExperimentRecord:
     """Run an experiment and return its record, JSON-ready but for infinities (`fl_sim.storage.run_folder.encode`).
 
@@ -121,9 +120,9 @@ def run(
     return record
 
 
-def describe_environment() -> dict[str, Any]:
+def describe_environment() -> Environment:
     """Return the environment of a run, with the versions of the attackers' libraries."""
-    return environment_module.describe(("scikit-learn", "gensim"))
+    return describe(("scikit-learn", "gensim"))
 
 
 def train_and_release(config: ExperimentConfig) -> TrainedSystem:

@@ -51,15 +51,15 @@ def test_a_rank_is_that_of_a_stable_sort() -> None:
 def test_the_attack_tells_the_initial_vectors_apart_and_a_layer_protects() -> None:
     user, attacker = part_texts(_sentences(300, 0), "samples", 0)
     rows = attack_words(user, attacker, WordAttack((16,), "dpnr", (1.0, 100_000.0)), seed=0)
-    shares = {(row["initial"], row["epsilon"]): row["first"] for row in rows}
+    shares = {(row.setting.initial, row.setting.epsilon): row.recovery.first for row in rows}
     assert set(shares) == {(name, None) for name in ("word", "rank", "different")} | {
         ("word", 1.0),
         ("word", 100_000.0),
     }
     assert shares["word", None] > shares["different", None] + 0.2
     assert shares["word", 100_000.0] > shares["word", 1.0] + 0.2
-    (noisy,) = (row for row in rows if row["epsilon"] == 1.0)
-    assert (noisy["epsilon_proven"], noisy["epsilon_claimed"]) == (pytest.approx(16.0), pytest.approx(1.0))
+    (noisy,) = (row for row in rows if row.setting.epsilon == 1.0)
+    assert (noisy.epsilon_proven, noisy.epsilon_claimed) == (pytest.approx(16.0), pytest.approx(1.0))
 
 
 def test_without_gensim_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

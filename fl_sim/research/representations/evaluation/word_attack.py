@@ -16,7 +16,7 @@ import math
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,6 +134,22 @@ class Setting(NamedTuple):
     epsilon: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class WordAttackRow:
+    """The recovery under one condition and seed, with ε of one word's vector: infinite without a layer."""
+
+    setting: Setting
+    seed: int
+    epsilon_proven: float
+    epsilon_claimed: float
+    recovery: WordRecovery
+
+    def record(self) -> dict[str, str | float | None]:
+        """Return the row as flat JSON values."""
+        epsilons = {"epsilon_proven": self.epsilon_proven, "epsilon_claimed": self.epsilon_claimed}
+        return {**self.setting._asdict(), "seed": self.seed, **epsilons, **asdict(self.recovery)}
+
+
 @dataclass(frozen=True)
 class WordAttack:
     """Conditions to measure; perturbed vectors are attacked with initial vectors by word, the strongest attack.
@@ -164,7 +180,7 @@ def part_texts(texts: Texts, parts: PartName, seed: int) -> tuple[list[str], lis
     return [texts[i] for i in first[:size]], [texts[i] for i in second]
 
 
-def attack_words(user: Texts, attacker: Texts, attack: WordAttack, seed: int) -> list[dict[str, Any]]:
+def attack_words(user: Texts, attacker: Texts, attack: WordAttack, seed: int) -> list[WordAttackRow]:
     """Return a row of shares for each condition of one seed; ConfigError without gensim."""
     try:
         import gensim  # noqa: F401
@@ -190,9 +206,9 @@ def attack_words(user: Texts, attacker: Texts, attack: WordAttack, seed: int) ->
     return rows
 
 
-def _measure(user: WordVectors, attacker: WordVectors, setting: Setting, seed: int) -> dict[str, Any]:
+def _measure(user: WordVectors, attacker: WordVectors, setting: Setting, seed: int) -> WordAttackRow:
     mechanism = build_mechanism(setting.layer, setting.width, setting.epsilon)
-    row = {**setting._asdict(), "seed": seed, "epsilon_proven": math.inf, "epsilon_claimed": math.inf}
+    proven = claimed = math.inf
     if mechanism is not None:
         generator = streams.generator(seed, "release of words", round(1e6 * mechanism.epsilon))
         sent = mechanism.release(user.vectors.astype(np.float64), generator)
@@ -200,5 +216,5 @@ def _measure(user: WordVectors, attacker: WordVectors, setting: Setting, seed: i
         own = mechanism.normalise(attacker.vectors.astype(np.float64))
         attacker = WordVectors(attacker.words, own.astype(np.float32))
         guarantee = mechanism.guarantee()
-        row |= {"epsilon_proven": guarantee.any_text, "epsilon_claimed": guarantee.claimed}
-    return row | asdict(recover_words(user, attacker))
+        proven, claimed = guarantee.any_text, guarantee.claimed
+    return WordAttackRow(setting, seed, proven, claimed, recover_words(user, attacker))

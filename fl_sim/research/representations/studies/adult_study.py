@@ -12,12 +12,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypedDict
 
 from fl_sim.research.representations.experiment_record import ExperimentRecord
 from fl_sim.research.representations.server.group_metrics import share_error
-from fl_sim.research.representations.studies.agreement import Published, estimate, reproduces
+from fl_sim.research.representations.studies.agreement import Estimate, Published, estimate, reproduces
 from fl_sim.research.representations.studies.grid_selection import (
     FULL,
     RELAXATION,
@@ -34,6 +34,15 @@ from fl_sim.research.representations.studies.grid_selection import (
 from fl_sim.research.representations.studies.study_runs import Log, Options, collect_records, heading
 
 Row = dict[str, Any]
+
+
+class Summary(TypedDict):
+    """A metric over the seeds, the published mean and deviation, and whether they agree; None if none is published."""
+
+    measured: Estimate
+    published: list[float] | None
+    agrees: bool | None
+
 
 METRICS = ("accuracy", "tpr_gap", "leakage", "mdl")
 SHOWN = (*METRICS, "mdl_online")
@@ -55,7 +64,7 @@ PUBLISHED: dict[str, dict[str, tuple[float, float] | None]] = {
 """Table 3: mean and deviation; accuracy, gap and leakage in percent, MDL in 1024 bits."""
 
 
-NETWORK: dict[str, Any] = {
+NETWORK: dict[str, dict[str, str | float | list[int]]] = {
     "encoder": {"kind": "mlp", "width": 50, "layers": 3, "first_width": 100, "dropout": 0.5},
     "server": {
         "classifier": [50, 25],
@@ -147,9 +156,9 @@ def _rows(final: Selected, record: ExperimentRecord) -> Iterator[Row]:
         }
 
 
-def _summary(system: str, rows: Sequence[Row]) -> dict[str, Any]:
+def _summary(system: str, rows: Sequence[Row]) -> dict[str, Summary]:
     """Return each metric over the seeds, beside its published figure; of those that every seed has."""
-    metrics = {}
+    metrics: dict[str, Summary] = {}
     for metric in (metric for metric in SHOWN if all(metric in row["figures"] for row in rows)):
         errors = [row["errors"][metric] for row in rows if metric in row["errors"]]
         measured = estimate([row["figures"][metric] for row in rows], errors)
@@ -162,10 +171,10 @@ def _summary(system: str, rows: Sequence[Row]) -> dict[str, Any]:
     return metrics
 
 
-def _counts(table: dict[str, Any]) -> dict[str, int]:
+def _counts(table: Mapping[str, Mapping[str, Summary]]) -> dict[str, int]:
     """Return the number of published figures, and of those that are reproduced."""
-    figures = [figure for row in table.values() for figure in row.values() if figure["agrees"] is not None]
-    return {"published": len(figures), "reproduced": sum(figure["agrees"] for figure in figures)}
+    verdicts = [agrees for row in table.values() for figure in row.values() if (agrees := figure["agrees"]) is not None]
+    return {"published": len(verdicts), "reproduced": sum(verdicts)}
 
 
 def fairest_by_accuracy(candidates: Sequence[Candidate]) -> dict[int, float]:

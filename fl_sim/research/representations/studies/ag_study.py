@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
@@ -128,11 +127,12 @@ def _parts(table: Record) -> dict[str, list[Record]]:
 def _configs(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConfig]:
     for corpus, folder in FOLDERS.items():
         for width in grid.dimensions:
-            base: dict[str, Any] = {
+            training = {"epochs": grid.epochs, "batch_size": 64}
+            base = {
                 "seed": seed,
                 "data": {"name": corpus, "source": str(options.source / folder), "rows": grid.rows},
                 "encoder": {"kind": "bag", "width": width},
-                "training": {"epochs": grid.epochs, "batch_size": 64},
+                "training": training,
                 "optimizer": {"name": "sgd", "learning_rate": 2.0},
             }
             yield load_mapping({**base, "method": "unconstrained"})
@@ -140,8 +140,8 @@ def _configs(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConf
             of_all = {"privacy": privacy, "releases": _sections(RELEASES)}
             yield load_mapping({**base, **of_all, "method": "non-robust"})
             for schedule in SCHEDULES:
-                training = {**base["training"], "adaptive": schedule}
-                yield load_mapping({**base, **of_all, "method": "adaptive", "training": training})
+                adaptive = {"method": "adaptive", "training": {**training, "adaptive": schedule}}
+                yield load_mapping({**base, **of_all, **adaptive})
             for epsilon in grid.robust:
                 if epsilon == EPSILON_OF_RATES:
                     keys = [(epsilon, 0.0), *((epsilon, rate) for rate in RATES)]

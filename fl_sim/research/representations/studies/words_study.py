@@ -77,7 +77,7 @@ def _attack(task: str) -> Record:
     values: Record = {key: tuple(value) if isinstance(value, list) else value for key, value in asked["attack"].items()}
     attack = WordAttack(**values)
     rows = attack_words(*_texts_of(name, Path(asked["source"]), asked["texts"], seed), attack, seed)
-    return {"format": RECORD_FORMAT, "situation": name, "seed": seed, "rows": rows}
+    return {"format": RECORD_FORMAT, "situation": name, "seed": seed, "rows": [row.record() for row in rows]}
 
 
 def as_markdown(table: Record) -> str:
