@@ -28,7 +28,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Required, TypedDict, Unpack
+from typing import Required, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -273,7 +273,7 @@ class SplitWriter:
         _write_table(pa.Table.from_arrays(columns, schema=ENTITIES), folder / table_file(self.split, "entities"))
 
 
-_PARQUET: dict[str, Any] = {"compression": "zstd", "compression_level": 6}
+_PARQUET: dict[str, str | int] = {"compression": "zstd", "compression_level": 6}
 
 
 def _write_table(table: pa.Table, path: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -97,7 +97,7 @@ class Evaluation(_Strict):
         """Write to the file ``path``, atomically."""
         replace_file(path, self.model_dump_json(indent=2).encode() + b"\n")
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, str | int | dict[str, str] | dict[str, float]]:
         """Return what a run records and reports of the evaluation."""
         return {
             "tagger": self.tagger,

@@ -304,9 +304,8 @@ class LanguageModel:
             self.tokenizer.save_pretrained(folder)
         finally:
             self.tokenizer.model_max_length = before
-        built_from: dict[str, Any] = {"spec": self.spec.model_dump(mode="json"), "seed": self.seed}
-        if self.task.classes:
-            built_from["classes"] = list(self.task.classes)
+        classes = {"classes": list(self.task.classes)} if self.task.classes else {}
+        built_from = {"spec": self.spec.model_dump(mode="json"), "seed": self.seed, **classes}
         (folder / _SPEC_FILE).write_text(json.dumps(built_from, indent=2) + "\n", encoding="utf-8")
 
 

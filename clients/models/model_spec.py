@@ -118,9 +118,8 @@ class ModelSpec(BaseModel):
     @model_serializer(mode="wrap")
     def _without_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out keys of later versions at their defaults, so that records of runs without them stay the same."""
-        values: dict[str, Any] = dump(self)
         defaults = {name: type(self).model_fields[name].default for name in _LATER_KEYS}
-        return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+        return {name: value for name, value in dump(self).items() if name not in defaults or value != defaults[name]}
 
     @model_validator(mode="before")
     @classmethod

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -23,6 +23,9 @@ from fl_sim.data_prep.readers.tables import Row, TableColumns, parquet_rows, req
 from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.textfiles import blocks, unpacked, whole_lines
 from fl_sim.files import open_regular
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
 
 _SPLIT = "\0split"
 """The column that holds a row's split; no dataset has one of this name."""
@@ -145,7 +148,7 @@ def _check_file(path: Path, columns: list[str]) -> None:
             pass
 
 
-def _load(dataset: HuggingFaceReader) -> dict[str, Any]:
+def _load(dataset: HuggingFaceReader) -> dict[str, Dataset | IterableDataset]:
     """Return split → the library's dataset, which is read batch by batch and never held in memory."""
     datasets = _import_datasets(dataset.source)
     folder = dataset.folder

@@ -88,7 +88,7 @@ class OneRunAudit:
     rounds: int
     delta: float
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, str | float | None]:
         """Return the result as one JSON object."""
         above = self.scores[self.included][:, None] > self.scores[~self.included][None, :]
         return {
@@ -143,7 +143,7 @@ def audit_training(
 
 
 # A training that leaks as much as its ε allows: every user takes part in every round, and a canary fills the cap.
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: dict[str, str | float] = {
     "rounds": 20,
     "checkpoint_every": 1,  # the attacker reads every round's model
     "model.hidden": 16,

@@ -180,7 +180,7 @@ def _config_of(name: str, max_layers: int) -> Any:
 
 
 def _load(name: str, loader: Any, config: Any, placement: Placement) -> nn.Module:
-    options: dict[str, Any] = {} if placement.device is None else {"device_map": {"": placement.device}}
+    options = {} if placement.device is None else {"device_map": {"": placement.device}}
     try:
         with quiet_transformers():  # it reports missing and unneeded weights; missing ones are an error below
             if name != SMALL_GPT2_PUBLIC and placement.device is None:

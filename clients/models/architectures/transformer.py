@@ -204,12 +204,12 @@ def core_of(module: Any) -> Any:
     return module.get_base_model() if hasattr(module, "get_base_model") else module
 
 
-def _options(core: Any, called: Any, positions: torch.Tensor) -> dict[str, Any]:
+def _options(core: Any, called: Any, positions: torch.Tensor) -> dict[str, bool | torch.Tensor]:
     """Return the arguments of a forward pass without cache: positions, unless the model counts them itself."""
     from fl_sim.clients.models.architectures.pretrained import counts_positions_itself
 
     takes = _parameters_of(type(called).forward)
-    options: dict[str, Any] = {"use_cache": False} if "use_cache" in takes else {}
+    options: dict[str, bool | torch.Tensor] = {"use_cache": False} if "use_cache" in takes else {}
     if "position_ids" in takes and not counts_positions_itself(core.config):
         options["position_ids"] = positions
     return options

@@ -130,19 +130,19 @@ class NameAttack:
 
     def record(self) -> dict[str, Any]:
         """Return the attack as one JSON object; names are private and left out unless asked for."""
-        record: dict[str, Any] = {
+        one = self.named
+        named = {} if one is None else {"kind": one.kind, "mentions": len(one.occurrences), "private": one.is_private}
+        ranks = [{"name": one.target.name, "rank": one.rank, "of": one.candidates} for one in self.ranked]
+        return {
             "private_entities": self.private_entities,
             "entities": len(self.ranked),
             "candidates": self.candidates,
             "intervals": METHOD,
             "groups": [group.record() for group in self.groups],
             "bound": self.bound.record(),
+            **({"one": named} if named else {}),
+            **({"ranks": ranks} if self.show_names else {}),
         }
-        if self.named is not None:
-            one = self.named
-            record["one"] = {"kind": one.kind, "mentions": len(one.occurrences), "private": one.is_private}
-        ranks = [{"name": one.target.name, "rank": one.rank, "of": one.candidates} for one in self.ranked]
-        return record | ({"ranks": ranks} if self.show_names else {})
 
 
 def attack_names(run: AttackedRun, options: Options, observer: Observer = lambda done, total: None) -> NameAttack:

@@ -163,7 +163,7 @@ class Verdict:
     failure: float
     reason: str = ""
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, str | float]:
         """Return the verdict as a JSON object."""
         return {name: value for name, value in asdict(self).items() if name != "reason" or value}
 

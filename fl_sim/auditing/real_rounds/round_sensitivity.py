@@ -24,7 +24,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,10 +77,10 @@ class RoundDifference:
         """Tell whether the difference is within its bound, up to the rounding of float32."""
         return self.ratio <= 1 + _ROUNDING
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, str | float]:
         """Return the difference as one JSON object."""
         names = ("length", "bound", "entity_sentences", "user_sentences", "holds")
-        return {"case": self.name} | {name: getattr(self, name) for name in names}
+        return {"case": self.name, **{name: getattr(self, name) for name in names}}
 
 
 _BOUNDED = Scenario(entity_users=4, entity_sentences=1, user_sentences=3, background=1, companions=2)

@@ -78,7 +78,7 @@ def one_run(as_json: bool, **settings: Any) -> int:
     """Plant canary users in one real training."""
     with TemporaryDirectory() as folder:
         record = audits.audit_one_run(folder, **settings).record()
-    return _show(record, as_json, _lines(record), record["holds"])
+    return _show(record, as_json, _lines(record), bool(record["holds"]))
 
 
 @audit.command()
