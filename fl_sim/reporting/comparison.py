@@ -209,7 +209,7 @@ def _versions(run: RunFolder) -> dict[str, str]:
     values = {
         "corpus (fingerprint)": str((run.config.get("corpus") or {}).get("fingerprint") or "")[:12] or None,
         "fl_sim": run.environment.get("fl_sim"),
-        "commit": git["commit"][:12] if git else None,
+        "commit": str(git.get("commit", ""))[:12] or None if git else None,
     }
     return {name: value for name, value in values.items() if value is not None}
 
