@@ -96,4 +96,4 @@ def _descriptions(path: Path) -> Iterator[str]:
 def _is_prose(sentence: str) -> bool:
     """Return whether a sentence is English text rather than markup, code, another script, or a list of signs."""
     letters = sum(c.isalpha() and c.isascii() for c in sentence)
-    return letters >= 0.7 * len(sentence) and not re.search(r"[{}<>|$@]|::|\(\)", sentence)
+    return letters > 0 and letters >= 0.7 * len(sentence) and not re.search(r"[{}<>|$@]|::|\(\)", sentence)

@@ -4,7 +4,7 @@ The vocabulary is a public input of every privacy guarantee (docs/privacy.md). L
 could reveal a person before the first round, by a rare merge such as a surname. It is therefore trained on public text
 alone, and only the merges and the vocabulary are kept.
 
-    python -m tools.train_tokenizer --ner-open FOLDER --bundled-public --out clients/assets/tokenizer
+    python -m tools.train_tokenizer --text public.txt --bundled-public 20 --out clients/assets/tokenizer
 """
 
 from __future__ import annotations
@@ -20,12 +20,6 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 END_OF_TEXT = "<|endoftext|>"
-NER_OPEN_FILES = (
-    "uner/en_ewt-ud-dev.iob2.xz",
-    "uner/en_ewt-ud-test.iob2.xz",
-    "uner/en_pud-ud-test.iob2.xz",
-    "wikigold/wikigold.conll.txt.xz",
-)
 
 
 def read_lines(path: Path) -> list[str]:
@@ -53,13 +47,6 @@ def column_sentences(lines: list[str]) -> Iterator[str]:
             words = []
 
 
-def ner_open_sentences(folder: Path) -> Iterator[str]:
-    """Yield the sentences of English EWT dev and test, English PUD (both UniversalNER) and WikiGold."""
-    for name in NER_OPEN_FILES:
-        lines = read_lines(folder / name)
-        yield from universal_ner_sentences(lines) if name.startswith("uner/") else column_sentences(lines)
-
-
 def bundled_public_sentences() -> Iterator[str]:
     """Yield the sentences of the bundled corpus's public split, on which no run trains."""
     from fl_sim.data_prep.store.corpus import Corpus
@@ -72,10 +59,10 @@ def collect(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     sources: dict[str, list[str]] = {}
     for path in arguments.text or []:
         sources[path.name] = [line for line in read_lines(path) if line.strip()]
-    if arguments.ner_open is not None:
-        sources["open NER sets: " + ", ".join(NER_OPEN_FILES)] = list(ner_open_sentences(arguments.ner_open))
     if arguments.bundled_public:
-        sources["bundled corpus, public split"] = list(bundled_public_sentences())
+        sources[f"bundled corpus, public split, {arguments.bundled_public} times"] = (
+            list(bundled_public_sentences()) * arguments.bundled_public
+        )
     described = [
         f"{name}: {len(sentences)} sentences, sha256 of the text {digest(sentences)}"
         for name, sentences in sources.items()
@@ -123,13 +110,14 @@ def write(tokenizer: Tokenizer, folder: Path) -> str:
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train the bundled tokenizer on public text.")
     parser.add_argument("--text", type=Path, nargs="+", help="UTF-8 text, a sentence per line, plain or .xz")
-    parser.add_argument("--ner-open", type=Path, help="folder of the open NER sets (uner/, wikigold/)")
-    parser.add_argument("--bundled-public", action="store_true", help="add the bundled corpus's public split")
+    parser.add_argument(
+        "--bundled-public", type=int, default=0, metavar="TIMES", help="add the bundled corpus's public split, so often"
+    )
     parser.add_argument("--vocabulary", type=int, default=4096, help="number of tokens (default 4096)")
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     arguments = parser.parse_args(argv)
-    if not (arguments.text or arguments.ner_open or arguments.bundled_public):
-        parser.error("no text: give --text, --ner-open or --bundled-public")
+    if not (arguments.text or arguments.bundled_public):
+        parser.error("no text: give --text or --bundled-public")
     return arguments
 
 

@@ -1,17 +1,15 @@
-"""The bundled tokenizer, and the tool that makes it."""
+"""The bundled tokenizer (the tool that makes it: tests/tools)."""
 
 from __future__ import annotations
 
 import hashlib
 import unicodedata
-from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_sim.clients.models.tokenizers import BUNDLED, BUNDLED_FOLDER, boundary_ids, load_tokenizer
-from tools import train_tokenizer
 
 TOKENIZER: Any = load_tokenizer(BUNDLED)
 
@@ -30,13 +28,3 @@ def test_every_text_has_an_encoding_and_comes_back(text: str) -> None:
     ids = TOKENIZER(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     back = TOKENIZER.decode(ids)
     assert back.removeprefix(" ") == unicodedata.normalize("NFC", text).removeprefix(" ")
-
-
-def test_the_card_is_true(shared_data: Path) -> None:
-    """Trained again from the open sets and the bundled public split, it is the same."""
-    sentences = [
-        *train_tokenizer.ner_open_sentences(shared_data / "ner_open"),
-        *train_tokenizer.bundled_public_sentences(),
-    ]
-    shipped = (BUNDLED_FOLDER / "tokenizer.json").read_text(encoding="utf-8")
-    assert train_tokenizer.train(sentences, 4096).to_str() == shipped
