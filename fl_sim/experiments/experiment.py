@@ -408,7 +408,9 @@ class Experiment:
         measured = self._measured or evaluate.measure(self._model, self._held_out)
         split = held_out_split(self.config, self.corpus)
         self.folder.write_held_out_users(sums_by_user(self.corpus.ownership(split), self._held_out.ids, measured))
-        by_user = summarise(self._model, self.corpus, split, self._held_out, measured, self.config.seed)
+        by_user = summarise(
+            self._model, self.corpus, self.config.corpus.train_split, split, self._held_out, measured, self.config.seed
+        )
         return None if by_user is None else by_user.record()
 
     def _rounds_between_checkpoints(self) -> int:

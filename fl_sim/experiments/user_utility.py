@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.tasks import HeldOut, NextWord, TextSizes
+from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.evaluation import HeldOutSentences
 from fl_sim.reporting.bootstrap import METHOD, RESAMPLES, Figure, intervals
-from fl_sim.reporting.held_out import HeldOutFigures, SizeClass, TextPart
+from fl_sim.reporting.held_out import CountClass, HeldOutFigures, TextPart
 from fl_sim.strategies.primitives import streams
 
 Span = tuple[int, int]
@@ -74,9 +75,12 @@ def covered_bytes(text: str, spans: Sequence[Span]) -> NDArray[np.int64]:
 
 _SIZE_CLASSES = (1, 2, 4, 8, 16, 32, 64)
 """The smallest number of sentences of each class of users."""
+_NAME_CLASSES = (0, 1, 2, 4, 8, 16, 32, 64, 128)
+"""The smallest number of sentences in training of each class of names."""
 
 _TENTHS = np.arange(1, 10) / 10
 _EVERYBODY = 0  # number of the stream of all users; that of a class is its smallest number of sentences
+_NAMES_FROM = 1 << 20  # and that of a class of names, by its smallest number of mentions
 
 FloatArray = NDArray[np.float64]
 
@@ -118,13 +122,20 @@ def task_ratios(model: LanguageModel, measured: HeldOut, sizes: TextSizes) -> li
 
 
 def summarise(
-    model: LanguageModel, corpus: Corpus, split: str, sentences: HeldOutSentences, measured: HeldOut, seed: int
+    model: LanguageModel,
+    corpus: Corpus,
+    train_split: str,
+    split: str,
+    sentences: HeldOutSentences,
+    measured: HeldOut,
+    seed: int,
 ) -> HeldOutFigures | None:
     """Return what an evaluation says by user.
 
     Args:
         model: that was evaluated.
         corpus: of the run.
+        train_split: the split that trained.
         split: the held-out split.
         sentences: the n sentences of the evaluation.
         measured: the model's losses on them.
@@ -139,7 +150,11 @@ def summarise(
     counts = corpus.ownership(split).sentences_per_user[users]
     ratios = task_ratios(model, measured, sentences.sizes)
     people = _Users(of_sentence, seed)
-    parts = _parts(model, corpus, split, sentences, measured)
+    tokens, parts = _Tokens.of(model, corpus, train_split, split, sentences, measured), {}
+    if tokens is not None:
+        parts = tokens.parts()
+    elif not isinstance(model.task, NextWord):
+        parts = _classified(corpus, split, sentences, measured)
     return HeldOutFigures(
         users=len(users),
         sentences=len(sentences.ids),
@@ -151,6 +166,7 @@ def summarise(
         deciles=people.deciles(ratios[0]),
         by_sentences=people.by_size(ratios[0], counts),
         by_mention={name: TextPart(share, people.figures(kind, _EVERYBODY)) for name, (kind, share) in parts.items()},
+        by_training_mentions=tokens.by_training_mentions(people) if tokens else [],
     )
 
 
@@ -197,7 +213,7 @@ class _Users:
         known = below > 0
         return np.quantile(above[known] / below[known], _TENTHS).tolist() if known.any() else []
 
-    def by_size(self, ratio: Ratio, counts: NDArray[np.int64]) -> list[SizeClass]:
+    def by_size(self, ratio: Ratio, counts: NDArray[np.int64]) -> list[CountClass]:
         """Return the figure by class of users with so many sentences in the split; classes without users are absent."""
         classes = np.array([size_class(count) for count in counts])
         rows = []
@@ -206,7 +222,7 @@ class _Users:
             highest = _SIZE_CLASSES[number + 1] - 1 if number + 1 < len(_SIZE_CLASSES) else None
             chosen = classes == number
             figure = self.figures([ratio], lowest, chosen)[ratio.name]
-            rows.append(SizeClass(lowest, highest, int(chosen.sum()), figure))
+            rows.append(CountClass(lowest, highest, int(chosen.sum()), figure))
         return rows
 
 
@@ -218,54 +234,121 @@ def size_class(sentences: int) -> int:
 Part = tuple[list[Ratio], float]
 
 
-def _parts(
-    model: LanguageModel, corpus: Corpus, split: str, sentences: HeldOutSentences, measured: HeldOut
-) -> dict[str, Part]:
-    """Return the figures on mentions and on all else: on tokens, or for classification on sentences with a mention.
+def _classified(corpus: Corpus, split: str, sentences: HeldOutSentences, measured: HeldOut) -> dict[str, Part]:
+    """Return the figures of a classification on sentences with a mention and on all others."""
+    named = np.array([float(bool(mentions)) for mentions in _mentions(corpus, split, sentences.ids)])
+    wrong, known = measured.wrong, measured.predictions
+    return {
+        name: ([Ratio("error", kept * wrong, kept * known)], _share(kept * known, known))
+        for name, kept in (("with_mention", named), ("without_mention", 1 - named))
+    }
 
-    Each part has its ratios, and its share of all tokens or sentences; empty if the tokens' places are unknown.
+
+@dataclass(frozen=True, eq=False)
+class _Tokens:
+    """The targets of n sentences, one after another, with their places in the text.
+
+    Attributes:
+        sentence: whose target it is, int64 (t,).
+        nats, bytes: its loss, and the text that it covers, 0 in a sentence that was cut; float64 (t,).
+        raw_nats: its loss in any sentence, float64 (t,).
+        in_mention: whether it has a character in a mention, bool (t,).
+        named: whether its sentence has a mention, bool (t,).
+        mentions_in_training: of the mention that it is in, the most often mentioned one of several; -1 elsewhere.
+        mentions: for every mention how often training mentions its name.
     """
-    mentions = _mentions(corpus, split, sentences.ids)
-    if not isinstance(model.task, NextWord):
-        named = np.array([float(bool(spans)) for spans in mentions])
-        parts = {"with_mention": named, "without_mention": 1 - named}
-        wrong, known = measured.wrong, measured.predictions
-        return {
-            name: ([Ratio("error", kept * wrong, kept * known)], _share(kept * known, known))
-            for name, kept in parts.items()
-        }
-    texts = corpus.texts(split).take(pa.array(sentences.ids)).to_pylist()
-    spans = token_spans(texts, model.tokenizer)
-    return {} if spans is None else _token_parts(texts, spans, mentions, sentences.sizes, measured)
+
+    sentence: NDArray[np.int64]
+    nats: FloatArray
+    bytes: FloatArray
+    raw_nats: FloatArray
+    in_mention: NDArray[np.bool_]
+    named: NDArray[np.bool_]
+    mentions_in_training: NDArray[np.int64]
+    mentions: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        model: LanguageModel,
+        corpus: Corpus,
+        train_split: str,
+        split: str,
+        sentences: HeldOutSentences,
+        measured: HeldOut,
+    ) -> _Tokens | None:
+        """Return the targets; None for a classification, or if the tokenizer does not know its tokens' places."""
+        texts = corpus.texts(split).take(pa.array(sentences.ids)).to_pylist()
+        spans = token_spans(texts, model.tokenizer) if isinstance(model.task, NextWord) else None
+        if spans is None or measured.target_nats is None:
+            return None
+        mentions = _mentions(corpus, split, sentences.ids)
+        counts = _training_mentions(corpus, train_split, texts, mentions)
+        marks, sizes = [], []
+        for text, said, found, often, targets in zip(
+            texts, spans, mentions, counts, measured.predictions.tolist(), strict=True
+        ):
+            mark = np.full(len(said) + 1, -1, dtype=np.int64)
+            for mention, count in zip(found, often, strict=True):
+                inside = is_entity_token(said, [mention])
+                mark[inside] = np.maximum(mark[inside], count)
+            marks.append(mark[:targets])  # a cut sentence lacks its last tokens
+            sizes.append(covered_bytes(text, said)[:targets])
+        sentence = np.repeat(np.arange(len(texts)), measured.predictions)
+        whole, nats, mark = sentences.sizes.whole[sentence], measured.target_nats.astype(float), np.concatenate(marks)
+        named = np.array([bool(found) for found in mentions])[sentence]
+        return cls(
+            sentence,
+            nats * whole,
+            np.concatenate(sizes).astype(np.float64) * whole,
+            nats,
+            mark >= 0,
+            named,
+            mark,
+            np.array([count for often in counts for count in often], dtype=np.int64),
+        )
+
+    def parts(self) -> dict[str, Part]:
+        """Return the figures of entity tokens and all others, and of sentences with a mention and without."""
+        kinds = {"entity_tokens": self.in_mention, "other_tokens": ~self.in_mention}
+        kinds |= {"with_mention": self.named, "without_mention": ~self.named}
+        return {name: (self._ratios(kept), _share(kept, np.ones(len(kept)))) for name, kept in kinds.items()}
+
+    def by_training_mentions(self, people: _Users) -> list[CountClass]:
+        """Return bits per byte of entity tokens by class of their name's mentions in training."""
+        rows = []
+        for lowest, after in zip(_NAME_CLASSES, (*_NAME_CLASSES[1:], math.inf), strict=True):
+            kept = (self.mentions_in_training >= lowest) & (self.mentions_in_training < after)
+            if kept.any():
+                in_bits, _ = self._ratios(kept)
+                members = int(((self.mentions >= lowest) & (self.mentions < after)).sum())
+                highest = None if math.isinf(after) else int(after) - 1
+                figure = people.figures([in_bits], _NAMES_FROM + lowest)[in_bits.name]
+                rows.append(CountClass(lowest, highest, members, figure))
+        return rows
+
+    def _ratios(self, kept: NDArray[np.bool_]) -> list[Ratio]:
+        def summed(values: FloatArray) -> FloatArray:
+            size = int(self.sentence.max(initial=-1)) + 1
+            return np.bincount(self.sentence[kept], weights=values[kept], minlength=size).astype(np.float64)
+
+        return [
+            Ratio("bits_per_byte", summed(self.nats) / math.log(2), summed(self.bytes)),
+            Ratio("perplexity_per_token", summed(self.raw_nats), summed(np.ones(len(kept))), _exp),
+        ]
 
 
-def _token_parts(
-    texts: Sequence[str],
-    spans: Sequence[Sequence[Span]],
-    mentions: Sequence[Sequence[Span]],
-    sizes: TextSizes,
-    measured: HeldOut,
-) -> dict[str, Part]:
-    """Return the figures of entity tokens and of all others."""
-    if measured.target_nats is None:
-        return {}
-    numbers = np.repeat(np.arange(len(texts)), measured.predictions)
-    cut = [slice(0, count) for count in measured.predictions]  # a cut sentence lacks its last tokens
-    marks = [is_entity_token(s, m)[kept] for s, m, kept in zip(spans, mentions, cut, strict=True)]
-    size = [covered_bytes(text, s)[kept] for text, s, kept in zip(texts, spans, cut, strict=True)]
-    entity, bytes_ = np.concatenate(marks), np.concatenate(size) * sizes.whole[numbers]
-    nats = measured.target_nats.astype(float)
-    whole_nats = nats * sizes.whole[numbers]
-
-    def summed(values: NDArray[Any], kept: NDArray[np.bool_]) -> FloatArray:
-        return np.bincount(numbers[kept], weights=values[kept], minlength=len(texts)).astype(np.float64)
-
-    def part(kept: NDArray[np.bool_]) -> Part:
-        in_bits = Ratio("bits_per_byte", summed(whole_nats, kept) / math.log(2), summed(bytes_, kept))
-        per_token = Ratio("perplexity_per_token", summed(nats, kept), summed(np.ones(len(nats)), kept), _exp)
-        return [in_bits, per_token], _share(kept, np.ones(len(kept)))
-
-    return {"entity_tokens": part(entity), "other_tokens": part(~entity)}
+def _training_mentions(
+    corpus: Corpus, split: str, texts: Sequence[str], mentions: Sequence[Sequence[Span]]
+) -> list[list[int]]:
+    """Return for every mention in how many sentences of ``split`` its name occurs."""
+    identity = Identity.of_corpus(corpus.manifest.settings)
+    table = corpus.entities(split)
+    often = dict(zip(table["entity"].tolist(), table["sentences"].tolist(), strict=True))
+    return [
+        [often.get(identity.key(text[start:end]), 0) for start, end in found]
+        for text, found in zip(texts, mentions, strict=True)
+    ]
 
 
 def _mentions(corpus: Corpus, split: str, ids: NDArray[np.int64]) -> list[list[Span]]:

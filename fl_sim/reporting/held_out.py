@@ -8,7 +8,7 @@ private text without noise, so it is for the corpus's owner, and no ε covers it
 >>> interval(Figure(0.125, float("nan"), float("nan")), "error")
 '12.5%'
 >>> figure = Figure(2.5, 2.4, 2.6)
->>> SizeClass(4, 7, 9, figure).in_words(), SizeClass(64, None, 2, figure).in_words()
+>>> CountClass(4, 7, 9, figure).in_words(), CountClass(64, None, 2, figure).in_words()
 ('4–7', '64 or more')
 """
 
@@ -43,22 +43,22 @@ _NOTES = {"perplexity_per_token": ", explained by the tokenizer: compare runs of
 
 
 @dataclass(frozen=True, slots=True)
-class SizeClass:
-    """A class of users by their number of held-out sentences.
+class CountClass:
+    """A class of users by their number of held-out sentences, or of mentions by how often training mentions the name.
 
     Attributes:
-        lowest, highest: the numbers of sentences; ``highest`` is None for the largest class.
-        users: how many users are in the class.
+        lowest, highest: the counts; ``highest`` is None for the largest class.
+        members: how many users or mentions are in the class.
         figure: the task's first figure over them.
     """
 
     lowest: int
     highest: int | None
-    users: int
+    members: int
     figure: Figure
 
     def in_words(self) -> str:
-        """Return the numbers of sentences: "1", "4–7", "64 or more"."""
+        """Return the counts: "1", "4–7", "64 or more"."""
         if self.highest is None:
             return f"{self.lowest} or more"
         return str(self.lowest) if self.lowest == self.highest else f"{self.lowest}–{self.highest}"
@@ -85,6 +85,8 @@ class HeldOutFigures:
         deciles: the nine deciles of users' own figures; empty if no user has one.
         by_sentences: by class of users; classes without users are absent.
         by_mention: by a key of :data:`PARTS`; empty if the places of tokens are unknown.
+        by_training_mentions: of the entity tokens, by class of their name's mentions in training; empty likewise, or
+            for a classification.
     """
 
     users: int
@@ -92,8 +94,9 @@ class HeldOutFigures:
     metric: str
     figures: Mapping[str, Figure]
     deciles: list[float]
-    by_sentences: list[SizeClass]
+    by_sentences: list[CountClass]
     by_mention: Mapping[str, TextPart]
+    by_training_mentions: list[CountClass]
     cut: int = 0
     interval: str = ""
     resamples: int = 0
@@ -105,6 +108,10 @@ class HeldOutFigures:
     def by_size(self) -> dict[str, Figure]:
         """Return the first figure by class of users, in words."""
         return {row.in_words(): row.figure for row in self.by_sentences}
+
+    def by_name(self) -> dict[str, Figure]:
+        """Return the first figure of entity tokens by class of their name's mentions in training, in words."""
+        return {row.in_words(): row.figure for row in self.by_training_mentions}
 
     def by_part(self) -> dict[str, Figure]:
         """Return the first figure by part of the text, in words."""
@@ -120,6 +127,7 @@ class HeldOutFigures:
             "of all)"
             for key, part in self.by_mention.items()
         ]
+        names = [f"{words}: {interval(figure, self.metric)}" for words, figure in self.by_name().items()]
         deciles = " ".join(_shown(value, self.metric) for value in self.deciles)
         return [
             f"{self.sentences:,} held-out sentences of {self.users:,} users; in brackets 95 % intervals "
@@ -128,6 +136,7 @@ class HeldOutFigures:
             *([f"deciles over users, {name}: {deciles}"] if deciles else []),
             f"users by their number of sentences, {name}: {', '.join(sizes)}",
             *([f"{name}: {', '.join(parts)}"] if parts else []),
+            *([f"entity tokens by their name's mentions in training, {name}: {', '.join(names)}"] if names else []),
         ]
 
 

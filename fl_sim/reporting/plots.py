@@ -545,6 +545,7 @@ def held_out_charts(runs: Runs) -> list[Chart]:
     """Return runs' utility by user; lower is better."""
     charts = [decile_chart(runs), interval_chart(runs, "By a user's number of sentences", HeldOutFigures.by_size)]
     charts.append(interval_chart(runs, "Where entities are named, and elsewhere", HeldOutFigures.by_part))
+    charts.append(interval_chart(runs, "Entity tokens, by their name's mentions in training", HeldOutFigures.by_name))
     return [chart for chart in charts if chart is not None]
 
 

@@ -23,7 +23,7 @@ USERS = 40
 FIGURE = {"value": 2.4, "low": 2.3, "high": 2.5}
 HELD_OUT = {
     "users": USERS, "sentences": 400, "figures": {"bits_per_byte": FIGURE},
-    "metric": "bits_per_byte", "deciles": [], "by_sentences": [], "by_mention": {},
+    "metric": "bits_per_byte", "deciles": [], "by_sentences": [], "by_mention": {}, "by_training_mentions": [],
 }  # fmt: skip
 
 

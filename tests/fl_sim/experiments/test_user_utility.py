@@ -47,11 +47,11 @@ def evaluated(model: Any, corpus: fl_sim.Corpus) -> tuple[dict[str, Any], Any, l
     whole = np.array([len(e) > 0 and int(e.tokens[-1]) == model.eos_id for e in examples])
     sentences = HeldOutSentences(examples, TextSizes.of(texts, whole), IDS)
     measured = held_out(model, examples)
-    found = summarise(model, corpus, "validation", sentences, measured, seed=3)
+    found = summarise(model, corpus, "train", "validation", sentences, measured, seed=3)
     assert found is not None
     facts = found.record()
     assert facts is not None
-    assert found == summarise(model, corpus, "validation", sentences, measured, seed=3)
+    assert found == summarise(model, corpus, "train", "validation", sentences, measured, seed=3)
     return facts, measured, texts, sentences
 
 
@@ -75,7 +75,7 @@ def test_next_word_by_user(of_all_sizes: fl_sim.Corpus) -> None:
         for u in range(5)
     ]
     assert facts["deciles"] == pytest.approx(np.quantile(by_user, np.arange(1, 10) / 10).tolist())
-    assert [(c["lowest"], c["highest"], c["users"]) for c in facts["by_sentences"]] == [
+    assert [(c["lowest"], c["highest"], c["members"]) for c in facts["by_sentences"]] == [
         (1, 1, 1), (2, 3, 2), (4, 7, 1), (8, 15, 1),
     ]  # fmt: skip
     assert facts["by_sentences"][0]["figure"]["value"] == pytest.approx(by_user[0])
@@ -85,6 +85,9 @@ def test_entity_tokens_and_others_add_up(of_all_sizes: fl_sim.Corpus) -> None:
     model = models_to_try.small_gpt2()
     facts, measured, _, _ = evaluated(model, of_all_sizes)
     entity, other = facts["by_mention"]["entity_tokens"], facts["by_mention"]["other_tokens"]
+    with_mention, without = facts["by_mention"]["with_mention"], facts["by_mention"]["without_mention"]
+    assert with_mention["share"] + without["share"] == pytest.approx(1)
+    assert entity["share"] < with_mention["share"]
     assert entity["share"] + other["share"] == pytest.approx(1)
     tokens = measured.predictions.sum()
     nats = sum(
@@ -94,6 +97,39 @@ def test_entity_tokens_and_others_add_up(of_all_sizes: fl_sim.Corpus) -> None:
     length = len(model.tokenizer("Ada", add_special_tokens=False)["input_ids"])
     named = sum(number % 3 != 2 for count in COUNTS for number in range(count))
     assert entity["share"] == pytest.approx(named * length / tokens)
+
+
+def test_entity_tokens_by_their_names_mentions_in_training(tmp_path: Path) -> None:
+    """Ada is in three training sentences, Bob in one, Carl in none."""
+    rows = [Sentence("train", user, "Ada left.", (Mention(0, 3, "PER"),)) for user in "aab"]
+    rows.append(Sentence("train", "b", "Bob stayed.", (Mention(0, 3, "PER"),)))
+    said = [("Ada", "x"), ("ADA", "y"), ("Bob", "x"), ("Carl", "y"), ("", "y")]
+    for name, user in said:
+        mentions = (Mention(0, len(name), "PER"),) if name else ()
+        rows.append(Sentence("validation", user, f"{name} spoke to nobody.", mentions))
+    write_corpus(rows, tmp_path / "corpus", name="names")
+    corpus, model = fl_sim.open_corpus(tmp_path / "corpus"), models_to_try.small_gpt2()
+    texts = corpus.texts("validation").to_pylist()
+    examples = model.encode(texts)
+    sentences = HeldOutSentences(examples, TextSizes.of(texts, np.ones(5, dtype=bool)), np.arange(5))
+    measured = held_out(model, examples)
+    found = summarise(model, corpus, "train", "validation", sentences, measured, seed=3)
+    assert found is not None
+    classes = {row.in_words(): row for row in found.by_training_mentions}
+    assert {words: row.members for words, row in classes.items()} == {"0": 1, "1": 1, "2–3": 2}
+    starts = np.cumsum([0, *measured.predictions[:-1]])
+    target_nats = measured.target_nats
+    assert target_nats is not None
+
+    def bits(name: str) -> float:
+        """Return bits per byte of the first tokens of the sentences with a name, which are the name's."""
+        chosen = [number for number, text in enumerate(texts) if text.lower().startswith(name)]
+        lengths = [len(model.tokenizer(texts[i][: len(name)], add_special_tokens=False)["input_ids"]) for i in chosen]
+        nats = sum(target_nats[starts[i] : starts[i] + n].sum() for i, n in zip(chosen, lengths, strict=True))
+        return nats / math.log(2) / (len(name) * len(chosen))
+
+    for words, name in (("0", "carl"), ("1", "bob"), ("2–3", "ada")):
+        assert classes[words].figure.value == pytest.approx(bits(name))
 
 
 def test_a_classifier_by_user_and_by_mention(of_all_sizes: fl_sim.Corpus) -> None:
@@ -109,9 +145,9 @@ def test_nothing_is_said_of_a_loss_that_is_not_finite(of_all_sizes: fl_sim.Corpu
     model = models_to_try.small_gpt2()
     _, measured, _, sentences = evaluated(model, of_all_sizes)
     measured.losses[0] = math.nan
-    assert summarise(model, of_all_sizes, "validation", sentences, measured, seed=0) is None
+    assert summarise(model, of_all_sizes, "train", "validation", sentences, measured, seed=0) is None
     none = HeldOutSentences([], TextSizes.of([], np.empty(0, dtype=bool)), IDS[:0])
-    assert summarise(model, of_all_sizes, "validation", none, held_out(model, []), seed=0) is None
+    assert summarise(model, of_all_sizes, "train", "validation", none, held_out(model, []), seed=0) is None
 
 
 @pytest.mark.system

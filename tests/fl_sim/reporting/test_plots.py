@@ -250,33 +250,41 @@ HELD_OUT = {
                 "perplexity_per_token": figure(300, 9)},
     "metric": "bits_per_byte", "deciles": [1.6 + 0.1 * n for n in range(9)],
     "by_sentences": [
-        {"lowest": 1, "highest": 1, "users": 1, "figure": figure(2.5, math.nan)},
-        {"lowest": 64, "highest": None, "users": 8, "figure": figure(1.9)},
+        {"lowest": 1, "highest": 1, "members": 1, "figure": figure(2.5, math.nan)},
+        {"lowest": 64, "highest": None, "members": 8, "figure": figure(1.9)},
     ],
     "by_mention": {"entity_tokens": {"share": 0.25, "figures": {"bits_per_byte": figure(3.0)}},
                    "other_tokens": {"share": 0.75, "figures": {"bits_per_byte": figure(1.5)}}},
+    "by_training_mentions": [{"lowest": 0, "highest": 0, "members": 3, "figure": figure(4.0)}],
 }  # fmt: skip
 
 
 def test_the_picture_by_user_draws_deciles_classes_and_parts(make_run: MakeRun) -> None:
     run = make_run("uedp", rounds=1, result={"held_out": HELD_OUT, "model_files": {"a": "b"}})
-    deciles, sizes, parts = drawn(run, "users").axes
+    deciles, sizes, parts, names = drawn(run, "users").axes
     np.testing.assert_allclose(deciles.lines[0].get_ydata(), HELD_OUT["deciles"])
     assert [label.get_text() for label in sizes.get_yticklabels()] == ["64 or more", "1"]
     assert [label.get_text() for label in parts.get_yticklabels()] == ["other tokens", "entity tokens"]
+    assert [label.get_text() for label in names.get_yticklabels()] == ["0"]
     assert deciles.get_ylabel() == "held-out bits per byte"
-    no_places = make_run("uedp", rounds=1, name="no places", result={"held_out": HELD_OUT | {"by_mention": {}}})
+    no_places = make_run(
+        "uedp",
+        rounds=1,
+        name="no places",
+        result={"held_out": HELD_OUT | {"by_mention": {}, "by_training_mentions": []}},
+    )
     assert len(drawn(no_places, "users").axes) == 2
 
 
 def test_the_words_by_user() -> None:
-    first, figures, deciles, sizes, parts = parsed(HeldOutFigures, HELD_OUT, Path("result.json")).lines()
+    first, figures, deciles, sizes, parts, names = parsed(HeldOutFigures, HELD_OUT, Path("result.json")).lines()
     assert first.startswith("1,234 held-out sentences of 9 users; in brackets 95 % intervals")
     assert "bits per byte 2.00 (1.90 to 2.10); perplexity per word 4,000.0 (3,900.0 to 4,100.0)" in figures
     assert "perplexity per token 300.0 (291.0 to 309.0), explained by the tokenizer" in figures
     assert deciles.endswith("1.60 1.70 1.80 1.90 2.00 2.10 2.20 2.30 2.40")
     assert sizes.endswith("1: 2.50, 64 or more: 1.90 (1.80 to 2.00)")
     assert "entity tokens 3.00 (2.90 to 3.10) (25 % of all), other tokens 1.50 (1.40 to 1.60) (75 % of all)" in parts
+    assert names == "entity tokens by their name's mentions in training, bits per byte: 0: 4.00 (3.90 to 4.10)"
 
 
 class TestCommand:

@@ -26,8 +26,9 @@ HELD_OUT = {
     "figures": {"bits_per_byte": FIGURE},
     "metric": "bits_per_byte",
     "deciles": [2.0] * 9,
-    "by_sentences": [{"lowest": 4, "highest": 7, "users": 4, "figure": FIGURE}],
+    "by_sentences": [{"lowest": 4, "highest": 7, "members": 4, "figure": FIGURE}],
     "by_mention": {"entity_tokens": {"figures": {"bits_per_byte": FIGURE}, "share": 0.2}},
+    "by_training_mentions": [],
 }
 BY_USER = {"predictions": [10.0, 20.0, 5.0, 8.0], "nats": [50.0, 90.0, 30.0, 41.0], "wrong": [8.0, 15.0, 4.0, 6.0]}
 
