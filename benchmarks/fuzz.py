@@ -220,11 +220,11 @@ BOUNDS = st.sampled_from(
         {"privacy.entity_bound": 3},
         {"privacy.entity_bound": "unbounded"},
         {"privacy.entity_bound": 10**6, "privacy.missed_mentions": 4},
-        {"privacy.entity_bound": 10, "privacy.entity_users": 2},
-        {"privacy.entity_bound": 2, "privacy.entity_bound_by": "weights"},
-        {"privacy.entity_users": 2, "privacy.entity_bound_by": "stated"},
-        {"privacy.mention_graph": "private", "privacy.entity_bound": 3},
-        {"privacy.mention_graph": "private", "privacy.user_sentences": 2},
+        {"privacy.known": "graph", "privacy.entity_bound": 10, "privacy.entity_users": 2},
+        {"privacy.entity_bound": 2, "privacy.round_counts": True},
+        {"privacy.known": "nothing", "privacy.entity_users": 2},
+        {"privacy.known": "nothing", "privacy.entity_bound": 3},
+        {"privacy.known": "graph", "privacy.user_sentences": 2},
     ]
 )
 CONFIGURATIONS = st.tuples(

@@ -71,20 +71,19 @@ class Contribution(Recorded):
 
 
 class Kept(Recorded):
-    """Shares of the corpus that the bounds kept."""
+    """Shares of the corpus that the bounds kept, by weight."""
 
     sentences: float
     mentions: float
-    weight: float = 1.0
     mentions_by_kind: dict[str, float] = {}
 
     def in_words(self) -> str | None:
         """Return the shares in words, rounded down; None if everything was kept."""
-        if self.weight >= 1:
+        if self.sentences >= 1:
             return None
         kinds = ", ".join(f"{kind} {percent_down(share)} %" for kind, share in self.mentions_by_kind.items())
         return (
-            f"Kept: {percent_down(self.sentences)} % of the sentences (weight {percent_down(self.weight)} %), "
+            f"Kept, by weight: {percent_down(self.sentences)} % of the sentences, "
             f"{percent_down(self.mentions)} % of the mentions{f' ({kinds})' if kinds else ''}."
         )
 

@@ -221,12 +221,11 @@ class EnforcedBounds:
         """
         mentions = self.weights[np.repeat(np.arange(len(self.weights)), self.ownership.entities_per_sentence)]
         kept: dict[str, object] = {
-            "sentences": float((self.weights > 0).mean()) if len(self.weights) else 1.0,
-            "weight": self.kept_share,
-            "mentions": float((mentions > 0).mean()) if len(mentions) else 1.0,
+            "sentences": self.kept_share,
+            "mentions": float(mentions.mean()) if len(mentions) else 1.0,
         }
         if labels is not None:
-            kept["mentions_by_kind"] = _by_kind(labels, self.ownership.entity_ids, mentions > 0)
+            kept["mentions_by_kind"] = _by_kind(labels, self.ownership.entity_ids, mentions)
         most = int(self.ownership.entity_contributions().sentences.max(initial=0))
         return {
             "user_sentences": self.guarantee.user.user_sentences,
@@ -251,16 +250,14 @@ def _weights(guarantee: Guarantee, ownership: Ownership, counts: DeclaredCounts)
     return greedy_weights(ownership, limits, np.argsort(words, kind="stable").astype(np.int64))
 
 
-def _by_kind(
-    labels: npt.NDArray[np.object_], entity_ids: npt.NDArray[np.int32], kept: npt.NDArray[np.bool_]
-) -> dict[str, float]:
-    """Return the share of mentions kept, by kind of entity; an entity of several kinds counts in each."""
+def _by_kind(labels: npt.NDArray[np.object_], entity_ids: npt.NDArray[np.int32], weights: Weights) -> dict[str, float]:
+    """Return the share of mentions kept, by kind of entity and by weight; an entity of several kinds counts in each."""
     total = np.bincount(entity_ids, minlength=len(labels))
-    left = np.bincount(entity_ids[kept], minlength=len(labels))
-    sums: dict[str, list[int]] = {}
+    left = np.bincount(entity_ids, weights, minlength=len(labels))
+    sums: dict[str, list[float]] = {}
     for kinds, before, after in zip(labels, total.tolist(), left.tolist(), strict=True):
         for kind in kinds:
-            counts = sums.setdefault(kind, [0, 0])
+            counts = sums.setdefault(kind, [0.0, 0.0])
             counts[0] += before
             counts[1] += after
     return {kind: after / before for kind, (before, after) in sorted(sums.items()) if before}

@@ -277,7 +277,7 @@ class TestCommand:
         assert facts["guarantee"] is True
         assert facts["headline"]["epsilon"] == facts["epsilon"]["epsilon_any"] == 15.02
         assert facts["bounds"]["entity_bound"] == 300
-        assert facts["kept"]["weight"] == 0.8709
+        assert facts["kept"]["sentences"] == 0.8709
         assert facts["settings_from_corpus"] is False
         assert facts["rounds_done"] == 30
         assert facts["utility"]["reference"] == 912.3

@@ -127,7 +127,7 @@ def test_what_was_kept_by_kind() -> None:
     kept = bounds_of(village(), **GRAPH, entity_bound=2, user_sentences="unbounded").record(labels)["kept"]
     # Of entity 0 two of 22 mentions are kept, of entity 1 two of three, of each other entity its only one.
     assert kept["mentions_by_kind"] == pytest.approx({"LOC": 1.0, "ORG": 3 / 4, "PER": 5 / 26})
-    assert kept["sentences"] == kept["weight"] == (88 - 20 - 1) / 88
+    assert kept["sentences"] == (88 - 20 - 1) / 88
     assert kept["mentions"] == 23 / 44
     unbounded = bounds_of(village(), entity_bound="unbounded", user_sentences="unbounded").record(labels)
     assert unbounded["kept"]["mentions_by_kind"] == {"LOC": 1.0, "ORG": 1.0, "PER": 1.0}
