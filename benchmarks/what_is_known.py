@@ -164,17 +164,21 @@ def row_of(runs: Sequence[RunFolder]) -> dict[str, Any]:
 
 
 def as_markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    lines = [
-        "| | z | kept: sentences, mentions | messages | perplexity | bits per byte | of entity tokens | of their sentences |",
-        "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
+    columns = ["", "z", "kept: sentences, mentions", "messages", "perplexity", "bits per byte", "entities"]
+    columns.append("their sentences")
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for name, row in rows.items():
         spread = "" if row["deviation"] is None else f" ± {row['deviation']:.1f}"
-        lines.append(
-            f"| {name} | {row['noise_multiplier']:.2f} | {row['kept']['sentences']:.1%}, {row['kept']['mentions']:.1%} | {row['messages']:,.0f} "
-            f"| {row['initial_perplexity']:.1f} → {row['perplexity']:.1f}{spread} | {row['bits_per_byte']:.2f} "
-            f"| {row['parts']['entity_tokens']:.2f} | {row['parts']['with_mention']:.2f} |"
-        )
+        kept, parts = row["kept"], row["parts"]
+        cells = [
+            name,
+            f"{row['noise_multiplier']:.2f}",
+            f"{kept['sentences']:.1%}, {kept['mentions']:.1%}",
+            f"{row['messages']:,.0f}",
+            f"{row['initial_perplexity']:.1f} → {row['perplexity']:.1f}{spread}",
+            *(f"{bits:.2f}" for bits in (row["bits_per_byte"], parts["entity_tokens"], parts["with_mention"])),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     for title in ("by_sentences", "by_training_mentions"):
         columns = list(dict.fromkeys(key for row in rows.values() for key in row[title]))
         lines += ["", f"| {title} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
