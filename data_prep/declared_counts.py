@@ -11,7 +11,7 @@ which a user or a name is taken out is then trained on, and planned, as before.
 ...     file = Path(folder, "counts.json")
 ...     write_counts(corpus, "train", file, rounded=True)
 ...     read_counts(corpus, "train", file).users[:3], corpus.ownership("train").sentences_per_user[:3]
-(array([ 8, 32, 16]), array([ 8, 24, 16]))
+(array([16, 16,  8]), array([12, 15,  8]))
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.contribution_limits import DeclaredCounts, IntArray
@@ -31,7 +31,7 @@ from fl_sim.files import read_bytes
 if TYPE_CHECKING:
     from fl_sim.data_prep.store.corpus import Corpus
 
-_LARGEST = 1 << 40
+_Counts = dict[str, Annotated[int, Field(strict=True, ge=0, le=1 << 40)]]
 
 
 class _CountsFile(BaseModel):
@@ -41,8 +41,8 @@ class _CountsFile(BaseModel):
 
     corpus: str
     split: str
-    users: dict[str, StrictInt] = Field(min_length=1)
-    entities: dict[str, StrictInt]
+    users: _Counts = Field(min_length=1)
+    entities: _Counts
 
 
 def write_counts(corpus: Corpus, split: str, out: Path, *, rounded: bool = False) -> None:
@@ -86,28 +86,21 @@ def read_counts(corpus: Corpus, split: str, source: str | Path) -> DeclaredCount
             is not a whole number from 0 or is smaller than the corpus's.
         OSError: it cannot be read.
     """
-    path = Path(source)
+    path, true = Path(source), DeclaredCounts.of(corpus.ownership(split))
     try:
         content = _CountsFile.model_validate_json(read_bytes(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
-        raise CorpusError(f"{path}: {place}: {first['msg']}; allowed: counts of fl-sim corpus counts") from error
+        raise CorpusError(f"{path}: {_first_problem(error)}") from error
     for name, stated, own in (("corpus", content.corpus, corpus.manifest.name), ("split", content.split, split)):
         if stated != own:
             raise CorpusError(f"{path}: is of {name} {stated!r:.60}; allowed: counts of {own!r:.60}")
     users, entities = _names(corpus, split)
-    counts = DeclaredCounts(
-        users=_counts_of(path, "user", users, content.users),
-        entities=_counts_of(path, "entity", entities, content.entities),
+    return DeclaredCounts(
+        users=_counts_of(path, "user", content.users, users, true.users),
+        entities=_counts_of(path, "entity", content.entities, entities, true.entities),
         population=len(content.users),
         digest=hashlib.sha256(content.model_dump_json().encode()).hexdigest(),
     )
-    try:
-        counts.check(corpus.ownership(split))
-    except CorpusError as error:
-        raise CorpusError(f"{path}: {error}") from error
-    return counts
 
 
 def _names(corpus: Corpus, split: str) -> tuple[list[str], list[str]]:
@@ -115,13 +108,18 @@ def _names(corpus: Corpus, split: str) -> tuple[list[str], list[str]]:
     return corpus.users(split)["user"].tolist(), corpus.entities(split)["entity"].tolist()
 
 
-def _counts_of(path: Path, kind: str, names: Sequence[str], counts: dict[str, int]) -> IntArray:
-    for name, count in counts.items():
-        if not 0 <= count <= _LARGEST:
-            raise CorpusError(f"{path}: {kind} {name!r:.60} has count {count}; allowed: a whole number from 0")
-    missing = next((name for name in names if name not in counts), None)
-    if missing is not None:
-        raise CorpusError(
-            f"{path}: {kind} {missing!r:.60} has no count; allowed: a count for each {kind} of the corpus"
-        )
+def _counts_of(path: Path, kind: str, counts: _Counts, names: Sequence[str], least: IntArray) -> IntArray:
+    """Return the counts of the names, each at least that of the corpus, int64 (len(names),)."""
+    for name, own in zip(names, least.tolist(), strict=True):
+        if counts.get(name, -1) < own:
+            has = f"count {counts[name]}" if name in counts else "no count"
+            raise CorpusError(f"{path}: {kind} {name!r:.60} has {has}; allowed: at least {own}, that of the corpus")
     return np.array([counts[name] for name in names], dtype=np.int64)
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    if len(first["loc"]) > 1:
+        return f"{place:.80} is {first['input']!r:.60}; allowed: a whole number from 0"
+    return f"{place or 'its content'}: {first['msg']}; allowed: what fl-sim corpus counts writes"

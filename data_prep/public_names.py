@@ -1,6 +1,6 @@
 """Names that the owner declares from public text: names that are not sensitive, and public weights of names.
 
-Both matter where the mention graph is private (``privacy.mention_graph``): no rule may look at who mentions whom, but a
+Both matter where the mention graph is not known (``privacy.known``): no rule may look at who mentions whom, but a
 file that was made without the private corpus may say which names everybody writes ("London", "Linux") and how often. An
 entity on the list of public names needs no protection; an entity with weight w counts by w. Neither file may come from
 the private corpus, which nothing here can check.

@@ -1,7 +1,7 @@
 """Several runs side by side: ε and what it rests on, utility, paired differences, settings that differ, warnings.
 
-Figures are compared where they may be. ε of runs with another δ, unit or mention graph are other statements, and a
-note says so; differences of utility are taken user by user, of runs on the same held-out text.
+Figures are compared where they may be. ε of runs with another δ or unit, or with something else known, are other
+statements, and a note says so; differences of utility are taken user by user, of runs on the same held-out text.
 
 >>> from pathlib import Path
 >>> run = RunFolder(Path("runs/first"), config={"run": {"seed": 3, "privacy": {"q_u": None}}}, environment={})

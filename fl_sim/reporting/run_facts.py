@@ -82,12 +82,12 @@ SETTINGS_FROM_CORPUS = "Settings chosen on this corpus: not covered"
 
 HIDES = {
     "counts": (
-        "ε hides what the protected user wrote and what was said with the protected entity, that these sentences "
-        "exist, and who mentions whom."
+        "ε hides what the protected user wrote, what was said with the protected entity, that these sentences exist, "
+        "and who mentions whom."
     ),
     "graph": "ε hides what the protected user wrote and what was said with the protected entity.",
     "nothing": (
-        "ε hides what the protected user wrote and what was said with the protected entity, and whether they exist."
+        "ε hides what the protected user wrote, what was said with the protected entity, and whether they exist."
     ),
 }
 TAKES_AS_KNOWN = {

@@ -61,7 +61,7 @@ def test_the_text_has_every_run_and_fits_a_terminal(two: list[RunFolder], capsys
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     rows = [line.split() for line in text.splitlines() if line.startswith(("  A  ", "  B  "))]
-    assert rows[0] == ["A", "15.02", "33.40", "2.19", "1e-5", "public", "any", "entity"]
+    assert rows[0] == ["A", "15.02", "33.40", "2.19", "1e-5", "counts", "any", "entity"]
     assert rows[1][:4] == ["B", "7.51", "16.70", "1.10"]
     assert "noise_multiplier: 1 in A; 2 in B" in text
     assert "bits per byte 2.40 (2.30 to 2.50)" in text
@@ -72,7 +72,7 @@ def test_the_text_has_every_run_and_fits_a_terminal(two: list[RunFolder], capsys
     ("changes", "words"),
     [
         ({"delta": 1e-6}, "δ is 1e-5 in A and 1e-6 in B"),
-        ({"result": {"guarantee": GUARANTEE | {"known": "nothing"}}}, "the mention graph is public in A"),
+        ({"result": {"guarantee": GUARANTEE | {"known": "graph", "counts": ""}}}, "what is known is counts in A and graph in B"),
     ],
 )
 def test_epsilons_of_other_statements_are_not_compared(make_run: MakeRun, changes: Any, words: str) -> None:

@@ -35,9 +35,9 @@ from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 from tests.strategies.accounting.oracles import weighted_epsilon
 from tests.tiny import NAMES
 
-SENTENCE_SAMPLING = Training(RoundEvent("uedp", 3.0, q_e=0.5, q_s=0.1, user_cap=2), 10, 1e-5, 20)
-USER_SAMPLING = Training(RoundEvent("uedp", 1.0, q_u=0.1, q_e=0.5, user_cap=5), 10, 1e-5, 20)
-BOTH = Training(RoundEvent("uedp", 1.0, q_u=0.2, q_e=0.5, q_s=0.3, user_cap=3), 10, 1e-5, 20)
+SENTENCE_SAMPLING = Training(RoundEvent("uedp", 3.0, q_e=0.5, q_s=0.1, user_cap=2), 10, 1e-5, Adjacency(20))
+USER_SAMPLING = Training(RoundEvent("uedp", 1.0, q_u=0.1, q_e=0.5, user_cap=5), 10, 1e-5, Adjacency(20))
+BOTH = Training(RoundEvent("uedp", 1.0, q_u=0.2, q_e=0.5, q_s=0.3, user_cap=3), 10, 1e-5, Adjacency(20))
 both_samplings = pytest.mark.parametrize("training", [SENTENCE_SAMPLING, USER_SAMPLING], ids=["sentences", "users"])
 FLAGS = ["--z", "3", "--rounds", "10", "--q-e", "0.5", "--q-s", "0.1", "--user-cap", "2"]
 
@@ -61,7 +61,7 @@ def one_by_one(ownership: Ownership, training: Training, event: RoundEvent) -> l
     for entity in range(ownership.num_entities):
         counts = np.bincount(owners[ownership.entity_ids == entity])
         profile = np.sort(counts[counts > 0])[::-1].astype(np.int64)
-        accountant = ProfileAccountant(event, training.user_sentences, training.rounds, training.delta)
+        accountant = ProfileAccountant(event, training.user.user_sentences, training.rounds, training.delta)
         result.append(accountant.epsilon(profile))
     return result
 
@@ -181,27 +181,28 @@ def test_the_noise_of_a_run_is_that_of_its_ledger(
 
 
 @pytest.mark.parametrize(
-    ("section", "changes", "message"),
+    ("known", "changes", "message"),
     [
-        ("privacy", {"entity_bound": 3}, "config.json: states other bounds than the ledger"),
-        ("privacy", {"user_sentences": 5}, "config.json: states other bounds than the ledger"),
-        ("privacy", {"known": "nothing", "population": 99}, "config.json: states other bounds than the ledger"),
-        ("privacy", {"public_names": "names.txt"}, "its releases are not from the sentences that its bounds keep"),
+        ("counts", {"entity_bound": 3}, "config.json: states other bounds than the ledger"),
+        ("counts", {"user_sentences": 5}, "config.json: states other bounds than the ledger"),
+        ("counts", {"known": "graph"}, "config.json: states other bounds than the ledger"),
+        ("counts", {"round_counts": True}, "config.json: states other bounds than the ledger"),
+        ("graph", {"public_names": "names.txt"}, "its releases are not from the sentences that its bounds keep"),
     ],
 )
 def test_bounds_that_the_ledger_does_not_state_are_refused(
     corpus: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    section: str,
+    known: str,
     changes: dict[str, Any],
     message: str,
 ) -> None:
-    folder = run_folder(tmp_path / "run", corpus, rounds_done=2)
+    folder = run_folder(tmp_path / "run", corpus, rounds_done=2, known=known)
     if "public_names" in changes:
         changes["public_names"] = str(tmp_path / "names.txt")
         (tmp_path / "names.txt").write_text("\n".join(NAMES))
-    edited(folder, section, **changes)
+    edited(folder, "privacy", **changes)
     assert main(["entities", "run", str(folder.path), "--json"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -213,10 +214,10 @@ def test_bounds_that_the_ledger_does_not_state_are_refused(
     "bounds",
     [
         {"entity_bound": 2},
-        {"entity_bound": 2, "entity_bound_by": "weights"},
-        {"entity_bound": 2, "population": 1000, "user_sentences": 2},
+        {"entity_bound": 2, "known": "graph"},
+        {"entity_bound": 2, "known": "graph", "population": 1000, "user_sentences": 2},
     ],
-    ids=["greedy", "weights", "population"],
+    ids=["counts", "graph", "population"],
 )
 def test_under_a_bound_every_entity_is_at_or_below_the_headline(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], bounds: dict[str, Any]
@@ -229,44 +230,25 @@ def test_under_a_bound_every_entity_is_at_or_below_the_headline(
     assert of_run["epsilon_any"] == pytest.approx(headline, rel=1e-3)
     assert 0 < of_run["epsilon_user_entity"]["max"] <= of_run["epsilon_any"]
     # Without the bound some entity is above what all of them are below now.
-    n = str(int(of_run["user_sentences"]))
-    assert main(["entities", "corpus", str(corpus), *FLAGS, "--user-sentences", n, "--json"]) == 0
+    flags = ["--user-sentences", str(int(of_run["user_sentences"])), "--known", config.privacy.known]
+    assert main(["entities", "corpus", str(corpus), *FLAGS, *flags, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["epsilon_user_entity"]["max"] > of_run["epsilon_user_entity"]["max"]
-
-
-@pytest.mark.nightly
-def test_entities_that_displace_sentences_of_their_users_cost_more() -> None:
-    """With a private mention graph a user's bound lets another sentence in for each one that is removed."""
-    settings = {"privacy.known": "nothing", "privacy.population": 40, "privacy.user_sentences": 12}
-    config, incidence = RunConfig.from_mapping(settings), long_tailed(entities=4, sentences=400)
-    bounds = EnforcedBounds.of(config.privacy, incidence, seed=0)
-    training = replace(BOTH, user_sentences=12)
-    unaware = entity_epsilons(bounds.kept, training)
-    aware = bounded_entity_epsilons(bounds, training, 40)
-    before, after = (one.detected[one.profile_of] for one in (unaware, aware))
-    assert (after >= before).all()
-    assert (after > 1.01 * before).any()
-    contributions = bounds.contributions()
-    limits = zip(contributions.users, contributions.max_per_user, contributions.sentences, strict=True)
-    for figure, limit in zip(after, limits, strict=True):
-        adjacency = Adjacency(12, ContributionBound(*map(int, limit)), displaced=True)
-        assert figure == epsilon(training.event, adjacency, training.rounds, training.delta)
 
 
 def test_an_entity_that_the_tagger_misses_may_exceed_the_headline() -> None:
     """The headline covers detected entities and sentences without any; robust figures are not cut at it."""
-    settings = {"privacy.entity_bound": 5, "privacy.user_sentences": 12}
-    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, long_tailed(4, sentences=100), seed=0)
-    training = replace(SENTENCE_SAMPLING, user_sentences=12)
+    settings = {"privacy.known": "graph", "privacy.entity_bound": 5, "privacy.user_sentences": 12}
+    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, long_tailed(4, sentences=100))
+    training = replace(SENTENCE_SAMPLING, user=Adjacency(12))
     found, free = bounded_entity_epsilons(bounds, training, 40), entity_epsilons(bounds.kept, training)
     np.testing.assert_array_equal(found.robust, free.robust)
     assert found.robust.max() > epsilon_of_any(bounds.guarantee, training, 40)
 
 
 def test_the_headline_is_that_of_a_sentence_without_an_entity_if_it_is_larger() -> None:
-    settings = {"privacy.entity_bound": 1, "privacy.user_sentences": 12}
-    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, long_tailed(4, sentences=100), seed=0)
-    training = replace(SENTENCE_SAMPLING, user_sentences=12)
+    settings = {"privacy.known": "graph", "privacy.entity_bound": 1, "privacy.user_sentences": 12}
+    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, long_tailed(4, sentences=100))
+    training = replace(SENTENCE_SAMPLING, user=Adjacency(12))
     one, figures = Adjacency(12, ContributionBound(1, 1)), (training.rounds, training.delta)
     headline = epsilon_of_any(bounds.guarantee, training, 40)
     assert headline == epsilon(training.event.robust(), one, *figures) > epsilon(training.event, one, *figures)
@@ -281,9 +263,9 @@ def test_weights_that_add_up_to_one_are_not_those_of_one_sentence(z: float) -> N
         entity_ids=np.zeros(32, dtype=np.int32),
         num_entities=1,
     )
-    settings = {"privacy.entity_bound": 1, "privacy.entity_bound_by": "weights", "privacy.user_sentences": 32}
-    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, one_user, seed=0)
-    training = Training(RoundEvent("uedp", z, user_cap=2), 1, 1e-5, 32)
+    settings = {"privacy.entity_bound": 1, "privacy.user_sentences": 32}
+    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, one_user)
+    training = Training(RoundEvent("uedp", z, user_cap=2), 1, 1e-5, bounds.guarantee.user)
     attained = weighted_epsilon(32, 1, 2, z)
     everyone = bounded_entity_epsilons(bounds, training, population=2)
     pair = pair_epsilons(bounds, training, user=None, entity=0)
@@ -304,22 +286,18 @@ def test_a_round_that_was_released_again_is_paid_for_again(
 
 
 PAIR_BOUNDS = {
-    "greedy": {"privacy.entity_bound": 6, "privacy.user_sentences": 12},
-    "weights": {"privacy.entity_bound": 6, "privacy.user_sentences": 12, "privacy.entity_bound_by": "weights"},
-    "private graph": {
-        "privacy.known": "nothing",
-        "privacy.population": 40,
-        "privacy.user_sentences": 12,
-        "privacy.entity_bound": 400,
-    },
+    "counts": {"privacy.entity_bound": 6, "privacy.user_sentences": 12},
+    "graph": {"privacy.known": "graph", "privacy.entity_bound": 6, "privacy.user_sentences": 12},
+    "nothing": {"privacy.known": "nothing", "privacy.population": 40, "privacy.entity_bound": 400},
 }
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("settings", PAIR_BOUNDS.values(), ids=PAIR_BOUNDS)
 def test_any_user_with_an_entity_has_the_entitys_figure(settings: dict[str, Any]) -> None:
-    incidence, training = long_tailed(entities=6, sentences=300), replace(SENTENCE_SAMPLING, user_sentences=12)
-    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, incidence, seed=0)
+    incidence = long_tailed(entities=6, sentences=300)
+    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, incidence)
+    training = replace(SENTENCE_SAMPLING, user=bounds.guarantee.user)
     all_of_them = bounded_entity_epsilons(bounds, training, 40)
     for entity in range(6):
         pair = pair_epsilons(bounds, training, None, entity)
@@ -331,9 +309,10 @@ def test_any_user_with_an_entity_has_the_entitys_figure(settings: dict[str, Any]
 
 @pytest.mark.system
 def test_a_user_with_an_entity_counts_what_takes_part_and_stays_below_any() -> None:
-    incidence, training = long_tailed(entities=6, sentences=300), replace(SENTENCE_SAMPLING, user_sentences=6)
-    config = RunConfig.from_mapping({"privacy.entity_bound": 5, "privacy.user_sentences": 6})
-    bounds = EnforcedBounds.of(config.privacy, incidence, seed=0)
+    incidence, training = long_tailed(entities=6, sentences=300), replace(SENTENCE_SAMPLING, user=Adjacency(6))
+    settings = {"privacy.known": "graph", "privacy.entity_bound": 5, "privacy.user_sentences": 6}
+    config = RunConfig.from_mapping(settings)
+    bounds = EnforcedBounds.of(config.privacy, incidence)
     most = epsilon_of_any(bounds.guarantee, training, 40)
     kept = np.bincount(incidence.user_of_sentence, bounds.weights, minlength=40)
     assert len(set(kept)) > 2
@@ -345,6 +324,19 @@ def test_a_user_with_an_entity_counts_what_takes_part_and_stays_below_any() -> N
         assert pair.detected == pytest.approx(alone.epsilon(pair.profile), rel=1e-9)
         nobody = pair_epsilons(bounds, training, user, None)
         assert nobody.user == nobody.detected == pair.user
+
+
+def test_by_counts_a_user_takes_part_with_the_sum_of_its_weights() -> None:
+    incidence = long_tailed(entities=6, sentences=300)
+    settings = {"privacy.entity_bound": 5, "privacy.user_sentences": 6}
+    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, incidence)
+    training = replace(SENTENCE_SAMPLING, user=bounds.guarantee.user)
+    most = epsilon_of_any(bounds.guarantee, training, 40)
+    weight = np.bincount(incidence.user_of_sentence, bounds.weights, minlength=40)
+    user = int(weight.argmax())
+    pair = pair_epsilons(bounds, training, user, 0)
+    assert 1 < pair.user_sentences == np.ceil(weight[user]) < incidence.sentences_per_user[user]
+    assert pair.user < pair.detected <= most * (1 + 1e-3)
 
 
 @pytest.mark.system
@@ -381,7 +373,7 @@ def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, caps
             ["corpus", "bundled", *FLAGS, "--entity-bound", "0"],
             "privacy.entity_bound is 0; allowed: an integer in [1",
         ),
-        (["corpus", "bundled", *FLAGS, "--entity-bound-by", "most"], "privacy.entity_bound_by is 'most'; allowed: "),
+        (["corpus", "bundled", *FLAGS, "--known", "all"], "known is 'all'; allowed: counts, graph, nothing"),
         (["corpus", "bundled", *FLAGS, "--user", "Ada"], "--user is 'Ada'; allowed: the name of a user of split"),
         (["corpus", "bundled", *FLAGS, "--entity", "-"], "--entity is '-'; allowed: the name of an entity of split"),
     ],

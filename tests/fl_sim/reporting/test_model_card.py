@@ -73,7 +73,7 @@ def test_the_card_states_the_epsilon_of_the_model(run: RunFolder) -> None:
     assert f"| any user together with any entity | {format_epsilon(last['epsilon_any'])} |" in said
     assert f"| any user | {format_epsilon(last['epsilon_user'])} |" in said
     for words in (
-        "ε at δ = 1e-5", "Mention graph public", "≤ 10 sentences with an entity, ≤ 32 sentences of a user",
+        "ε at δ = 1e-5", "It takes as known how many", "≤ 10 sentences with an entity, ≤ 32 sentences of a user",
         "noise multiplier z 4", "come from a seed", "Rounds: 2 of 2.", "The guarantee assumes public inputs",
     ):  # fmt: skip
         assert words in said
@@ -189,7 +189,7 @@ def test_a_claim_follows_what_is_proven(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_secure_noise_and_a_private_mention_graph(corpus: Path, tmp_path: Path) -> None:
+def test_secure_noise_and_a_bound_that_is_stated(corpus: Path, tmp_path: Path) -> None:
     changes = {
         "privacy.secure_noise": True, "privacy.known": "nothing", "privacy.population": 6, "anchor": "none",
         "privacy.entity_bound": 4, "privacy.missed_mentions": 2, "rounds": 1,
@@ -197,7 +197,7 @@ def test_secure_noise_and_a_private_mention_graph(corpus: Path, tmp_path: Path) 
     said = card(simulation.run(configured(corpus, tmp_path / "run", **changes)))
     assert "come from the operating system's generator" in said
     assert "come from a seed" not in said
-    assert "ε also hides whether the protected user and the sentences with the protected entity exist" in said
+    assert "It takes nothing as known but N." in said
     assert "| any user together with an entity within the stated bound |" in said
     assert "| the same, with the stated number of mentions missed by the tagger |" in said
 

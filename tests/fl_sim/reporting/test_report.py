@@ -52,15 +52,15 @@ def test_the_summary_spells_out_who_is_protected_and_at_what_epsilon(make_run: M
 def test_the_summary_leads_with_any_user_and_any_entity(make_run: MakeRun) -> None:
     text = report_text(read_facts(make_run("uedp")))
     lines = text.splitlines()
-    head = next(number for number, line in enumerate(lines) if line.startswith("Privacy at δ = 1e-5, mention graph"))
-    assert "mention graph public" in lines[head]
+    head = next(number for number, line in enumerate(lines) if line.startswith("Privacy at δ = 1e-5, counts known"))
     assert lines[head + 1].split("  ")[1] == "any user + any entity"
     assert lines[head + 1].split()[-2:] == ["15.02", "33.40"]
     words = " ".join(text.split())
     for said in (
-        "Bounds, enforced (greedy): ≤ 300 sentences with an entity, ≤ 60 sentences of a user.",
+        "Bounds, enforced by weights: ≤ 300 sentences with an entity, ≤ 60 sentences of a user.",
         "Kept: 87.0 % of the sentences (weight 87.0 %), 64.1 % of the mentions (ORG 50.0 %, PER 77.7 %).",
-        "Mention graph public: ε hides what the protected user wrote",
+        "said with the protected entity, that these sentences exist, and who mentions whom.",
+        "It takes as known how many sentences each user has, and how many mention each entity.",
         "Any entity, with up to 4 of its mentions missed by the tagger, as stated.",
     ):
         assert said in words
@@ -69,7 +69,7 @@ def test_the_summary_leads_with_any_user_and_any_entity(make_run: MakeRun) -> No
 
 
 def test_a_bound_that_is_only_stated_is_called_so(make_run: MakeRun) -> None:
-    bounds = GUARANTEE | {"known": "nothing", "bound_by": "stated", "missed_mentions": None}
+    bounds = GUARANTEE | {"known": "nothing", "counts": "", "user_sentences": None, "missed_mentions": None}
     result = {"guarantee": bounds, "kept": None, "settings_from_corpus": True}
     run = make_run("uedp", rounds=2, result=result)
     row = run.metrics().iloc[-1].to_dict() | {"epsilon_stated": 15.02, "epsilon_any": math.inf}
@@ -77,11 +77,12 @@ def test_a_bound_that_is_only_stated_is_called_so(make_run: MakeRun) -> None:
     run.append_metrics({name: value for name, value in row.items() if name != "epsilon_any_robust"})
     words = " ".join(report_text(read_facts(run)).split())
     for said in (
-        "Privacy at δ = 1e-5, mention graph private",
+        "Privacy at δ = 1e-5, nothing known",
         "any user + an entity within the stated bound 15.02 –",
-        "Bounds, stated, not enforced: ≤ 300 sentences with an entity, ≤ 60 sentences of a user.",
+        "Bounds, stated, not enforced: ≤ 300 sentences with an entity.",
         "Settings chosen on this corpus: not covered.",
-        "Mention graph private: ε also hides whether",
+        "said with the protected entity, and whether they exist.",
+        "It takes nothing as known but N.",
         "Mentions that it misses are outside the bound",
     ):
         assert said in words
@@ -138,38 +139,38 @@ def test_an_unfinished_run_is_reported_as_far_as_it_came(make_run: MakeRun) -> N
     assert re.search(r"any user +\d", text)  # no bound on users is recorded
 
 
-def graph_in_config(run: RunFolder, graph: str) -> RunFolder:
-    """The run with another byte in its config.json."""
-    config = json.loads(run.config_file.read_text()) | {"guarantee": GUARANTEE | {"mention_graph": graph}}
+def known_in_config(run: RunFolder, known: str) -> RunFolder:
+    """The run with another word in its config.json."""
+    config = json.loads(run.config_file.read_text()) | {"guarantee": GUARANTEE | {"known": known}}
     run.config_file.write_text(json.dumps(config))
     return RunFolder.open(run.path)
 
 
 @pytest.mark.parametrize("finish", [True, False])
-@pytest.mark.parametrize("graph", ["pxblic", "private"])
-def test_no_run_claims_another_adjacency_than_its_ledger(make_run: MakeRun, finish: bool, graph: str) -> None:
-    run = graph_in_config(make_run("uedp", rounds=2, finish=finish), graph)
+@pytest.mark.parametrize("known", ["cxunts", "nothing"])
+def test_no_run_claims_another_adjacency_than_its_ledger(make_run: MakeRun, finish: bool, known: str) -> None:
+    run = known_in_config(make_run("uedp", rounds=2, finish=finish), known)
     facts, text = read_facts(run).record(), " ".join(report_text(read_facts(run)).split())
     assert facts["epsilon"] == {}
     assert facts["bounds"] == GUARANTEE
-    assert facts["ledger"]["problem"].endswith(f"mention_graph is {graph}, but the releases in its ledger have public")
-    assert "Mention graph private" not in text
+    assert facts["ledger"]["problem"].endswith(f"known is {known}, but the releases in its ledger have counts")
+    assert "takes nothing as known" not in text
     assert "no ε can be trusted" in text
-    with pytest.raises(LedgerError, match=f"mention_graph is {graph}"):
+    with pytest.raises(LedgerError, match=f"known is {known}"):
         note_on_texts(read_facts(run))
 
 
 def test_a_running_run_shows_the_bounds_of_its_releases(make_run: MakeRun) -> None:
-    run = graph_in_config(make_run("uedp", rounds=2, finish=False), "public")
+    run = known_in_config(make_run("uedp", rounds=2, finish=False), "counts")
     assert read_facts(run).record()["bounds"] == GUARANTEE
-    assert "Mention graph public: ε hides what" in " ".join(report_text(read_facts(run)).split())
+    assert "It takes as known how many sentences each user has" in " ".join(report_text(read_facts(run)).split())
 
 
 def test_a_run_without_a_release_states_no_unknown_adjacency(tmp_path: Path) -> None:
     config = {"run": {"seed": 0}, "guarantee": GUARANTEE}
     run = RunFolder.create(tmp_path / "begun", config=config, environment={})
     assert read_facts(run).record()["bounds"] == GUARANTEE
-    for changes in ({"mention_graph": "pxblic"}, {"entity_bound": 0}, {"graph": "public"}):
+    for changes in ({"known": "cxunts"}, {"entity_bound": 0}, {"graph": "counts"}):
         run.config_file.write_text(json.dumps(config | {"guarantee": GUARANTEE | changes}))
         with pytest.raises(ResultsError, match=r"config\.json: "):
             read_facts(RunFolder.open(run.path)).record()

@@ -1,0 +1,114 @@
+"""Files of declared counts: what is written is read, larger counts are allowed, and anything else is one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_sim.cli.main import main
+from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.declared_counts import read_counts, write_counts
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.contribution_limits import DeclaredCounts
+from fl_sim.data_prep.store.corpus import Corpus
+
+ADA, BOB = Mention(0, 3, "PER"), Mention(8, 11, "PER")
+CONTENT = {"corpus": "x", "split": "train", "users": {"u": 3, "v": 1}, "entities": {"ada": 3, "bob": 1}}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    """User u has three sentences and v one; ada is in three sentences and bob in one."""
+    sentences = [("u", (ADA, BOB)), ("u", (ADA,)), ("u", ()), ("v", (ADA,))]
+    return write_corpus(
+        (Sentence("train", user, "Ada met Bob", mentions) for user, mentions in sentences), tmp_path / "x", name="x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "users", "entities"), [([], [3, 1], [3, 1]), (["--rounded"], [4, 1], [4, 1])], ids=["true", "rounded"]
+)
+def test_what_the_command_writes_is_read(
+    corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], users: Any, entities: Any
+) -> None:
+    words = ["corpus", "counts", str(corpus.path), "--out", str(tmp_path / "counts.json"), *flags]
+    assert main(words) == 0
+    assert f"--set privacy.counts={tmp_path / 'counts.json'}" in capsys.readouterr().out
+    counts = read_counts(corpus, "train", tmp_path / "counts.json")
+    assert (counts.users.tolist(), counts.entities.tolist(), counts.population) == (users, entities, 2)
+    assert main(words) == 2
+    assert "counts.json: exists already; choose another --out" in capsys.readouterr().err
+
+
+def written(folder: Path, content: Any) -> Path:
+    path = folder / "counts.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def test_larger_counts_and_absent_names_are_declared(corpus: Corpus, tmp_path: Path) -> None:
+    """A corpus from which a user and a name are taken out is trained on as before."""
+    larger = CONTENT | {"users": {"w": 9, "v": 5, "u": 3}, "entities": {"carl": 9, "bob": 7, "ada": 3}}
+    counts = read_counts(corpus, "train", written(tmp_path, larger))
+    assert (counts.users.tolist(), counts.entities.tolist(), counts.population) == ([3, 5], [3, 7], 3)
+    assert counts.users.dtype == counts.entities.dtype == np.int64
+
+
+def test_the_digest_is_of_all_that_is_declared(corpus: Corpus, tmp_path: Path) -> None:
+    """A ledger that states it stands for one set of counts, those of absent users and names included."""
+    changes: list[dict[str, Any]] = [
+        {}, {"users": {"u": 4, "v": 1}}, {"users": {"u": 3, "v": 1, "w": 0}}, {"entities": {"ada": 3, "bob": 2}},
+        {"entities": {"ada": 3, "bob": 1, "carl": 0}},
+    ]  # fmt: skip
+    digests = {read_counts(corpus, "train", written(tmp_path, CONTENT | change)).digest for change in changes}
+    assert len(digests) == len(changes)
+    assert DeclaredCounts.of(corpus.ownership("train")).digest not in digests
+
+
+ONLY = "allowed: what fl-sim corpus counts writes"
+WHOLE = "allowed: a whole number from 0"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("users: 3", f"its content: Invalid JSON: .*; {ONLY}"),
+        ("[]", f"its content: .*; {ONLY}"),
+        (CONTENT | {"messages": {}}, f"messages: Extra inputs are not permitted; {ONLY}"),
+        ({key: CONTENT[key] for key in ("corpus", "split", "users")}, f"entities: Field required; {ONLY}"),
+        (CONTENT | {"users": {}}, f"users: Dictionary should have at least 1 item.*; {ONLY}"),
+        (CONTENT | {"users": {"u": 1.5, "v": 1}}, f"users.u is 1.5; {WHOLE}"),
+        (CONTENT | {"users": {"u": 3, "v": True}}, f"users.v is True; {WHOLE}"),
+        (CONTENT | {"entities": {"ada": "3", "bob": 1}}, f"entities.ada is '3'; {WHOLE}"),
+        (CONTENT | {"entities": {"ada": 3, "bob": 1, "carl": -1}}, f"entities.carl is -1; {WHOLE}"),
+        (CONTENT | {"users": {"u": 3, "v": 1e30}}, f"users.v is 1e+30; {WHOLE}"),
+        (CONTENT | {"users": {"u": 3}}, "user 'v' has no count; allowed: at least 1, that of the corpus"),
+        (CONTENT | {"entities": {"ada": 3}}, "entity 'bob' has no count; allowed: at least 1, that of the corpus"),
+        (CONTENT | {"users": {"u": 2, "v": 1}}, "user 'u' has count 2; allowed: at least 3, that of the corpus"),
+        (CONTENT | {"entities": {"ada": 2, "bob": 1}}, "entity 'ada' has count 2; allowed: at least 3, that of the"),
+        (CONTENT | {"corpus": "y"}, "is of corpus 'y'; allowed: counts of 'x'"),
+        (CONTENT | {"split": "validation"}, "is of split 'validation'; allowed: counts of 'train'"),
+    ],
+)
+def test_other_files_are_refused_in_one_line(corpus: Corpus, tmp_path: Path, content: Any, message: str) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(CorpusError, match=message.replace("+", r"\+")) as error:
+        read_counts(corpus, "train", path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("make", [lambda folder: folder / "none.json", lambda folder: folder], ids=["none", "folder"])
+def test_a_file_that_cannot_be_read_is_no_corpus(corpus: Corpus, tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    with pytest.raises(OSError, match=str(make(tmp_path))):
+        read_counts(corpus, "train", make(tmp_path))
+
+
+def test_counts_of_a_split_that_is_missing(corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="no split 'validation', only train"):
+        write_counts(corpus, "validation", tmp_path / "counts.json")
