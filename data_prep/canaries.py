@@ -7,10 +7,10 @@ its own and is said once by each of r users of its own. Each canary is in the co
 of the others: all of its sentences, and so its users, or none.
 
 Neighbours. No other sentence has a canary's users or mentions its entity. Corpora with it and without it therefore
-differ by all sentences of one user, or by all sentences that mention one entity: the neighbours of a private mention
-graph, and of a public one, where a null sentence contributes nothing to any sum, as an absent one. Limits on
-contributions (docs/privacy-proofs.md, section 15) compare sentences that share a user or an entity, in an order keyed
-by their ids. Canaries come last, so all other sentences have the same ids and weights on both sides, and of a canary's
+differ by all sentences of one user, or by all sentences that mention one entity: neighbours whatever is known, because
+a null sentence contributes nothing to any sum, as an absent one. Weights by counts depend on a sentence's own user and
+entities. Limits where the mention graph is known (docs/privacy-proofs.md, section 15) compare sentences that share a
+user or an entity, in an order keyed by their ids. Canaries come last, so all other sentences have the same ids and weights on both sides, and of a canary's
 equal sentences the same number is kept. (With appended parts, which are numbered after the canaries, this holds for
 limits in a random order only.)
 

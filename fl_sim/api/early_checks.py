@@ -37,7 +37,7 @@ def check_early(config: RunConfig) -> None:
         OBSERVERS.path(name)
     if config.out is not None:
         RunClaim.claim(Path(config.out).expanduser().absolute()).discard()
-    for path in filter(None, (config.privacy.public_names, config.privacy.public_weights)):
+    for path in filter(None, (config.privacy.public_names, config.privacy.public_weights, config.privacy.counts)):
         if Path(path).exists():  # else it is a name, or the run says that it is absent
             check_regular(path)
     corpus = Corpus.open(config.corpus.path)

@@ -205,6 +205,7 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
         "corpus.path": None if corpus.path in SHIPPED_CORPORA else corpus.path,
         "corpus.feature_cache": corpus.feature_cache,
         "privacy.entity_key": privacy.entity_key,
+        "privacy.counts": privacy.counts,
         "privacy.public_names": None if privacy.public_names == SHIPPED else privacy.public_names,
         "privacy.public_weights": None if privacy.public_weights == SHIPPED else privacy.public_weights,
         "anchor": None if config.anchor == NO_ANCHOR else config.anchor,

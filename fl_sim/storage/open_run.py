@@ -349,7 +349,7 @@ NOT_RELEASED = frozenset(
         "origin",  # a remark
         "corpus.path", "corpus.held_out_split", "corpus.feature_cache",  # the fingerprint stands for the corpus
         "model.name", "model.tokenizer", "model.device",  # the weights and the tokens do
-        "privacy.public_names", "privacy.public_weights",  # the selection does
+        "privacy.public_names", "privacy.public_weights", "privacy.counts",  # the selection does
         "privacy.entity_key",  # a digest under the key does
     }
 )  # fmt: skip

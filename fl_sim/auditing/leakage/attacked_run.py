@@ -189,13 +189,8 @@ class AttackedRun:
         known = None if self.has_raw_text else self.corpus.known_ids(self.members.split)
         return None if known is None else known.entities.get(key)
 
-    def contribution_of(self, user: int) -> int:
-        """Return the number of a member's sentences that take part under the run's bounds."""
-        ids, _ = self.bounds.ownership.sentences_of(np.array([user]))
-        return int((self.bounds.weights[ids] > 0).sum())
-
     def largest_contribution_of(self, non_member: int) -> int:
-        """Return the number of a non-member's sentences that would at most take part."""
+        """Return the number, or the sum of weights, of a non-member's sentences that would at most take part."""
         ids, _ = self.non_members.ownership.sentences_of(np.array([non_member]))
         return int(min(len(ids), self.bounds.guarantee.user.user_sentences))
 

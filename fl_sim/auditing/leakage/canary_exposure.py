@@ -344,7 +344,9 @@ def attack_canaries(run: AttackedRun, options: Options, observer: Observer = lam
 
 def entity_contribution(guarantee: Guarantee, repetitions: int) -> EntityContribution:
     """Return what an entity contributes at most whose canary is said once by each of so many users."""
-    most = min(repetitions, guarantee.entity_bound or repetitions, guarantee.entity_users or repetitions)
+    most = repetitions
+    if guarantee.covers_any_entity:  # else bounds are stated and not enforced
+        most = min(most, guarantee.entity_bound or most, guarantee.entity_users or most)
     if not guarantee.weighted:
         return EntityContribution.of_profile([1] * most)
     limit = ContributionBound(users=repetitions, sentences_per_user=most, sentences=most, weighted=True)

@@ -198,7 +198,7 @@ def log_likelihoods(model: LanguageModel, drawn: Sample, observer: Observer = la
 
 def proven_user(run: AttackedRun, members: Sample, non_members: Sample) -> ProvenRates:
     """Return what is proven for a user with the largest contribution of any attacked user, of either side."""
-    own = [run.contribution_of(user) for user in np.unique(members.users).tolist()]
+    own = [run.bounds.contribution_of(user) for user in np.unique(members.users).tolist()]
     others = [run.largest_contribution_of(user) for user in np.unique(non_members.users).tolist()]
     return run.proof.of_user(float(max(*own, *others)))
 

@@ -213,11 +213,7 @@ def pair_epsilons(bounds: EnforcedBounds, training: Training, user: int | None, 
         entity: the entity's id; None for no entity.
     """
     event, guarantee = training.event, bounds.guarantee
-    n = training.user.user_sentences
-    if user is not None:
-        own, _ = bounds.ownership.sentences_of(np.array([user]))
-        weights = bounds.weights[own]
-        n = float(min(n, np.ceil(weights.sum()) if training.user.weighted else np.count_nonzero(weights)))
+    n = training.user.user_sentences if user is None else bounds.contribution_of(user)
     training = replace(training, user=guarantee.with_user(n))
     alone = training.epsilon_of(training.user) if n else 0.0
     if entity is None:

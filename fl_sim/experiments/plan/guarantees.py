@@ -158,6 +158,14 @@ class EnforcedBounds:
         """Return the incidence in which only the sentences with a weight above 0 mention entities."""
         return self.ownership.restricted_to(self.weights > 0) if self.enforces else self.ownership
 
+    def contribution_of(self, user: int) -> float:
+        """Return a user's sentences that take part, or where counts bound it the sum of their weights, rounded up."""
+        ids, _ = self.ownership.sentences_of(np.array([user]))
+        weights, user = self.weights[ids], self.guarantee.user
+        if user.weighted:
+            return min(math.ceil(weights.sum()), user.user_sentences)
+        return float(np.count_nonzero(weights))
+
     def contributions(self) -> EntityContributions:
         """Return what every entity contributes under the bounds: sums of weights, rounded up, if there are weights."""
         contributions = self.kept.entity_contributions()

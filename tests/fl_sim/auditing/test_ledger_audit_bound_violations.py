@@ -31,7 +31,7 @@ def test_weights_within_the_bounds_pass() -> None:
     [
         (np.array([1.0, 1.0, 0.0, 1.0, 0.0]), "entity 0 has weight 3 in sentences; allowed: at most 2"),
         (np.array([0.0, 1.0, 0.0, 0.1, 0.0]), "entity 0 has 2 users; allowed: at most 1"),
-        (np.array([1.0, 0.5, 0.5, 0.0, 0.0]), "user 0 has 3 kept sentences; allowed: at most 2"),
+        (np.array([1.0, 0.5, 0.75, 0.0, 0.0]), "user 0 has weight 2.25 in sentences; allowed: at most 2"),
         (np.array([0.0, 1.5, 0.0, 0.0, 0.0]), "sentence 1 has weight 1.5; allowed: 0 to 1"),
         (np.array([0.0, np.nan, 0.0, 0.0, 0.0]), "sentence 1 has weight nan; allowed: 0 to 1"),
         (np.ones(4), r"weights have shape (4,); allowed: (5,)"),

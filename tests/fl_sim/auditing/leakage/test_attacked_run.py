@@ -13,6 +13,7 @@ from fl_sim.auditing.leakage.attacked_run import AttackedRun
 from fl_sim.auditing.leakage.membership import proven_user
 from fl_sim.auditing.leakage.proven_rates import LedgerProof
 from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.plan.guarantees import Declared, EnforcedBounds
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.ledger import Entry, ReleaseRecord
 from fl_sim.strategies.user_level import UserLevelDP
@@ -23,26 +24,37 @@ RELEASE = ReleaseRecord.of(
 PROOF = LedgerProof((Entry("run", 1, RELEASE, "sum"),), "run", Guarantee())
 
 
+OWNED = Ownership(np.array([0, 3, 4]), np.zeros(5, np.int64), np.empty(0, np.int32), num_entities=0)
+
+
+def bounds_of(guarantee: Guarantee) -> EnforcedBounds:
+    return EnforcedBounds(guarantee, OWNED, np.array([0.5, 0.0, 0.25, 1.0]), Declared(), 0.0, False)
+
+
 def run_of(**changes: Any) -> AttackedRun:
     """A run of two members with three and one sentence, and a non-member with two; one sentence is left out."""
-    owned = Ownership(np.array([0, 3, 4]), np.zeros(5, np.int64), np.empty(0, np.int32), num_entities=0)
     others = Ownership(np.array([0, 2]), np.zeros(3, np.int64), np.empty(0, np.int32), num_entities=0)
     fields = {
         "folder": None,
         "corpus": None,
         "proof": PROOF,
-        "bounds": SimpleNamespace(
-            ownership=owned, weights=np.array([0.5, 0.0, 1.0, 1.0]), guarantee=Guarantee(user_sentences=5)
-        ),
-        "members": SimpleNamespace(split="train", ownership=owned),
+        "bounds": bounds_of(Guarantee(known="graph", user_sentences=5, public_weights=True)),
+        "members": SimpleNamespace(split="train", ownership=OWNED),
         "non_members": SimpleNamespace(split="validation", ownership=others),
     }
     return AttackedRun(**{"config": None, "model": None, **fields, **changes})
 
 
 def test_a_sentence_of_any_weight_counts_as_a_contribution() -> None:
-    assert [run_of().contribution_of(user) for user in (0, 1)] == [2, 1]
+    assert [run_of().bounds.contribution_of(user) for user in (0, 1)] == [2, 1]
     assert run_of().largest_contribution_of(0) == 2
+
+
+def test_by_counts_the_weights_of_a_users_sentences_add_up_to_its_contribution() -> None:
+    for most in (1, 5):
+        bounds = bounds_of(Guarantee(known="counts", user_sentences=most))
+        assert [bounds.contribution_of(user) for user in (0, 1)] == [1, 1]  # of 0.75, rounded up, and 1
+    assert bounds_of(Guarantee(known="counts", entity_bound=5)).contribution_of(0) == 2  # nothing bounds a user
 
 
 @pytest.mark.parametrize(("member", "most"), [(0, 2.0), (1, 2.0)])
@@ -50,6 +62,6 @@ def test_an_attack_on_users_is_bounded_by_the_largest_contribution_of_either_sid
     run = run_of(proof=SimpleNamespace(of_user=lambda sentences: sentences))
     members, non_members = SimpleNamespace(users=np.array([member])), SimpleNamespace(users=np.array([0]))
     assert proven_user(run, members, non_members) == most
-    fewer = replace(run, bounds=SimpleNamespace(**{**vars(run.bounds), "guarantee": Guarantee(user_sentences=1)}))
+    fewer = replace(run, bounds=replace(run.bounds, guarantee=Guarantee(known="graph", user_sentences=1)))
     both = SimpleNamespace(users=np.array([0, 1]))
     assert proven_user(fewer, both, non_members) == 2.0  # of a member

@@ -64,7 +64,7 @@ def ledger(noise: float, population: int, guarantee: Guarantee) -> LedgerProof:
 
 def attacked(corpus: Corpus, model: LanguageModel, noise: float = 20.0, population: int | None = None) -> Any:
     """Return what the attack reads of a run whose ledger states this noise."""
-    guarantee = Guarantee(entity_users=2)
+    guarantee = Guarantee(known="graph", entity_users=2)
     users = read_canaries(corpus).population(corpus) if population is None else population
     return SimpleNamespace(
         corpus=corpus, model=model, initial=model, proof=ledger(noise, users, guarantee),
@@ -82,7 +82,7 @@ def test_a_model_that_remembers_contradicts_a_ledger_with_much_noise(
     by_kind = {(bound["owner"], bound["repetitions"]): bound for bound in record["bounds"]}
     assert len(by_kind) == 14
     assert all(bound["largest_advantage"] < 0.2 for bound in by_kind.values())
-    assert by_kind["entity", 64]["largest_advantage"] == by_kind["entity", 2]["largest_advantage"]  # k is 2
+    assert by_kind["entity", 64]["largest_advantage"] == by_kind["entity", 2]["largest_advantage"]  # F is 2
     assert "arrow" not in json.dumps(record)
 
 
@@ -126,8 +126,9 @@ def test_canaries_that_decide_n_are_not_tested(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_contribution_of_an_entity_is_bounded_as_its_run_bounds_it() -> None:
-    assert len(entity_contribution(Guarantee(), 64).profile) == 64
-    weighted = entity_contribution(Guarantee(entity_bound=5, bound_by="weights", weighted=True), 64)
+    for stated in (Guarantee(), Guarantee(entity_bound=5, entity_users=5)):  # nothing is known, so nothing is enforced
+        assert len(entity_contribution(stated, 64).profile) == 64
+    weighted = entity_contribution(Guarantee(known="counts", entity_bound=5), 64)
     assert (len(weighted.profile), weighted.limit.sentences, weighted.limit.weighted) == (64, 5, True)
 
 

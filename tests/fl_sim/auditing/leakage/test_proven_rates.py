@@ -104,20 +104,13 @@ UEDP = {"strategy": "uedp", "q_s": 0.3, "q_e": 0.5, "user_cap": 2.0, "noise_mult
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("guarantee", "contribution"),
-    [
-        (Guarantee(known="nothing", entity_bound=10, user_sentences=4), EntityContribution.of_profile([2, 1])),
-        (
-            replace(GUARANTEE, entity_bound=2, bound_by="weights", weighted=True),
-            EntityContribution(np.ones(6, np.int64), ContributionBound(6, 2, 2, weighted=True)),
-        ),
-    ],
-    ids=["displaced", "weighted"],
+    "guarantee",
+    [Guarantee(known="counts", entity_bound=2, user_sentences=32), replace(GUARANTEE, public_weights=True)],
+    ids=["counts", "public weights"],
 )
-def test_an_entity_whose_profile_does_not_tell_all_counts_at_its_bound(
-    guarantee: Guarantee, contribution: EntityContribution
-) -> None:
-    """Where its sentences let others in, or have weights, the numbers of the profile are not what moves the sum."""
+def test_an_entity_whose_profile_does_not_tell_all_counts_at_its_bound(guarantee: Guarantee) -> None:
+    """Where its sentences have weights, the numbers of the profile are not what moves the sum."""
+    contribution = EntityContribution(np.ones(6, np.int64), ContributionBound(6, 2, 2, weighted=True))
     plain = proof(3, **UEDP)
     stated = tuple(replace(entry, terms=replace(entry.terms, guarantee=guarantee)) for entry in plain.entries)
     releases = replace(plain, guarantee=guarantee, entries=stated)
@@ -190,9 +183,9 @@ def test_a_run_without_a_release_gives_nothing_away() -> None:
 def test_contributions_of_a_run_s_entities() -> None:
     offsets, entities = np.arange(0, 9, 4), np.zeros(8, dtype=np.int32)  # 2 users with 4 sentences on entity 0 each
     ownership = Ownership(offsets, np.arange(9), entities, num_entities=1)
-    greedy = RunConfig.from_mapping({"privacy.entity_bound": 3})
-    kept = EntityContribution.of(EnforcedBounds.of(greedy.privacy, ownership, seed=0), 0)
+    greedy = RunConfig.from_mapping({"privacy.known": "graph", "privacy.entity_bound": 3})
+    kept = EntityContribution.of(EnforcedBounds.of(greedy.privacy, ownership), 0)
     assert kept.profile.sum() == kept.limit.total == 3
-    weights = RunConfig.from_mapping({"privacy.entity_bound": 3, "privacy.entity_bound_by": "weights"})
-    shared = EntityContribution.of(EnforcedBounds.of(weights.privacy, ownership, seed=0), 0)
+    weights = RunConfig.from_mapping({"privacy.entity_bound": 3})
+    shared = EntityContribution.of(EnforcedBounds.of(weights.privacy, ownership), 0)
     assert (shared.profile.tolist(), shared.limit) == ([4, 4], ContributionBound(2, 4, 3, weighted=True))
