@@ -16,13 +16,16 @@ import pytest
 import fl_sim
 from fl_sim.auditing import ledger_audit
 from fl_sim.auditing.ledger_audit import RecordedRun, audit_ledger
+from fl_sim.data_prep.declared_counts import write_counts
+from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan import guarantees
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.accounting.guarantee import Guarantee, Known
 from fl_sim.strategies.ledger import Entry, Ledger, ReleaseRecord, epsilon_of_any
 from tests.fl_sim.auditing.faults import fault
+from tests.fl_sim.released_runs import released_run
 from tests.strategies.federation import plan
 
 SETTINGS: dict[str, Any] = {
@@ -124,7 +127,7 @@ def test_other_metrics_are_refuted(name: str, change: Callable[[dict[str, Any]],
 def test_a_run_that_did_not_enforce_its_bounds_is_refuted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The auditor's own code enforces them, so it is the run's computation.json that tells."""
     with monkeypatch.context() as patched:
-        patched.setattr(guarantees, "_weights", lambda guarantee, split, order_seed: np.ones(split.num_sentences))
+        patched.setattr(guarantees, "_weights", lambda guarantee, split, counts: np.ones(split.num_sentences))
         fl_sim.run(SETTINGS | {"out": str(tmp_path / "run"), "rounds": 1, "privacy.user_sentences": 3})
     audit = audit_ledger(tmp_path / "run")
     assert audit.record()["refuted"] == ["bounds"]
@@ -213,6 +216,53 @@ def holds(check: Callable[[RecordedRun], Iterator[ledger_audit.Check]], run: Rec
     return all(one.holds for one in check(run))
 
 
+def bounds_of(folder: RunFolder) -> ledger_audit.Check:
+    """What the audit says of the bounds of a run whose releases are recorded."""
+    ledger = Ledger.read(folder.path)
+    run = RecordedRun(ledger, (), folder, ledger.entries[0].terms.mechanism, pd.DataFrame(), {})
+    (check,) = ledger_audit._bounds(run)
+    return check
+
+
+@pytest.mark.parametrize("known", ["counts", "graph"])
+def test_bounds_that_the_corpus_keeps_hold(corpus: Path, tmp_path: Path, known: str) -> None:
+    run = released_run(tmp_path / "run", corpus, 1, entity_bound=2, user_sentences=3, known=known)
+    assert bounds_of(run) == ledger_audit.Check("bounds", True, "kept by every entity and user of the corpus")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [({"entity_bound": 2}, "entity 0 has weight "), ({"user_sentences": 3}, "user 0 has weight 4 in sentences")],
+)
+def test_weights_that_exceed_the_bounds_are_refuted(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounds: dict[str, int], message: str
+) -> None:
+    """A rule that is wrong in the run and in the audit is seen, since what it makes is added up."""
+    monkeypatch.setattr(guarantees, "count_weights", lambda split, limits, counts: np.ones(split.num_sentences))
+    check = bounds_of(released_run(tmp_path / "run", corpus, 1, **{"entity_bound": 99} | bounds))
+    assert not check.holds
+    assert message in check.detail
+
+
+@pytest.mark.parametrize(
+    ("factor", "message"),
+    [(2, "states other bounds than the ledger"), (0.5, "user 'user 0' has count 2; allowed: at least 4")],
+)
+def test_other_declared_counts_than_those_of_the_releases_are_refuted(
+    corpus: Path, tmp_path: Path, factor: float, message: str
+) -> None:
+    file = tmp_path / "counts.json"
+    write_counts(Corpus.open(corpus), "train", file)
+    run = released_run(tmp_path / "run", corpus, 1, entity_bound=2, counts=str(file))
+    assert bounds_of(run).holds
+    content = json.loads(file.read_text())
+    content["users"] = {user: int(factor * count) for user, count in content["users"].items()}
+    file.write_text(json.dumps(content))
+    check = bounds_of(run)
+    assert not check.holds
+    assert message in check.detail
+
+
 @pytest.mark.system
 def test_every_release_is_compared_with_the_record(tmp_path: Path) -> None:
     assert holds(ledger_audit._terms, recorded(released(tmp_path / "a", 3.0, 3.0)))
@@ -228,11 +278,11 @@ def test_every_release_is_of_the_seed_of_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("graph", ["public", "private"])
-def test_every_figure_is_recomputed_for_the_unit_of_its_name(tmp_path: Path, graph: str) -> None:
-    """Under a private graph the entity's sentences are displaced, whatever the result says of its bound."""
-    guarantee = replace(BOUNDED, mention_graph=graph, bound_by="greedy" if graph == "public" else "stated")
-    ledger, both = released(tmp_path / "a", 3.0, 3.0, guarantee=guarantee), Adjacency(9, P95, graph == "private")
+@pytest.mark.parametrize("known", ["graph", "counts"])
+def test_every_figure_is_recomputed_for_the_unit_of_its_name(tmp_path: Path, known: Known) -> None:
+    """By counts the user's sentences have weights, whatever the result says of their number."""
+    guarantee = replace(BOUNDED, known=known)
+    ledger, both = released(tmp_path / "a", 3.0, 3.0, guarantee=guarantee), Adjacency(9, P95, known == "counts")
     event = MECHANISM.mechanism.event()
     assert event is not None
     honest = {

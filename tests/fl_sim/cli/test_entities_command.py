@@ -25,13 +25,11 @@ from fl_sim.experiments.plan.entity_report import (
 )
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.plan.run_plan import plan_run
-from fl_sim.experiments.run_record import computed_from, describe
-from fl_sim.storage.open_run import Computation
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.entity_profiles import ProfileAccountant
-from fl_sim.strategies.ledger import Ledger, ReleaseRecord
+from tests.fl_sim.released_runs import released_run
 from tests.strategies.accounting.oracles import weighted_epsilon
 from tests.tiny import NAMES
 
@@ -128,28 +126,10 @@ def test_names_need_their_flag(corpus: Path, capsys: pytest.CaptureFixture[str])
         assert name.lower() in with_names.lower()
 
 
-def run_folder(path: Path, corpus: Path, rounds_done: int, done_again: int = 0, **bounds: Any) -> RunFolder:
-    """What a run of ten rounds leaves after some of them, the last one released ``done_again`` times more."""
-    privacy = {"noise_multiplier": 3.0, "q_e": 0.5, "q_s": 0.1, "user_cap": 2.0, "user_sentences": 20} | bounds
-    config = RunConfig.from_mapping({"corpus.path": str(corpus), "rounds": 10, "privacy": privacy})
-    opened = Corpus.open(corpus)
-    planned = plan_run(config, opened.ownership("train"))
-    folder = RunFolder.create(path, config=describe(config, planned, opened), environment={})
-    ledger, terms = Ledger.create(folder.path), ReleaseRecord.of(planned.plan.mechanism, None, planned.bounds.guarantee)
-    computation = Computation(computed_from(config, planned, {"corpus": opened.fingerprint, "tokens": ""}, ""))
-    computation.write(folder.path)
-    ledger.bind(computation.digest)
-    for number in range(rounds_done + 1):
-        folder.append_metrics({"round": number})
-    for number in [*range(1, rounds_done + 1), *[rounds_done] * done_again]:
-        ledger.record_release(terms, number)
-    return folder
-
-
 def test_a_run_is_accounted_for_the_rounds_it_released(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = run_folder(tmp_path / "run", corpus, rounds_done=6)
+    folder = released_run(tmp_path / "run", corpus, rounds_done=6)
     assert main(["entities", "run", str(folder.path), "--json"]) == 0
     of_run = json.loads(capsys.readouterr().out)
     flags = ["--z", "3", "--rounds", "6", "--q-e", "0.5", "--q-s", "0.1", "--user-cap", "2", "--user-sentences", "20"]
@@ -170,7 +150,7 @@ def edited(folder: RunFolder, section: str, **changes: Any) -> None:
 def test_the_noise_of_a_run_is_that_of_its_ledger(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = run_folder(tmp_path / "run", corpus, rounds_done=6)
+    folder = released_run(tmp_path / "run", corpus, rounds_done=6)
     asked = ["entities", "run", str(folder.path), "--json"]
     assert main(asked) == 0
     before = json.loads(capsys.readouterr().out)
@@ -198,7 +178,7 @@ def test_bounds_that_the_ledger_does_not_state_are_refused(
     changes: dict[str, Any],
     message: str,
 ) -> None:
-    folder = run_folder(tmp_path / "run", corpus, rounds_done=2, known=known)
+    folder = released_run(tmp_path / "run", corpus, rounds_done=2, known=known)
     if "public_names" in changes:
         changes["public_names"] = str(tmp_path / "names.txt")
         (tmp_path / "names.txt").write_text("\n".join(NAMES))
@@ -222,7 +202,7 @@ def test_bounds_that_the_ledger_does_not_state_are_refused(
 def test_under_a_bound_every_entity_is_at_or_below_the_headline(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], bounds: dict[str, Any]
 ) -> None:
-    folder = run_folder(tmp_path / "run", corpus, rounds_done=10, **bounds)
+    folder = released_run(tmp_path / "run", corpus, rounds_done=10, **bounds)
     assert main(["entities", "run", str(folder.path), "--json"]) == 0
     of_run = json.loads(capsys.readouterr().out)
     config = RunConfig.from_mapping(folder.config["run"])
@@ -277,8 +257,8 @@ def test_weights_that_add_up_to_one_are_not_those_of_one_sentence(z: float) -> N
 def test_a_round_that_was_released_again_is_paid_for_again(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    once = run_folder(tmp_path / "once", corpus, rounds_done=8)
-    again = run_folder(tmp_path / "again", corpus, rounds_done=6, done_again=2)
+    once = released_run(tmp_path / "once", corpus, rounds_done=8)
+    again = released_run(tmp_path / "again", corpus, rounds_done=6, done_again=2)
     for folder in (once, again):
         assert main(["entities", "run", str(folder.path), "--json"]) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
@@ -360,7 +340,7 @@ def test_a_user_whom_nobody_mentions_has_an_epsilon_alone(corpus: Path, capsys: 
 
 
 def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = run_folder(tmp_path / "run", corpus, rounds_done=0)
+    folder = released_run(tmp_path / "run", corpus, rounds_done=0)
     assert main(["entities", "run", str(folder.path)]) == 2
     assert "no round has been released" in capsys.readouterr().err
 
