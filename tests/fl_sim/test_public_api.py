@@ -17,7 +17,7 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.storage.run_folder import ResultsError, decode
-from fl_sim.strategies.accounting.adjacency import ContributionBound, PrivacyError
+from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, ContributionBound
 from tests import tiny
 from tests.fl_sim.conftest import MakeRun
 
@@ -116,7 +116,8 @@ def test_a_run_and_what_it_says(tmp_path: Path, capsys: Capture) -> None:
     assert repr(fl_sim.open_run(run.path)) == f"Run({str(run.path)!r}, uedp, round 2)"
     bounds = (run.result or {})["guarantee"]
     k, m = bounds["entity_bound"], bounds["user_sentences"]
-    figures = fl_sim.account_runs([run], delta=1e-5, user_sentences=m, entity=ContributionBound(tiny.USERS, k, k))
+    entity = ContributionBound(tiny.USERS, ANY_NUMBER, k, weighted=True)
+    figures = fl_sim.account_runs([run], delta=1e-5, user_sentences=m, entity=entity)
     assert figures["epsilon_user"] == pytest.approx(run.epsilon["epsilon_user"], rel=1e-3)
     assert figures["epsilon_user_entity"] == pytest.approx(run.epsilon["epsilon_any"], rel=1e-3)
     with pytest.raises(ResultsError, match="the run is finished"):

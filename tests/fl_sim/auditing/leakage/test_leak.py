@@ -41,7 +41,7 @@ LEARNS = {
 RUNS: dict[str, dict[str, Any]] = {
     "honest": {"privacy.noise_multiplier": 60.0},
     "noise_off": {"privacy.noise_multiplier": 60.0},
-    "user_clip_off": {"privacy.noise_multiplier": 60.0, "privacy.clip_norm": 1e-3},  # the noise is clip_norm times 60
+    "user_clip_off": {"privacy.noise_multiplier": 60.0, "privacy.clip_norm": 1e-4},  # the noise is clip_norm times 60
 }
 
 

@@ -43,8 +43,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
         fl_sim.run(free | {"corpus.path": str(folder / "corpus")}, out=folder / "plain")
-        noisy = LEARNS | {"corpus.path": str(folder / "corpus"), "privacy.noise_multiplier": 20.0}
-        fl_sim.run(noisy | {"privacy.entity_users": 1}, out=folder / "noisy")
+        noisy = LEARNS | {
+            "corpus.path": str(folder / "corpus"),
+            "privacy.noise_multiplier": 20.0,
+            "model.max_tokens": 32,
+        }
+        fl_sim.run(noisy | {"privacy.known": "graph", "privacy.entity_users": 1}, out=folder / "noisy")
     return folder
 
 
