@@ -13,7 +13,7 @@ from fl_sim.clients import client_app
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.strategies.messages import TrainReply
-from tests.e2e.small_runs import BOUNDS, WEIGHTS, F, K, M, Run
+from tests.e2e.small_runs import BOUNDS, COUNTS, USERS, F, K, M, Run
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -60,7 +60,6 @@ def contributions(ownership: Ownership, sentences: list[int]) -> tuple[int, int,
         ("greedy", (K, None, M)),
         ("users", (K, F, M)),
         ("user_level", (None, F, M)),
-        ("private graph", (None, None, M)),
     ],
 )
 def test_no_round_trains_on_more_than_the_bounds(
@@ -81,16 +80,16 @@ def test_no_round_trains_on_more_than_the_bounds(
 
 
 @pytest.mark.system
-def test_with_weights_an_entity_trains_at_most_its_bound_on_average(
+def test_by_counts_entities_and_users_train_at_most_their_bounds_on_average(
     run: Run, corpus: Path, trained_on: list[tuple[int, list[int]]]
 ) -> None:
-    run("run", **PLAIN | WEIGHTS | EVERYTHING | {"rounds": 60})
-    ownership = Corpus.open(corpus).ownership("train")
-    counts = np.array(
-        [np.bincount(ownership.entities_of(np.array(one, int))[0], minlength=4) for one in by_round(trained_on)]
-    )
-    assert (counts.max(axis=0) > K).any()  # the bound is one of the expectation, as the weights' proof needs
-    for entity in range(4):
-        # A sum of independent draws of mean ≤ K: 60 rounds far above it are rejected.
-        assert stats.poisson.sf(counts[:, entity].sum() - 1, 60 * K) > 1e-6
-    assert contributions(ownership, by_round(trained_on)[0])[2] <= M
+    run("run", **PLAIN | COUNTS | EVERYTHING | {"rounds": 60})
+    ownership, rounds = Corpus.open(corpus).ownership("train"), by_round(trained_on)
+    mentions = [np.bincount(ownership.entities_of(np.array(one, int))[0], minlength=4) for one in rounds]
+    sentences = [np.bincount(ownership.user_of_sentence[one], minlength=USERS) for one in rounds]
+    for counts, bound in ((np.array(mentions), K), (np.array(sentences), M)):
+        assert (counts > bound).any()  # the bound is one of the expectation, as the weights' proof needs
+        # Sums of independent draws of mean ≤ the bound: 60 rounds far above it are rejected, and all far below it, too.
+        total = counts.sum(axis=0)
+        assert (stats.poisson.sf(total - 1, 60 * bound) > 1e-6).all()
+        assert stats.poisson.cdf(total.max(), 30 * bound) > 0.999

@@ -22,7 +22,8 @@ from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, Adjacency, ContributionBound
+from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.primitives import sampling
 from tests import tiny
 
@@ -128,20 +129,25 @@ def test_the_cohorts_are_those_of_the_rates(corpus: Path, tiny_run: Run) -> None
     assert (folder.result or {})["plan"].items() >= rates.items()
 
 
-def test_epsilon_columns_are_the_accountants(corpus: Path, tiny_run: Run) -> None:
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("known", ["counts", "graph"])
+def test_epsilon_columns_are_the_accountants(corpus: Path, tiny_run: Run, known: str) -> None:
     rates = {"q_u": 0.9, "q_e": 0.5, "q_s": 0.3}
     mechanism = rates | {"noise_multiplier": 1.5, "user_cap": 2.0}
     mechanism |= {"user_sentences": tiny.SENTENCES_EACH, "entity_bound": 3}  # which every user and entity just meets
+    mechanism |= {"known": known}
     folder = tiny_run("run", **{f"privacy.{key}": value for key, value in mechanism.items()}, rounds=4)
     event = RoundEvent("uedp", noise_multiplier=1.5, user_cap=2.0, **rates)
     n = tiny.SENTENCES_EACH  # every user's
-    entity_bound = ContributionBound(users=3, sentences_per_user=1, sentences=3)  # six users share four names in turn
+    weighted = known == "counts"  # then n and 3 bound sums of weights
+    most = ContributionBound(3, 1, 3, weighted=weighted)  # six users share four names in turn
+    of_any = ContributionBound(tiny.USERS, ANY_NUMBER, 3, weighted=True) if weighted else ContributionBound(3, 3, 3)
     expected = {
-        "epsilon_any": (event, Adjacency(n, ContributionBound(users=3, sentences_per_user=3, sentences=3))),
-        "epsilon_user": (event, Adjacency(n)),
+        "epsilon_any": (event, Adjacency(n, of_any, weighted)),
+        "epsilon_user": (event, Adjacency(n, weighted=weighted)),
         "epsilon_user_unbounded": (event, Adjacency()),
-        "epsilon_user_entity_max": (event, Adjacency(n, entity_bound)),
-        "epsilon_user_entity_robust_max": (event.robust(), Adjacency(n, entity_bound)),
+        "epsilon_user_entity_max": (event, Adjacency(n, most, weighted)),
+        "epsilon_user_entity_robust_max": (event.robust(), Adjacency(n, most, weighted)),
     }
     metrics = folder.metrics()
     for name, (round_event, adjacency) in expected.items():
@@ -150,6 +156,21 @@ def test_epsilon_columns_are_the_accountants(corpus: Path, tiny_run: Run) -> Non
         assert (folder.result or {})[name] == metrics[name].iloc[-1]
     for name in metrics.filter(like="epsilon_"):
         assert (np.diff(metrics[name]) >= 0).all()
+
+
+def test_declared_counts_may_be_larger_than_those_of_the_corpus(corpus: Path, tiny_run: Run, tmp_path: Path) -> None:
+    """Absent users are enrolled, and larger counts lower weights; the ledger says of which counts its ε is."""
+    file = tmp_path / "counts.json"
+    assert main(["corpus", "counts", str(corpus), "--out", str(file)]) == 0
+    counts = json.loads(file.read_text())
+    users = {user: 2 * count for user, count in counts["users"].items()} | {"absent": 1}
+    file.write_text(json.dumps(counts | {"users": users}))
+    bounds = {"privacy.user_sentences": tiny.SENTENCES_EACH, "privacy.entity_bound": "unbounded", "rounds": 1}
+    own, larger = tiny_run("own", **bounds), tiny_run("larger", **bounds, **{"privacy.counts": str(file)})
+    assert [folder.config["plan"]["population"] for folder in (own, larger)] == [tiny.USERS, tiny.USERS + 1]
+    assert [(folder.result or {})["kept"]["sentences"] for folder in (own, larger)] == pytest.approx([1.0, 0.5])
+    said = {entry.terms.guarantee.counts for folder in (own, larger) for entry in Ledger.read(folder.path).entries}
+    assert len(said) == 2
 
 
 @pytest.mark.system

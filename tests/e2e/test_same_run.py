@@ -50,7 +50,7 @@ WAYS: dict[str, dict[str, Any]] = (
 )
 QUICK, SHARPEST = (
     ("uedp, some users", "published"),
-    ("user_level", "adaptive sentences", "local Adam", "bounds, greedy"),
+    ("user_level", "adaptive sentences", "local Adam", "bounds, counts"),
 )
 """Those that every change is tried on: each divides users, sentences, weights or counts among nodes in its own way."""
 
@@ -115,7 +115,7 @@ def test_a_run_that_died_ends_as_if_it_had_not(way: str, every: int, run: Run, c
 
 @pytest.mark.sample(2)
 @pytest.mark.system
-@pytest.mark.parametrize("way", ["uedp", "bounds, weights", "bounds, private graph"])
+@pytest.mark.parametrize("way", ["uedp", "bounds, counts", "bounds, greedy"])
 def test_a_run_killed_in_the_middle_of_a_round_ends_as_if_it_had_not_been(way: str, run: Run, tmp_path: Path) -> None:
     """It is killed while the second of two nodes works in round 2, on the fourth request."""
     changes = {"rounds": 3, "engine__nodes": 2, **WAYS[way]}

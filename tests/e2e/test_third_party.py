@@ -71,7 +71,8 @@ def test_every_part_of_another_package_works_by_its_name(installed: Path, tmp_pa
     words += [word for setting in settings for word in ("--set", setting)]
     result = fl_sim(installed, tmp_path, "run", *words, "--quiet")
     event = RoundEvent("uedp", 1.5 * 2.0, q_e=0.5, q_s=0.2, user_cap=2.0)
-    assert result["epsilon_user"] == pytest.approx(epsilon(event, Adjacency(sentences), 2, 1e-5), rel=1e-3)
+    any_user = Adjacency(sentences, weighted=True)
+    assert result["epsilon_user"] == pytest.approx(epsilon(event, any_user, 2, 1e-5), rel=1e-3)
     assert result["epsilon_user"] < result["epsilon_user_entity_max"] < float("inf")
     run = RunFolder.open(tmp_path / "run")
     trail = [line.split() for line in (tmp_path / "run" / "trail.txt").read_text().splitlines()]

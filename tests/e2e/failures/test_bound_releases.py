@@ -252,18 +252,3 @@ def test_a_budget_is_not_exceeded_by_another_sum(corpus: Path, tmp_path: Path, m
     out = crashed(corpus, tmp_path / "run", privacy__epsilon_budget=1000.0)
     other_sums(monkeypatch)
     refused(out, "round 1 has another sum than the one released before the run stopped")
-
-
-# --- the order of sentences under a private mention graph ------------------------------------------------------------
-
-
-@pytest.mark.system
-def test_a_resumed_secure_run_keeps_the_sentences_that_it_selected(corpus: Path, tmp_path: Path) -> None:
-    private = {"privacy__known": "nothing", "privacy__population": 6, "privacy__user_sentences": 3}
-    out = crashed(corpus, tmp_path / "run", privacy__secure_noise=True, **private)
-    order = (out / "order.json").read_bytes()
-    (out / "order.json").unlink()
-    refused(out, "was recorded as .* and is .* now|selection is not that of the run's beginning")
-    (out / "order.json").write_bytes(order)
-    assert simulation.resume(out).result is not None
-    assert (out / "order.json").read_bytes() == order
