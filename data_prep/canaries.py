@@ -10,9 +10,9 @@ Neighbours. No other sentence has a canary's users or mentions its entity. Corpo
 differ by all sentences of one user, or by all sentences that mention one entity: neighbours whatever is known, because
 a null sentence contributes nothing to any sum, as an absent one. Weights by counts depend on a sentence's own user and
 entities. Limits where the mention graph is known (docs/privacy-proofs.md, section 15) compare sentences that share a
-user or an entity, in an order keyed by their ids. Canaries come last, so all other sentences have the same ids and weights on both sides, and of a canary's
-equal sentences the same number is kept. (With appended parts, which are numbered after the canaries, this holds for
-limits in a random order only.)
+user or an entity, in an order keyed by their ids. Canaries come last, so all other sentences have the same ids and
+weights on both sides, and of a canary's equal sentences the same number is kept. (With appended parts, which are
+numbered after the canaries, this holds for limits in a random order only.)
 
 The population. N must not depend on which canaries are included. The users of all canaries are therefore enrolled,
 whether their canary is included or not (:meth:`PlantedCanaries.population`). An enrolled user without sentences sends

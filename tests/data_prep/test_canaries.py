@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +33,12 @@ from fl_sim.data_prep.readers.cleaning import Preprocessing
 from fl_sim.data_prep.readers.prepared_corpus import PreparedReader, sentences_of
 from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
-from fl_sim.data_prep.store.contribution_limits import ContributionLimits, greedy_weights, proportional_weights
+from fl_sim.data_prep.store.contribution_limits import (
+    ContributionLimits,
+    DeclaredCounts,
+    count_weights,
+    greedy_weights,
+)
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import CANARIES_FILE
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
@@ -148,10 +152,10 @@ def test_the_sides_of_a_coin_are_neighbours(number: int, tmp_path: Path) -> None
     assert without.users("train")["user"].tolist()[:2] == ["ann", "bob"]
 
 
-@pytest.mark.parametrize("rule", [greedy_weights, proportional_weights])
+@pytest.mark.parametrize("by_counts", [False, True])
 @pytest.mark.parametrize("number", [12, 13], ids=OWNERS)
 def test_limits_keep_the_same_of_all_others_on_both_sides_of_a_coin(
-    rule: Callable[..., np.ndarray[Any, np.dtype[np.float64]]], number: int, base: Corpus, tmp_path: Path
+    by_counts: bool, number: int, base: Corpus, tmp_path: Path
 ) -> None:
     limits = ContributionLimits(sentences_per_entity=5, sentences_per_user=3)
     source = [s for s in sentences_of(base) if s.split == "train"]
@@ -160,7 +164,10 @@ def test_limits_keep_the_same_of_all_others_on_both_sides_of_a_coin(
         corpus, canaries = side_of(coin, number, source, tmp_path / str(coin))
         ownership = corpus.ownership("train")
         order = np.argsort(streams.uniforms(0, "sentence", 0, ownership.num_sentences), kind="stable")
-        weights = rule(ownership, limits, order.astype(np.int64))
+        if by_counts:
+            weights = count_weights(ownership, limits, DeclaredCounts.of(ownership))
+        else:
+            weights = greedy_weights(ownership, limits, order.astype(np.int64))
         owners = corpus.users("train")["user"].to_numpy()[ownership.user_of_sentence]
         of_canaries = [weights[np.isin(owners, c.users)].sum() for c in canaries.canaries if c.number != number]
         others = ~np.isin(owners, list(canaries.users))

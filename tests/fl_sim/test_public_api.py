@@ -17,7 +17,7 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.storage.run_folder import ResultsError, decode
-from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, ContributionBound
+from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, ContributionBound, PrivacyError
 from tests import tiny
 from tests.fl_sim.conftest import MakeRun
 

@@ -10,9 +10,9 @@ The bound here is the least over a few δ that are fixed in advance, so it is va
 trade-off function. ε counts all releases of the ledger and of the runs on the same corpus from which the run started.
 
 Guarantee and assumptions: those of the run's ε (docs/privacy.md), for one pair of corpora that differ in the unit
-alone; the rates are over the randomness of training. What a unit contributes is what takes part under the run's bounds:
-a user's sentences of weight above 0, or the sum of their weights, and an entity's profile of them. Two units are exchanged in
-:meth:`ProvenRates.exchanged`: D'∪{x} and D'∪{y} differ by two such steps.
+alone; the rates are over the randomness of training. What a unit contributes is what takes part under the run's
+bounds: a user's sentences of weight above 0, or the sum of their weights, and an entity's profile of them. Two units
+are exchanged in :meth:`ProvenRates.exchanged`: D'∪{x} and D'∪{y} differ by two such steps.
 
 >>> from fl_sim.strategies.ledger import ReleaseRecord
 >>> from fl_sim.strategies.user_level import UserLevelDP

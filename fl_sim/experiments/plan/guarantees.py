@@ -12,7 +12,7 @@ percentile of contribution are read off the corpus, for its owner.
 >>> mechanism = UserEntityDP(population=2, **rates, clip_norm=1.0, user_cap=2.0, noise_multiplier=4.0)
 >>> plan = PrivacyPlan(mechanism=mechanism, rounds=2, delta=1e-5)
 >>> ownership = Ownership(np.arange(0, 9, 4), np.arange(9), np.zeros(8, dtype=np.int32), num_entities=1)
->>> bounds = EnforcedBounds.of(RunConfig().privacy, ownership, seed=0)
+>>> bounds = EnforcedBounds.of(RunConfig().privacy, ownership)
 >>> epsilon = EpsilonCurves.of(plan, bounds.units(mechanism)).after(2)
 >>> 0 < epsilon["epsilon_user"] < epsilon["epsilon_any"]
 True
@@ -161,9 +161,9 @@ class EnforcedBounds:
     def contribution_of(self, user: int) -> float:
         """Return a user's sentences that take part, or where counts bound it the sum of their weights, rounded up."""
         ids, _ = self.ownership.sentences_of(np.array([user]))
-        weights, user = self.weights[ids], self.guarantee.user
-        if user.weighted:
-            return min(math.ceil(weights.sum()), user.user_sentences)
+        weights, anybody = self.weights[ids], self.guarantee.user
+        if anybody.weighted:
+            return min(math.ceil(weights.sum()), anybody.user_sentences)
         return float(np.count_nonzero(weights))
 
     def contributions(self) -> EntityContributions:

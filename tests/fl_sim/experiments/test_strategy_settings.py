@@ -159,7 +159,7 @@ def test_random_allocation_is_planned(ownership: Ownership) -> None:
 
 
 def test_a_user_clip_alone_is_planned(ownership: Ownership) -> None:
-    plan = planned(ownership, clipping="user").plan.mechanism
+    plan = planned(ownership, clipping="user", known="graph").plan.mechanism
     assert plan.event().clipping == "user"
     assert plan.client_rule(1.0).sentence_clip == float("inf")
 

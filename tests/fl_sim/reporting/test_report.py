@@ -58,7 +58,7 @@ def test_the_summary_leads_with_any_user_and_any_entity(make_run: MakeRun) -> No
     words = " ".join(text.split())
     for said in (
         "Bounds, enforced by weights: ≤ 300 sentences with an entity, ≤ 60 sentences of a user.",
-        "Kept: 87.0 % of the sentences (weight 87.0 %), 64.1 % of the mentions (ORG 50.0 %, PER 77.7 %).",
+        "Kept, by weight: 87.0 % of the sentences, 64.1 % of the mentions (ORG 50.0 %, PER 77.7 %).",
         "said with the protected entity, that these sentences exist, and who mentions whom.",
         "It takes as known how many sentences each user has, and how many mention each entity.",
         "Any entity, with up to 4 of its mentions missed by the tagger, as stated.",

@@ -20,7 +20,10 @@ from tests.research.uedp_paper.test_figures import training_record
 CURVES: dict[str, dict[str, Any]] = {
     "noiseless": {"set": {"privacy.strategy": "noiseless"}},
     "ours": {"budget": "joint", "set": {"privacy.strategy": "uedp", "rounds": 2}},
-    "users": {"budget": "joint", "set": {"privacy.strategy": "user_level", "privacy.entity_users": 2}},
+    "users": {
+        "budget": "joint",
+        "set": {"privacy.strategy": "user_level", "privacy.known": "graph", "privacy.entity_users": 2},
+    },
     "hidden": {"budget": "user", "deidentified": "category", "set": {"privacy.strategy": "user_level"}},
 }
 WRONG = {"noiseless": 1, "ours": 3, "users": 5, "hidden": 2}  # of 10 predictions of every user
