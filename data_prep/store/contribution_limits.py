@@ -114,10 +114,15 @@ class DeclaredCounts:
     @classmethod
     def of(cls, ownership: Ownership) -> DeclaredCounts:
         """Return the true counts of a split."""
-        users = ownership.sentences_per_user
         entities = np.bincount(ownership.entity_ids, minlength=ownership.num_entities)
-        digest = hashlib.sha256(b"".join(np.append(len(one), one).astype("<i8").tobytes() for one in (users, entities)))
-        return cls(users, entities, ownership.num_users, digest.hexdigest())
+        return cls.exactly(ownership.sentences_per_user, entities)
+
+    @classmethod
+    def exactly(cls, users: IntArray, entities: IntArray) -> DeclaredCounts:
+        """Return the true counts of a split, n_u and n_e; their digest does not depend on how entities are numbered."""
+        counted = (users, np.sort(entities))
+        digest = hashlib.sha256(b"".join(np.append(len(one), one).astype("<i8").tobytes() for one in counted))
+        return cls(users, entities, len(users), digest.hexdigest())
 
     def rounded_up(self) -> DeclaredCounts:
         """Return the counts rounded up to powers of two, which tell orders of magnitude only."""

@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 from fl_sim.data_prep import SHIPPED_CORPORA, shipped_path
 from fl_sim.data_prep.records import ChangedCorpusError, CorpusError, KnownIds
 from fl_sim.data_prep.store.index import check_part, check_whole, open_index
-from fl_sim.data_prep.store.layout import CANARIES_FILE, ENTITIES, USERS, part_files, part_folder, table_file
+from fl_sim.data_prep.store.layout import (
+    CANARIES_FILE,
+    COUNTS_FILE,
+    ENTITIES,
+    USERS,
+    part_files,
+    part_folder,
+    table_file,
+)
 from fl_sim.data_prep.store.manifest import Manifest, fingerprint_of, read_manifest, sum_counts
 from fl_sim.data_prep.store.ownership import Ownership, join_parts
 from fl_sim.files import sha256_of
@@ -32,9 +40,6 @@ if TYPE_CHECKING:
 
 BUNDLED = "bundled"
 """The name that opens the corpus of made-up users that ships with the project."""
-
-HELD_BY_NODES = "held_by_nodes"
-"""The setting in the manifest of a corpus whose training split has pseudonyms in place of text: who holds the text."""
 
 HELD_OUT_SPLITS = ("validation", "test")
 
@@ -126,8 +131,8 @@ class Corpus:
 
     @property
     def has_text(self) -> bool:
-        """Whether the training text is here, and not with nodes that hold it (:data:`HELD_BY_NODES`)."""
-        return HELD_BY_NODES not in self.manifest.settings
+        """Whether the training text is here, and not with nodes (:mod:`fl_sim.data_prep.counts_of_nodes`)."""
+        return COUNTS_FILE not in self.manifest.files
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -288,7 +293,7 @@ def _check_files(part: Part, before: Container[str], verify: bool) -> None:
     manifest, folder = part.manifest, part.folder
     expected = {name for split in manifest.splits for name in part_files(split, first=split not in before)}
     if (
-        expected != set(manifest.files) - {CANARIES_FILE}
+        expected != set(manifest.files) - {CANARIES_FILE, COUNTS_FILE}
         or fingerprint_of(manifest.files, manifest.follows) != manifest.fingerprint
     ):
         raise CorpusError(

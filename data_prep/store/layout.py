@@ -73,6 +73,9 @@ PROFILES: dict[str, type[np.generic]] = {"profile_offsets": np.int64, "profile_s
 CANARIES_FILE = "canaries.json"
 """Lies in the folder of a corpus with canaries (:mod:`fl_sim.data_prep.canaries`); only there."""
 
+COUNTS_FILE = "counts.json"
+"""Lies in the folder of a record of text that nodes hold (:mod:`fl_sim.data_prep.counts_of_nodes`); only there."""
+
 
 def table_file(split: str, table: str) -> str:
     """Return the name of the Parquet file of ``table`` of ``split``."""

@@ -18,7 +18,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines.placement import check_request
 from fl_sim.experiments.observers import OBSERVERS, check_installed
 from fl_sim.experiments.plan.run_plan import check_settings
-from fl_sim.experiments.run_inputs import checked_splits, with_absolute_paths
+from fl_sim.experiments.run_inputs import check_text, checked_splits, with_absolute_paths
 from fl_sim.files import check_regular
 from fl_sim.storage.run_claim import RunClaim
 
@@ -41,6 +41,7 @@ def check_early(config: RunConfig) -> None:
         if Path(path).exists():  # else it is a name, or the run says that it is absent
             check_regular(path)
     corpus = Corpus.open(config.corpus.path)
+    check_text(corpus)
     checked_splits(config, corpus)
     check_settings(config, corpus.ownership(config.corpus.train_split))
     check_request(config.engine)

@@ -22,6 +22,7 @@ from fl_sim.experiments.plan import entity_report
 from fl_sim.experiments.plan.entity_report import THRESHOLDS, Training
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.privacy_spent import read_ledgers
+from fl_sim.experiments.run_inputs import check_text
 from fl_sim.experiments.run_record import Record, recorded_bounds
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import Strategy
@@ -180,12 +181,14 @@ def entities_of_run(run: Run | str | Path) -> Entities:
 
     Raises:
         ResultsError: there is no such folder, its corpus has changed, or no round has been released.
+        CorpusError: nodes hold its text.
         ConfigError: its ε cannot be computed entity by entity.
         LedgerError: its ledger cannot be trusted.
     """
     folder = run.folder if isinstance(run, Run) else RunFolder.open(run)
     record = Record.read(folder)
     config, corpus = record.config, record.open_corpus(folder)
+    check_text(corpus)
     *ancestors, ledger = read_ledgers([folder.path])
     if not ledger.entries:
         raise ResultsError(f"{folder.path}: no round has been released; allowed: a run of at least one round")

@@ -321,7 +321,8 @@ def _bounds(run: RecordedRun) -> Iterator[Check]:
         user_sentences=guarantee.user_sentences,
     )
     broken = violations(bounds.ownership, bounds.weights, limits)
-    yield Check("bounds", not broken, "; ".join(broken[:3]) or "kept by every entity and user of the corpus")
+    kept = "entity and user of the corpus" if corpus.has_text else "user; nodes weight the sentences of entities"
+    yield Check("bounds", not broken, "; ".join(broken[:3]) or f"kept by every {kept}")
 
 
 def _noise(run: RecordedRun) -> Iterator[Check]:

@@ -1,6 +1,7 @@
 """The inputs of a run, opened and checked: its corpus, its task and its model.
 
 >>> corpus = open_corpus(RunConfig())
+>>> check_text(corpus)
 >>> held_out_split(RunConfig(), corpus), task_of(RunConfig(), corpus).name
 ('validation', 'next-word')
 >>> Path(with_absolute_paths(RunConfig.from_mapping({"corpus.path": "mine"})).corpus.path).is_absolute()
@@ -18,8 +19,10 @@ from fl_sim.clients.models.architectures.model_source import is_registered
 from fl_sim.clients.models.tokenizers import BUNDLED as BUNDLED_TOKENIZER
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
+from fl_sim.data_prep.counts_of_nodes import CountsOfNodes
 from fl_sim.data_prep.declared_counts import read_counts
 from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entities
+from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan.guarantees import Declared
 from fl_sim.settings_origin import MOST_SHARED, found_in
@@ -90,6 +93,19 @@ def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:
     return corpus
 
 
+def check_text(corpus: Corpus) -> None:
+    """Check that the training text of a corpus is here.
+
+    Raises:
+        CorpusError: nodes hold it.
+    """
+    if not corpus.has_text:
+        raise CorpusError(
+            f"{corpus.path}: has counts alone, of text that nodes hold; allowed: a corpus with text (a run on nodes "
+            "goes on with flwr run, docs/flower.md)"
+        )
+
+
 def checked_splits(config: RunConfig, corpus: Corpus) -> tuple[str, str]:
     """Return the split that trains and the one that is held out.
 
@@ -129,6 +145,8 @@ def check_origin(config: RunConfig, corpus: Corpus) -> None:
 def declared(config: RunConfig, corpus: Corpus) -> Declared:
     """Return what the configuration declares about the names and counts of the training split, from its files.
 
+    The counts of text that nodes hold are those that the nodes told.
+
     Raises:
         ConfigError, CorpusError: a file cannot be read, or is not of its format.
     """
@@ -143,7 +161,9 @@ def declared(config: RunConfig, corpus: Corpus) -> Declared:
         counts = None if privacy.counts is None else read_counts(corpus, split, privacy.counts)
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be read ({error.strerror or error}); allowed: a file") from error
-    return Declared(public, weights, counts)
+    if not corpus.has_text:
+        counts = CountsOfNodes.read(corpus).declared(corpus.ownership(split).sentences_per_user)
+    return Declared(public, weights, counts, counts_alone=not corpus.has_text)
 
 
 def held_out_split(config: RunConfig, corpus: Corpus) -> str:

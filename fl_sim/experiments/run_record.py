@@ -163,7 +163,7 @@ def computed_from(config: RunConfig, planned: Planned, text: TextDigests, initia
         "settings": released_settings(config),
         "plan": planned.plan.record(),
         "guarantee": planned.bounds.guarantee.record(),
-        "selection": _selection(planned.bounds),
+        "selection": _selection(planned.bounds, config),
         "code": {
             "fl_sim": environment.version("fl-sim"),
             "releases": RELEASE_FORMAT,
@@ -200,7 +200,7 @@ def recorded_bounds(folder: RunFolder, record: Record, corpus: Corpus, ledger: L
         raise ResultsError(f"{folder.config_file}: states other bounds than the ledger; allowed: those of its releases")
     if "tokens" in parts and parts.get("corpus") != record.fingerprint:  # else a digest of the text under a secret key
         raise ResultsError(f"{folder.config_file}: names another corpus than the one that the releases are from")
-    if parts.get("selection") != _selection(bounds):
+    if parts.get("selection") != _selection(bounds, config):
         raise ResultsError(
             f"{ledger.folder}: its releases are not from the sentences that its bounds keep (selection in "
             f"{COMPUTATION_FILE})"
@@ -208,9 +208,16 @@ def recorded_bounds(folder: RunFolder, record: Record, corpus: Corpus, ledger: L
     return bounds
 
 
-def _selection(bounds: EnforcedBounds) -> str:
-    """Return the digest of the sentences' weights and of the entities that are declared public."""
-    return digest_of([bounds.weights, np.array(bounds.declared.public, dtype=np.int64)])
+def _selection(bounds: EnforcedBounds, config: RunConfig) -> str:
+    """Return the digest of the sentences' weights and of the entities that are declared public.
+
+    Weights by counts are a formula of the text, of public weights and of what the guarantee states. Where entities are
+    sampled by name the formula stands for them, so that a server that knows counts alone has the same digest.
+    """
+    declared = bounds.declared
+    by_name = config.privacy.entity_key is not None or declared.counts_alone
+    weights = declared.weights if by_name and config.privacy.known == "counts" else bounds.weights
+    return digest_of([*([] if weights is None else [weights]), np.array(declared.public, dtype=np.int64)])
 
 
 def _strategy_origin(strategy: str) -> dict[str, str]:

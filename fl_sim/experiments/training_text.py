@@ -2,11 +2,6 @@
 
 Usually the text is a split of the server's own corpus (:class:`OwnText`), which it encodes into the run's folder for
 the workers. Nodes may also hold text that the server never sees (:mod:`fl_sim.flower.text`).
-
->>> corpus = Corpus.open("bundled")
->>> check_text(corpus)
->>> corpus.has_text
-True
 """
 
 from __future__ import annotations
@@ -26,13 +21,12 @@ from fl_sim.clients.frozen_states import Observer, SentenceStates, ensure_featur
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.worker.workspace import TOKEN_FILE, WorkspaceSpec
 from fl_sim.data_prep.digests import content_digests, digest_of_all, named_ownership, read_key
-from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import encode_split
 from fl_sim.data_prep.store.layout import write_array
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments import evaluation as evaluate
-from fl_sim.experiments.run_inputs import RunInputs
+from fl_sim.experiments.run_inputs import RunInputs, check_text
 from fl_sim.files import sha256_of
 from fl_sim.storage.open_run import TextDigests, digest_of
 from fl_sim.strategies.aggregation import Federation
@@ -162,19 +156,6 @@ class OwnText:
         token = secrets.token_hex(16)
         (self._run.folder / TOKEN_FILE).write_text(token, encoding="utf-8")
         return token
-
-
-def check_text(corpus: Corpus) -> None:
-    """Check that the training text of a corpus is here.
-
-    Raises:
-        CorpusError: nodes hold it.
-    """
-    if not corpus.has_text:
-        raise CorpusError(
-            f"{corpus.path}: is a mention graph, whose text nodes hold; allowed: a corpus with text, or flwr run with "
-            "resume (docs/flower.md)"
-        )
 
 
 def encode(corpus: Corpus, split: str, model: LanguageModel, folder: Path) -> Examples:

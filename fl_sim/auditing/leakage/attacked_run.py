@@ -32,9 +32,8 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.released_model import initial_model, released_model
-from fl_sim.experiments.run_inputs import declared, held_out_split
+from fl_sim.experiments.run_inputs import check_text, declared, held_out_split
 from fl_sim.experiments.run_record import Record
-from fl_sim.experiments.training_text import check_text
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
 _RAW = "the corpus from which fl-sim corpus deidentify made that of the run"

@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -90,11 +90,14 @@ class Declared:
         public: the ids of entities that are not sensitive: they need no protection and cost none.
         weights: the public weight of every entity, float64 (E,); None for weights of 1.
         counts: the counts of users and entities; None for those of the corpus.
+        counts_alone: whether counts are all that is here of entities, because nodes hold the sentences that mention
+            them. Weights, and what entities contribute, are then at most what is computed from counts.
     """
 
     public: tuple[int, ...] = ()
     weights: Weights | None = None
     counts: DeclaredCounts | None = None
+    counts_alone: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +109,7 @@ class EnforcedBounds:
         ownership: users, sentences and entities of the split; without entities that are declared public.
         weights: w, the factor on every sentence's sampling rate, float64 (S,); all 1 without bounds.
         declared: the entities that are declared public, public weights and declared counts.
+        counts: that weights are computed from where counts are known: as declared, or rounded up.
         share_of_public_names: the share of the split's mentions that are of entities declared public.
         settings_from_corpus: whether a target may rest on what the corpus's entities contribute, which no ε covers.
     """
@@ -114,6 +118,7 @@ class EnforcedBounds:
     ownership: Ownership
     weights: Weights
     declared: Declared
+    counts: DeclaredCounts
     share_of_public_names: float
     settings_from_corpus: bool
 
@@ -131,6 +136,8 @@ class EnforcedBounds:
         """
         protected = ownership.without_entities(declared.public)
         counts = declared.counts or DeclaredCounts.of(protected)
+        if declared.counts_alone:
+            protected = replace(protected, num_entities=len(counts.entities), stored_profiles=None, check=False)
         if privacy.round_counts:
             counts = counts.rounded_up()
         largest = int(ownership.sentences_per_user.max(initial=0))
@@ -141,7 +148,7 @@ class EnforcedBounds:
             owners = np.repeat(np.arange(protected.num_sentences), protected.entities_per_sentence)
             np.minimum.at(weights, owners, declared.weights[protected.entity_ids])
         share = mention_share(ownership, np.array(declared.public, dtype=np.int64))
-        return cls(guarantee, protected, weights, declared, share, privacy.settings_from_corpus)
+        return cls(guarantee, protected, weights, declared, counts, share, privacy.settings_from_corpus)
 
     @property
     def enforces(self) -> bool:
@@ -167,13 +174,18 @@ class EnforcedBounds:
         return float(np.count_nonzero(weights))
 
     def contributions(self) -> EntityContributions:
-        """Return what every entity contributes under the bounds: sums of weights, rounded up, if there are weights."""
+        """Return what every entity contributes under the bounds: sums of weights, rounded up, if there are weights.
+
+        From counts alone it is the most that an entity can contribute.
+        """
+        most = self.guarantee.entity_bound if self.guarantee.covers_any_entity else None
+        if self.declared.counts_alone:
+            return _most_contributions(self.counts, most)
         contributions = self.kept.entity_contributions()
         if not self.guarantee.weighted:
             return contributions
         owners = np.repeat(np.arange(self.ownership.num_sentences), self.ownership.entities_per_sentence)
         sums = np.bincount(self.ownership.entity_ids, self.weights[owners], minlength=self.ownership.num_entities)
-        most = self.guarantee.entity_bound if self.guarantee.covers_any_entity else None
         sums = np.ceil(sums if most is None else np.minimum(sums, most)).astype(np.int64)
         return EntityContributions(contributions.users, sums, contributions.max_per_user)
 
@@ -227,6 +239,21 @@ class EnforcedBounds:
         Args:
             labels: the kinds of every entity, lists of text (E,); None leaves out the shares by kind.
         """
+        alone = self.declared.counts_alone
+        mentioned = self.counts.entities if alone else self.ownership.entity_contributions().sentences
+        return {
+            "user_sentences": self.guarantee.user.user_sentences,
+            "reach": {name: asdict(entity_bound) for name, entity_bound in self.entity_bounds.items()},
+            "reach_coverage": dict(self.coverage),
+            "guarantee": self.guarantee.record(),
+            "kept": None if alone else self._kept(labels),
+            "most_mentions": int(mentioned.max(initial=0)),
+            "public_entities": len(self.declared.public),
+            "mentions_of_public_names": self.share_of_public_names,
+        }
+
+    def _kept(self, labels: npt.NDArray[np.object_] | None) -> dict[str, object]:
+        """Return the shares of sentences, weights and mentions that the bounds kept."""
         mentions = self.weights[np.repeat(np.arange(len(self.weights)), self.ownership.entities_per_sentence)]
         kept: dict[str, object] = {
             "sentences": self.kept_share,
@@ -234,17 +261,7 @@ class EnforcedBounds:
         }
         if labels is not None:
             kept["mentions_by_kind"] = _by_kind(labels, self.ownership.entity_ids, mentions)
-        most = int(self.ownership.entity_contributions().sentences.max(initial=0))
-        return {
-            "user_sentences": self.guarantee.user.user_sentences,
-            "reach": {name: asdict(entity_bound) for name, entity_bound in self.entity_bounds.items()},
-            "reach_coverage": dict(self.coverage),
-            "guarantee": self.guarantee.record(),
-            "kept": kept,
-            "most_mentions": most,
-            "public_entities": len(self.declared.public),
-            "mentions_of_public_names": self.share_of_public_names,
-        }
+        return kept
 
 
 def _weights(guarantee: Guarantee, ownership: Ownership, counts: DeclaredCounts) -> Weights:
@@ -256,6 +273,18 @@ def _weights(guarantee: Guarantee, ownership: Ownership, counts: DeclaredCounts)
         return count_weights(ownership, limits, counts)
     words = streams.uniforms(streams.derived_seed(_ORDER, "limits"), "sentence", 0, ownership.num_sentences)
     return greedy_weights(ownership, limits, np.argsort(words, kind="stable").astype(np.int64))
+
+
+def _most_contributions(counts: DeclaredCounts, most: int | None) -> EntityContributions:
+    """Return the most that entities can contribute by their counts alone: n_e sentences, of anybody.
+
+    Args:
+        counts: n_u and n_e.
+        most: k, the most that the weights of an entity add up to; None for no limit.
+    """
+    sentences = counts.entities
+    users, each = (np.minimum(sentences, limit) for limit in (len(counts.users), counts.users.max(initial=0)))
+    return EntityContributions(users, sentences if most is None else np.minimum(sentences, most), each)
 
 
 def _by_kind(labels: npt.NDArray[np.object_], entity_ids: npt.NDArray[np.int32], weights: Weights) -> dict[str, float]:

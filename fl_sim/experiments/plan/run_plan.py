@@ -142,8 +142,8 @@ def plan_run(
     """
     declared = declared or Declared()
     population = config.privacy.population or (declared.counts.population if declared.counts else None)
-    _check_corpus(config, ownership)
     bounds = EnforcedBounds.of(config.privacy, ownership, declared)
+    _check_corpus(config, bounds.ownership)
     plan = untuned_plan(config, ownership, population)
     _check_bounds(config.privacy, plan, bounds.guarantee)
     plan, rescaled = _with_larger_cohort(config.privacy, plan)

@@ -1,14 +1,15 @@
 """The text that a node holds: what it tells at its enrolment, and its prepared folder under the numbering of all nodes.
 
-A node enrols with its mention graph in pseudonyms and no text: how many sentences each user has, and which keyed
-digests of names each sentence mentions. It also sends digests by which the server notices another key, model or
-tokenizer, or a folder that has changed.
+A node enrols with counts by pseudonym: how many sentences each user has, and how many sentences mention each name.
+Names are keyed digests in ascending order, because the order of ids tells who mentions whom. The node also sends
+digests by which the server notices another key, model or tokenizer, or a folder that has changed.
 
 The server numbers the users and sentences of all nodes in the order of their places, as if they were one corpus. A node
-pads its arrays to that numbering, so that every draw is that of a simulation on the joint corpus; of other nodes it
-learns how many users and sentences come before and after its own.
+pads its arrays to that numbering, so that every draw is that of a simulation on the joint corpus. From the declared
+counts of its own users and names, which the server sends, it computes the weights of its sentences. Of other nodes it
+learns besides how many users and sentences come before and after its own.
 
->>> question = Question(split="train", task="next-word", model="{}", classes=("no", "yes"), graph=True)
+>>> question = Question(split="train", task="next-word", model="{}", classes=("no", "yes"))
 >>> Question.from_record(question.to_record()) == question
 True
 
@@ -20,15 +21,12 @@ True
 
 from __future__ import annotations
 
-import base64
 import functools
 import json
 import tempfile
-import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -43,6 +41,7 @@ from fl_sim.clients.tasks import make_task
 from fl_sim.clients.worker.workspace import Workspace, ready_model, use_reserved
 from fl_sim.data_prep.digests import content_digests, key_check, keyed_digest, named_ownership, user_digests
 from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.contribution_limits import ContributionLimits, DeclaredCounts, IntArray, count_weights
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import EncodedSplit, encode_split
 from fl_sim.data_prep.store.manifest import comparable
@@ -55,13 +54,10 @@ ENROL_ACTION = "enrol_text"
 ENROL_MESSAGE = f"query.{ENROL_ACTION}"
 
 PSEUDONYM_BYTES = 16
-_ARRAYS, _CONFIG = "graph", "config"
-_TYPES: Mapping[str, type[np.generic]] = {
-    "user_offsets": np.int64,
-    "entity_offsets": np.int64,
-    "entity_ids": np.int32,
-    "entity_draws": np.int64,
-}
+_CONFIG, _COUNTS = "config", "counts"
+_ARRAYS = ("users", "content", "sentences", "names", "mentions")
+_MOST_SENTENCES = 10**9  # of a user
+_LARGEST_DIGEST = 2**63 - 1
 
 
 class NodesError(ValueError):
@@ -82,14 +78,12 @@ class Question(_Told):
         task: what the model predicts.
         model: the model's specification, JSON.
         classes: their names, in the order of the model's scores; empty if the task has none.
-        graph: whether to send the mention graph, too.
     """
 
     split: str
     task: TaskName
     model: str
     classes: tuple[str, ...]
-    graph: bool = False
 
     def to_record(self) -> RecordDict:
         """Return the content of a Flower message."""
@@ -133,25 +127,42 @@ class Enrolment:
 
     Attributes:
         facts: about the node.
-        ownership: its mention graph, sampled by digests of names; None if it was not asked for.
-        users: the pseudonym of each user, bytes.
-        content: a keyed digest of what each user trains on, bytes.
+        users: the pseudonym of each user, uint8 (N, 16).
+        content: a keyed digest of what each user trains on, uint8 (N, 16).
+        sentences: n_u, int64 (N,).
+        names: the digest of each name, by which it is sampled, ascending, int64 (E,).
+        mentions: the number of the node's sentences that mention each name, int64 (E,).
+
+    Raises:
+        CorpusError: an array is no such one.
     """
 
     facts: NodeFacts
-    ownership: Ownership | None = None
-    users: tuple[bytes, ...] = ()
-    content: tuple[bytes, ...] = ()
+    users: NDArray[np.uint8]
+    content: NDArray[np.uint8]
+    sentences: IntArray
+    names: IntArray
+    mentions: IntArray
+
+    def __post_init__(self) -> None:
+        self._check_integers("sentences", len(self.users), 1, _MOST_SENTENCES)
+        self._check_integers("names", len(self.names), 0, _LARGEST_DIGEST)
+        self._check_integers("mentions", len(self.names), 1, int(self.sentences.sum()))
+        if (np.diff(self.names) <= 0).any():
+            raise CorpusError("names are not in ascending order; allowed: each digest once, ascending")
+        for name in ("users", "content"):
+            if (rows := getattr(self, name)).dtype != np.uint8 or rows.shape != (len(self.users), PSEUDONYM_BYTES):
+                raise CorpusError(f"{name} are {rows.dtype} {rows.shape}; allowed: 16 bytes of each user")
+
+    def _check_integers(self, name: str, size: int, least: int, most: int) -> None:
+        values = getattr(self, name)
+        if values.dtype != np.int64 or values.shape != (size,) or ((values < least) | (values > most)).any():
+            raise CorpusError(f"{name} are out of range; allowed: {size} int64 from {least} to {most}")
 
     def to_record(self) -> RecordDict:
         """Return the content of a Flower message."""
-        record = RecordDict({_CONFIG: ConfigRecord({"facts": self.facts.model_dump_json()})})
-        if self.ownership is not None:
-            arrays = {name: np.asarray(getattr(self.ownership, name)) for name in _TYPES}
-            for name, digests in (("users", self.users), ("content", self.content)):
-                arrays[name] = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, PSEUDONYM_BYTES)
-            record[_ARRAYS] = ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
-        return record
+        counts = ArrayRecord({name: Array(np.ascontiguousarray(getattr(self, name))) for name in _ARRAYS})
+        return RecordDict({_CONFIG: ConfigRecord({"facts": self.facts.model_dump_json()}), _COUNTS: counts})
 
     @classmethod
     def from_message(cls, message: Message) -> Enrolment:
@@ -164,29 +175,12 @@ class Enrolment:
         if message.has_error():
             raise NodesError(f"node {node} cannot take part: {printable(message.error.reason)}")
         try:
-            return cls._read(message.content)
+            content = message.content
+            facts = NodeFacts.model_validate_json(str(content.config_records[_CONFIG]["facts"]))
+            return cls(facts, **{name: array_view(array) for name, array in content.array_records[_COUNTS].items()})
         except Exception as error:  # a node may send any bytes, and numpy documents no exceptions for them
             reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))[:200]
             raise NodesError(f"node {node} cannot take part: its answer is malformed ({reason})") from error
-
-    @classmethod
-    def _read(cls, content: RecordDict) -> Enrolment:
-        facts = NodeFacts.model_validate_json(str(content.config_records[_CONFIG]["facts"]))
-        if _ARRAYS not in content.array_records:
-            return cls(facts)
-        arrays: dict[str, Any] = {name: array_view(array) for name, array in content.array_records[_ARRAYS].items()}
-        ownership = Ownership(**{name: arrays[name] for name in _TYPES}, num_entities=len(arrays["entity_draws"]))
-        draws = ownership.draws_of(np.arange(ownership.num_entities, dtype=np.int32))
-        if draws.dtype != np.int64 or len(np.unique(draws)) < len(draws) or (len(draws) and draws.min() < 0):
-            raise CorpusError("entity_draws must be different integers of at least 0")
-        if (ownership.sentences_per_user < 1).any():
-            raise CorpusError("a user has no sentence")
-        digests = []
-        for rows in (arrays["users"], arrays["content"]):
-            if rows.dtype != np.uint8 or rows.shape != (ownership.num_users, PSEUDONYM_BYTES):
-                raise CorpusError(f"digests are {rows.dtype} {rows.shape}, must be of {ownership.num_users} users")
-            digests.append(tuple(row.tobytes() for row in rows))
-        return cls(facts, ownership, *digests)
 
 
 PUBLIC_SEED = 0
@@ -219,13 +213,17 @@ class HeldSpec(_Told):
         question: which split, for which model.
         identity: of the folder and the model when the run began (:attr:`NodeFacts.identity`).
         place: of the node.
-        weights: the weights of the node's sentences (:func:`packed`); empty if all are 1.
+        limits: the bounds of the run.
+        users: the declared counts of the node's users.
+        names: the declared counts of the node's names, in ascending order of their digests.
     """
 
     question: Question
     identity: str
     place: Place
-    weights: str = ""
+    limits: ContributionLimits
+    users: tuple[int, ...]
+    names: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,44 +231,38 @@ class HeldText:
     """A node's folder, read and encoded.
 
     Attributes:
-        facts: that the node tells about it.
+        enrolment: what the node tells of it.
         ownership: the incidence, sampled by the digests of names.
         encoded: the tokens, in memory.
         targets: the classes, int32 (S,); None if the task has none.
-        users: the pseudonyms of the users.
-        content: the digests of what they train on.
         model: shared by the nodes of a process.
     """
 
-    facts: NodeFacts
+    enrolment: Enrolment
     ownership: Ownership
     encoded: EncodedSplit
     targets: NDArray[np.int32] | None
-    users: tuple[bytes, ...]
-    content: tuple[bytes, ...]
     model: LanguageModel
-
-    def enrolment(self, graph: bool) -> Enrolment:
-        """Return what the node answers to the server's question."""
-        return Enrolment(self.facts, self.ownership, self.users, self.content) if graph else Enrolment(self.facts)
 
     def workspace(self, spec: HeldSpec) -> Workspace:
         """Return what a round needs, numbered as all nodes together.
 
         Raises:
-            CorpusError: folder, key or model is not that of the run's beginning.
+            CorpusError: folder, key or model is not that of the run's beginning, or a declared count is below the
+                node's own.
         """
-        if self.facts.identity != spec.identity:
+        if self.enrolment.facts.identity != spec.identity:
             raise CorpusError(
                 "folder, entity key or model of this node has changed since the run began; allowed: as it was"
             )
         place, targets = spec.place, self.targets
-        own, after = self.ownership.num_sentences, place.sentences - place.first_sentence - self.ownership.num_sentences
-        offsets = _rising(self.encoded.offsets, place.first_sentence, after)
-        around = (place.first_sentence, after)
+        around = (place.first_sentence, place.sentences - place.first_sentence - self.ownership.num_sentences)
+        offsets = _rising(self.encoded.offsets, *around)
+        names = np.searchsorted(self.enrolment.names, _draws(self.ownership))
+        counts = DeclaredCounts.exactly(np.array(spec.users), np.array(spec.names, dtype=np.int64)[names])
         return Workspace(
             ownership=padded(self.ownership, place),
-            weights=np.pad(unpacked(spec.weights, own), around) if spec.weights else None,
+            weights=np.pad(count_weights(self.ownership, spec.limits, counts), around),
             model=self.model,
             examples=Examples(
                 EncodedSplit(self.encoded.tokens, offsets),
@@ -294,7 +286,7 @@ def open_held_text(folder: str, key: bytes, partition: int, question: Question) 
         ModelError: the model cannot be loaded.
     """
     fingerprint = Corpus.open(Path(folder)).fingerprint
-    return _opened(folder, fingerprint, key, partition, question.model_copy(update={"graph": True}))
+    return _opened(folder, fingerprint, key, partition, question)
 
 
 @functools.lru_cache(maxsize=256)
@@ -329,8 +321,26 @@ def _opened(folder: str, fingerprint: str, key: bytes, partition: int, question:
     )
     about = json.dumps([fingerprint, question.split, facts.model_dump()]).encode()
     identity = keyed_digest(key, "fl_sim folder", about, *content).hex()
-    users = tuple(map(bytes.fromhex, user_digests(names, key)))
-    return HeldText(facts.model_copy(update={"identity": identity}), ownership, encoded, targets, users, content, model)
+    counts, draws = DeclaredCounts.of(ownership), _draws(ownership)
+    ascending = np.argsort(draws)
+    enrolment = Enrolment(
+        facts=facts.model_copy(update={"identity": identity}),
+        users=_rows(map(bytes.fromhex, user_digests(names, key))),
+        content=_rows(content),
+        sentences=counts.users,
+        names=draws[ascending],
+        mentions=counts.entities[ascending],
+    )
+    return HeldText(enrolment, ownership, encoded, targets, model)
+
+
+def _rows(digests: Iterable[bytes]) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, PSEUDONYM_BYTES)
+
+
+def _draws(ownership: Ownership) -> IntArray:
+    """Return the digest of every entity's name, int64 (E,)."""
+    return ownership.draws_of(np.arange(ownership.num_entities, dtype=np.int32)).astype(np.int64)
 
 
 def tokenizer_digest(model: LanguageModel) -> str:
@@ -379,20 +389,3 @@ def padded(own: Ownership, place: Place) -> Ownership:
 def _rising(offsets: NDArray[np.int64], before: int, after: int) -> NDArray[np.int64]:
     """Return offsets with so many empty rows before and after."""
     return np.pad(np.asarray(offsets), (before, after), mode="edge")
-
-
-def packed(weights: NDArray[np.float64]) -> str:
-    """Return weights as text, short if most of them are 0 or 1; empty if all are 1.
-
-    >>> packed(np.ones(3)), unpacked(packed(np.array([1.0, 0.25])), 2).tolist()
-    ('', [1.0, 0.25])
-    """
-    return base64.b64encode(zlib.compress(weights.tobytes())).decode() if (weights != 1).any() else ""
-
-
-def unpacked(text: str, count: int) -> NDArray[np.float64]:
-    """Return the weights that :func:`packed` wrote, float64 (count,)."""
-    weights = np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=np.float64)
-    if len(weights) != count:
-        raise CorpusError(f"the weights are of {len(weights)} sentences; allowed: {count}, those of this node")
-    return weights

@@ -27,8 +27,7 @@ app = ClientApp()
 def enrol(message: Message, context: Context) -> Message:
     """Return what the server may know about the text of this node."""
     question = Question.from_record(message.content)
-    answer = _text_of(context, question).enrolment(question.graph)
-    return Message(content=answer.to_record(), reply_to=message)
+    return Message(content=_text_of(context, question).enrolment.to_record(), reply_to=message)
 
 
 @app.train(TRAIN_ACTION, mods=[reply_with_failure])

@@ -1,16 +1,11 @@
-"""The training text of a run whose nodes hold it: their joint mention graph, and who is there in a round.
+"""The training text of a run whose nodes hold it: the record of their counts, and who is there in a round.
 
 A node is recognised by its identity, a digest of what it holds, not by its id in Flower, which changes when a node or a
 simulation starts again. So a node that was away takes part again, and one whose folder has changed does not.
 
-The server's record of a corpus whose text it never sees is a prepared folder like any other, so that bounds, noise and
-ε are planned, and later reported, by the same code as for a corpus with text. A sentence of the training split has the
-pseudonyms of its entities in place of its text, users are pseudonyms, too, and the held-out split is the server's own.
-
->>> own = Ownership(np.array([0, 1, 2]), np.array([0, 1, 2]), np.array([0, 0], dtype=np.int32), 1,
-...                 entity_draws=np.array([255]))
->>> [sentence.text for sentence in graph_sentences("train", own, (b"a" * 16, b"b" * 16))]
-['00000000000000ff', '00000000000000ff']
+The server never learns who mentions whom. It keeps the counts that nodes send, plans bounds, noise and ε from users'
+counts and names' totals alone, by the code of every run, and sends each node the declared counts of that node's users
+and names (:mod:`fl_sim.data_prep.counts_of_nodes` is its record).
 
 >>> places_of(users=[2, 3], sentences=[5, 4])
 [Place(first_user=0, users=5, first_sentence=0, sentences=9),
@@ -22,26 +17,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.selection import select_for
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.counts_of_nodes import CountsOfNode, CountsOfNodes
 from fl_sim.data_prep.digests import digest_of_all
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
-from fl_sim.data_prep.store.corpus import HELD_BY_NODES, Corpus
-from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.data_prep.records import Sentence
+from fl_sim.data_prep.store.contribution_limits import ContributionLimits
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.layout import COUNTS_FILE
 from fl_sim.engines.grids import GridError
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments.training_text import TextOfRun
@@ -53,24 +48,18 @@ from fl_sim.flower.text.held_text import (
     NodesError,
     Place,
     Question,
-    packed,
     tokenizer_digest,
 )
 from fl_sim.storage.open_run import RELEASE_FORMAT, TextDigests, digest_of
 from fl_sim.strategies.aggregation import Federation, Shard
 from fl_sim.strategies.client_rules import ClientRule
 
-IntArray = NDArray[np.int64]
-
-CONTENT = "content"
-"""The setting in the manifest of such a record with a digest of what all users train on."""
-
-_WARNING = (
+_WARNINGS = (
     "nodes hold the text, and each knows which entities and sentences a round samples: ε is against others than the "
-    "nodes of the run; against them it is that of q_e = q_s = 1."
+    "nodes of the run; against them it is that of q_e = q_s = 1.",
+    "the server knows counts alone: what entities contribute is at most the figures here, and what the bounds kept is "
+    "known to nodes alone.",
 )
-_LABEL = "PSEUDONYM"
-_NOTHING = "-"  # a sentence without entities
 _ALIKE = {
     "entity_key": "another entity key",
     "model": "another model",
@@ -80,27 +69,13 @@ _ALIKE = {
 }
 
 
-class HeldFolder(BaseModel):
-    """What the record remembers of a node; the fields are those of :class:`NodeFacts`, and its numbers."""
-
-    model_config = ConfigDict(frozen=True)
-
-    partition: int
-    identity: str
-    users: int
-    sentences: int
-    model: str
-    tokenizer: str
-    release: int
-
-
-def write_graph(
+def write_record(
     enrolments: Sequence[Enrolment], split: str, held_out: Corpus, held_out_split: str, out: Path
 ) -> Corpus:
-    """Write the joint mention graph of nodes as a prepared folder.
+    """Write what nodes told as a prepared folder, with the held-out text.
 
     Args:
-        enrolments: of all nodes, with their graphs; their places order the users.
+        enrolments: of all nodes; their places order the users.
         split: the name of the split that trains.
         held_out: the corpus with the held-out text.
         held_out_split: the split of it.
@@ -108,61 +83,43 @@ def write_graph(
 
     Raises:
         NodesError: the nodes do not fit together.
-        CorpusError: the folder is taken, or no private training could use the graph.
+        CorpusError: the folder is taken, or no private training could use the text.
     """
     nodes = sorted(enrolments, key=lambda node: node.facts.partition)
     _check_together(nodes)
+    told = CountsOfNodes(
+        content=digest_of_all(node.content.tobytes() for node in nodes), nodes=tuple(map(_counts_of, nodes))
+    )
     evaluated = (replace(s, split=held_out_split) for s in sentences_of(held_out) if s.split == held_out_split)
-    trained = chain.from_iterable(graph_sentences(split, *_graph_of(node)) for node in nodes)
-    corpus = write_corpus(
-        chain(trained, evaluated),
+    return write_corpus(
+        chain(chain.from_iterable(empty_sentences(split, node) for node in nodes), evaluated),
         out,
+        needs_entities=False,
+        beside={COUNTS_FILE: told.model_dump_json() + "\n"},
         name=f"text of {len(nodes)} nodes",
-        settings={
-            HELD_BY_NODES: [_held_folder(node).model_dump() for node in nodes],
-            CONTENT: digest_of_all(chain.from_iterable(node.content for node in nodes)),
-            "warnings": [*sorted({warning for node in nodes for warning in node.facts.warnings}), _WARNING],
-        },
+        settings={"warnings": [*sorted({warning for node in nodes for warning in node.facts.warnings}), *_WARNINGS]},
         sought_labels=sorted(set.intersection(*(set(node.facts.sought_labels) for node in nodes))),
         identity=_identity_of(held_out),
     )
-    _check_written(corpus, split, nodes)
-    return corpus
 
 
-def graph_sentences(split: str, own: Ownership, users: Sequence[bytes]) -> Iterator[Sentence]:
-    """Yield the sentences of a node: pseudonyms in place of users and names, and nothing else.
-
-    Args:
-        split: the split that trains.
-        own: the node's mention graph.
-        users: the pseudonyms of its users.
-    """
-    names = [f"{draw:016x}" for draw in np.asarray(own.entity_draws).tolist()]
-    offsets, ids = own.entity_offsets.tolist(), own.entity_ids.tolist()
-    for user, first, stop in zip(users, own.user_offsets[:-1].tolist(), own.user_offsets[1:].tolist(), strict=True):
-        for sentence in range(first, stop):
-            said = [names[entity] for entity in ids[offsets[sentence] : offsets[sentence + 1]]]
-            mentions = tuple(Mention(17 * place, 17 * place + 16, _LABEL) for place in range(len(said)))
-            yield Sentence(split, user.hex(), " ".join(said) or _NOTHING, mentions)
+def empty_sentences(split: str, node: Enrolment) -> Iterator[Sentence]:
+    """Yield as many sentences of each user's pseudonym as the user has, without text and names."""
+    for user, number in zip(node.users, node.sentences.tolist(), strict=True):
+        yield from repeat(Sentence(split, user.tobytes().hex(), "", ()), number)
 
 
-def _graph_of(node: Enrolment) -> tuple[Ownership, Sequence[bytes]]:
-    if node.ownership is None:
-        raise NodesError(f"node {node.facts.partition} sent no mention graph")
-    return node.ownership, node.users
-
-
-def _held_folder(node: Enrolment) -> HeldFolder:
-    own, facts = _graph_of(node)[0], node.facts
-    return HeldFolder(
+def _counts_of(node: Enrolment) -> CountsOfNode:
+    facts = node.facts
+    return CountsOfNode(
         partition=facts.partition,
         identity=facts.identity,
-        users=own.num_users,
-        sentences=own.num_sentences,
         model=facts.model,
         tokenizer=facts.tokenizer,
         release=facts.release,
+        users=len(node.users),
+        sentences=int(node.sentences.sum()),
+        names=dict(zip(node.names.tolist(), node.mentions.tolist(), strict=True)),
     )
 
 
@@ -179,9 +136,10 @@ def _check_together(nodes: Sequence[Enrolment]) -> None:
                 raise NodesError(
                     f"node {place} has {words} than node {first.partition}; allowed: the same on all nodes"
                 )
-        if len(set(node.users)) < len(node.users):
+        users = [user.tobytes() for user in node.users]
+        if len(set(users)) < len(users):
             raise NodesError(f"node {place} names a user twice; allowed: each user once")
-        for user in node.users:
+        for user in users:
             if (other := holder.setdefault(user, place)) != place:
                 raise NodesError(
                     f"a user is in the folders of nodes {other} and {place}; allowed: all text of a user on one node, "
@@ -194,27 +152,6 @@ def _identity_of(held_out: Corpus) -> Identity:
     if "identity" not in held_out.manifest.settings:
         return DEFAULT_IDENTITY
     return Identity.of_corpus(held_out.manifest.settings)
-
-
-def _check_written(corpus: Corpus, split: str, nodes: Sequence[Enrolment]) -> None:
-    """Check that the record has the incidence that the nodes sent, which ε rests on."""
-    written, graphs = corpus.ownership(split), [_graph_of(node)[0] for node in nodes]
-    draws = np.concatenate([graph.draws_of(graph.entity_ids) for graph in graphs])
-    names = np.array([int(name, 16) for name in corpus.entities(split)["entity"]], dtype=np.int64)
-    owners = np.repeat(np.arange(written.num_sentences), written.entities_per_sentence)
-    per_sentence = np.concatenate([graph.entities_per_sentence for graph in graphs])
-    same = (
-        np.array_equal(written.sentences_per_user, np.concatenate([graph.sentences_per_user for graph in graphs]))
-        and np.array_equal(written.entities_per_sentence, per_sentence)
-        and np.array_equal(_sorted(owners, names[written.entity_ids]), _sorted(owners, draws))
-    )
-    if not same:
-        raise CorpusError(f"{corpus.path}: the record of the mention graph is not what the nodes sent")
-
-
-def _sorted(owners: IntArray, draws: IntArray) -> IntArray:
-    """Return the draws of every sentence in ascending order."""
-    return draws[np.lexsort((draws, owners))]
 
 
 log = logging.getLogger("flwr")  # shown by `flwr run --stream`
@@ -296,9 +233,7 @@ class TextOfNodes:
 
     def __init__(self, run: TextOfRun) -> None:
         self._run = run
-        self._folders = [HeldFolder(**folder) for folder in run.corpus.manifest.settings[HELD_BY_NODES]]
-        rule = run.planned.plan.mechanism.client_rule(run.planned.plan.mechanism.clip_norm)
-        check_usable(run.config, rule)
+        self._told = CountsOfNodes.read(run.corpus)
         if run.model.reads_features or run.model.lower is not None:
             raise ConfigError(
                 f"model.name is '{run.config.model.name}' with a frozen part that is computed once; allowed with text "
@@ -308,7 +243,7 @@ class TextOfNodes:
 
     def digests(self) -> TextDigests:
         """Return the digest of what all users train on, as a simulation on the joint corpus has it."""
-        return {"corpus": str(self._run.corpus.manifest.settings[CONTENT])}
+        return {"corpus": self._told.content}
 
     def prepare(self, observer: Observer) -> None:
         """Do nothing: nodes prepare their own text."""
@@ -322,7 +257,7 @@ class TextOfNodes:
             sentences_per_user=per_user,
             seed=seed,
             holders=tuple(self._workspaces()),
-            question=question_of(run.config, run.model.task.classes, graph=False),
+            question=question_of(run.config, run.model.task.classes),
             timeout=run.config.engine.timeout,
         )
 
@@ -335,13 +270,21 @@ class TextOfNodes:
         return f"flwr run with resume='{folder}'"
 
     def _workspaces(self) -> list[Holder]:
-        weights, holders = self._run.planned.bounds.weights, []
-        question = question_of(self._run.config, self._run.model.task.classes, graph=False)
-        users, sentences = ([getattr(node, name) for node in self._folders] for name in ("users", "sentences"))
-        for node, place in zip(self._folders, places_of(users, sentences), strict=True):
-            own = weights[place.first_sentence : place.first_sentence + node.sentences]
-            spec = HeldSpec(question=question, identity=node.identity, place=place, weights=packed(own))
+        bounds, told, holders = self._run.planned.bounds, self._told, []
+        question = question_of(self._run.config, self._run.model.task.classes)
+        limits = ContributionLimits(bounds.guarantee.entity_bound, None, bounds.guarantee.user_sentences)
+        total = dict(zip(told.totals, bounds.counts.entities.tolist(), strict=True))
+        users, sentences = ([getattr(node, name) for node in told.nodes] for name in ("users", "sentences"))
+        for node, place in zip(told.nodes, places_of(users, sentences), strict=True):
             stop = place.first_user + node.users
+            spec = HeldSpec(
+                question=question,
+                identity=node.identity,
+                place=place,
+                limits=limits,
+                users=tuple(bounds.counts.users[place.first_user : stop].tolist()),
+                names=tuple(total[name] for name in node.names),
+            )
             holders.append(Holder(node.partition, node.identity, place.first_user, stop, spec.model_dump_json()))
         return holders
 
@@ -357,7 +300,7 @@ class TextOfNodes:
                 "model whose frozen weights do not depend on the seed"
             )
         words = {"release": "version of fl_sim"}
-        for node in self._folders:
+        for node in self._told.nodes:
             for name, value in own.items():
                 if getattr(node, name) != value:
                     raise NodesError(
@@ -374,14 +317,13 @@ def places_of(users: Sequence[int], sentences: Sequence[int]) -> list[Place]:
     ]
 
 
-def question_of(config: RunConfig, classes: tuple[str, ...], graph: bool) -> Question:
+def question_of(config: RunConfig, classes: tuple[str, ...]) -> Question:
     """Return what a run asks its nodes; ``classes`` are those of its task."""
     return Question(
         split=config.corpus.train_split,
         task=config.task,
         model=config.model.model_dump_json(),
         classes=classes,
-        graph=graph,
     )
 
 
@@ -405,24 +347,24 @@ def answers(
     return [(found.get(node, silent), node) for node in nodes]
 
 
-def check_usable(config: RunConfig, rule: ClientRule | None = None) -> None:
-    """Check that a run can train on text that its nodes hold.
+def check_usable(config: RunConfig, rule: ClientRule) -> None:
+    """Check that a run with such a client rule can train on text that its nodes hold.
 
     Raises:
-        ConfigError: a setting would need the text, the names or all nodes' counts in one place.
+        ConfigError: a setting would need the text, the names or all nodes' mentions in one place.
     """
     privacy = config.privacy
-    if privacy.known == "nothing":
+    if privacy.known != "counts":
         raise ConfigError(
-            "privacy.known is nothing; allowed with text on nodes: counts or graph, which the nodes send to the server"
+            f"privacy.known is {privacy.known}; allowed with text on nodes: counts, which is all that nodes send"
         )
-    for name in ("entity_key", "public_names", "public_weights"):
+    for name in ("entity_key", "public_names", "public_weights", "counts"):
         if getattr(privacy, name) is not None:
             raise ConfigError(
                 f"privacy.{name} is {getattr(privacy, name)}; allowed with text on nodes: nothing, because the server "
                 "knows no names"
             )
-    if rule is not None and select_for.dispatch(type(rule)) is not select_for.dispatch(object):
+    if select_for.dispatch(type(rule)) is not select_for.dispatch(object):
         raise ConfigError(
             f"privacy.strategy is {privacy.strategy}; allowed with text on nodes: a strategy whose nodes need no "
             "counts of the whole corpus, such as uedp or user_level"

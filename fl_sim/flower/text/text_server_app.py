@@ -23,16 +23,17 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines.grids import AttendedGrid
 from fl_sim.engines.server_app import read_run_config, results_folder, run_experiment
 from fl_sim.experiments.experiment import Experiment
+from fl_sim.experiments.plan.run_plan import untuned_plan
 from fl_sim.experiments.run_inputs import held_out_split
 from fl_sim.flower.text.held_text import Enrolment, NodesError
-from fl_sim.flower.text.text_of_nodes import TextOfNodes, answers, check_usable, question_of, write_graph
+from fl_sim.flower.text.text_of_nodes import TextOfNodes, answers, check_usable, question_of, write_record
 
 OWN_KEYS = ("nodes", "resume", "corpus-path", "entity-key")
 """Keys of the run config besides those of a run: the nodes to wait for, a run folder to resume, and what nodes without
 a node config of their own open (:mod:`fl_sim.flower.text.text_client_app`)."""
 
-GRAPH_SUFFIX = "-graph"
-"""Ends the name of the folder beside the run's with the mention graph that the nodes sent."""
+RECORD_SUFFIX = "-counts"
+"""Ends the name of the folder beside the run's with the counts that the nodes sent."""
 
 app = ServerApp()
 
@@ -62,24 +63,25 @@ def create(grid: Grid, config: RunConfig) -> Experiment:
         NodesError: a node cannot take part, or the nodes do not fit together.
         ValueError: (another one of the project's own subclasses) as :meth:`Experiment.create`.
     """
-    check_usable(config)
     held_out = Corpus.open(config.corpus.path, verify=True)
     split = held_out_split(config, held_out)
     if split not in held_out.splits:
         raise ConfigError(f"corpus.held_out_split is '{split}'; allowed: {', '.join(held_out.splits)}")
+    mechanism = untuned_plan(config, held_out.ownership(split)).mechanism  # whose rule is of the kind of the run's
+    check_usable(config, mechanism.client_rule(mechanism.clip_norm))
     out = Path(str(config.out))
-    folder = out.with_name(out.name + GRAPH_SUFFIX)
+    folder = out.with_name(out.name + RECORD_SUFFIX)
     classes: tuple[str, ...] = ()
     if config.task == "classification":
         targets = {int(number) for number in held_out.targets(split) if number >= 0}
         classes = tuple(sorted(held_out.classes[number] for number in targets))
-    question, enrolled = question_of(config, classes, graph=True), list[Enrolment]()
+    question, enrolled = question_of(config, classes), list[Enrolment]()
     for answer, _ in answers(grid, question, sorted(grid.get_node_ids()), config.engine.timeout):
         if isinstance(answer, NodesError):
             raise answer
         enrolled.append(answer)
-    graph = write_graph(enrolled, config.corpus.train_split, held_out, split, folder)
-    corpus = config.corpus.model_copy(update={"path": str(graph.path), "held_out_split": split})
+    record = write_record(enrolled, config.corpus.train_split, held_out, split, folder)
+    corpus = config.corpus.model_copy(update={"path": str(record.path), "held_out_split": split})
     engine = config.engine.model_copy(update={"nodes": None})
     try:
         changed = config.model_copy(update={"corpus": corpus, "engine": engine})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,21 +11,33 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Array, Message
 
+from fl_sim.auditing.ledger_audit import audit_ledger
 from fl_sim.cli.main import main
-from fl_sim.config import ConfigError
+from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
+from fl_sim.data_prep.counts_of_nodes import CountsOfNodes
+from fl_sim.data_prep.digests import entity_digests
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
-from fl_sim.data_prep.records import Sentence
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.store.contribution_limits import ContributionLimits
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines.grids import GridError, InlineGrid
 from fl_sim.flower.text import held_text
-from fl_sim.flower.text.held_text import ENROL_MESSAGE, NodesError
+from fl_sim.flower.text.held_text import (
+    ENROL_MESSAGE,
+    HeldSpec,
+    HeldText,
+    NodesError,
+    Place,
+    Question,
+    open_held_text,
+)
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import Ledger
-from tests.e2e.small_runs import SAME_MODEL, apart, measured, model_of
-from tests.fl_sim.flower.text.nodes import LEARNING_RATE, Nodes, divide, users_of
+from tests.e2e.small_runs import MODEL, PUBLISHED, SAME_MODEL, apart, measured, model_of
+from tests.fl_sim.flower.text.nodes import KEY, LEARNING_RATE, Nodes, divide, users_of
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -47,7 +60,7 @@ NO_BOUNDS = {"privacy__entity_bound": "unbounded", "privacy__user_sentences": "u
         pytest.param({"privacy__q_u": 0.5}, id="users are sampled"),
         pytest.param(USER_LEVEL | NO_BOUNDS, id="user_level"),
         pytest.param({}, id="all users", marks=pytest.mark.nightly),
-        pytest.param({"privacy__entity_bound_by": "weights"}, id="weights", marks=pytest.mark.nightly),
+        pytest.param({"privacy__round_counts": True}, id="rounded counts", marks=pytest.mark.nightly),
         pytest.param(NO_BOUNDS, id="no bounds", marks=pytest.mark.nightly),
     ],
 )
@@ -57,7 +70,10 @@ def test_text_on_nodes_trains_the_model_of_the_simulation(nodes: Nodes, changes:
     for figure in ("cohort_users", "cohort_sentences", "clipped_fraction"):
         assert [row.get(figure) for row in measured(joint)] == [row.get(figure) for row in measured(divided)]
     epsilons = [column for column in joint.metrics() if column.startswith("epsilon")]
-    assert joint.metrics()[epsilons].equals(divided.metrics()[epsilons])
+    public = [column for column in epsilons if "entity" not in column]
+    assert {"epsilon_any", "epsilon_user", "epsilon_user_unbounded"} <= set(public) < set(epsilons)
+    assert joint.metrics()[public].equals(divided.metrics()[public])
+    assert (joint.metrics()[epsilons] <= divided.metrics()[epsilons]).all(axis=None)
 
 
 @pytest.mark.system
@@ -65,7 +81,9 @@ def test_a_plan_for_a_target_is_that_of_the_simulation(nodes: Nodes) -> None:
     target = {"privacy__noise_multiplier": None, "privacy__target_epsilon": 8.0}
     joint, divided = (run.result or {} for run in (nodes.simulate("joint-run", **target), nodes.run("run", **target)))
     assert joint["plan"] == divided["plan"]
-    assert joint["kept"]["sentences"] == divided["kept"]["sentences"] < 1
+    assert joint["guarantee"] == divided["guarantee"]
+    assert (joint["most_mentions"], joint["kept"]["weight"] < 1) == (divided["most_mentions"], True)
+    assert "kept" not in divided
 
 
 CLASSIFIER = {
@@ -105,13 +123,65 @@ def test_a_class_that_the_held_out_text_lacks_is_refused(nodes: Nodes) -> None:
 
 
 @pytest.mark.system
-def test_the_server_keeps_pseudonyms_alone(nodes: Nodes) -> None:
+def test_the_server_keeps_counts_by_pseudonym_alone(nodes: Nodes) -> None:
     run = nodes.run("run")
-    record = Corpus.open(nodes.folder / "run-graph")
-    assert {text for text in record.texts("train").to_pylist() if set(text) - set("0123456789abcdef -")} == set()
-    assert not {"user 0", "ada"} & {*record.users("train")["user"], *record.entities("train")["entity"]}
-    assert record.users("train")["sentences"].tolist() == Corpus.open(nodes.joint).users("train")["sentences"].tolist()
+    record, joint = Corpus.open(nodes.folder / "run-counts"), Corpus.open(nodes.joint)
+    assert set(record.texts("train").to_pylist()) == {""}
+    assert len(record.ownership("train").entity_ids) == len(record.entities("train")) == 0
+    assert not {*record.users("train")["user"]} & {*joint.users("train")["user"]}
+    assert record.users("train")["sentences"].tolist() == joint.users("train")["sentences"].tolist()
+    entities = joint.entities("train")
+    told = dict(zip(entity_digests(entities["entity"].tolist(), KEY).tolist(), entities["sentences"], strict=True))
+    assert CountsOfNodes.read(record).totals == told
     assert (run.result or {})["corpus"]["users"] == len(users_of(nodes.joint))
+
+
+SPEC = RunConfig.from_mapping(MODEL).model.model_dump_json()
+QUESTION = Question(split="train", task="next-word", model=SPEC, classes=())
+
+
+def _held(folder: Path, *said: tuple[str, str]) -> HeldText:
+    """A node with such sentences of users, whose words in capitals are names."""
+    sentences = []
+    for user, text in said:
+        names = [(found.start(), found.end()) for found in re.finditer(r"[A-Z]\w+", text)]
+        sentences.append(Sentence("train", user, text, tuple(Mention(*place, "PER") for place in names)))
+    write_corpus(sentences, folder, name="node")
+    return open_held_text(str(folder), KEY, 0, QUESTION)
+
+
+def test_an_enrolment_does_not_tell_who_mentions_whom(tmp_path: Path) -> None:
+    """Two folders with the same counts and other mentions give the same answer but for digests of the text."""
+    one = _held(tmp_path / "1", ("u", "Ada met Bo"), ("u", "so"), ("v", "Carl"), ("v", "yes")).enrolment
+    other = _held(tmp_path / "2", ("u", "Carl"), ("u", "Bo"), ("v", "well, Ada"), ("v", "no")).enrolment
+    arrays = {name: array.numpy().tolist() for name, array in one.to_record().array_records["counts"].items()}
+    others = {name: array.numpy().tolist() for name, array in other.to_record().array_records["counts"].items()}
+    assert {name for name in arrays if arrays[name] != others[name]} == {"content"}
+    assert (arrays["sentences"], arrays["mentions"]) == ([2, 2], [1, 1, 1])
+    assert {name for name, value in one.facts if getattr(other.facts, name) != value} == {"identity"}
+
+
+def test_a_node_weights_its_sentences_by_declared_counts_and_refuses_smaller_ones(tmp_path: Path) -> None:
+    held = _held(tmp_path / "1", ("u", "Ada met Bo"), ("u", "Ada"), ("u", "so"), ("v", "Carl"), ("v", "yes"))
+    ada, bo, carl = entity_digests(["ada", "bo", "carl"], KEY).tolist()
+
+    def weights(users: tuple[int, ...], **names: int) -> list[float]:
+        declared = {ada: names["ada"], bo: names["bo"], carl: names["carl"]}
+        spec = HeldSpec(
+            question=QUESTION,
+            identity=held.enrolment.facts.identity,
+            place=Place(first_user=1, users=4, first_sentence=2, sentences=8),
+            limits=ContributionLimits(sentences_per_entity=2, sentences_per_user=2),
+            users=users,
+            names=tuple(declared[digest] for digest in sorted(declared)),
+        )
+        return np.asarray(held.workspace(spec).weights).tolist()
+
+    assert weights((3, 2), ada=8, bo=4, carl=5) == pytest.approx([0, 0, 1 / 4, 1 / 4, 2 / 3, 2 / 5, 1, 0])
+    assert weights((4, 2), ada=2, bo=1, carl=1) == pytest.approx([0, 0, 1 / 2, 1 / 2, 1 / 2, 1, 1, 0])
+    for users, names in (((3, 2), {"ada": 1, "bo": 4, "carl": 5}), ((2, 2), {"ada": 8, "bo": 4, "carl": 5})):
+        with pytest.raises(CorpusError, match=r"has declared count \d; allowed: at least [23], its sentences"):
+            weights(users, **names)
 
 
 @pytest.mark.system
@@ -222,14 +292,17 @@ def test_a_run_without_any_of_its_nodes_ends_before_a_release(nodes: Nodes, monk
         ({"model.tune": "bias", "seed": 5}, "model.name is 'small-gpt2' with random weights that do not train"),
         ({"corpus-path": "here"}, "corpus-path of node 0 is 'here'; allowed: an absolute path"),
         ({"nodes": 0}, "nodes is 0; allowed: an integer of at least 1"),
-        ({"privacy.known": "nothing", "privacy.population": 9, "privacy.entity_bound": 3}, "mention_graph is"),
+        ({"privacy.known": "graph"}, "privacy.known is graph; allowed with text on nodes: counts, which is all that"),
+        ({"privacy.known": "nothing", "privacy.population": 9} | NO_BOUNDS, "known is nothing; allowed with text on"),
+        ({"privacy.counts": "/counts"}, "privacy.counts is /counts; allowed with text on nodes: nothing, because"),
+        (PUBLISHED | NO_BOUNDS | {"privacy.user_cap": 1.0}, "strategy is published; allowed with text on nodes: a str"),
         ({"privacy.public_names": "shipped"}, "privacy.public_names is shipped; allowed with text on nodes: nothing"),
         ({"corpus.held_out_split": "public"}, "corpus.held_out_split is 'public'; allowed: train, validation"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(nodes: Nodes, run_config: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigError, NodesError, GridError)) as refused:
-        nodes.run("run", run_config)
+        nodes.run("run", {key.replace("__", "."): value for key, value in run_config.items()})
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not list(nodes.folder.glob("run*"))
@@ -270,31 +343,63 @@ def test_a_folder_with_appended_parts_is_refused(nodes: Nodes) -> None:
         nodes.run("run")
 
 
-def test_an_answer_that_is_no_enrolment_is_refused(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "change", "allowed"),
+    [
+        ("users", None, "missing 1 required positional argument"),
+        ("users", lambda users: users[:-1], "sentences are out of range; allowed: 3 int64 from 1"),
+        ("content", lambda content: content.astype(np.int16), "content are int16 (4, 16); allowed: 16 bytes of each"),
+        ("sentences", lambda counts: counts - counts[0], "sentences are out of range; allowed: 4 int64 from 1 to 10"),
+        ("names", lambda names: names[::-1], "names are not in ascending order; allowed: each digest once"),
+        ("names", lambda names: np.sort(np.append(names[1:], names[-1])), "allowed: each digest once"),
+        ("names", lambda names: names - names[-1], "allowed: 4 int64 from 0 to 9223372036854775807"),
+        ("mentions", lambda counts: -counts, "mentions are out of range; allowed: 4 int64 from 1 to "),
+        ("mentions", lambda counts: 0 * counts, "mentions are out of range; allowed: 4 int64 from 1 to "),
+        ("mentions", lambda counts: counts + 10**6, "mentions are out of range; allowed: 4 int64 from 1 to "),
+        ("mentions", lambda counts: counts.astype(np.float64), "mentions are out of range; allowed: 4 int64"),
+        ("mentions", lambda counts: counts[1:], "mentions are out of range; allowed: 4 int64"),
+    ],
+)
+def test_an_answer_that_is_no_enrolment_is_refused(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[Any], Any] | None, allowed: str
+) -> None:
     answer = InlineGrid._answer
 
     def garbled(grid: InlineGrid, message: Message) -> Message:
         reply = answer(grid, message)
         if message.metadata.message_type == ENROL_MESSAGE and reply.metadata.src_node_id == 3:
-            del reply.content.array_records["graph"]["users"]
+            counts = reply.content.array_records["counts"]
+            array = counts.pop(name)
+            if change is not None:
+                counts[name] = Array(np.ascontiguousarray(change(array.numpy())))
         return reply
 
     monkeypatch.setattr(InlineGrid, "_answer", garbled)
-    with pytest.raises(NodesError, match="node 3 cannot take part: its answer is malformed"):
+    with pytest.raises(NodesError) as refused:
         nodes.run("run")
+    assert "node 3 cannot take part: its answer is malformed" in str(refused.value)
+    assert allowed in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.system
-def test_a_mention_graph_is_no_text_to_train_on_or_to_attack(
+def test_a_record_of_counts_is_read_and_is_no_text_to_train_on_or_to_attack(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = nodes.run("run")
+    audit = audit_ledger(run.path)
+    assert audit.holds
+    assert "kept by every user; nodes weight the sentences of entities" in [check.detail for check in audit.checks]
+    for command in (["report", str(run.path)], ["account", "ledger", str(run.path)]):
+        assert main(command) == 0
+    assert "what the bounds kept is known to nodes alone" in capsys.readouterr().out
     _stopped_in_round(nodes, monkeypatch, "stopped", 2, rounds=3)
     capsys.readouterr()
-    train = ["run", "--corpus", str(nodes.folder / "run-graph"), "--out", str(nodes.folder / "again")]
-    for command in (train, ["leak", str(run.path)], ["resume", str(nodes.folder / "stopped")]):
+    train = ["run", "--corpus", str(nodes.folder / "run-counts"), "--out", str(nodes.folder / "again")]
+    read = [[command, *words, str(run.path)] for command, *words in (["leak"], ["entities", "run"])]
+    for command in (train, *read, ["resume", str(nodes.folder / "stopped")]):
         assert main(command) == 2
-        assert "is a mention graph, whose text nodes hold; allowed: a corpus with text" in capsys.readouterr().err
+        assert "has counts alone, of text that nodes hold; allowed: a corpus with text" in capsys.readouterr().err
     assert not (nodes.folder / "again").exists()
 
 
