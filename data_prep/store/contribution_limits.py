@@ -112,15 +112,18 @@ class DeclaredCounts:
     digest: str
 
     @classmethod
-    def of(cls, ownership: Ownership) -> DeclaredCounts:
-        """Return the true counts of a split."""
+    def of(cls, ownership: Ownership, *, by_name: bool = False) -> DeclaredCounts:
+        """Return the true counts of a split; ``by_name`` as for :meth:`exactly`."""
         entities = np.bincount(ownership.entity_ids, minlength=ownership.num_entities)
-        return cls.exactly(ownership.sentences_per_user, entities)
+        return cls.exactly(ownership.sentences_per_user, entities, by_name=by_name)
 
     @classmethod
-    def exactly(cls, users: IntArray, entities: IntArray) -> DeclaredCounts:
-        """Return the true counts of a split, n_u and n_e; their digest does not depend on how entities are numbered."""
-        counted = (users, np.sort(entities))
+    def exactly(cls, users: IntArray, entities: IntArray, *, by_name: bool) -> DeclaredCounts:
+        """Return the true counts n_u and n_e; ``by_name``, their digest does not depend on how entities are numbered.
+
+        Which name has which count is then for the digest of the text to say (:mod:`fl_sim.data_prep.digests`).
+        """
+        counted = (users, np.sort(entities) if by_name else entities)
         digest = hashlib.sha256(b"".join(np.append(len(one), one).astype("<i8").tobytes() for one in counted))
         return cls(users, entities, len(users), digest.hexdigest())
 

@@ -166,7 +166,7 @@ def summarise(
         deciles=people.deciles(ratios[0]),
         by_sentences=people.by_size(ratios[0], counts),
         by_mention={name: TextPart(share, people.figures(kind, _EVERYBODY)) for name, (kind, share) in parts.items()},
-        by_training_mentions=tokens.by_training_mentions(people) if tokens else [],
+        by_training_mentions=tokens.by_training_mentions(people) if tokens and corpus.has_text else [],
     )
 
 

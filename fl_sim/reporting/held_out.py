@@ -85,8 +85,8 @@ class HeldOutFigures:
         deciles: the nine deciles of users' own figures; empty if no user has one.
         by_sentences: by class of users; classes without users are absent.
         by_mention: by a key of :data:`PARTS`; empty if the places of tokens are unknown.
-        by_training_mentions: of the entity tokens, by class of their name's mentions in training; empty likewise, or
-            for a classification.
+        by_training_mentions: of the entity tokens, by class of their name's mentions in training; empty likewise, for a
+            classification, or if nodes hold the text.
     """
 
     users: int

@@ -259,7 +259,8 @@ class HeldText:
         around = (place.first_sentence, place.sentences - place.first_sentence - self.ownership.num_sentences)
         offsets = _rising(self.encoded.offsets, *around)
         names = np.searchsorted(self.enrolment.names, _draws(self.ownership))
-        counts = DeclaredCounts.exactly(np.array(spec.users), np.array(spec.names, dtype=np.int64)[names])
+        totals = np.array(spec.names, dtype=np.int64)[names]
+        counts = DeclaredCounts.exactly(np.array(spec.users), totals, by_name=True)
         return Workspace(
             ownership=padded(self.ownership, place),
             weights=np.pad(count_weights(self.ownership, spec.limits, counts), around),

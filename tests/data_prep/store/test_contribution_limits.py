@@ -178,6 +178,14 @@ def test_counts_are_rounded_up_to_powers_of_two() -> None:
     assert (rounded.population, rounded.digest != counts.digest) == (8, True)
 
 
+def test_by_name_the_digest_of_counts_does_not_depend_on_how_entities_are_numbered() -> None:
+    corpora = [[[{0}, {0, 1}], [{2}]], [[{2}, {1, 2}], [{0}]], [[{0}, {0, 1}], [{1}]], [[{2}], [{0}, {0, 1}]]]
+    counts = [[DeclaredCounts.of(incidence(users), by_name=named).digest for users in corpora] for named in (0, 1)]
+    assert len(set(counts[0])) == 4
+    assert counts[1][0] == counts[1][1]
+    assert len(set(counts[1])) == 3
+
+
 def test_counts_of_other_users_or_below_the_splits_are_refused() -> None:
     ownership = incidence([[{0}, {1}], [{1}]])
     counts, limits = DeclaredCounts.of(ownership), ContributionLimits(1)

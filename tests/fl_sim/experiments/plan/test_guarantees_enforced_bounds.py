@@ -81,6 +81,28 @@ def test_a_corpus_beyond_its_declared_counts_is_refused() -> None:
         bounds_of(village(), Declared(counts=fewer))
 
 
+@pytest.mark.parametrize("bound", [1, 8, "unbounded"])
+@pytest.mark.parametrize("incidence", [village(), ownership([[0], [0, 1]] * 5, [[1]], [[0], [], [2]])])
+def test_counts_alone_give_the_same_guarantee_and_the_most_that_entities_contribute(
+    bound: int | str, incidence: Ownership
+) -> None:
+    privacy = {"entity_bound": bound, "user_sentences": 3}
+    whole, counts = bounds_of(incidence, **privacy), DeclaredCounts.of(incidence)
+    unnamed = replace(incidence.without_entities(range(incidence.num_entities)), num_entities=0)
+    alone = bounds_of(unnamed, Declared(counts=counts, counts_alone=True), **privacy)
+    assert alone.guarantee == whole.guarantee
+    exact, most = whole.contributions(), alone.contributions()
+    for name in ("users", "max_per_user", "sentences"):
+        assert (getattr(exact, name) <= getattr(most, name)).all()
+    assert most.users.max() <= incidence.num_users
+    assert most.sentences.tolist() == [
+        count if bound == "unbounded" else min(count, bound) for count in counts.entities
+    ]
+    assert (whole.weights <= alone.weights).all()
+    record = alone.record()
+    assert (record["kept"], record["most_mentions"]) == (None, whole.record()["most_mentions"])
+
+
 # A mention graph
 
 
