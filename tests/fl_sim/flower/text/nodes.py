@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = {
     "privacy__q_s": 0.8,
     "privacy__q_e": 0.6,
     "privacy__user_cap": 2.0,
-    "privacy__entity_bound": 2,  # below the total of every name, and at most its number on a node
+    "privacy__entity_bound": 2,  # below the total of every name
     "privacy__user_sentences": 6,
     "server__optimizer": "sgd",
     "server__learning_rate": LEARNING_RATE,
