@@ -2,6 +2,9 @@
 
 Usually the text is a split of the server's own corpus (:class:`OwnText`), which it encodes into the run's folder for
 the workers. Nodes may also hold text that the server never sees (:mod:`fl_sim.flower.text`).
+
+>>> Corpus.open("bundled").has_text
+True
 """
 
 from __future__ import annotations
