@@ -86,7 +86,8 @@ def _headline(facts: RunFacts) -> list[str]:
         return [*_row(delta, "ε", ""), *table_row("  any user", head.epsilon)]
     known = f", {head.known} known" if head.known else ""
     bound = facts.user_sentences
-    user = "" if bound is None or bound == math.inf else f", ≤ {counted(bound, 'sentence')}"
+    by_weight = " by weight" if head.known == "counts" else ""
+    user = "" if bound is None or bound == math.inf else f", ≤ {counted(bound, 'sentence')}{by_weight}"
     attacker = attacker_note(facts)
     return [
         *_row(f"{delta}{known}", "ε", "ε missed"),

@@ -369,7 +369,7 @@ class RunFacts(BaseModel):
         said = [f"≤ {format_number(limit)} {words}" for words, limit in limits.items() if limit]
         if not said:
             return "No bound on entities or users is set."
-        ways = {"nothing": "stated, not enforced", "counts": "enforced by weights", "graph": "enforced"}
+        ways = {"nothing": "stated, not enforced", "counts": "enforced as sums of weights", "graph": "enforced"}
         how = ways[self.bounds.known]
         return f"Bounds, {how}: {', '.join(said)}."
 

@@ -32,7 +32,7 @@ def test_the_summary_spells_out_who_is_protected_and_at_what_epsilon(make_run: M
     for words in (
         "one user and one entity at once",
         "Privacy at δ = 1e-5",
-        "any user, ≤ 60 sentences",
+        "any user, ≤ 60 sentences by weight",
         "946 users, 14,041 sentences",
         "30 of 30 rounds, finished",
         "noise multiplier z 1 (noise 2.5 on the sum)",
@@ -57,7 +57,7 @@ def test_the_summary_leads_with_any_user_and_any_entity(make_run: MakeRun) -> No
     assert lines[head + 1].split()[-2:] == ["15.02", "33.40"]
     words = " ".join(text.split())
     for said in (
-        "Bounds, enforced by weights: ≤ 300 sentences with an entity, ≤ 60 sentences of a user.",
+        "Bounds, enforced as sums of weights: ≤ 300 sentences with an entity, ≤ 60 sentences of a user.",
         "Kept, by weight: 87.0 % of the sentences, 64.1 % of the mentions (ORG 50.0 %, PER 77.7 %).",
         "said with the protected entity, that these sentences exist, and who mentions whom.",
         "It takes as known how many sentences each user has, and how many mention each entity.",
