@@ -7,35 +7,41 @@ True
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fl_sim.api.accounts import DELTA, Figures, settings_of
-from fl_sim.config import RunConfig, parse_value
+from fl_sim.config import ConfigError, RunConfig, parse_value
 from fl_sim.files import owner_only
 from fl_sim.strategies.accounting.guarantee import Known
 
 if TYPE_CHECKING:
     from fl_sim.experiments.plan.guarantees import EnforcedBounds
     from fl_sim.search.automatic import Automatic
-    from fl_sim.search.planner import Goal, Settings
+    from fl_sim.search.bounds import Candidate
+    from fl_sim.search.planner import Goal, Settings, Tradeoff
     from fl_sim.search.settings_search import Tried
-    from fl_sim.strategies.accounting.guarantee import ProtectedUnit
+    from fl_sim.strategies.privacy_config import PrivacyConfig
 
 TargetUnit = Literal["user", "user_entity"]
 
 MINUTES = 5.0
 """The time for search and training unless another is given."""
 
-_PRIVATE = (
-    "The planner reads the sizes of the private corpus: a proposal reveals information about it, and no ε covers that. "
+_BASES: Mapping[str, str] = {
+    "counts": "Bounds, settings and shares rest on counts alone, which are taken as known: how many sentences each "
+    "user has, and how many mention each name. Sentences and shares are what to expect if mentions fell on sentences "
+    "at random.",
+    "graph": "Bounds, settings and shares rest on the mention graph, which is taken as known.",
+    "corpus": "The planner reads the private corpus: a proposal reveals information about it, and no ε covers that. "
     "So the command has privacy.settings_from_corpus=true, which record and report carry. Plan on public text of the "
-    "same kind with --public, or choose the settings beforehand, to do without it."
-)
-_PUBLIC = "The corpus is public, as stated, so its sizes may set what is released."
+    "same kind with --public, or choose the settings beforehand, to do without it.",
+    "public": "The corpus is public, as stated, so its sizes may set what is released.",
+}
+"""What a proposal rests on, in words."""
+
 CONTRIBUTION_QUANTILES = ("p95", "max")
 """The contribution bounds for which a plan states ε besides its target."""
 
@@ -52,11 +58,12 @@ def plan_by_formula(
     entity_bound: str | None = None,
     known: Known = "counts",
     user_sentences: str | None = None,
+    keep_mentions: float | None = None,
     public: bool = False,
     say: Callable[[str], None] = lambda words: None,
     observer: Callable[[int, int], None] = lambda done, total: None,
 ) -> Figures:
-    """Return the rates, cap and noise with the best signal-to-noise ratio, as of ``fl-sim plan formula --json``.
+    """Return the bounds, rates, cap and noise with the best ratios, as of ``fl-sim plan formula --json``.
 
     Args:
         corpus: The corpus to plan for.
@@ -67,71 +74,121 @@ def plan_by_formula(
             computed.
         rounds: The largest number of rounds T.
         delta: The δ at which ε is stated, in (0, 1).
-        entity_bound: The bound k, as privacy.entity_bound: a number or unbounded.
+        entity_bound: The bound k, as privacy.entity_bound: a number or unbounded; searched by default.
         known: What may be known, as privacy.known.
-        user_sentences: The bound m, as privacy.user_sentences: a number or unbounded.
+        user_sentences: The bound m, as privacy.user_sentences: a number or unbounded; searched by default.
+        keep_mentions: The least share of mentions that the bounds keep, in weight.
         public: The corpus is public text, so that its sizes may set what is released.
         say: Called with what is done now.
-        observer: Called with the number of settings that are tried, and that of all.
+        observer: Called with the number of bounds that were tried, and that of all.
 
     Raises:
         CorpusError: the folder is no prepared corpus.
-        ConfigError: a value is impossible, or no settings meet the target.
+        ConfigError: a value is impossible, no settings meet the target, or no bounds keep the mentions.
     """
     from fl_sim.data_prep.store.corpus import Corpus
     from fl_sim.experiments.plan.guarantees import EnforcedBounds
+    from fl_sim.search.bounds import Candidate, bounds_to_try
     from fl_sim.search.planner import Goal, propose
 
-    goal = Goal(target_epsilon, target_unit, delta, sentences_per_round, rounds)
-    given = {"entity_bound": entity_bound, "known": known, "user_sentences": user_sentences}
-    texts = {f"privacy.{name}": text for name, text in given.items() if text is not None}
-    values = {key: parse_value(key, text) for key, text in texts.items()}
+    goal = Goal(target_epsilon, delta, sentences_per_round, rounds)
+    given = {"entity_bound": entity_bound, "user_sentences": user_sentences}
+    stated = {"known": known, "target_unit": target_unit} | {k: v for k, v in given.items() if v is not None}
+    values = {f"privacy.{name}": parse_value(f"privacy.{name}", text) for name, text in stated.items()}
     privacy = RunConfig.from_mapping(values | {"privacy.settings_from_corpus": not public}).privacy
+    unbounded = target_unit == "user_entity" and privacy.entity_bound in (None, "unbounded")
+    if known == "nothing" and unbounded:
+        raise ConfigError(
+            f"target_epsilon is {target_epsilon:g} for any user with any entity, but known is nothing and no bound on "
+            "entities is stated; allowed: entity_bound, known = counts or graph, or target_unit = user"
+        )
+    by_percentile = unbounded and privacy.entity_bound is not None
+    reads_corpus = not public and (known == "nothing" or by_percentile or privacy.user_sentences == "corpus")
     opened = Corpus.open(corpus, verify=True)
-    say(f"enforcing the bounds on users and entities of {corpus}")
-    bounds = replace(EnforcedBounds.of(privacy, opened.ownership(split)), settings_from_corpus=True)
-    _, named = bounds.target(goal.unit, clips_sentences=True, population=bounds.ownership.num_users)
-    units = tuple(named.values())
-    say(f"looking for the best signal-to-noise ratio at ε {goal.target_epsilon:g}")
-    proposal = propose(bounds, units, goal, observe=observer)
+    ownership = opened.ownership(split)
+    choices = bounds_to_try(privacy.model_copy(update={"settings_from_corpus": True}), ownership)
+
+    def candidate(bounded: PrivacyConfig) -> Candidate:
+        return Candidate.of(bounded, ownership, ownership.num_users, by_counts=known == "counts" and not public)
+
+    say(f"looking for the bounds and settings of the best signal-to-noise ratio at ε {target_epsilon:g}")
+    proposal = propose(choices, candidate, goal, keep_mentions, observe=observer)
     say("computing ε of what is proposed, and of its alternatives")
-    described = functools.partial(_described, goal=goal, bounds=bounds, units=units)
+    bounds = EnforcedBounds.of(proposal.bounds.privacy, ownership)
+    rows = (proposal.best, *proposal.others, *proposal.fewer_rounds)
+    described = [_described(settings, goal, proposal.bounds) for settings in rows]
     return {
         "corpus": opened.manifest.name,
         "split": split,
-        "target_epsilon": goal.target_epsilon,
-        "target_unit": goal.unit,
-        "delta": goal.delta,
-        "sentences_per_round": goal.sentences_per_round,
-        "rounds": goal.rounds,
-        **bounds.record(),
-        "proposal": described(proposal.best),
-        "alternatives": [described(settings) for settings in proposal.others],
-        "fewer_rounds": [described(settings) for settings in proposal.fewer_rounds],
-        "note": _PUBLIC if public else _PRIVATE,
+        "target_epsilon": target_epsilon,
+        "target_unit": target_unit,
+        "delta": delta,
+        "sentences_per_round": sentences_per_round,
+        "rounds": rounds,
+        "known": known,
+        "entity_bound": bounds.guarantee.entity_bound,
+        "user_sentences": bounds.guarantee.user_sentences,
+        "settings_from_corpus": reads_corpus or by_percentile,
+        "proposal": described[0],
+        "alternatives": described[1 : 1 + len(proposal.others)],
+        "fewer_rounds": described[1 + len(proposal.others) :],
+        "bounds": [trade_of(trade) for trade in proposal.trades],
+        "note": _BASES["corpus" if reads_corpus else "public" if public else known],
+        "owner": _for_the_owner(rows, goal, bounds),
     }
 
 
-def _described(settings: Settings, goal: Goal, bounds: EnforcedBounds, units: Sequence[ProtectedUnit]) -> Figures:
-    """Return settings, their cost and their ε as plain values."""
+def _described(settings: Settings, goal: Goal, bounds: Candidate) -> Figures:
+    """Return settings, what is expected of them, and ε of the target and of any user, as plain values."""
     from fl_sim.search.planner import epsilon_of_units
     from fl_sim.strategies.accounting.accountant import epsilon
-    from fl_sim.strategies.accounting.adjacency import Adjacency
 
-    event, rounds, user = settings.event, settings.rounds, bounds.guarantee.user
-    report = settings_of(event) | {
+    event, rounds = settings.event, settings.rounds
+    return settings_of(event) | {
         "rounds": rounds,
         "expected_sentences": settings.sentences,
         "signal": settings.signal,
         "signal_to_noise": settings.signal_to_noise,
-        "epsilon_target": epsilon_of_units(event, units, rounds, goal.delta),
-        "epsilon_user": epsilon(event, user, rounds, goal.delta),
+        "epsilon_target": epsilon_of_units(event, bounds.units, rounds, goal.delta),
+        "epsilon_user": epsilon(event, bounds.guarantee.user, rounds, goal.delta),
     }
-    for name in CONTRIBUTION_QUANTILES:
-        adjacency = Adjacency(user.user_sentences, bounds.entity_bounds[name])
-        report[f"epsilon_user_entity_{name}"] = epsilon(event, adjacency, rounds, goal.delta)
-        report[f"epsilon_user_entity_robust_{name}"] = epsilon(event.robust(), adjacency, rounds, goal.delta)
-    return report
+
+
+def trade_of(trade: Tradeoff) -> Figures:
+    """Return bounds with what they cost and keep, as plain values."""
+    settings = trade.settings
+    return settings_of(settings.event) | {
+        "entity_bound": trade.guarantee.entity_bound,
+        "user_sentences": trade.guarantee.user_sentences,
+        "kept_sentences": trade.kept_sentences,
+        "kept_mentions": trade.kept_mentions,
+        "noise_per_sentence": settings.noise_per_sentence,
+        "different_sentences": settings.different,
+        "different_to_noise": settings.different_to_noise,
+    }
+
+
+def _for_the_owner(rows: Sequence[Settings], goal: Goal, bounds: EnforcedBounds) -> Figures:
+    """Return what is read off the corpus: sentences and shares of the first settings, ε by contribution of them all."""
+    from fl_sim.search.crowd import KnownCrowd
+    from fl_sim.strategies.accounting.accountant import epsilon
+
+    crowd = KnownCrowd(bounds.ownership, bounds.weights)
+    epsilons: list[Figures] = []
+    for settings in rows:
+        figures: Figures = {}
+        for name in CONTRIBUTION_QUANTILES:
+            adjacency = bounds.guarantee.with_entity(bounds.entity_bounds[name])
+            for kind, event in (("", settings.event), ("robust_", settings.event.robust())):
+                spent = epsilon(event, adjacency, settings.rounds, goal.delta)
+                figures[f"epsilon_user_entity_{kind}{name}"] = spent
+        epsilons.append(figures)
+    return bounds.record() | {
+        "expected_sentences": crowd.sentences(rows[0].event),
+        "kept_sentences": crowd.kept_sentences,
+        "kept_mentions": crowd.kept_mentions,
+        "epsilons": epsilons,
+    }
 
 
 @owner_only()
@@ -145,7 +202,9 @@ def plan_by_trials(
     trial_sentences: float = 600.0,
     seed: int = 0,
     jobs: int = 1,
+    keep_mentions: float | None = None,
     say: Callable[[str], None] = lambda words: None,
+    weigh: Callable[[Sequence[Tradeoff]], None] = lambda trades: None,
     observer: Callable[[Tried], None] = lambda tried: None,
 ) -> Path | Tried:
     """Tune settings on public text for a private run, as ``fl-sim plan trials`` does; the private corpus is not read.
@@ -159,7 +218,9 @@ def plan_by_trials(
         trial_sentences: The expected sentences a round of the last trials; the first have a third.
         seed: The seed of the settings and of the trials.
         jobs: The number of trials at once, a process each.
+        keep_mentions: The least share of the public text's mentions that the bounds keep, in weight.
         say: Called with what is done now.
+        weigh: Called with what the bounds that are tried cost and keep, unless they are given.
         observer: Called with every trial that ended.
 
     Returns:
@@ -167,14 +228,18 @@ def plan_by_trials(
         interrupted.
 
     Raises:
-        ConfigError: a value is impossible, or all trials failed.
+        ConfigError: a value is impossible, no bounds keep the mentions, or all trials failed.
         CorpusError: the public text is no prepared corpus.
     """
-    from fl_sim.search.settings_search import PrivateRun, PublicText, Search, tune
+    from fl_sim.search.settings_search import PrivateRun, PublicText, Search, ranked_bounds, settings_under, tune
 
     search = Search(trials, trial_sentences, seed, jobs)
     private = PrivateRun.of(config, sentences)
     text = PublicText.open(str(public), private)
+    if trades := ranked_bounds(private, text, keep_mentions):
+        weigh(trades)
+        bounds = tuple(settings_under(trade.privacy, q_s=trade.settings.event.q_s) for trade in trades)
+        search = replace(search, bounds=bounds)
     numbers = " then ".join(str(number) for number, _ in search.rungs)
     say(f"training {numbers} settings on {public}, {jobs} at a time")
     return tune(private, text, search, Path(out).expanduser().absolute(), observer)
@@ -186,23 +251,28 @@ def plan_automatically(
     *,
     out: str | Path,
     minutes: float = MINUTES,
+    keep_mentions: float | None = None,
+    weigh: Callable[[Sequence[Tradeoff]], None] = lambda trades: None,
     observer: Callable[[Tried], None] = lambda tried: None,
 ) -> Automatic | Tried:
-    """Choose rates, noise, clip norm and server optimizer by trials on public text, as ``fl-sim plan auto`` does.
+    """Choose bounds, rates, noise, clip norm and optimizer by trials on public text, as ``fl-sim plan auto`` does.
 
     Args:
-        config: What is stated: corpus, number of users, target ε, δ, bounds, model.
+        config: What is stated: corpus, number of users, target ε, δ, model; bounds, which are searched by default.
         out: The folder of the search and its settings (tuned.toml); a stopped search in it goes on.
         minutes: The minutes for search and training together.
+        keep_mentions: The least share of the public text's mentions that the bounds keep, in weight.
+        weigh: Called with what the bounds that a new search tries cost and keep, unless they are given.
         observer: Called with every trial that ended.
 
     Returns:
         The configuration with all settings, and where they come from; the trial at which the search was interrupted.
 
     Raises:
-        ConfigError: a setting that is chosen is given, no settings meet the target, or the number of users is missing.
+        ConfigError: a setting that is chosen is given, no settings meet the target, no bounds keep the mentions, or
+            the number of users is missing.
         ResultsError: the folder holds another search.
     """
     from fl_sim.search.automatic import choose_settings
 
-    return choose_settings(config, minutes, Path(out).expanduser().absolute(), observer)
+    return choose_settings(config, minutes, Path(out).expanduser().absolute(), keep_mentions, weigh, observer)

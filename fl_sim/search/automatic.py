@@ -1,9 +1,9 @@
 """Choose all settings of a run in a given time, by trials on public text: rates by the planner, the rest by a search.
 
-Of the private corpus nothing is read but N, the number of users, and that under a public mention graph alone; under a
-private one N must be stated. Rates, cap and q_e are planned on public text for that many users, the number of sentences
-follows from the time that is allowed, measured on public text, and z from the target and the bounds. Clip norm, cap,
-optimizer and learning rate come from a search, which has a third of the time.
+Of the private corpus nothing is read but N, the number of users, and that alone where counts are known; where nothing is
+known N must be stated. Bounds, rates and cap are planned on public text for that many users, the number of
+sentences follows from the time that is allowed, measured on public text, and z from the target and the bounds. Clip
+norm, cap, optimizer and learning rate come from a search, which has a third of the time and tries several bounds.
 
 >>> public_text("irc"), public_text("my/corpus")
 ('bundled', 'bundled')
@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,10 +26,20 @@ from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 from fl_sim.data_prep.store.encode import encode_split
 from fl_sim.experiments.cost import CLIPPING, seconds_per_sentence, threads_of, workers_of
-from fl_sim.experiments.plan.guarantees import EnforcedBounds, target_of
 from fl_sim.experiments.run_inputs import build_model, held_out_split, task_of
-from fl_sim.search.planner import Goal, propose
-from fl_sim.search.settings_search import DESCRIPTION, Chosen, PrivateRun, PublicText, Search, Tried, tune
+from fl_sim.search.bounds import Candidate, bounds_to_try
+from fl_sim.search.planner import Goal, Tradeoff, best_of_each, propose
+from fl_sim.search.settings_search import (
+    DESCRIPTION,
+    MOST_BOUNDS,
+    Chosen,
+    PrivateRun,
+    PublicText,
+    Search,
+    Tried,
+    settings_under,
+    tune,
+)
 
 TARGET = 8.0
 ROUNDS = 20
@@ -62,7 +72,12 @@ class Automatic:
 
 
 def choose_settings(
-    config: RunConfig, minutes: float, trials: Path, observe: Callable[[Tried], None] = lambda _: None
+    config: RunConfig,
+    minutes: float,
+    trials: Path,
+    keep_mentions: float | None = None,
+    weigh: Callable[[Sequence[Tradeoff]], None] = lambda _: None,
+    observe: Callable[[Tried], None] = lambda _: None,
 ) -> Automatic | Tried:
     """Return the configuration with all settings chosen, or the trial at which the search was interrupted.
 
@@ -70,26 +85,29 @@ def choose_settings(
         config: with what is stated: corpus, N, target, δ, bounds, model.
         minutes: for search and training together.
         trials: a folder for the search; a stopped search in it goes on.
+        keep_mentions: the least share of the public text's mentions that bounds keep, in weight.
+        weigh: called with what a new search finds under the bounds that it tries.
         observe: called with every trial that ended.
 
     Raises:
-        ConfigError: no settings meet the target, or N is missing.
+        ConfigError: no settings meet the target, no bounds keep the mentions, or N is missing.
     """
     if not 0 < minutes < math.inf:
         raise ConfigError(f"--minutes is {minutes:g}; allowed: a finite number above 0")
     stated, public = _stated(config), public_text(config.corpus.path)
-    run, search = _kept(stated, trials) or _begun(stated, Corpus.open(public, verify=True), minutes)
+    kept = _kept(stated, trials)
+    run, search = kept or _begun(stated, Corpus.open(public, verify=True), minutes, keep_mentions, weigh)
     ended = tune(run, text := PublicText.open(public, run), search, trials, observe)
     if isinstance(ended, Tried):
         return ended
     chosen = RunConfig.load(ended).changed({"out": config.out})
-    privacy, server = chosen.privacy, chosen.server
+    privacy, server, private = chosen.privacy, chosen.server, PrivateRun.of(chosen)
     origin = "" if chosen.tuned_on is None else chosen.tuned_on.in_words(chosen.model_dump())
     notes = (
         f"ε ≤ {privacy.target_epsilon:g} ({privacy.target_unit}) at δ {privacy.delta:g}, {privacy.population:,} users; "
-        f"{chosen.rounds} rounds of about {text.expected_sentences(PrivateRun.of(chosen)):,.0f} sentences, if users "
-        f"write as on {text.name}",
-        f"q_u {privacy.q_u:g}, q_s {privacy.q_s:g}, q_e {privacy.q_e:g}: planned on {text.name}",
+        f"{chosen.rounds} rounds of about {text.expected_sentences(private, {}):,.0f} sentences, if users write as on "
+        f"{text.name}",
+        f"{_in_words(privacy)}q_u {privacy.q_u:g}, q_s {privacy.q_s:g}, q_e {privacy.q_e:g}: planned on {text.name}",
         f"clip norm {privacy.clip_norm:g}, user cap {privacy.user_cap:g}, {server.optimizer} with learning rate "
         f"{server.learning_rate:g}: {origin} ({ended})",
     )
@@ -117,7 +135,7 @@ def _stated(config: RunConfig) -> RunConfig:
             "task is classification; allowed: next-word, because no text with classes ships to choose settings on"
         )
     users = privacy.population
-    if users is None:  # a private mention graph has been refused without it
+    if users is None:  # where nothing is known, its absence has been refused
         splits = Corpus.open(config.corpus.path).manifest.splits
         if config.corpus.train_split not in splits:
             raise ConfigError(f"corpus.train_split is '{config.corpus.train_split}'; allowed: {', '.join(splits)}")
@@ -127,13 +145,25 @@ def _stated(config: RunConfig) -> RunConfig:
     )
 
 
-def _begun(stated: RunConfig, corpus: Corpus, minutes: float) -> tuple[PrivateRun, Search]:
+def _begun(
+    stated: RunConfig,
+    corpus: Corpus,
+    minutes: float,
+    keep_mentions: float | None,
+    weigh: Callable[[Sequence[Tradeoff]], None],
+) -> tuple[PrivateRun, Search]:
     """Return a new search, which has a third of the time, and the run that it is for."""
     affordable = 60 * minutes * workers_of(stated.placed_engine) / _seconds_of_sentence(stated, corpus)
-    run = PrivateRun.of(stated.changed(_rates(stated, corpus, (1 - _SHARE_OF_SEARCH) * affordable)))
+    rates, trades = _planned(stated, corpus, (1 - _SHARE_OF_SEARCH) * affordable, keep_mentions)
+    weigh(trades)
     passes = _TRIALS / 3 + math.ceil(_TRIALS / 3)  # the first trials have a third of the sentences
-    sentences = round_down_to_grid(_SHARE_OF_SEARCH * affordable / passes / ROUNDS)
-    return run, Search(_TRIALS, max(10.0, sentences), stated.seed, round_factors=(1.0,))
+    sentences = max(10.0, round_down_to_grid(_SHARE_OF_SEARCH * affordable / passes / ROUNDS))
+    bounds = tuple(
+        settings_under(trade.privacy, q_s=trade.settings.event.q_s, q_e=trade.settings.event.q_e) for trade in trades
+    )
+    return PrivateRun.of(stated.changed(rates)), Search(
+        _TRIALS, sentences, stated.seed, round_factors=(1.0,), bounds=bounds
+    )
 
 
 def _kept(stated: RunConfig, trials: Path) -> tuple[PrivateRun, Search] | None:
@@ -148,33 +178,47 @@ def _kept(stated: RunConfig, trials: Path) -> tuple[PrivateRun, Search] | None:
         if same.model_dump() != config.model_dump():
             return None
         factors = tuple(kept["round_factors"])
-        search = Search(kept["trials"], kept["trial_sentences"], kept["seed"], round_factors=factors)
+        bounds = tuple(kept["bounds"])
+        search = Search(kept["trials"], kept["trial_sentences"], kept["seed"], round_factors=factors, bounds=bounds)
         return PrivateRun.of(same), search
     except (OSError, ValueError, KeyError, TypeError):
         return None  # what is in the folder is refused by the search
 
 
-def _rates(stated: RunConfig, corpus: Corpus, affordable: float) -> Chosen:
-    """Return strategy, rates and cap of the best signal-to-noise ratio, planned on public text.
+def _planned(
+    stated: RunConfig, corpus: Corpus, affordable: float, keep_mentions: float | None
+) -> tuple[Chosen, list[Tradeoff]]:
+    """Return strategy, rates and cap of the best ratio, planned on public text, and what is found under other bounds.
 
     Args:
         stated: the run.
         corpus: the public text.
         affordable: sentences of all rounds.
+        keep_mentions: the least share of mentions that bounds keep, in weight.
     """
-    privacy = stated.privacy
-    bounds = EnforcedBounds.of(privacy, corpus.ownership("train"))
+    ownership, privacy = corpus.ownership("train"), stated.privacy
     users, target = privacy.population or 1, privacy.target_epsilon or TARGET
-    _, units = target_of(bounds.guarantee, privacy.target_unit, clips_sentences=True, population=users)
-    if not units:
-        raise ConfigError(
-            "privacy.target_epsilon is for any user with any entity, but no bound on entities is set; allowed: "
-            "privacy.entity_bound, or privacy.target_unit = user"
-        )
-    sentences = round_down_to_grid(affordable) / ROUNDS * bounds.ownership.num_users / users
-    goal = Goal(target, privacy.target_unit, privacy.delta, sentences, ROUNDS)
-    event = propose(bounds, tuple(units.values()), goal).best.event
-    return {f"privacy.{name}": getattr(event, name) for name in _PLANNED}
+
+    def candidate(bounded: PrivacyConfig) -> Candidate:
+        found = Candidate.of(bounded, ownership, users)
+        if not found.units:
+            raise ConfigError(
+                "privacy.target_epsilon is for any user with any entity, but no bound on entities is set; allowed: "
+                "privacy.entity_bound, or privacy.target_unit = user"
+            )
+        return found
+
+    goal = Goal(target, privacy.delta, round_down_to_grid(affordable) / ROUNDS * ownership.num_users / users, ROUNDS)
+    choices = bounds_to_try(privacy, ownership)
+    proposal = propose(choices, candidate, goal, keep_mentions)
+    trades = best_of_each(proposal.trades)[:MOST_BOUNDS] if len(choices) > 1 else []
+    return {f"privacy.{name}": getattr(proposal.best.event, name) for name in _PLANNED}, trades
+
+
+def _in_words(privacy: PrivacyConfig) -> str:
+    """Return the bounds that are set, before what follows: "k 3, m 9, "."""
+    bounds = {"k": privacy.entity_bound, "m": privacy.user_sentences}
+    return "".join(f"{name} {value}, " for name, value in bounds.items() if value is not None)
 
 
 def _seconds_of_sentence(config: RunConfig, corpus: Corpus) -> float:

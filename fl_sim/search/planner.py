@@ -1,32 +1,30 @@
-"""Choose the sampling rates, cap and noise of the best signal-to-noise ratio at a target ε and compute budget.
+"""Choose bounds, sampling rates, cap and noise at a target ε and compute budget, by signal-to-noise ratios.
 
 If all clipped gradients pointed in the same direction, T rounds would move the model by T·S·c along it, with S the
 expected number of sentences that count after the user's cap, and the noise would add up to √T·z·ŵ·c in every direction.
-So the ratio is √T·S/(z·ŵ) (docs/settings.md). ε rests on public bounds alone, but S is read off the corpus: the
-proposal is for the corpus's owner, and no ε covers it.
+So the ratio is √T·S/(z·ŵ) (docs/settings.md), by which rates, cap and noise are chosen under given bounds.
 
->>> capped_mean(np.array([10.0]), np.array([0.5]), cap=3.0).round(3).tolist()
-[2.934]
+Smaller bounds need less noise for the same S, so this ratio alone would always take the smallest. But they sample the
+same few sentences again and again, which teaches the model nothing of the rest. So bounds are ranked by the ratio in
+which a sentence counts once however often it is drawn: with D different sentences in T rounds it is D/(√T·z·ŵ). It
+equals the first where no sentence is drawn twice, and has no constant to set.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-import numpy.typing as npt
-from scipy import stats
-
 from fl_sim.config import ConfigError
-from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.guarantees import EnforcedBounds
+from fl_sim.search.bounds import Candidate, keeping
+from fl_sim.search.crowd import Crowd
 from fl_sim.strategies.accounting import accountant, calibration
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import PrivacyError
-from fl_sim.strategies.accounting.guarantee import ProtectedUnit
+from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
+from fl_sim.strategies.privacy_config import PrivacyConfig
 
 CAPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200)
 ENTITY_RATES = (1.0, 0.75, 0.5, 0.25)
@@ -36,8 +34,6 @@ SHARES = tuple(0.8**step for step in range(16))
 _QUIETEST, _LOUDEST = 1e-2, 1e5  # range of the noise multiplier in every search
 _NEARBY = 1.5  # ratio between the noise multipliers of most neighbours
 
-Floats = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class Goal:
@@ -45,7 +41,6 @@ class Goal:
 
     Attributes:
         target_epsilon: the largest allowed ε.
-        unit: of ε: ``user``, or ``user_entity`` for any user with any entity.
         delta: δ of the target.
         sentences_per_round: the largest expected number of sentences whose gradients a round computes.
         rounds: the largest number of released rounds.
@@ -55,7 +50,6 @@ class Goal:
     """
 
     target_epsilon: float
-    unit: str
     delta: float
     sentences_per_round: float
     rounds: int
@@ -64,8 +58,6 @@ class Goal:
         for name in ("target_epsilon", "sentences_per_round"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; allowed: a finite number above 0")
-        if self.unit not in ("user", "user_entity"):
-            raise ConfigError(f"target_unit is {self.unit!r}; allowed: user, user_entity")
         if self.rounds < 1:
             raise ConfigError(f"rounds is {self.rounds}; allowed: an integer of at least 1")
         if not 0 < self.delta < 1:
@@ -81,138 +73,150 @@ class Settings:
         rounds: number of rounds.
         sentences: expected number of sentences whose gradients a round computes.
         signal: expected number of sentences that count in a round after the cap: Σ_u E min(k_u, ŵ).
+        different: expected number of different sentences that count in all rounds.
     """
 
     event: RoundEvent
     rounds: int
     sentences: float
     signal: float
+    different: float
+
+    @classmethod
+    def of(cls, event: RoundEvent, rounds: int, crowd: Crowd) -> Settings:
+        """Return the settings of an event, with what is expected of a crowd."""
+        return cls(event, rounds, crowd.sentences(event), crowd.signal(event), crowd.different(event, rounds))
 
     @property
     def signal_to_noise(self) -> float:
         """Return √T · signal / (z·ŵ)."""
         return math.sqrt(self.rounds) * self.signal / (self.event.noise_multiplier * self.event.user_cap)
 
+    @property
+    def different_to_noise(self) -> float:
+        """Return different / (√T·z·ŵ), by which bounds are ranked."""
+        return self.different / (math.sqrt(self.rounds) * self.event.noise_multiplier * self.event.user_cap)
+
+    @property
+    def noise_per_sentence(self) -> float:
+        """Return z·ŵ / signal: the noise beside the average gradient of a round, in clip norms."""
+        return self.event.noise_multiplier * self.event.user_cap / self.signal
+
+
+@dataclass(frozen=True, slots=True)
+class Tradeoff:
+    """What bounds cost and bring: settings that meet the target under them, and what they keep of the corpus.
+
+    Attributes:
+        privacy: the section ``[privacy]`` with the bounds.
+        guarantee: k and m.
+        kept_sentences: the mean weight of a sentence.
+        kept_mentions: the mean weight of the sentence of a mention.
+        settings: the best under these bounds.
+    """
+
+    privacy: PrivacyConfig
+    guarantee: Guarantee
+    kept_sentences: float
+    kept_mentions: float
+    settings: Settings
+
+    @classmethod
+    def of(cls, candidate: Candidate, settings: Settings) -> Tradeoff:
+        """Return the trade of a candidate with these settings."""
+        crowd = candidate.crowd
+        return cls(candidate.privacy, candidate.guarantee, crowd.kept_sentences, crowd.kept_mentions, settings)
+
+
+def best_of_each(trades: Iterable[Tradeoff]) -> list[Tradeoff]:
+    """Return the best trade of each entity bound, best first."""
+    best: dict[int | None, Tradeoff] = {}
+    for trade in sorted(trades, key=lambda trade: -trade.settings.different_to_noise):
+        best.setdefault(trade.guarantee.entity_bound, trade)
+    return list(best.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The best settings and their alternatives.
+    """The best bounds and settings, and their alternatives.
 
     Attributes:
-        best: the settings of the best signal-to-noise ratio.
+        bounds: the best bounds.
+        trades: what was found under each of the bounds, in the order in which they were tried.
+        best: the settings of the best signal-to-noise ratio under the best bounds.
         others: the next best, best first.
         fewer_rounds: ``best`` with half and a quarter of the rounds.
     """
 
+    bounds: Candidate
+    trades: tuple[Tradeoff, ...]
     best: Settings
     others: tuple[Settings, ...]
     fewer_rounds: tuple[Settings, ...]
 
 
-class Crowd:
-    """Statistics of a corpus: sentences per user, and the probabilities that they count.
-
-    Args:
-        ownership: users, sentences and entities of the corpus.
-        weights: the factor on every sentence's sampling rate, float64 (S,).
-    """
-
-    def __init__(self, ownership: Ownership, weights: Floats) -> None:
-        self._ownership = ownership
-        self._weights = weights
-        self.sentences_per_user = ownership.sentences_per_user
-
-    def active_share(self, q_e: float) -> Floats:
-        """Return each user's mean of w(s)·q_e^(entities of s) over the sentences s, float64 (num_users,)."""
-        probabilities = self._weights * np.power(q_e, self._ownership.entities_per_sentence)
-        totals = np.bincount(self._ownership.user_of_sentence, probabilities, minlength=self._ownership.num_users)
-        return totals / np.maximum(self.sentences_per_user, 1)
-
-    def sampled_sentences(self, q_e: float) -> float:
-        """Return the expected number of sentences with all entities active."""
-        return float((self.sentences_per_user * self.active_share(q_e)).sum())
-
-    def signal(self, q_u: float, q_e: float, q_s: float, user_cap: float) -> float:
-        """Return q_u·Σ_u E min(k_u, ŵ) with k_u ~ Binomial(n_u, q_s·share of active sentences).
-
-        The binomial distribution ignores that sentences with a common entity are active together.
-
-        Args:
-            q_u: probability that a user is sampled.
-            q_e: probability that an entity is active.
-            q_s: probability that a sentence is sampled.
-            user_cap: ŵ.
-        """
-        pairs = np.stack([self.sentences_per_user.astype(np.float64), self.active_share(q_e)], axis=1)
-        distinct, users = np.unique(pairs, axis=0, return_counts=True)
-        expected = capped_mean(distinct[:, 0], q_s * distinct[:, 1], user_cap)
-        return q_u * float((users * expected).sum())
-
-
-def capped_mean(n: Floats, p: Floats, cap: float) -> Floats:
-    """Return E min(K, cap) with K ~ Binomial(n, p), float64 (m,).
-
-    Args:
-        n: integers, float64 (m,).
-        p: in [0, 1], float64 (m,).
-        cap: at least 0, may be fractional.
-    """
-    floor = int(cap)
-    mean = np.zeros(len(n))
-    for below in range(min(floor, int(n.max(initial=0)))):
-        mean += stats.binom.sf(below, n, p)
-    return mean + (cap - floor) * stats.binom.sf(floor, n, p)
-
-
 Observe = Callable[[int, int], None]
-"""Is called with the number of settings that were tried, and about how many will be."""
-
-_USUAL = 18  # settings that a search tries, as a rule
+"""Is called with the number of bounds that were tried, and that of all."""
 
 
 def propose(
-    bounds: EnforcedBounds,
-    units: Sequence[ProtectedUnit],
+    choices: Sequence[PrivacyConfig],
+    candidate_of: Callable[[PrivacyConfig], Candidate],
     goal: Goal,
+    keep_mentions: float | None = None,
     alternatives: int = 4,
     observe: Observe = lambda done, total: None,
 ) -> Proposal:
-    """Return the settings of the best signal-to-noise ratio that meet ``goal``, and their alternatives.
+    """Return the bounds and settings of the best ratios that meet ``goal``, and their alternatives.
 
     Args:
-        bounds: the corpus, and the weights that enforce the bounds.
-        units: the protected units, of which the largest ε counts.
+        choices: the bounds to try.
+        candidate_of: what they keep of the corpus, and the units of the target, of which the largest ε counts.
         goal: target and budget.
+        keep_mentions: the least share of mentions that bounds keep, in weight; None for any.
         alternatives: number of further settings.
-        observe: called after each setting that was tried.
+        observe: called before each of the bounds is tried.
 
     Raises:
-        ConfigError: no settings meet the target.
+        ConfigError: no bounds keep the mentions, or no settings meet the target.
         PrivacyError: for an impossible privacy parameter.
     """
-    crowd, numbers = Crowd(bounds.ownership, bounds.weights), itertools.count(1)
+    found: list[Tradeoff] = []
+    best: tuple[float, Candidate, _Search] | None = None
+    starts, noise = _STARTS, None
 
-    def tried() -> None:
-        done = next(numbers)
-        observe(done, max(_USUAL, done))
+    def observed() -> Iterator[Candidate]:
+        for number, privacy in enumerate(choices):
+            observe(number, len(choices))
+            yield candidate_of(privacy)
 
-    search = _Search(crowd, units, goal, tried)
-    for entity_rate in (0, 2):
-        search.climb((0, 2, entity_rate))
-    ranked = search.ranked()
-    if not ranked:
+    for candidate in keeping(observed(), keep_mentions):
+        search = _Search(candidate.crowd, candidate.units, goal, noise)
+        ends = [search.climb(start) for start in starts]
+        ranked = search.ranked()
+        if not ranked:
+            continue
+        found.append(Tradeoff.of(candidate, ranked[0]))
+        if best is None or ranked[0].different_to_noise > best[0]:
+            best = ranked[0].different_to_noise, candidate, search
+        # Bounds that follow each other differ little, and so do their best rates.
+        starts, noise = (max(ends, key=search.value),), ranked[0].event.noise_multiplier
+    if best is None:
         raise ConfigError(
             f"target_epsilon is {goal.target_epsilon:g}; allowed: an ε that some noise meets at δ = {goal.delta:g}"
         )
+    _, bounds, search = best
+    ranked = search.ranked()
     fewer = (search.shortened(ranked[0], goal.rounds // part) for part in (2, 4) if goal.rounds >= part)
     shorter = tuple(settings for settings in fewer if settings is not None)
-    best = max([ranked[0], *shorter], key=lambda settings: settings.signal_to_noise)
-    others = tuple(settings for settings in ranked if settings is not best)[:alternatives]
-    return Proposal(best, others, tuple(settings for settings in shorter if settings is not best))
+    first = max([ranked[0], *shorter], key=lambda settings: settings.signal_to_noise)
+    others = tuple(settings for settings in ranked if settings is not first)[:alternatives]
+    return Proposal(bounds, tuple(found), first, others, tuple(one for one in shorter if one is not first))
 
 
 _Point = tuple[int, int, int]  # indices of the share of the budget, the cap and the entity rate
 _SHARE, _CAP, _ENTITY_RATE = range(3)
+_STARTS: tuple[_Point, ...] = ((0, 2, 0), (0, 2, 2))
 
 
 @dataclass(eq=False)
@@ -222,20 +226,20 @@ class _Search:
     crowd: Crowd
     units: Sequence[ProtectedUnit]
     goal: Goal
-    tried: Callable[[], None] = lambda: None
-    _evaluated: dict[_Point, Settings | None] = field(default_factory=dict)
     _noise: float | None = None
+    _evaluated: dict[_Point, Settings | None] = field(default_factory=dict)
 
-    def climb(self, start: _Point) -> None:
-        """Follow each axis in turn while the ratio rises, until no axis improves it."""
+    def climb(self, start: _Point) -> _Point:
+        """Follow each axis in turn while the ratio rises, until no axis improves it; return where that is."""
         here, moved = start, True
         while moved:
             moved = False
             for axis, step in itertools.product((_CAP, _ENTITY_RATE, _SHARE), (-1, 1)):
                 further = _moved(here, axis, step)
-                while further is not None and self._value(further) > self._value(here):
+                while further is not None and self.value(further) > self.value(here):
                     here, moved = further, True
                     further = _moved(here, axis, step)
+        return here
 
     def ranked(self) -> list[Settings]:
         """Return all evaluated settings that meet the target, best first, without duplicates."""
@@ -247,12 +251,12 @@ class _Search:
         noise = self._meet(settings.event, rounds)
         if noise is None:
             return None
-        return replace(settings, event=replace(settings.event, noise_multiplier=noise), rounds=rounds)
+        return Settings.of(replace(settings.event, noise_multiplier=noise), rounds, self.crowd)
 
-    def _value(self, point: _Point) -> float:
+    def value(self, point: _Point) -> float:
+        """Return the ratio at a point; 0 if no noise meets the target."""
         if point not in self._evaluated:
             self._evaluated[point] = self._settings(point)
-            self.tried()
         settings = self._evaluated[point]
         return settings.signal_to_noise if settings else 0.0
 
@@ -264,20 +268,29 @@ class _Search:
         noise = self._meet(event, self.goal.rounds)
         if noise is None:
             return None
-        signal = self.crowd.signal(1.0, q_e, rate, cap)
-        return Settings(replace(event, noise_multiplier=noise), self.goal.rounds, rate * active, signal)
+        return Settings.of(replace(event, noise_multiplier=noise), self.goal.rounds, self.crowd)
 
     def _meet(self, event: RoundEvent, rounds: int) -> float | None:
-        """Return the noise multiplier that meets the target; None if none does."""
-        goal = self.goal
+        """Return the noise multiplier at which every unit meets the target; None if none does."""
+        found: float | None = None
+        for unit in self.units:
 
-        def epsilon_at(noise: float) -> float:
-            return epsilon_of_units(replace(event, noise_multiplier=noise), self.units, rounds, goal.delta)
+            def epsilon_at(noise: float, unit: ProtectedUnit = unit) -> float:
+                return epsilon_of_units(replace(event, noise_multiplier=noise), [unit], rounds, self.goal.delta)
 
+            if found is None or epsilon_at(found) > self.goal.target_epsilon:
+                found = self._calibrated(epsilon_at)
+                if found is None:
+                    return None
+        return found
+
+    def _calibrated(self, epsilon_at: Callable[[float], float]) -> float | None:
         near = [] if self._noise is None else [(self._noise * _NEARBY, self._noise / _NEARBY)]
         for safest, riskiest in (*near, (_LOUDEST, _QUIETEST)):
             try:
-                noise = calibration.bisect_value(epsilon_at, "noise_multiplier", safest, riskiest, goal.target_epsilon)
+                noise = calibration.bisect_value(
+                    epsilon_at, "noise_multiplier", safest, riskiest, self.goal.target_epsilon
+                )
             except PrivacyError:
                 continue
             if noise > riskiest or riskiest == _QUIETEST:

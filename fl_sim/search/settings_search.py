@@ -34,11 +34,13 @@ from fl_sim.config import ConfigError, RunConfig, merged, nested
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.guarantees import EnforcedBounds, Units, guarantee_of, target_of
+from fl_sim.experiments.plan.guarantees import Declared, Units, guarantee_of, target_of
 from fl_sim.experiments.plan.run_plan import noise_for_target, untuned_plan
 from fl_sim.experiments.run_inputs import declared, held_out_split
 from fl_sim.files import owner_only
-from fl_sim.search.planner import Crowd, rounded_down
+from fl_sim.search.bounds import Candidate, bounds_to_try, keeping
+from fl_sim.search.crowd import Crowd
+from fl_sim.search.planner import Settings, Tradeoff, best_of_each, rounded_down
 from fl_sim.search.sweep import DONE, claim_folder, run_batch
 from fl_sim.settings_origin import Origin, Trial, sentence_sample
 from fl_sim.stop_signals import stops_seen
@@ -46,14 +48,19 @@ from fl_sim.storage import environment
 from fl_sim.storage.run_folder import INTERRUPTED, RunFolder, replace_file
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.primitives import streams
-from fl_sim.strategies.privacy_config import GaussianSumConfig
+from fl_sim.strategies.privacy_config import GaussianSumConfig, PrivacyConfig
 from fl_sim.strategies.registry import load_strategy
 
 Chosen = Mapping[str, float | str]
 """Settings by key, such as ``privacy.user_cap``."""
 
+OF_BOUNDS = ("privacy.entity_bound", "privacy.user_sentences", "privacy.q_s", "privacy.q_e")
+"""Keys of the bounds that are tried, and of the rates under them."""
+
 TUNED_FILE, DESCRIPTION = "tuned.toml", "tuning.json"
 MOST_TRIALS = 1000
+MOST_BOUNDS = 4
+"""Bounds that trials draw from: those that the formula ranks first."""
 
 _KEPT = 3  # one in so many trials goes on to the next rung
 _CAPS = (1.0, 2.0, 3.0, 5.0)
@@ -65,7 +72,7 @@ _NOBODY = Ownership(np.zeros(1, np.int64), np.zeros(1, np.int64), np.empty(0, np
 _NOT_OF_A_TRIAL: dict[str, object] = {
     "out": None, "anchor": None, "observers": (), "origin": {}, "privacy.secure_noise": False,
     "privacy.target_epsilon": None, "engine.name": "inline", "engine.address": None, "corpus.train_split": "train",
-    "corpus.held_out_split": None, "corpus.feature_cache": None,
+    "corpus.held_out_split": None, "corpus.feature_cache": None, "privacy.counts": None,
 }  # fmt: skip
 
 
@@ -82,7 +89,7 @@ class PrivateRun:
     config: RunConfig
     target: float | None
     sentences: float | None = None
-    _noise: dict[tuple[float, int], float] = field(default_factory=dict, repr=False, compare=False)
+    _noise: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, config: RunConfig, sentences: float | None = None) -> PrivateRun:
@@ -137,7 +144,7 @@ class PrivateRun:
         return self.config.changed({**settings, **target})
 
     def mechanism(self, settings: Chosen) -> Mechanism:
-        """Return the mechanism of the run with other settings, which must change no rate, at the noise for the target.
+        """Return the mechanism of the run with other settings, at the noise for the target.
 
         Raises:
             ConfigError: no noise meets it.
@@ -146,7 +153,8 @@ class PrivateRun:
         plan = untuned_plan(config, _NOBODY)
         if self.target is None:
             return plan.mechanism
-        key = plan.mechanism.user_cap, plan.rounds
+        bounds = config.privacy.entity_bound, config.privacy.user_sentences
+        key = (*bounds, plan.mechanism.event(), plan.rounds)
         if key not in self._noise:
             self._noise[key] = noise_for_target(plan, config.privacy, _target_units(config, plan.mechanism))
         return plan.with_noise(self._noise[key]).mechanism
@@ -154,7 +162,7 @@ class PrivateRun:
     def chosen(self, settings: Chosen) -> dict[str, float | str]:
         """Return the values of all searched keys under ``settings``, by key."""
         config, mechanism = self.with_settings(settings), self.mechanism(settings)
-        chosen: dict[str, float | str] = {"rounds": config.rounds}
+        chosen = {"rounds": config.rounds} | {key: settings[key] for key in OF_BOUNDS if key in settings}
         if self.target is not None:
             chosen["privacy.clip_norm"] = mechanism.clip_norm
             if "user_cap" not in mechanism.fixed_at_one:
@@ -177,12 +185,15 @@ class PublicText:
     Attributes:
         name: of the corpus.
         corpus: with a split ``train``, and a held-out split.
-        crowd: its training users under the bounds of the private run.
+        ownership: of its training split.
+        declared: what the private run declares about names.
     """
 
     name: str
     corpus: Corpus
-    crowd: Crowd
+    ownership: Ownership
+    declared: Declared
+    _candidates: dict[tuple[object, ...], Candidate] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: str, run: PrivateRun) -> PublicText:
@@ -197,23 +208,29 @@ class PublicText:
             raise ConfigError(f"--public is {path}; allowed: a corpus whose split train has at least 2 users")
         held_out_split(RunConfig(), corpus)
         _check_other(path, corpus, run)
-        config = run.config.changed(_NOT_OF_A_TRIAL)
-        bounds = EnforcedBounds.of(config.privacy, corpus.ownership("train"), declared(config, corpus))
         name = path if path in SHIPPED_CORPORA else corpus.manifest.name
-        return cls(name, corpus, Crowd(bounds.ownership, bounds.weights))
+        ownership = corpus.ownership("train")
+        return cls(name, corpus, ownership, declared(run.config.changed(_NOT_OF_A_TRIAL), corpus))
 
-    def sentences_of(self, mechanism: Mechanism) -> float:
+    def candidate(self, privacy: PrivacyConfig) -> Candidate:
+        """Return the bounds of a section ``[privacy]``, and its training users under them, by their own counts."""
+        bounds = privacy.entity_bound, privacy.user_sentences
+        if bounds not in self._candidates:
+            population = privacy.population or self.ownership.num_users
+            self._candidates[bounds] = Candidate.of(privacy, self.ownership, population, declared=self.declared)
+        return self._candidates[bounds]
+
+    def sentences_of(self, run: PrivateRun, settings: Chosen) -> float:
         """Return the expected sentences of a round on this text."""
-        return mechanism.q_u * mechanism.q_s * self.crowd.sampled_sentences(mechanism.q_e)
+        return self.candidate(run.with_settings(settings).privacy).crowd.sentences(run.mechanism(settings))
 
-    def signal_of(self, mechanism: Mechanism) -> float:
-        """Return S, the expected sentences that count in a round on this text."""
-        return self.crowd.signal(mechanism.q_u, mechanism.q_e, mechanism.q_s, mechanism.user_cap)
+    def scale(self, run: PrivateRun) -> float:
+        """Return how many users of the private run one of this text stands for, by their number or their sentences."""
+        return run.sentences / self.sentences_of(run, {}) if run.sentences else run.population / self.ownership.num_users
 
-    def expected_sentences(self, run: PrivateRun) -> float:
+    def expected_sentences(self, run: PrivateRun, settings: Chosen) -> float:
         """Return the expected sentences of a round of the private run: as stated, or a user's as on this text."""
-        users = len(self.crowd.sentences_per_user)
-        return run.sentences or run.population / users * self.sentences_of(run.mechanism({}))
+        return self.scale(run) * self.sentences_of(run, settings)
 
     def trial(
         self, run: PrivateRun, settings: Chosen, sentences: float, seed: int, out: str
@@ -235,17 +252,17 @@ class PublicText:
         """
         tried = run.config.changed({**_NOT_OF_A_TRIAL, **settings})
         mechanism, server = run.mechanism(settings), run.with_settings(settings).server
-        own, users = self.sentences_of(mechanism), len(self.crowd.sentences_per_user)
-        wanted = self.expected_sentences(run) / own * self.signal_of(mechanism)
+        crowd, users = self.candidate(tried.privacy).crowd, self.ownership.num_users
+        own, wanted = crowd.sentences(mechanism), self.scale(run) * crowd.signal(mechanism)
         scaled = mechanism
         changes: dict[str, float | str | None] = {}
         if getattr(mechanism, "epoch_rounds", None) is None:  # else q_u is 1/t
             name = "q_u" if "q_s" in mechanism.fixed_at_one else "q_s"
             rate = rounded_down(min(1.0, getattr(mechanism, name) * sentences / own), 4)
-            while self.signal_of(scaled := _at_rate(mechanism, name, rate)) > wanted:
-                rate = rounded_down(rate * 0.98 * wanted / self.signal_of(scaled), 4)
+            while crowd.signal(scaled := _at_rate(mechanism, name, rate)) > wanted:
+                rate = rounded_down(rate * 0.98 * wanted / crowd.signal(scaled), 4)
             changes[f"privacy.{name}"] = rate
-        signal, cohort = self.signal_of(scaled), scaled.q_u * users
+        signal, cohort = crowd.signal(scaled), scaled.q_u * users
         if run.target is not None:
             changes["privacy.noise_multiplier"] = mechanism.noise_multiplier
             changes["privacy.noise_cohort"] = math.ceil(cohort * wanted / signal)
@@ -290,6 +307,7 @@ class Search:
         seed: of the settings and the trials.
         jobs: trials at once.
         round_factors: numbers of rounds that are tried, as multiples of the given one.
+        bounds: bounds that are tried, with the rates under them, best first; none if they are given.
 
     Raises:
         ConfigError: a number is out of range.
@@ -300,6 +318,7 @@ class Search:
     seed: int = 0
     jobs: int = 1
     round_factors: tuple[float, ...] = (0.5, 1.0, 2.0)
+    bounds: tuple[Chosen, ...] = ()
 
     def __post_init__(self) -> None:
         allowed = {"trials": (1, MOST_TRIALS), "seed": (0, 2**63 - 1), "jobs": (1, 1024)}
@@ -353,6 +372,7 @@ def tune(
         "public": public.corpus.fingerprint,
         "trials": search.trials,
         "round_factors": list(search.round_factors),
+        "bounds": [dict(bounds) for bounds in search.bounds],
         "trial_sentences": search.sentences,
         "seed": search.seed,
     }
@@ -371,7 +391,7 @@ def tune(
             number, (config, mechanism) = numbers[ending.name], trials[ending.name]
             trial = Trial(
                 rung=level,
-                sentences=_short(public.sentences_of(mechanism)),
+                sentences=_short(public.candidate(config.privacy).crowd.sentences(mechanism)),
                 score=_score(config) if ending.status == DONE else None,
                 settings=run.chosen(settings[number]),
             )
@@ -394,19 +414,53 @@ def tune(
     return file
 
 
-def candidates(run: PrivateRun, search: Search) -> Iterator[Chosen]:
-    """Yield the settings of all trials: the given ones, and draws around them.
+def ranked_bounds(run: PrivateRun, public: PublicText, keep_mentions: float | None = None) -> list[Tradeoff]:
+    """Return what the formula finds under the bounds that trials draw from, best first; nothing if they are given.
 
-    Clip norm: from a quarter of the given one to twice it. Learning rate: from a quarter to four times. Rounds: half,
+    A round has about as many sentences under all of them: q_s follows, and z from the target.
+
+    Args:
+        run: the private run.
+        public: the public text, off which all is read.
+        keep_mentions: the least share of its mentions that bounds keep, in weight.
+
+    Raises:
+        ConfigError: no bounds keep the share, or no noise meets the target under any of them.
+    """
+    choices = bounds_to_try(run.config.privacy, public.ownership)
+    candidates = list(keeping(map(public.candidate, choices), keep_mentions))
+    if len(choices) == 1:
+        return []
+    mechanism, sentences, found = run.mechanism({}), public.sentences_of(run, {}), []
+    for candidate in candidates:
+        active = mechanism.q_u * candidate.crowd.sampled_sentences(mechanism.q_e)
+        rate = min(1.0, rounded_down(sentences / active, 4))
+        event = run.mechanism(settings_under(candidate.privacy, q_s=rate)).event()
+        if event is not None:
+            found.append(Tradeoff.of(candidate, Settings.of(event, run.config.rounds, candidate.crowd)))
+    return best_of_each(found)[:MOST_BOUNDS]
+
+
+def settings_under(privacy: PrivacyConfig, **rates: float) -> Chosen:
+    """Return bounds and the rates under them, by key."""
+    bounds = {"entity_bound": privacy.entity_bound, "user_sentences": privacy.user_sentences}
+    return {f"privacy.{name}": value for name, value in {**bounds, **rates}.items() if value is not None}
+
+
+def candidates(run: PrivateRun, search: Search) -> Iterator[Chosen]:
+    """Yield the settings of all trials: the given ones under the best bounds, and draws around them.
+
+    Bounds: any of the search's, with the rates under them. Clip norm: from a quarter of the given one to twice it. Learning rate: from a quarter to four times. Rounds: half,
     equal or twice. SGD has a momentum of 0.9 and a tenth of Adam's learning rate, divided by the standard deviation of
     the noise on the average.
     """
-    yield {}
+    yield dict(search.bounds[0]) if search.bounds else {}
     mechanism, given = run.mechanism({}), run.config
     for number in range(1, search.trials):
         rng = streams.generator(search.seed, "tuning", number)
         rounds = max(1, round(given.rounds * float(rng.choice(search.round_factors))))
-        drawn: dict[str, float | str] = {"rounds": rounds}
+        bounds = search.bounds[int(rng.integers(len(search.bounds)))] if search.bounds else {}
+        drawn: dict[str, float | str] = {"rounds": rounds, **bounds}
         clip, cap = rng.uniform(-2, 1), float(rng.choice(_CAPS))
         rate = given.server.learning_rate * 2 ** rng.uniform(-2, 2)
         if run.target is not None:
@@ -434,7 +488,7 @@ def tuned_settings(
         ),
         seed=search.seed,
         users=run.population,
-        sentences=_short(public.expected_sentences(run)),
+        sentences=_short(public.expected_sentences(run, best)),
         epsilon=run.target,
         unit=run.config.privacy.target_unit,
         delta=run.config.privacy.delta,

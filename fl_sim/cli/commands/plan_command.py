@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,11 @@ from fl_sim.formats import aligned, format_delta, format_epsilon, nonzero, round
 from fl_sim.stop_signals import exit_status
 
 if TYPE_CHECKING:
+    from fl_sim.search.planner import Tradeoff
     from fl_sim.search.settings_search import Tried
     from fl_sim.settings_origin import Origin, Trial
 
 _WHOLE_FROM = 10_000.0  # signal-to-noise ratios are shown without decimals
-_BOUNDS = ("entity_bound", "known", "user_sentences")
 _NOT_TUNED = (
     *("privacy.epsilon_budget", "privacy.estimator", "privacy.noise", "privacy.secure_noise"),
     *("engine.name", "engine.nodes", "seed", "out", "anchor"),
@@ -45,19 +46,19 @@ def plan() -> None:
 @as_json
 @quiet
 def formula(corpus: str, public: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
-    """Propose sampling rates, cap and noise for a corpus, a target ε and a compute budget."""
+    """Propose bounds, sampling rates, cap and noise for a corpus, a target ε and a compute budget."""
     start = time.monotonic()
-    with counting("settings tried", quiet) as show:
+    with counting("bounds tried", quiet) as show:
         report = planning.plan_by_formula(
             corpus, public=public, say=lambda words: say(words, quiet), observer=show, **settings
         )
-    report |= {"command": _command(corpus, public, settings, report), "seconds": round(time.monotonic() - start, 1)}
+    report |= {"command": _command(corpus, settings, report), "seconds": round(time.monotonic() - start, 1)}
     print_json(report) if as_json else print(_text(report))
 
 
 @plan.command()
 @click.option("-c", "--config", type=FILE, metavar="FILE", help="The private run's configuration.")
-@options_of(planning.plan_by_trials, but=("config", "say", "observer"))
+@options_of(planning.plan_by_trials, but=("config", "say", "weigh", "observer"))
 @click.option("--users", metavar="N", help="Its number of users, as privacy.population.")
 @configuration_flags(but=_NOT_TUNED)
 @as_json
@@ -83,7 +84,12 @@ def trials(
         add_setting(overrides, "privacy.population", users)
     private = RunConfig.load(None if config is None else str(config), overrides)
     ended = planning.plan_by_trials(
-        private, out=out, say=lambda words: say(words, quiet), observer=_shown(quiet), **search
+        private,
+        out=out,
+        say=lambda words: say(words, quiet),
+        weigh=_weighed(quiet),
+        observer=_shown(quiet),
+        **search,
     )
     if isinstance(ended, Tried):
         return _interrupted(ended)
@@ -96,12 +102,19 @@ def trials(
 
 
 @plan.command()
-@options_of(planning.plan_automatically, but=("config", "observer"))
+@options_of(planning.plan_automatically, but=("config", "weigh", "observer"))
 @configuration_flags(but=("out", "anchor"))
 @as_json
 @quiet
-def auto(out: str, minutes: float, overrides: dict[str, Any], as_json: bool, quiet: bool) -> int:
-    """Choose rates, noise, clip norm and server optimizer by trials on public text, for ε 8 or --target-epsilon.
+def auto(
+    out: str,
+    minutes: float,
+    keep_mentions: float | None,
+    overrides: dict[str, Any],
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Choose bounds, rates, noise, clip norm and optimizer by trials on public text, for ε 8 or --target-epsilon.
 
     The file tuned.toml in the folder has the settings; fl-sim run takes it. Repeat the command to continue.
     """
@@ -115,7 +128,9 @@ def auto(out: str, minutes: float, overrides: dict[str, Any], as_json: bool, qui
             raise ConfigError(f"{key} is given with fl-sim plan auto, which chooses it; allowed: one of them")
     config = RunConfig.load(None, overrides)
     check_early(config)
-    ended = planning.plan_automatically(config, out=out, minutes=minutes, observer=_shown(quiet))
+    ended = planning.plan_automatically(
+        config, out=out, minutes=minutes, keep_mentions=keep_mentions, weigh=_weighed(quiet), observer=_shown(quiet)
+    )
     if isinstance(ended, Tried):
         return _interrupted(ended)
     file = Path(out) / TUNED_FILE
@@ -137,12 +152,22 @@ def _shown(quiet: bool) -> Any:
     return show
 
 
+def _weighed(quiet: bool) -> Callable[[Sequence[Tradeoff]], None]:
+    """Return a function that shows what bounds cost and keep, on standard error."""
+
+    def show(trades: Sequence[Tradeoff]) -> None:
+        for line in _bounds_table([planning.trade_of(trade) for trade in trades]):
+            say(line, quiet)
+
+    return show
+
+
 def _interrupted(tried: Tried) -> int:
     print("interrupted; continue with the same command", file=sys.stderr)
     return exit_status(tried.reason)
 
 
-def _command(corpus: str, public: bool, settings: dict[str, Any], report: Figures) -> str:
+def _command(corpus: str, settings: dict[str, Any], report: Figures) -> str:
     """Return the ``fl-sim run`` command of the proposal; the run computes the noise for the target again."""
     best = report["proposal"]
     words = ["fl-sim", "run", "--corpus", corpus, "--strategy", "uedp", "--rounds", str(best["rounds"])]
@@ -150,10 +175,11 @@ def _command(corpus: str, public: bool, settings: dict[str, Any], report: Figure
         words += [f"--{name.replace('_', '-')}", f"{best[name]!r}"]
     words += ["--delta", f"{report['delta']!r}", "--target-epsilon", f"{report['target_epsilon']!r}"]
     words += ["--set", f"privacy.target_unit={report['target_unit']}"]
-    for name in _BOUNDS:
-        if settings[name] is not None:
-            words += ["--set", f"privacy.{name}={settings[name]}"]
-    if not public:
+    words += ["--set", f"privacy.known={report['known']}"]
+    for name in ("entity_bound", "user_sentences"):
+        if (value := settings[name] or report[name]) is not None:  # as given, or as searched
+            words += ["--set", f"privacy.{name}={value}"]
+    if report["settings_from_corpus"]:
         words += ["--set", "privacy.settings_from_corpus=true"]
     if report["split"] != "train":
         words += ["--set", f"corpus.train_split={report['split']}"]
@@ -183,35 +209,74 @@ def _tuned_text(file: Path, origin: Origin) -> str:
 
 
 def _text(report: Figures) -> str:
+    """Return a proposal as text: what is public first, then what is for the owner."""
+    owner = report["owner"]
     lines = [
         f"{report['corpus']}: ε ≤ {report['target_epsilon']:g} for {report['target_unit']} at δ = "
         f"{format_delta(report['delta'])}, about {report['sentences_per_round']:,g} sentences a round, "
         f"at most {report['rounds']} rounds",
         "",
-        *_tables(report),
+        *_bounds_table(_best_of_each(report["bounds"])),
+        "",
+        *_settings_table(report),
         "",
         f"Run it: {report['command']}",
         "",
         report["note"],
+        "",
+        "For the owner of the corpus alone, because no ε covers what follows: the proposal computes about "
+        f"{nonzero(owner['expected_sentences'], ',.0f')} sentences a round, and its bounds keep "
+        f"{nonzero(owner['kept_sentences'], '.1%')} of the sentences and {nonzero(owner['kept_mentions'], '.1%')} of "
+        "the mentions, in weight.",
+        "",
+        *_owner_table(report),
     ]
     return "\n".join(lines)
 
 
-def _tables(report: Figures) -> list[str]:
-    """Return the settings of each proposal, and under them their ε, as two tables of at most 80 columns."""
-    named = [
-        ("proposed", report["proposal"]),
-        *((f"alternative {number}", row) for number, row in enumerate(report["alternatives"], start=1)),
-        *(("other rounds", row) for row in report["fewer_rounds"]),
-    ]
-    settings = [["settings", "SNR", "q_u", "q_s", "q_e", "ŵ", "z", "T", "sentences"]]
-    epsilons = [["their ε", "ε", "ε user", "ε p95", "robust", "ε max", "robust"]]
-    of_entities = [f"epsilon_user_entity_{kind}{name}" for name in CONTRIBUTION_QUANTILES for kind in ("", "robust_")]
-    shown = ["epsilon_target", "epsilon_user", *of_entities]
-    for label, row in named:
+def _best_of_each(trades: Sequence[Figures]) -> list[Figures]:
+    """Return the best of each entity bound, by entity bound."""
+    best: dict[int | None, Figures] = {}
+    for trade in sorted(trades, key=lambda trade: -trade["different_to_noise"]):
+        best.setdefault(trade["entity_bound"], trade)
+    return sorted(best.values(), key=lambda trade: trade["entity_bound"] or 0)
+
+
+def _bounds_table(trades: Sequence[Figures]) -> list[str]:
+    """Return what bounds cost and keep, as a table of at most 80 columns."""
+    rows = [["bounds", "D/(√T·z·ŵ)", "noise", "z", "different", "sentences", "mentions"]]
+    for trade in trades:
+        k, m = ("∞" if trade[name] is None else str(trade[name]) for name in ("entity_bound", "user_sentences"))
+        ratio = nonzero(trade["different_to_noise"], ".1f" if trade["different_to_noise"] < _WHOLE_FROM else ".0f")
+        noise = [round_up(trade["noise_per_sentence"], 3), round_up(trade["noise_multiplier"], 4)]
+        kept = [nonzero(trade[name], ".1%") for name in ("kept_sentences", "kept_mentions")]
+        rows.append([f"k {k}, m {m}", ratio, *noise, nonzero(trade["different_sentences"], ",.0f"), *kept])
+    return aligned(rows)
+
+
+def _named_rows(report: Figures) -> list[tuple[str, Figures]]:
+    """Return the proposed settings and the others, each with its name."""
+    others = [(f"alternative {number}", row) for number, row in enumerate(report["alternatives"], start=1)]
+    return [("proposed", report["proposal"]), *others, *(("other rounds", row) for row in report["fewer_rounds"])]
+
+
+def _settings_table(report: Figures) -> list[str]:
+    """Return the settings of each proposal as a table of at most 80 columns."""
+    table = [["settings", "SNR", "q_u", "q_s", "q_e", "ŵ", "z", "T", "sentences", "ε", "ε user"]]
+    for label, row in _named_rows(report):
         snr = nonzero(row["signal_to_noise"], ".1f" if row["signal_to_noise"] < _WHOLE_FROM else ".0f")
         rates = [round_down(row[name], 3) for name in ("q_u", "q_s", "q_e")]
         noise = [f"{row['user_cap']:g}", round_up(row["noise_multiplier"], 4)]
-        settings.append([label, snr, *rates, *noise, str(row["rounds"]), nonzero(row["expected_sentences"], ",.0f")])
-        epsilons.append([label, *(format_epsilon(row[name]) for name in shown)])
-    return [*aligned(settings), "", *aligned(epsilons)]
+        spent = [format_epsilon(row[name]) for name in ("epsilon_target", "epsilon_user")]
+        sentences = nonzero(row["expected_sentences"], ",.0f")
+        table.append([label, snr, *rates, *noise, str(row["rounds"]), sentences, *spent])
+    return aligned(table)
+
+
+def _owner_table(report: Figures) -> list[str]:
+    """Return ε of each proposal at the corpus's own contributions."""
+    table = [["ε by contribution", "ε p95", "robust", "ε max", "robust"]]
+    shown = [f"epsilon_user_entity_{kind}{name}" for name in CONTRIBUTION_QUANTILES for kind in ("", "robust_")]
+    for (label, _), row in zip(_named_rows(report), report["owner"]["epsilons"], strict=True):
+        table.append([label, *(format_epsilon(row[name]) for name in shown)])
+    return aligned(table)

@@ -68,7 +68,12 @@ def sample_whole(sample_text: Any) -> None:
 
 def cap_planner(planner: Any) -> None:
     """A search for settings tries those with which it begins."""
-    planner._Search.climb = planner._Search._value
+
+    def climb(search: Any, start: Any) -> Any:
+        search.value(start)
+        return start
+
+    planner._Search.climb = climb
 
 
 def few(sentences: Iterator[Any]) -> Iterator[Any]:
@@ -160,6 +165,7 @@ CAPS: dict[str, Callable[[Any], None]] = {
     ),
     "fl_sim.clients.generation": capped("generate", samples=100),
     "fl_sim.research.representations.evaluation.attacks": constants(_MOST_ITERATIONS=20, FRACTIONS=(0.25, 0.5, 1.0)),
+    "fl_sim.search.bounds": constants(ENTITY_BOUNDS=(3, 10)),
     "fl_sim.search.planner": cap_planner,
     "fl_sim.search.settings_search": capped("Search.__init__", trials=2, sentences=50),
 }

@@ -1,4 +1,4 @@
-"""``fl-sim plan``: the signal against simulation, the search against trying everything, the guarantee kept."""
+"""``fl-sim plan formula``: the search against trying everything, the guarantee kept, and what it may read."""
 
 from __future__ import annotations
 
@@ -6,118 +6,77 @@ import itertools
 import json
 import math
 import shlex
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fl_sim.api.planning import plan_by_formula
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.plan.run_plan import plan_run
-from fl_sim.search import planner
-from fl_sim.search.planner import Crowd, Goal, Observe, Proposal, propose
+from fl_sim.search import bounds, planner
+from fl_sim.search.bounds import Candidate
+from fl_sim.search.planner import Goal, Proposal, best_of_each, propose
 from fl_sim.strategies.accounting.accountant import epsilon
-from fl_sim.strategies.accounting.guarantee import ProtectedUnit
+from fl_sim.strategies.privacy_config import PrivacyConfig
+from tests.fl_sim.search.test_crowd import people
 from tests.tiny import tiny_corpus
 
-GOAL = Goal(target_epsilon=4.0, unit="user_entity", delta=1e-5, sentences_per_round=60, rounds=10)
+Capture = pytest.CaptureFixture[str]
 
+GOAL = Goal(target_epsilon=4.0, delta=1e-5, sentences_per_round=60, rounds=10)
 
 ASKED = ("--target-epsilon", "8", "--sentences-per-round", "6", "--rounds", "4", "--user-sentences", "9")
 
 
-def crowd_of(users: int = 60, entities: int = 30, seed: int = 0) -> Ownership:
-    """Users with 1 to 40 sentences, each with one entity of 30 or with none."""
-    draw = np.random.default_rng(seed)
-    sizes = draw.geometric(0.1, users).clip(max=40)
-    mentioned = draw.random(sizes.sum()) < 0.6
-    return Ownership(
-        user_offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        entity_offsets=np.concatenate([[0], np.cumsum(mentioned)]).astype(np.int64),
-        entity_ids=draw.integers(0, entities, mentioned.sum()).astype(np.int32),
-        num_entities=entities,
-    )
+def privacy_of(k: int = 10, **privacy: object) -> PrivacyConfig:
+    return RunConfig.from_mapping({"privacy": {"entity_bound": k, "user_sentences": 20} | privacy}).privacy
 
 
-def bounds_of(ownership: Ownership, **privacy: object) -> EnforcedBounds:
-    config = RunConfig.from_mapping({"privacy": {"entity_bound": 10, "user_sentences": 20} | privacy})
-    return EnforcedBounds.of(config.privacy, ownership, seed=0)
+def proposed(ownership: Ownership, *choices: PrivacyConfig, goal: Goal = GOAL, keep: float | None = None) -> Proposal:
+    return propose(choices, lambda privacy: Candidate.of(privacy, ownership, ownership.num_users), goal, keep)
 
 
-def units_of(bounds: EnforcedBounds, unit: str = "user_entity") -> tuple[ProtectedUnit, ...]:
-    bounds = replace(bounds, settings_from_corpus=True)
-    return tuple(bounds.target(unit, clips_sentences=True, population=bounds.ownership.num_users)[1].values())
-
-
-def largest_epsilon(settings: planner.Settings, units: tuple[ProtectedUnit, ...]) -> float:
+def largest_epsilon(settings: planner.Settings, candidate: Candidate) -> float:
     """Return the largest ε of the units, each from scratch."""
     event = settings.event
     return max(
-        epsilon(event.robust() if unit.robust else event, unit.adjacency, settings.rounds, GOAL.delta) for unit in units
+        epsilon(event.robust() if unit.robust else event, unit.adjacency, settings.rounds, GOAL.delta)
+        for unit in candidate.units
     )
 
 
 def few() -> Ownership:
-    """So few knowers of an entity that ε takes a third of the time."""
-    return crowd_of(users=20, entities=60)
+    """So few people that ε takes a third of the time."""
+    return people(users=20, entities=60)
 
 
 @pytest.fixture(scope="module")
 def found() -> Proposal:
-    bounds = bounds_of(few())
-    return propose(bounds, units_of(bounds), GOAL)
+    return proposed(few(), privacy_of())
 
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that takes little time."""
     monkeypatch.setattr(planner, "SHARES", (1.0,))
-    monkeypatch.setattr(planner, "CAPS", tuple(range(1, 10)))
-    monkeypatch.setattr(planner, "propose", proposed_once)
-
-
-_PROPOSALS: dict[tuple[object, ...], Proposal] = {}
-
-
-def proposed_once(bounds: EnforcedBounds, units: tuple[ProtectedUnit, ...], goal: Goal, observe: Observe) -> Proposal:
-    """Propose for each goal once: several tests plan for the same corpus."""
-    key = (bounds.ownership.entity_ids.tobytes(), bounds.weights.tobytes(), tuple(units), goal)
-    if key not in _PROPOSALS:
-        _PROPOSALS[key] = propose(bounds, units, goal, observe=observe)
-    return _PROPOSALS[key]
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("bound", [{"entity_bound": "unbounded"}, {"entity_bound": 7, "entity_bound_by": "weights"}])
-def test_signal_and_budget_are_what_rounds_draw(bound: dict[str, object]) -> None:
-    ownership, draw = crowd_of(), np.random.default_rng(1)
-    weights = bounds_of(ownership, **bound).weights
-    assert (len(np.unique(weights)) > 2) == (bound["entity_bound"] == 7)
-    q_u, q_e, q_s, cap = 0.5, 0.7, 0.4, 2
-    counted, computed, rounds = 0.0, 0, 3000
-    owners = ownership.user_of_sentence
-    entity = np.full(ownership.num_sentences, ownership.num_entities)
-    entity[ownership.entities_per_sentence == 1] = ownership.entity_ids
-    for _ in range(rounds):
-        active = np.append(draw.random(ownership.num_entities) < q_e, True)[entity]
-        taken = active & (draw.random(len(owners)) < q_s * weights) & (draw.random(ownership.num_users) < q_u)[owners]
-        counted += np.minimum(np.bincount(owners[taken], minlength=ownership.num_users), cap).sum()
-        computed += int(taken.sum())
-    crowd = Crowd(ownership, weights)
-    assert crowd.signal(q_u, q_e, q_s, cap) == pytest.approx(counted / rounds, rel=0.03)
-    assert q_u * q_s * crowd.sampled_sentences(q_e) == pytest.approx(computed / rounds, rel=0.03)
+    monkeypatch.setattr(planner, "CAPS", tuple(range(1, 4)))
+    monkeypatch.setattr(planner, "ENTITY_RATES", (1.0, 0.5, 0.25))
+    monkeypatch.setattr(bounds, "ENTITY_BOUNDS", (2, 5))
+    monkeypatch.setattr(bounds, "USER_SENTENCES", (2, 3))
 
 
 @pytest.mark.nightly
 def test_the_proposal_keeps_the_target_and_the_budget(found: Proposal) -> None:
-    units = units_of(bounds_of(few()))
-    assert [unit.robust for unit in units] == [False, True]  # any entity, and any sentence without one
+    assert [unit.robust for unit in found.bounds.units] == [False, True]  # any entity, and any sentence without one
     for settings in (found.best, *found.others, *found.fewer_rounds):
-        assert 0.994 * 4 <= largest_epsilon(settings, units) <= 4
+        assert 0.994 * 4 <= largest_epsilon(settings, found.bounds) <= 4
         assert settings.sentences <= GOAL.sentences_per_round
         assert settings.rounds <= GOAL.rounds
 
@@ -127,11 +86,11 @@ def test_nothing_that_was_not_tried_is_better(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(planner, "CAPS", (1, 2, 3, 5, 8, 12))
     monkeypatch.setattr(planner, "ENTITY_RATES", (1.0, 0.5))
     monkeypatch.setattr(planner, "SHARES", (1.0, 0.7, 0.4))
-    bounds = bounds_of(few())
-    search = planner._Search(Crowd(bounds.ownership, bounds.weights), units_of(bounds), GOAL)
+    candidate = Candidate.of(privacy_of(), few(), 20)
+    search = planner._Search(candidate.crowd, candidate.units, GOAL)
     search.climb((0, 2, 0))
     best = search.ranked()[0].signal_to_noise
-    everything = [search._value(point) for point in itertools.product(range(3), range(6), range(2))]
+    everything = [search.value(point) for point in itertools.product(range(3), range(6), range(2))]
     assert best >= 0.995 * max(everything)  # the noise is found to 0.5 %
 
 
@@ -143,48 +102,157 @@ def test_proposals_come_best_first(found: Proposal) -> None:
 
 
 @pytest.mark.system
-def test_the_ratio_is_that_of_the_definition(found: Proposal) -> None:
-    best, event = found.best, found.best.event
-    bounds = bounds_of(few())
-    signal = Crowd(bounds.ownership, bounds.weights).signal(event.q_u, event.q_e, event.q_s, event.user_cap)
-    expected = signal * math.sqrt(best.rounds) / (event.noise_multiplier * event.user_cap)
-    assert best.signal_to_noise == pytest.approx(expected)
+def test_the_ratios_are_those_of_the_definition(found: Proposal) -> None:
+    best, event, crowd = found.best, found.best.event, found.bounds.crowd
+    noise = event.noise_multiplier * event.user_cap
+    assert best.signal_to_noise == pytest.approx(crowd.signal(event) * math.sqrt(best.rounds) / noise)
+    different = crowd.different(event, best.rounds)
+    assert best.different_to_noise == pytest.approx(different / (math.sqrt(best.rounds) * noise))
+    assert best.noise_per_sentence == pytest.approx(noise / crowd.signal(event))
 
 
 @pytest.mark.system
 def test_a_target_out_of_reach_is_said() -> None:
-    bounds = bounds_of(crowd_of())
     with pytest.raises(ConfigError, match=r"target_epsilon is 0\.0001"):
-        propose(bounds, units_of(bounds, "user"), Goal(1e-4, "user", 1e-90, 60, 10))
+        proposed(people(), privacy_of(target_unit="user"), goal=Goal(1e-4, 1e-90, 60, 10))
 
 
-@pytest.mark.nightly
+# Bounds
+
+
+@pytest.mark.system
 @pytest.mark.usefixtures("narrow")
-def test_the_command_line_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_bounds_teach_the_most_different_sentences_for_their_noise() -> None:
+    ownership = people(users=40)
+    choices = [privacy_of(k, user_sentences=m) for k, m in ((1, 2), (3, 6), (3, 30), (30, 60))]
+    found = proposed(ownership, *choices)
+    ratios = {trade.privacy.entity_bound: trade.settings.different_to_noise for trade in best_of_each(found.trades)}
+    assert [trade.privacy for trade in found.trades] == choices
+    assert list(ratios) == sorted(ratios, key=lambda k: -ratios[k])
+    best = max(found.trades, key=lambda trade: trade.settings.different_to_noise)
+    assert (found.bounds.privacy, found.best) == (best.privacy, best.settings)
+    noise = {trade.privacy.entity_bound: trade.settings.noise_per_sentence for trade in best_of_each(found.trades)}
+    assert noise[1] < noise[3] < noise[30]
+    kept = [trade.kept_mentions for trade in found.trades]
+    assert kept == sorted(kept)
+    with_floor = proposed(ownership, *choices, keep=kept[2])
+    assert [trade.privacy for trade in with_floor.trades] == choices[2:]
+    for trade in found.trades:
+        alone = proposed(ownership, trade.privacy).best
+        assert trade.settings.signal_to_noise >= 0.99 * alone.signal_to_noise, "as good as a search of its own"
+
+
+Graph = Sequence[Sequence[str]]
+"""The names in the sentences of each user, a letter each; "-" for a sentence without one."""
+
+EQUAL_COUNTS: tuple[Graph, Graph] = (
+    [["A", "A", "B", "-", "-", "-"], ["A", "B", "-", "-"], ["A", "AB", "AC", "-"], ["C", "A"]] * 3,
+    [["ABC", "-", "-", "-", "-", "A"], ["AB", "-", "-", "A"], ["-", "A", "B", "-"], ["A", "AC"]] * 3,
+)
+"""Two graphs in which each user has as many sentences, and each name as many mentions, and no more is equal."""
+
+
+def written(graph: Graph, folder: Path) -> Path:
+    sentences = [
+        Sentence("train", f"user {user:02d}", names, tuple(Mention(at, at + 1, "PER") for at in _mentioned(names)))
+        for user, own in enumerate(graph)
+        for names in own
+    ]
+    write_corpus(sentences, folder, name="graph")
+    return folder
+
+
+def _mentioned(names: str) -> list[int]:
+    return [at for at, name in enumerate(names) if name != "-"]
+
+
+@pytest.mark.system
+@pytest.mark.usefixtures("narrow")
+def test_a_plan_by_counts_reads_counts_alone(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal counts on different graphs: all that is not for the owner is equal, to the last printed figure."""
+    printed, reports, graphs = [], [], []
+    for number, graph in enumerate(EQUAL_COUNTS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        graphs.append(Corpus.open(written(graph, folder / "corpus")).ownership("train"))
+        words = ["plan", "formula", "corpus", "--target-epsilon", "8", "--sentences-per-round", "9", "--rounds", "4"]
+        assert main(words) == 0
+        printed.append(capsys.readouterr().out.partition("For the owner"))
+        reports.append(plan_by_formula("corpus", target_epsilon=8.0, sentences_per_round=9.0, rounds=4))
+    for counts in ("sentences_per_user", "entities_per_sentence"):
+        first, second = (getattr(graph, counts) for graph in graphs)
+        assert np.array_equal(first, second) == (counts == "sentences_per_user")
+    assert np.array_equal(*(np.bincount(graph.entity_ids) for graph in graphs))
+    assert printed[0][0] == printed[1][0]
+    assert printed[0][1] == "For the owner"
+    assert printed[0][2] != printed[1][2]
+    owners = [report.pop("owner") for report in reports]
+    assert reports[0] == reports[1]
+    assert owners[0] != owners[1]
+    assert not reports[0]["settings_from_corpus"]
+
+
+@pytest.mark.system
+@pytest.mark.usefixtures("narrow")
+def test_a_known_graph_may_be_read(tmp_path: Path) -> None:
+    first, second = (
+        plan_by_formula(
+            written(graph, tmp_path / str(number)), known="graph", target_epsilon=8, sentences_per_round=9, rounds=4
+        )
+        for number, graph in enumerate(EQUAL_COUNTS)
+    )
+    assert first["bounds"] != second["bounds"]
+    assert not first["settings_from_corpus"]
+
+
+# The command
+
+
+@pytest.mark.system
+@pytest.mark.usefixtures("narrow")
+def test_the_command_line_prints_one_object(tmp_path: Path, capsys: Capture) -> None:
     corpus = tiny_corpus(tmp_path / "a corpus")
     words = ["plan", "formula", str(corpus), *ASKED]
     assert main([*words, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["user_sentences"] == 9
+    assert [(trade["entity_bound"], trade["user_sentences"]) for trade in report["bounds"]] == [(2, 9), (5, 9)]
     assert 7.9 <= report["proposal"]["epsilon_target"] <= 8
-    assert report["proposal"]["epsilon_user_entity_max"] <= report["proposal"]["epsilon_target"]
+    assert report["owner"]["epsilons"][0]["epsilon_user_entity_max"] <= report["proposal"]["epsilon_target"]
     command = shlex.split(report["command"])
     assert command[:4] == ["fl-sim", "run", "--corpus", str(corpus)]
-    assert command[-3:] == ["privacy.user_sentences=9", "--set", "privacy.settings_from_corpus=true"]
+    bound = f"privacy.entity_bound={report['entity_bound']}"
+    assert command[-6:] == ["--set", "privacy.known=counts", "--set", bound, "--set", "privacy.user_sentences=9"]
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert "Run it: fl-sim run" in printed
-    assert "a proposal reveals information about it, and no ε covers that" in printed
+    assert all(f"k {k}, m 9" in printed for k in (2, 5))
+    assert max(map(len, printed.partition("Run it")[0].splitlines())) <= 80
 
 
 @pytest.mark.system
 @pytest.mark.usefixtures("narrow")
-def test_a_proposal_of_public_text_needs_no_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("flags", "covered", "note"),
+    [
+        ([], True, "rest on counts alone"),
+        (["--known", "graph"], True, "rest on the mention graph, which is taken as known"),
+        (["--public"], True, "The corpus is public, as stated, so its sizes may set what is released."),
+        (["--known", "nothing", "--entity-bound", "3"], False, "The planner reads the private corpus"),
+        (["--entity-bound", "unbounded"], False, "The planner reads the private corpus"),
+        (["--user-sentences", "corpus"], False, "The planner reads the private corpus"),
+        (["--entity-bound", "unbounded", "--target-unit", "user"], True, "rest on counts alone"),
+    ],
+)
+def test_a_proposal_says_what_it_rests_on(
+    tmp_path: Path, capsys: Capture, flags: list[str], covered: bool, note: str
+) -> None:
     corpus = tiny_corpus(tmp_path / "corpus")
-    assert main(["plan", "formula", str(corpus), *ASKED, "--public", "--json"]) == 0
+    assert main(["plan", "formula", str(corpus), *ASKED[:-2], *flags, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert "settings_from_corpus" not in report["command"]
-    assert report["note"] == "The corpus is public, as stated, so its sizes may set what is released."
+    assert ("settings_from_corpus" not in report["command"]) == covered
+    assert note in report["note"]
 
 
 @pytest.mark.system
@@ -195,27 +263,31 @@ def test_a_proposal_of_public_text_needs_no_flag(tmp_path: Path, capsys: pytest.
         (["--target-epsilon", "-1"], "target_epsilon is -1"),
         (["--user-sentences", "few"], "privacy.user_sentences"),
         (["--entity-bound", "0"], "privacy.entity_bound is 0"),
-        (["--entity-bound-by", "most"], "privacy.entity_bound_by is 'most'"),
+        (["--known", "most"], "is 'most'; allowed: counts, graph, nothing"),
+        (["--known", "nothing"], "known is nothing and no bound on entities is stated; allowed: entity_bound"),
+        (["--keep-mentions", "1"], "keep_mentions is 1; allowed: at most 0."),
+        (["--entity-bound", "2", "--keep-mentions", "0.9"], "the share of mentions that entity_bound 2 and"),
         (["--split", "absent"], "absent"),
     ],
 )
-def test_a_mistake_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
-) -> None:
+def test_a_mistake_is_one_line(tmp_path: Path, capsys: Capture, flags: list[str], words: str) -> None:
     corpus = tiny_corpus(tmp_path / "corpus")
-    asked = [str(corpus), "--target-epsilon", "8", "--sentences-per-round", "6", "--rounds", "4"]
+    asked = [str(corpus), "--target-epsilon", "8", "--sentences-per-round", "6", "--rounds", "4", "--quiet"]
     assert main(["plan", "formula", *asked, *flags]) == 2
-    assert words in capsys.readouterr().err
+    line = capsys.readouterr().err
+    assert words in line
+    assert line.count("\n") == 1
 
 
 @pytest.mark.system
 @pytest.mark.usefixtures("narrow")
-def test_the_proposed_run_finds_the_same_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_proposed_run_finds_the_same_noise(tmp_path: Path, capsys: Capture) -> None:
     corpus = tiny_corpus(tmp_path / "corpus")
     assert main(["plan", "formula", str(corpus), *ASKED, "--json"]) == 0
-    proposal = json.loads(capsys.readouterr().out)["proposal"]
+    report = json.loads(capsys.readouterr().out)
+    proposal = report["proposal"]
     settings = {f"privacy.{name}": proposal[name] for name in ("q_u", "q_e", "q_s", "user_cap")}
-    settings |= {"privacy.user_sentences": 9, "privacy.settings_from_corpus": True}
+    settings |= {f"privacy.{name}": report[name] for name in ("entity_bound", "user_sentences")}
     config = RunConfig.from_mapping(
         {"corpus.path": str(corpus), "rounds": proposal["rounds"], "privacy.target_epsilon": 8.0} | settings
     )
