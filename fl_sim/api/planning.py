@@ -33,7 +33,7 @@ MINUTES = 5.0
 _BASES: Mapping[str, str] = {
     "counts": "Bounds, settings and shares rest on counts alone, which are taken as known: how many sentences each "
     "user has, and how many mention each name. Sentences and shares are what to expect if mentions fell on sentences "
-    "at random.",
+    "at random; whoever mentions whom, the bounds keep at most {most:.1%} of the mentions.",
     "graph": "Bounds, settings and shares rest on the mention graph, which is taken as known.",
     "corpus": "The planner reads the private corpus: a proposal reveals information about it, and no ε covers that. "
     "So the command has privacy.settings_from_corpus=true, which record and report carry. Plan on public text of the "
@@ -89,6 +89,7 @@ def plan_by_formula(
     from fl_sim.data_prep.store.corpus import Corpus
     from fl_sim.experiments.plan.guarantees import EnforcedBounds
     from fl_sim.search.bounds import Candidate, bounds_to_try
+    from fl_sim.search.crowd import CountedCrowd
     from fl_sim.search.planner import Goal, propose
 
     goal = Goal(target_epsilon, delta, sentences_per_round, rounds)
@@ -115,6 +116,7 @@ def plan_by_formula(
     proposal = propose(choices, candidate, goal, keep_mentions, observe=observer)
     say("computing ε of what is proposed, and of its alternatives")
     bounds = EnforcedBounds.of(proposal.bounds.privacy, ownership)
+    most = crowd.most_mentions if isinstance(crowd := proposal.bounds.crowd, CountedCrowd) else 1.0
     rows = (proposal.best, *proposal.others, *proposal.fewer_rounds)
     described = [_described(settings, goal, proposal.bounds) for settings in rows]
     return {
@@ -132,8 +134,8 @@ def plan_by_formula(
         "proposal": described[0],
         "alternatives": described[1 : 1 + len(proposal.others)],
         "fewer_rounds": described[1 + len(proposal.others) :],
-        "bounds": [trade_of(trade) for trade in proposal.trades],
-        "note": _BASES["corpus" if reads_corpus else "public" if public else known],
+        "bounds": [trade_of(trade) for trade in _worth_showing(proposal.trades)],
+        "note": _BASES["corpus" if reads_corpus else "public" if public else known].format(most=most),
         "owner": _for_the_owner(rows, goal, bounds),
     }
 
@@ -152,6 +154,14 @@ def _described(settings: Settings, goal: Goal, bounds: Candidate) -> Figures:
         "epsilon_target": epsilon_of_units(event, bounds.units, rounds, goal.delta),
         "epsilon_user": epsilon(event, bounds.guarantee.user, rounds, goal.delta),
     }
+
+
+def _worth_showing(trades: Sequence[Tradeoff]) -> list[Tradeoff]:
+    """Return the best trade of each entity bound, in their order; all trades of a single one."""
+    from fl_sim.search.planner import best_first
+
+    best = best_first(trades)
+    return list(trades) if len(best) == 1 else [trade for trade in trades if trade in best]
 
 
 def trade_of(trade: Tradeoff) -> Figures:
@@ -183,12 +193,7 @@ def _for_the_owner(rows: Sequence[Settings], goal: Goal, bounds: EnforcedBounds)
                 spent = epsilon(event, adjacency, settings.rounds, goal.delta)
                 figures[f"epsilon_user_entity_{kind}{name}"] = spent
         epsilons.append(figures)
-    return bounds.record() | {
-        "expected_sentences": crowd.sentences(rows[0].event),
-        "kept_sentences": crowd.kept_sentences,
-        "kept_mentions": crowd.kept_mentions,
-        "epsilons": epsilons,
-    }
+    return bounds.record() | {"expected_sentences": crowd.sentences(rows[0].event), "epsilons": epsilons}
 
 
 @owner_only()

@@ -1,9 +1,9 @@
 """Choose all settings of a run in a given time, by trials on public text: rates by the planner, the rest by a search.
 
-Of the private corpus nothing is read but N, the number of users, and that alone where counts are known; where nothing is
-known N must be stated. Bounds, rates and cap are planned on public text for that many users, the number of
-sentences follows from the time that is allowed, measured on public text, and z from the target and the bounds. Clip
-norm, cap, optimizer and learning rate come from a search, which has a third of the time and tries several bounds.
+Of the private corpus nothing is read but N, the number of users, which its counts make public; where nothing is known N
+must be stated. Bounds, rates and cap are planned on public text for that many users, the number of sentences follows
+from the time that is allowed, measured on public text, and z from the target and the bounds. Clip norm, cap, optimizer
+and learning rate come from a search, which has a third of the time and tries several bounds.
 
 >>> public_text("irc"), public_text("my/corpus")
 ('bundled', 'bundled')
@@ -28,7 +28,7 @@ from fl_sim.data_prep.store.encode import encode_split
 from fl_sim.experiments.cost import CLIPPING, seconds_per_sentence, threads_of, workers_of
 from fl_sim.experiments.run_inputs import build_model, held_out_split, task_of
 from fl_sim.search.bounds import Candidate, bounds_to_try
-from fl_sim.search.planner import Goal, Tradeoff, best_of_each, propose
+from fl_sim.search.planner import Goal, Tradeoff, best_first, propose
 from fl_sim.search.settings_search import (
     DESCRIPTION,
     MOST_BOUNDS,
@@ -40,6 +40,7 @@ from fl_sim.search.settings_search import (
     settings_under,
     tune,
 )
+from fl_sim.strategies.privacy_config import PrivacyConfig
 
 TARGET = 8.0
 ROUNDS = 20
@@ -211,7 +212,7 @@ def _planned(
     goal = Goal(target, privacy.delta, round_down_to_grid(affordable) / ROUNDS * ownership.num_users / users, ROUNDS)
     choices = bounds_to_try(privacy, ownership)
     proposal = propose(choices, candidate, goal, keep_mentions)
-    trades = best_of_each(proposal.trades)[:MOST_BOUNDS] if len(choices) > 1 else []
+    trades = best_first(proposal.trades)[:MOST_BOUNDS] if len(choices) > 1 else []
     return {f"privacy.{name}": getattr(proposal.best.event, name) for name in _PLANNED}, trades
 
 

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class Candidate:
         population: int,
         *,
         by_counts: bool = False,
-        declared: Declared = Declared(),
+        declared: Declared | None = None,
     ) -> Candidate:
         """Return the candidate of a section ``[privacy]``.
 
@@ -88,12 +88,12 @@ class Candidate:
             ownership: users, sentences and entities of the corpus.
             population: N.
             by_counts: whether to read nothing of the corpus but its counts.
-            declared: what is declared about the corpus.
+            declared: what is declared about the corpus; None for nothing.
 
         Raises:
             CorpusError: the corpus exceeds its declared counts.
         """
-        bounds = EnforcedBounds.of(privacy, ownership, declared)
+        bounds = EnforcedBounds.of(privacy, ownership, declared or Declared())
         _, units = bounds.target(privacy.target_unit, clips_sentences=True, population=population)
         crowd: Crowd = KnownCrowd(bounds.ownership, bounds.weights)
         if by_counts:

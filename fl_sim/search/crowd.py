@@ -7,17 +7,16 @@ and n_u decide these, whoever mentions whom. On the corpora that ship they are w
 
 >>> counts = DeclaredCounts(np.array([4, 4]), np.array([4]), population=2, digest="")
 >>> crowd = CountedCrowd(counts, Guarantee(known="counts", entity_bound=2, user_sentences=4))
->>> round(crowd.kept_sentences, 3), round((1 + math.exp(-4 / 8)) / 2, 3)  # w is 1/2 with a mention, else 1
+>>> round(crowd.kept_sentences, 3), round((1 + np.exp(-4 / 8)) / 2, 3)  # w is 1/2 with a mention, else 1
 (0.803, 0.803)
->>> crowd.kept_mentions
-0.5
+>>> crowd.kept_mentions, crowd.most_mentions
+(0.5, 0.5)
 >>> capped_mean(np.array([10.0]), np.array([0.5]), cap=3.0).round(3).tolist()
 [2.934]
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import Protocol
 
@@ -160,6 +159,11 @@ class CountedCrowd(Crowd):
         sentences = np.bincount(places, self.sentences_per_user)
         weights = self._mean_weight(np.minimum.outer(of_user, self._factors), 1.0)
         return float(sentences @ weights @ self._mentions / (sentences.sum() * self._mentions.sum()))
+
+    @property
+    def most_mentions(self) -> float:
+        """Return the largest share of mentions that k keeps in weight, whoever mentions whom: Σ min(n_e, k)/Σ n_e."""
+        return float(self._mentions @ self._factors / self._mentions.sum()) if self._mentions.any() else 1.0
 
     def _mean_weight(self, most: Floats, q_e: float) -> Floats:
         """Return E[min(most, k/n_e over the entities e of s)·q_e^(entities of s)], of the shape of ``most``.

@@ -5,16 +5,17 @@ expected number of sentences that count after the user's cap, and the noise woul
 So the ratio is √T·S/(z·ŵ) (docs/settings.md), by which rates, cap and noise are chosen under given bounds.
 
 Smaller bounds need less noise for the same S, so this ratio alone would always take the smallest. But they sample the
-same few sentences again and again, which teaches the model nothing of the rest. So bounds are ranked by the ratio in
-which a sentence counts once however often it is drawn: with D different sentences in T rounds it is D/(√T·z·ŵ). It
-equals the first where no sentence is drawn twice, and has no constant to set.
+same few sentences again and again, which teaches the model nothing of the rest. So bounds are compared by the ratio in
+which a sentence counts once however often it is drawn: with D different sentences in T rounds it is D/(√T·z·ŵ), which
+equals the first where no sentence is drawn twice. Of the bounds within a tenth of the best ratio, which ignores too
+much to tell them apart, those win that keep the most mentions: smaller ones teach the model no names.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from fl_sim.config import ConfigError
@@ -30,6 +31,9 @@ CAPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200)
 ENTITY_RATES = (1.0, 0.75, 0.5, 0.25)
 SHARES = tuple(0.8**step for step in range(16))
 """Candidate shares of the compute budget, largest first."""
+
+TIE = 0.9
+"""Bounds with at least this share of the best ratio are as good."""
 
 _QUIETEST, _LOUDEST = 1e-2, 1e5  # range of the noise multiplier in every search
 _NEARBY = 1.5  # ratio between the noise multipliers of most neighbours
@@ -94,7 +98,7 @@ class Settings:
 
     @property
     def different_to_noise(self) -> float:
-        """Return different / (√T·z·ŵ), by which bounds are ranked."""
+        """Return different / (√T·z·ŵ), by which bounds are compared."""
         return self.different / (math.sqrt(self.rounds) * self.event.noise_multiplier * self.event.user_cap)
 
     @property
@@ -127,13 +131,26 @@ class Tradeoff:
         crowd = candidate.crowd
         return cls(candidate.privacy, candidate.guarantee, crowd.kept_sentences, crowd.kept_mentions, settings)
 
+    @property
+    def ratio(self) -> float:
+        """Return the ratio by which bounds are compared."""
+        return self.settings.different_to_noise
 
-def best_of_each(trades: Iterable[Tradeoff]) -> list[Tradeoff]:
-    """Return the best trade of each entity bound, best first."""
+
+def best_first(trades: Iterable[Tradeoff]) -> list[Tradeoff]:
+    """Return the best trade of each entity bound: the one that wins, and the others by their ratio."""
+    by_ratio = sorted(trades, key=lambda trade: -trade.ratio)
+    winner = max(_as_good(by_ratio), key=lambda trade: trade.kept_mentions)
     best: dict[int | None, Tradeoff] = {}
-    for trade in sorted(trades, key=lambda trade: -trade.settings.different_to_noise):
+    for trade in (winner, *by_ratio):
         best.setdefault(trade.guarantee.entity_bound, trade)
     return list(best.values())
+
+
+def _as_good(trades: Collection[Tradeoff]) -> list[Tradeoff]:
+    """Return the trades whose ratios are as good as the best."""
+    least = TIE * max(trade.ratio for trade in trades)
+    return [trade for trade in trades if trade.ratio >= least]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +199,7 @@ def propose(
         PrivacyError: for an impossible privacy parameter.
     """
     found: list[Tradeoff] = []
-    best: tuple[float, Candidate, _Search] | None = None
+    good: dict[Tradeoff, tuple[Candidate, _Search]] = {}
     starts, noise = _STARTS, None
 
     def observed() -> Iterator[Candidate]:
@@ -193,19 +210,18 @@ def propose(
     for candidate in keeping(observed(), keep_mentions):
         search = _Search(candidate.crowd, candidate.units, goal, noise)
         ends = [search.climb(start) for start in starts]
-        ranked = search.ranked()
-        if not ranked:
+        if not (ranked := search.ranked()):
             continue
         found.append(Tradeoff.of(candidate, ranked[0]))
-        if best is None or ranked[0].different_to_noise > best[0]:
-            best = ranked[0].different_to_noise, candidate, search
+        good[found[-1]] = candidate, search
+        good = {trade: good[trade] for trade in _as_good(good)}
         # Bounds that follow each other differ little, and so do their best rates.
         starts, noise = (max(ends, key=search.value),), ranked[0].event.noise_multiplier
-    if best is None:
+    if not found:
         raise ConfigError(
             f"target_epsilon is {goal.target_epsilon:g}; allowed: an ε that some noise meets at δ = {goal.delta:g}"
         )
-    _, bounds, search = best
+    bounds, search = good[best_first(found)[0]]
     ranked = search.ranked()
     fewer = (search.shortened(ranked[0], goal.rounds // part) for part in (2, 4) if goal.rounds >= part)
     shorter = tuple(settings for settings in fewer if settings is not None)

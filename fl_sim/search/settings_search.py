@@ -39,8 +39,7 @@ from fl_sim.experiments.plan.run_plan import noise_for_target, untuned_plan
 from fl_sim.experiments.run_inputs import declared, held_out_split
 from fl_sim.files import owner_only
 from fl_sim.search.bounds import Candidate, bounds_to_try, keeping
-from fl_sim.search.crowd import Crowd
-from fl_sim.search.planner import Settings, Tradeoff, best_of_each, rounded_down
+from fl_sim.search.planner import Settings, Tradeoff, best_first, rounded_down
 from fl_sim.search.sweep import DONE, claim_folder, run_batch
 from fl_sim.settings_origin import Origin, Trial, sentence_sample
 from fl_sim.stop_signals import stops_seen
@@ -226,7 +225,9 @@ class PublicText:
 
     def scale(self, run: PrivateRun) -> float:
         """Return how many users of the private run one of this text stands for, by their number or their sentences."""
-        return run.sentences / self.sentences_of(run, {}) if run.sentences else run.population / self.ownership.num_users
+        if run.sentences is not None:
+            return run.sentences / self.sentences_of(run, {})
+        return run.population / self.ownership.num_users
 
     def expected_sentences(self, run: PrivateRun, settings: Chosen) -> float:
         """Return the expected sentences of a round of the private run: as stated, or a user's as on this text."""
@@ -438,7 +439,7 @@ def ranked_bounds(run: PrivateRun, public: PublicText, keep_mentions: float | No
         event = run.mechanism(settings_under(candidate.privacy, q_s=rate)).event()
         if event is not None:
             found.append(Tradeoff.of(candidate, Settings.of(event, run.config.rounds, candidate.crowd)))
-    return best_of_each(found)[:MOST_BOUNDS]
+    return best_first(found)[:MOST_BOUNDS]
 
 
 def settings_under(privacy: PrivacyConfig, **rates: float) -> Chosen:
@@ -450,9 +451,9 @@ def settings_under(privacy: PrivacyConfig, **rates: float) -> Chosen:
 def candidates(run: PrivateRun, search: Search) -> Iterator[Chosen]:
     """Yield the settings of all trials: the given ones under the best bounds, and draws around them.
 
-    Bounds: any of the search's, with the rates under them. Clip norm: from a quarter of the given one to twice it. Learning rate: from a quarter to four times. Rounds: half,
-    equal or twice. SGD has a momentum of 0.9 and a tenth of Adam's learning rate, divided by the standard deviation of
-    the noise on the average.
+    Bounds: any of the search's, with the rates under them. Clip norm: from a quarter of the given one to twice it.
+    Learning rate: from a quarter to four times. Rounds: half, equal or twice. SGD has a momentum of 0.9 and a tenth of
+    Adam's learning rate, divided by the standard deviation of the noise on the average.
     """
     yield dict(search.bounds[0]) if search.bounds else {}
     mechanism, given = run.mechanism({}), run.config

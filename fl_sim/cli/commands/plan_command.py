@@ -210,13 +210,13 @@ def _tuned_text(file: Path, origin: Origin) -> str:
 
 def _text(report: Figures) -> str:
     """Return a proposal as text: what is public first, then what is for the owner."""
-    owner = report["owner"]
+    owner, kept = report["owner"], report["owner"]["kept"]
     lines = [
         f"{report['corpus']}: ε ≤ {report['target_epsilon']:g} for {report['target_unit']} at δ = "
         f"{format_delta(report['delta'])}, about {report['sentences_per_round']:,g} sentences a round, "
         f"at most {report['rounds']} rounds",
         "",
-        *_bounds_table(_best_of_each(report["bounds"])),
+        *_bounds_table(report["bounds"]),
         "",
         *_settings_table(report),
         "",
@@ -226,20 +226,12 @@ def _text(report: Figures) -> str:
         "",
         "For the owner of the corpus alone, because no ε covers what follows: the proposal computes about "
         f"{nonzero(owner['expected_sentences'], ',.0f')} sentences a round, and its bounds keep "
-        f"{nonzero(owner['kept_sentences'], '.1%')} of the sentences and {nonzero(owner['kept_mentions'], '.1%')} of "
-        "the mentions, in weight.",
+        f"{nonzero(kept['sentences'], '.1%')} of the sentences and {nonzero(kept['mentions'], '.1%')} of the "
+        "mentions, in weight.",
         "",
         *_owner_table(report),
     ]
     return "\n".join(lines)
-
-
-def _best_of_each(trades: Sequence[Figures]) -> list[Figures]:
-    """Return the best of each entity bound, by entity bound."""
-    best: dict[int | None, Figures] = {}
-    for trade in sorted(trades, key=lambda trade: -trade["different_to_noise"]):
-        best.setdefault(trade["entity_bound"], trade)
-    return sorted(best.values(), key=lambda trade: trade["entity_bound"] or 0)
 
 
 def _bounds_table(trades: Sequence[Figures]) -> list[str]:

@@ -10,18 +10,19 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
-from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.search import automatic, settings_search
 from fl_sim.search.automatic import Automatic, choose_settings, public_text, round_down_to_grid
-from fl_sim.search.planner import Goal, Proposal, Settings
+from fl_sim.search.bounds import Candidate, keeping
+from fl_sim.search.planner import Goal, Proposal, Settings, Tradeoff
 from fl_sim.search.sweep import DONE, Ending
 from fl_sim.storage.run_folder import INTERRUPTED
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.guarantee import ProtectedUnit
+from fl_sim.strategies.privacy_config import PrivacyConfig
 from tests import tiny
 
 Capture = pytest.CaptureFixture[str]
 Goals = list[Goal]
+Candidates = Callable[[PrivacyConfig], Candidate]
 
 
 @pytest.fixture
@@ -29,10 +30,14 @@ def goals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Goals:
     """Plan, measure and search without doing it, on a tiny public text; return what was to be planned."""
     public, asked = tiny.tiny_corpus(tmp_path / "public", users=10, each=8), Goals()
 
-    def propose(bounds: EnforcedBounds, units: Sequence[ProtectedUnit], goal: Goal) -> Proposal:
+    def propose(
+        choices: Sequence[PrivacyConfig], candidate_of: Candidates, goal: Goal, keep_mentions: float | None
+    ) -> Proposal:
         asked.append(goal)
         event = RoundEvent("uedp", 2.0, q_u=1.0, q_e=1.0, q_s=min(1.0, goal.sentences_per_round / 80), user_cap=2.0)
-        return Proposal(Settings(event, goal.rounds, 1.0, 1.0), (), ())
+        tried = list(keeping(map(candidate_of, choices), keep_mentions))
+        trades = [Tradeoff.of(one, Settings.of(event, goal.rounds, one.crowd)) for one in tried]
+        return Proposal(tried[0], tuple(trades), trades[0].settings, (), ())
 
     monkeypatch.setattr(automatic, "propose", propose)
     monkeypatch.setattr(automatic, "public_text", lambda corpus: str(public))
@@ -99,7 +104,12 @@ def test_settings_never_come_from_the_runs_own_corpus() -> None:
         (["--q-s", "0.1"], "privacy.q_s is given with fl-sim plan auto, which chooses it"),
         (["--rounds", "3"], "rounds is given with fl-sim plan auto"),
         (["--minutes", "-1"], "--minutes is -1; allowed"),
-        (["--set", "privacy.mention_graph=private"], "privacy.population is not given"),
+        (["--set", "privacy.known=nothing"], "privacy.population is not given"),
+        (
+            ["--set", "privacy.known=nothing", "--set", "privacy.population=9000"],
+            "no bound on entities is set; allowed",
+        ),
+        (["--keep-mentions", "1", "--set", "privacy.entity_bound=2"], "keep_mentions is 1; allowed: at most 0."),
         (["--set", "privacy.settings_from_corpus=true"], "privacy.settings_from_corpus is true with fl-sim plan auto"),
         (["--set", "task=classification"], "because no text with classes ships to choose"),
         (["--corpus", "no/corpus"], "no/corpus"),

@@ -1,4 +1,4 @@
-"""What is expected of a corpus's users: against simulated rounds, and where counts are known against simulated graphs."""
+"""What is expected of a corpus's users: against simulated rounds, and by counts alone against simulated graphs."""
 
 from __future__ import annotations
 
@@ -85,9 +85,7 @@ def random_graph(draw: np.random.Generator) -> Ownership:
     """Let every mention fall on a sentence at random, an entity on a sentence once at most."""
     total = int(SIZES.sum())
     pairs = [
-        (int(one), entity)
-        for entity, count in enumerate(MENTIONS)
-        for one in draw.choice(total, count, replace=False)
+        (int(one), entity) for entity, count in enumerate(MENTIONS) for one in draw.choice(total, count, replace=False)
     ]
     pairs.sort()
     per_sentence = np.bincount([one for one, _ in pairs], minlength=total)
@@ -134,6 +132,8 @@ def test_by_counts_no_bound_is_weight_one(k: int | None, m: int | None) -> None:
         assert crowd.kept_sentences == pytest.approx(np.minimum(SIZES, m or 1000).sum() / SIZES.sum())
         assert crowd.kept_mentions == pytest.approx(crowd.kept_sentences)
     else:
-        assert crowd.kept_mentions < np.minimum(MENTIONS, k).sum() / MENTIONS.sum() < 1
-    nobody = CountedCrowd(DeclaredCounts(SIZES, np.zeros(2, np.int64), len(SIZES), ""), Guarantee(known="counts", entity_bound=1))
+        assert crowd.most_mentions == pytest.approx(np.minimum(MENTIONS, k).sum() / MENTIONS.sum())
+        assert crowd.kept_mentions < crowd.most_mentions < 1
+    unnamed = DeclaredCounts(SIZES, np.zeros(2, np.int64), len(SIZES), "")
+    nobody = CountedCrowd(unnamed, Guarantee(known="counts", entity_bound=1))
     assert (nobody.kept_mentions, nobody.kept_sentences) == (1.0, 1.0)

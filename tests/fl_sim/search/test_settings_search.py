@@ -16,10 +16,22 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.experiments.plan.guarantees import target_of
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.experiments.run_inputs import check_origin
 from fl_sim.search import settings_search
-from fl_sim.search.settings_search import PrivateRun, PublicText, Search, Tried, candidates, tune
+from fl_sim.search.planner import epsilon_of_units
+from fl_sim.search.settings_search import (
+    MOST_BOUNDS,
+    PrivateRun,
+    PublicText,
+    Search,
+    Tried,
+    candidates,
+    ranked_bounds,
+    settings_under,
+    tune,
+)
 from fl_sim.search.sweep import DONE, FAILED, Ending
 from fl_sim.settings_origin import Origin
 from fl_sim.stop_signals import stops_handled_by
@@ -52,6 +64,7 @@ def private(sentences: float | None = None, **settings: Any) -> PrivateRun:
         ({}, {}, None),
         ({}, {"privacy.user_cap": 1.0, "privacy.clip_norm": 0.3}, 500.0),
         ({"privacy.population": 13}, {"privacy.user_cap": 3.0}, 4.0),
+        ({}, {"privacy.entity_bound": 1, "privacy.user_sentences": 3, "privacy.q_s": 0.4}, 500.0),
         (USER_LEVEL, {}, None),
         (USER_LEVEL | {"privacy.population": 12, "privacy.q_u": 0.5}, {}, 24.0),
     ],
@@ -65,15 +78,17 @@ def test_a_trial_has_the_noise_to_signal_ratio_of_the_private_run(
     planned = plan_run(trial, public.corpus.ownership("train"))
     own, there = planned.plan.mechanism, run.mechanism(tried)
 
-    def signal(mechanism: Any) -> float:
-        return public.crowd.signal(mechanism.q_u, mechanism.q_e, mechanism.q_s, mechanism.user_cap)
-
-    rate = there.q_u * there.q_s * public.crowd.sampled_sentences(there.q_e)
-    expected = signal(there) * (run.population / 12 if sentences is None else sentences / rate)
+    crowd, given = (public.candidate(config.privacy).crowd for config in (trial, run.config))
+    scale = run.population / 12 if sentences is None else sentences / given.sentences(run.mechanism({}))
+    expected = scale * crowd.signal(there)
     ratio = there.noise_std(there.clip_norm) / expected
-    assert own.noise_std(own.clip_norm) / signal(own) == pytest.approx(ratio, rel=0.1 if expected < 10 else 1e-2)
+    assert own.noise_std(own.clip_norm) / crowd.signal(own) == pytest.approx(ratio, rel=0.1 if expected < 10 else 1e-2)
     assert (own.clip_norm, own.user_cap, own.q_e) == (there.clip_norm, there.user_cap, there.q_e)
-    assert public.sentences_of(drawn) <= 30.0
+    assert crowd.sentences(drawn) <= 30.0
+    if "privacy.strategy" not in settings:
+        bounds = planned.bounds.guarantee
+        asked = tried.get("privacy.entity_bound", 10), tried.get("privacy.user_sentences", 32)
+        assert (bounds.entity_bound, bounds.user_sentences) == asked
 
 
 def test_all_settings_spend_the_same_epsilon() -> None:
@@ -109,6 +124,56 @@ def test_candidates_follow_the_seed_and_begin_with_what_is_given() -> None:
         assert 0.25 <= settings["privacy.clip_norm"] <= 2
         run.with_settings(settings)
     assert {settings.get("server.optimizer") for settings in first} == {None, "sgd"}
+
+
+# Bounds
+
+
+def test_bounds_are_tried_on_public_text_at_equal_sentences(public: Path) -> None:
+    """Twelve users of eight sentences, every other with one of four names: each is in 12 sentences."""
+    run = private(**{"privacy.q_s": 0.05, "privacy.counts": "counts of the private corpus.json"})
+    text = PublicText.open(str(public), run)
+    trades = ranked_bounds(run, text)
+    assert 2 <= len(trades) <= MOST_BOUNDS
+    assert len({trade.guarantee.entity_bound for trade in trades}) == len(trades)
+    ratios = [trade.ratio for trade in trades[1:]]
+    assert ratios == sorted(ratios, reverse=True)
+    wanted = text.sentences_of(run, {})
+    for trade in trades:
+        bounds = settings_under(trade.privacy, q_s=trade.settings.event.q_s)
+        assert text.sentences_of(run, bounds) == pytest.approx(wanted, rel=1e-3)
+        mechanism = run.mechanism(bounds)
+        units = target_of(trade.guarantee, "user_entity", clips_sentences=True, population=6000)[1].values()
+        spent = epsilon_of_units(mechanism.event(), list(units), 2, 1e-5)
+        assert 0.99 * run.target <= spent <= run.target
+    floor = max(trade.kept_mentions for trade in trades)
+    assert all(trade.kept_mentions >= floor for trade in ranked_bounds(run, text, floor))
+    with pytest.raises(ConfigError, match="keep_mentions is 1; allowed: at most 0"):
+        ranked_bounds(private(**{"privacy.entity_bound": 3}), text, 1.0)
+    assert ranked_bounds(private(**{"privacy.entity_bound": 3, "privacy.user_sentences": 5}), text) == []
+
+
+@pytest.mark.system
+def test_trials_draw_from_the_bounds(public: Path, tmp_path: Path, trials: Trials) -> None:
+    run = private()
+    text = PublicText.open(str(public), run)
+    bounds = tuple(settings_under(t.privacy, q_s=t.settings.event.q_s) for t in ranked_bounds(run, text))
+    search = Search(trials=8, sentences=30, bounds=bounds)
+    drawn = list(candidates(run, search))
+    assert drawn[0] == bounds[0]
+    pairs = {tuple(settings[key] for key in bounds[0]) for settings in drawn}
+    assert len(pairs) >= 2
+    assert pairs <= {tuple(one.values()) for one in bounds}
+    ended: list[Tried] = []
+    file = tune(run, text, search, tmp_path / "out", ended.append)
+    assert isinstance(file, Path)
+    config, origin = RunConfig.load(file), RunConfig.load(file).tuned_on
+    assert origin is not None
+    for key in bounds[0]:
+        value = getattr(config.privacy, key.partition(".")[2])
+        assert value == origin.settings["privacy"][key.partition(".")[2]]
+    assert (config.privacy.entity_bound, config.privacy.user_sentences, config.privacy.q_s) in pairs
+    assert {(c.privacy.entity_bound, c.privacy.user_sentences) for c in trials.ran} == {pair[:2] for pair in pairs}
 
 
 # A search
