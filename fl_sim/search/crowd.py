@@ -7,7 +7,7 @@ and n_u decide these, whoever mentions whom. On the corpora that ship they are w
 
 >>> counts = DeclaredCounts(np.array([4, 4]), np.array([4]), population=2, digest="")
 >>> crowd = CountedCrowd(counts, Guarantee(known="counts", entity_bound=2, user_sentences=4))
->>> round(crowd.kept_sentences, 3), round((1 + np.exp(-4 / 8)) / 2, 3)  # w is 1/2 with a mention, else 1
+>>> round(crowd.kept_sentences, 3), round(float(1 + np.exp(-4 / 8)) / 2, 3)  # w is 1/2 with a mention, else 1
 (0.803, 0.803)
 >>> crowd.kept_mentions, crowd.most_mentions
 (0.5, 0.5)
