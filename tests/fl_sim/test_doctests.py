@@ -52,7 +52,7 @@ SLOW = {
     "fl_sim.data_prep.taggers.spacy_tagger", "fl_sim.data_prep.user_entities",
     "fl_sim.diagnosis.checkup", "fl_sim.diagnosis.memory_budget", "fl_sim.diagnosis.worker_memory",
     "fl_sim.research.uedp_paper.make_figure",
-    "fl_sim.search.planner", "fl_sim.search.settings_search", "fl_sim.strategies.accounting.random_allocation", "fl_sim.strategies.mechanism",
+    "fl_sim.search.settings_search", "fl_sim.strategies.accounting.random_allocation", "fl_sim.strategies.mechanism",
 }  # fmt: skip
 """Modules whose examples train, or start processes."""
 
