@@ -19,7 +19,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan.guarantees import target_of
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.experiments.run_inputs import check_origin
-from fl_sim.search import settings_search
+from fl_sim.search import bounds, settings_search
 from fl_sim.search.planner import epsilon_of_units
 from fl_sim.search.settings_search import (
     MOST_BOUNDS,
@@ -86,9 +86,9 @@ def test_a_trial_has_the_noise_to_signal_ratio_of_the_private_run(
     assert (own.clip_norm, own.user_cap, own.q_e) == (there.clip_norm, there.user_cap, there.q_e)
     assert crowd.sentences(drawn) <= 30.0
     if "privacy.strategy" not in settings:
-        bounds = planned.bounds.guarantee
+        guarantee = planned.bounds.guarantee
         asked = tried.get("privacy.entity_bound", 10), tried.get("privacy.user_sentences", 32)
-        assert (bounds.entity_bound, bounds.user_sentences) == asked
+        assert (guarantee.entity_bound, guarantee.user_sentences) == asked
 
 
 def test_all_settings_spend_the_same_epsilon() -> None:
@@ -129,6 +129,13 @@ def test_candidates_follow_the_seed_and_begin_with_what_is_given() -> None:
 # Bounds
 
 
+@pytest.fixture
+def few_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "ENTITY_BOUNDS", (1, 3, 9))
+    monkeypatch.setattr(bounds, "USER_SENTENCES", (2, 3))
+
+
+@pytest.mark.usefixtures("few_bounds")
 def test_bounds_are_tried_on_public_text_at_equal_sentences(public: Path) -> None:
     """Twelve users of eight sentences, every other with one of four names: each is in 12 sentences."""
     run = private(**{"privacy.q_s": 0.05, "privacy.counts": "counts of the private corpus.json"})
@@ -140,9 +147,9 @@ def test_bounds_are_tried_on_public_text_at_equal_sentences(public: Path) -> Non
     assert ratios == sorted(ratios, reverse=True)
     wanted = text.sentences_of(run, {})
     for trade in trades:
-        bounds = settings_under(trade.privacy, q_s=trade.settings.event.q_s)
-        assert text.sentences_of(run, bounds) == pytest.approx(wanted, rel=1e-3)
-        mechanism = run.mechanism(bounds)
+        under = settings_under(trade.privacy, q_s=trade.settings.event.q_s)
+        assert text.sentences_of(run, under) == pytest.approx(wanted, rel=1e-3)
+        mechanism = run.mechanism(under)
         units = target_of(trade.guarantee, "user_entity", clips_sentences=True, population=6000)[1].values()
         spent = epsilon_of_units(mechanism.event(), list(units), 2, 1e-5)
         assert 0.99 * run.target <= spent <= run.target
@@ -154,26 +161,27 @@ def test_bounds_are_tried_on_public_text_at_equal_sentences(public: Path) -> Non
 
 
 @pytest.mark.system
+@pytest.mark.usefixtures("few_bounds")
 def test_trials_draw_from_the_bounds(public: Path, tmp_path: Path, trials: Trials) -> None:
     run = private()
     text = PublicText.open(str(public), run)
-    bounds = tuple(settings_under(t.privacy, q_s=t.settings.event.q_s) for t in ranked_bounds(run, text))
-    search = Search(trials=8, sentences=30, bounds=bounds)
+    pairs = tuple(settings_under(t.privacy, q_s=t.settings.event.q_s) for t in ranked_bounds(run, text))
+    search = Search(trials=8, sentences=30, bounds=pairs)
     drawn = list(candidates(run, search))
-    assert drawn[0] == bounds[0]
-    pairs = {tuple(settings[key] for key in bounds[0]) for settings in drawn}
-    assert len(pairs) >= 2
-    assert pairs <= {tuple(one.values()) for one in bounds}
+    assert drawn[0] == pairs[0]
+    tried = {tuple(settings[key] for key in pairs[0]) for settings in drawn}
+    assert len(tried) >= 2
+    assert tried <= {tuple(one.values()) for one in pairs}
     ended: list[Tried] = []
     file = tune(run, text, search, tmp_path / "out", ended.append)
     assert isinstance(file, Path)
     config, origin = RunConfig.load(file), RunConfig.load(file).tuned_on
     assert origin is not None
-    for key in bounds[0]:
+    for key in pairs[0]:
         value = getattr(config.privacy, key.partition(".")[2])
         assert value == origin.settings["privacy"][key.partition(".")[2]]
-    assert (config.privacy.entity_bound, config.privacy.user_sentences, config.privacy.q_s) in pairs
-    assert {(c.privacy.entity_bound, c.privacy.user_sentences) for c in trials.ran} == {pair[:2] for pair in pairs}
+    assert (config.privacy.entity_bound, config.privacy.user_sentences, config.privacy.q_s) in tried
+    assert {(c.privacy.entity_bound, c.privacy.user_sentences) for c in trials.ran} == {pair[:2] for pair in tried}
 
 
 # A search
