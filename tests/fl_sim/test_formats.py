@@ -130,13 +130,15 @@ def test_a_plans_rows() -> None:
         kinds = [f"epsilon_user_entity{robust}_{kind}" for kind in ("p95", "max") for robust in ("", "_robust")]
         settings = dict.fromkeys(("signal_to_noise", "user_cap", "expected_sentences"), 1.0)
         settings |= {"q_u": rate, "q_s": rate, "q_e": 0.75, "rounds": 3, "noise_multiplier": value}
-        settings |= dict.fromkeys(["epsilon_target", "epsilon_user", *kinds], value)
-        _, row, _, _, below = plan_command._tables({"proposal": settings, "alternatives": [], "fewer_rounds": []})
-        _, _, q_u, q_s, q_e, _, z, _, _ = row.split()
-        _, *epsilons = below.split()
+        settings |= dict.fromkeys(["epsilon_target", "epsilon_user"], value)
+        report = {"proposal": settings, "alternatives": [], "fewer_rounds": []}
+        _, _, q_u, q_s, q_e, _, z, _, _ = plan_command._settings_table(report)[1].split()
+        _, *spent = plan_command._epsilon_table(report)[1].split()
+        owner = {"owner": {"epsilons": [dict.fromkeys(kinds, value)]}}
+        _, *epsilons = plan_command._owner_table(report | owner)[1].split()
         assert max(float(q_u), float(q_s)) <= rate
         assert float(q_e) == 0.75
-        assert min(map(figure, (z, *epsilons))) >= value
+        assert min(map(figure, (z, *spent, *epsilons))) >= value
 
 
 @pytest.mark.parametrize(
@@ -159,14 +161,16 @@ def test_no_positive_figure_is_printed_as_zero(shown: Callable[[float], str], ze
 
 def test_a_plan_fits_80_columns() -> None:
     kinds = [f"epsilon_user_entity{robust}_{kind}" for kind in ("p95", "max") for robust in ("", "_robust")]
-    row: dict[str, float] = dict.fromkeys(("epsilon_target", "epsilon_user", *kinds), 123456.7)
+    row: dict[str, float] = dict.fromkeys(("epsilon_target", "epsilon_user"), 123456.7)
     row |= {"signal_to_noise": 1234567.8, "user_cap": 2.5, "expected_sentences": 12345678.9, "rounds": 100_000}
     row |= {"q_u": 1.2345e-07, "q_s": 0.00012345, "q_e": 0.25, "noise_multiplier": 123.456}
-    report = {"proposal": row, "alternatives": [row], "fewer_rounds": [row]}
-    lines = plan_command._tables(report)
-    assert max(map(len, lines)) <= 80
-    assert len({len(line) for line in lines[:4]}) == 1
-    assert not any("…" in line for line in lines)
+    owner = {"epsilons": [dict.fromkeys(kinds, 123456.7)] * 3}
+    report: dict[str, Any] = {"proposal": row, "alternatives": [row], "fewer_rounds": [row], "owner": owner}
+    for table in (plan_command._settings_table, plan_command._epsilon_table, plan_command._owner_table):
+        lines = table(report)
+        assert max(map(len, lines)) <= 80
+        assert len({len(line) for line in lines}) == 1
+        assert not any("…" in line for line in lines)
 
 
 def test_progress_lines_and_an_audit() -> None:

@@ -220,6 +220,8 @@ def _text(report: Figures) -> str:
         "",
         *_settings_table(report),
         "",
+        *_epsilon_table(report),
+        "",
         f"Run it: {report['command']}",
         "",
         report["note"],
@@ -254,14 +256,21 @@ def _named_rows(report: Figures) -> list[tuple[str, Figures]]:
 
 def _settings_table(report: Figures) -> list[str]:
     """Return the settings of each proposal as a table of at most 80 columns."""
-    table = [["settings", "SNR", "q_u", "q_s", "q_e", "ŵ", "z", "T", "sentences", "ε", "ε user"]]
+    table = [["settings", "SNR", "q_u", "q_s", "q_e", "ŵ", "z", "T", "sentences"]]
     for label, row in _named_rows(report):
         snr = nonzero(row["signal_to_noise"], ".1f" if row["signal_to_noise"] < _WHOLE_FROM else ".0f")
         rates = [round_down(row[name], 3) for name in ("q_u", "q_s", "q_e")]
         noise = [f"{row['user_cap']:g}", round_up(row["noise_multiplier"], 4)]
-        spent = [format_epsilon(row[name]) for name in ("epsilon_target", "epsilon_user")]
         sentences = nonzero(row["expected_sentences"], ",.0f")
-        table.append([label, snr, *rates, *noise, str(row["rounds"]), sentences, *spent])
+        table.append([label, snr, *rates, *noise, str(row["rounds"]), sentences])
+    return aligned(table)
+
+
+def _epsilon_table(report: Figures) -> list[str]:
+    """Return ε of each proposal at the bounds: of the target's unit, and of any user."""
+    table = [["ε at the bounds", "ε", "ε user"]]
+    for label, row in _named_rows(report):
+        table.append([label, *(format_epsilon(row[name]) for name in ("epsilon_target", "epsilon_user"))])
     return aligned(table)
 
 

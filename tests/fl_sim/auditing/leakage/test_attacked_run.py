@@ -12,6 +12,7 @@ import pytest
 from fl_sim.auditing.leakage.attacked_run import AttackedRun
 from fl_sim.auditing.leakage.membership import proven_user
 from fl_sim.auditing.leakage.proven_rates import LedgerProof
+from fl_sim.data_prep.store.contribution_limits import DeclaredCounts
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import Declared, EnforcedBounds
 from fl_sim.strategies.accounting.guarantee import Guarantee
@@ -28,7 +29,9 @@ OWNED = Ownership(np.array([0, 3, 4]), np.zeros(5, np.int64), np.empty(0, np.int
 
 
 def bounds_of(guarantee: Guarantee) -> EnforcedBounds:
-    return EnforcedBounds(guarantee, OWNED, np.array([0.5, 0.0, 0.25, 1.0]), Declared(), 0.0, False)
+    return EnforcedBounds(
+        guarantee, OWNED, np.array([0.5, 0.0, 0.25, 1.0]), Declared(), DeclaredCounts.of(OWNED), 0.0, False
+    )
 
 
 def run_of(**changes: Any) -> AttackedRun:
