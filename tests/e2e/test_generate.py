@@ -99,7 +99,7 @@ def test_texts_can_be_prepared_as_a_corpus(runs: dict[str, Path], tmp_path: Path
     users = {user for split in corpus.splits for user in corpus.users(split)["user"]}
     assert users == {f"sample {n}" for n in range(12)}
     written = [re.sub(r"[\x00-\x1f\x7f]", " ", row["text"]) for row in rows]  # as the reader cleans any text
-    assert sorted(texts) == sorted(" ".join(text.split()) for text in written)
+    assert sorted(" ".join(text.split()) for text in texts) == sorted(" ".join(text.split()) for text in written)
 
 
 @pytest.mark.system

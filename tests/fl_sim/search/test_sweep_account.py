@@ -26,8 +26,7 @@ WEIGHTS = ContributionBound(6, 3, 1, weighted=True)
 def finished_run(path: Path, seed: int, bound: ContributionBound) -> RunFolder:
     """A run of four rounds, with the p95 that its bounds leave of the corpus."""
     run = RunFolder.create(path, config={}, environment={})
-    rule = {"bound_by": "weights", "weighted": True} if bound.weighted else {}
-    guarantee = Guarantee(known="graph", entity_bound=4, user_sentences=20, **rule)
+    guarantee = Guarantee(known="counts" if bound.weighted else "graph", entity_bound=4, user_sentences=20)
     ledger, terms = Ledger.create(path), ReleaseRecord.of(MECHANISM, seed, guarantee)
     for number in range(1, 5):
         ledger.record_release(terms, number)
@@ -54,5 +53,5 @@ def test_a_sum_of_weights_of_one_run_bounds_no_sentences_of_another(tmp_path: Pa
     assert accounts[0] == accounts[1]
     event = MECHANISM.event()
     assert event is not None
-    parts = [(event, Adjacency(20, WEIGHTS), 4), (event, Adjacency(20, ContributionBound(6, 3)), 4)]
+    parts = [(event, Adjacency(20, WEIGHTS, weighted=True), 4), (event, Adjacency(20, ContributionBound(6, 3)), 4)]
     assert accounts[0] == pytest.approx(composed_epsilon(parts, 1e-5), rel=1e-6)
