@@ -110,8 +110,9 @@ def make_run(path: Path, strategy: str) -> None:
         Ledger.create(path),
         federation.plan(noise_multiplier=1000.0).mechanism,
     )  # its ε is below the figures
+    release = ReleaseRecord.of(quiet, 0, Guarantee(known="graph", entity_bound=10))
     for number in range(1, ROUNDS + 1):
-        ledger.record_release(ReleaseRecord.of(quiet, 0, Guarantee(known="graph", entity_bound=10)), number, str(number))
+        ledger.record_release(release, number, str(number))
     run.finish({"stopped": "rounds", "plan": plan, "unigram_perplexity": 800.0, "ledger": ledger.head})
 
 
