@@ -392,6 +392,8 @@ def _tuned(architecture: Architecture, module: nn.Module, spec: ModelSpec, task:
     """Return the module with its head for the task, its trainable and frozen parameters as ``spec`` says."""
     if spec.lora_rank > 0:
         module = architecture.with_adapters(module, spec, output_layer=not task.classes)
+    if spec.tune == "matrices":
+        tuning.train_matrices(module)
     head: nn.Module | None = None
     if task.classes:
         module = Classifier(architecture, module, len(task.classes), spec)

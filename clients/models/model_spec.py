@@ -42,8 +42,9 @@ class ModelSpec(BaseModel):
         heads: attention heads of small-gpt2.
         embedding: width of awd-lstm's word vectors, and of its last layer.
         max_tokens: context length; for a named model the smaller of this and its own.
-        tune: which parameters train: ``full`` all, ``head`` the output layer alone, ``bias`` all biases (BitFit)
-            and, for classification, the head.
+        tune: which parameters train: ``full`` all, ``matrices`` word vectors and the weights of layers, but no biases,
+            scales or positions, which would take most of a clip (docs/models.md), ``head`` the output layer alone,
+            ``bias`` all biases (BitFit); of the last three each trains a classification head, too.
         pooling: the state that the classification head reads: the ``mean`` over the sentence, the first (``cls``), the
             ``last``, or tanh(W · first state + b) by the model's own ``pooler`` (BERT and its kin); default: the mean
             for encoders that read both ways, else the last.
@@ -91,7 +92,7 @@ class ModelSpec(BaseModel):
     heads: int = Field(default=4, ge=1, le=512)
     embedding: int = Field(default=100, ge=1, le=16384)
     max_tokens: int = Field(default=128, ge=2, le=131072)
-    tune: Literal["full", "head", "bias"] = "full"
+    tune: Literal["full", "matrices", "head", "bias"] = "full"
     pooling: Pooling | None = None
     normalize: bool = False
     lora_rank: int = Field(default=0, ge=0, le=MOST_RANK)
@@ -135,9 +136,9 @@ class ModelSpec(BaseModel):
                 f"model.lora_rank is {self.lora_rank} and model.tune is {self.tune!r}; allowed: one of them, because "
                 "adapters are a way of tuning"
             )
-        if self.frozen_precision != "float32" and not self.lora_rank and self.tune == "full":
+        if self.frozen_precision != "float32" and not self.lora_rank and self.tune in ("full", "matrices"):
             raise ValueError(
-                f"model.frozen_precision is {self.frozen_precision!r}, and everything trains; allowed: with "
+                f"model.frozen_precision is {self.frozen_precision!r}, and matrices train; allowed: with "
                 "model.lora_rank above 0, or model.tune = 'head' or 'bias'"
             )
         if self.lora_layers is not None and not self.lora_rank:

@@ -1,4 +1,4 @@
-"""Choose the parameters that train: the head, the biases, or low-rank adapters beside frozen weights.
+"""Choose the parameters that train: the matrices, the head, the biases, or low-rank adapters beside frozen weights.
 
 A folder that holds adapters alone is read first: the model that they were trained on is built, and they are merged
 into it. Adapters of a model that ships, or that a package holds, name it as ``model.name`` does, not by a path of one
@@ -109,6 +109,15 @@ def train_head_only(module: nn.Module, head: nn.Module | None, spec: ModelSpec) 
         )
     for parameter in module.parameters():
         parameter.requires_grad_(id(parameter) in kept)
+
+
+def train_matrices(module: nn.Module) -> None:
+    """Freeze vectors, and tables other than that of word vectors, such as those of positions."""
+    words = getattr(module, "get_input_embeddings", lambda: None)()
+    tables = [part for part in module.modules() if isinstance(part, nn.Embedding) and words is not None]
+    others = {id(table.weight) for table in tables if table is not words}
+    for parameter in module.parameters():
+        parameter.requires_grad_(parameter.dim() >= 2 and id(parameter) not in others)
 
 
 def train_biases(module: nn.Module, head: nn.Module | None, spec: ModelSpec) -> None:

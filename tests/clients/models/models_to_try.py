@@ -91,6 +91,8 @@ def encoder(config: transformers.PretrainedConfig, **changes: Any) -> LanguageMo
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(1)
         module: Any = transformers.AutoModel.from_config(config)
+        if spec.tune == "matrices":
+            tuning.train_matrices(module)
         if spec.pooling != "pooler":
             module = without_pooler(module)
         if spec.lora_rank:
@@ -123,11 +125,13 @@ COVERED: dict[str, Build] = {
     "small-gpt2": small_gpt2,
     "untied-gpt2": untied_gpt2,
     "gpt2-lora": with_adapters,
+    "gpt2-matrices": lambda: small_gpt2(tune="matrices"),
     "gpt2-bias": lambda: small_gpt2(tune="bias"),
     "llama": llama,
     "qwen3": qwen3,
     "awd-lstm": awd_lstm,
     "awd-lstm-dropout": lambda: awd_lstm(dropout=1.0),
+    "awd-lstm-matrices": lambda: awd_lstm(tune="matrices", dropout=1.0),
     "awd-lstm-bias": lambda: awd_lstm(tune="bias", dropout=1.0),
     "gpt2-class": lambda: small_gpt2(CLASSES),
     "gpt2-class-head": lambda: small_gpt2(CLASSES, tune="head"),
@@ -138,6 +142,7 @@ COVERED: dict[str, Build] = {
     "bert-class-cls": lambda: bert(pooling="cls"),
     "bert-class-pooler": lambda: bert(pooling="pooler"),
     "bert-class-head": lambda: bert(tune="head"),
+    "bert-class-matrices": lambda: bert(tune="matrices"),
     "bert-class-bias": lambda: bert(tune="bias"),
     "bert-class-lora": lambda: bert(lora_rank=3),
     "roberta-class": roberta,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,16 @@ def test_only_adapters_travel_and_the_base_stays() -> None:
     frozen: Any = whole.module
     torch.testing.assert_close(core.get_base_model().transformer.wte.weight, frozen.transformer.wte.weight)
     assert not torch.allclose(sentence_losses(adapted, given), sentence_losses(whole, given))
+
+
+@pytest.mark.parametrize("build", [models_to_try.small_gpt2, models_to_try.bert, models_to_try.awd_lstm])
+def test_of_matrices_positions_scales_and_biases_do_not_train(build: Callable[..., LanguageModel]) -> None:
+    whole, matrices = (dict(build(**changes).parameters.shapes()) for changes in ({}, {"tune": "matrices"}))
+    frozen = {name: shape for name, shape in whole.items() if name not in matrices}
+    assert {name for name, shape in whole.items() if len(shape) < 2 and not name.startswith("head.")} <= frozen.keys()
+    tables = {"transformer.wpe.weight", "position_embeddings.weight", "token_type_embeddings.weight"}
+    assert {name.removeprefix("body.embeddings.") for name, shape in frozen.items() if len(shape) > 1} <= tables
+    assert not tables & {name.removeprefix("body.embeddings.") for name in matrices}
 
 
 def test_held_out_figures_are_those_of_each_sentence(small: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:

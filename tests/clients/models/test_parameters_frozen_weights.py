@@ -129,5 +129,5 @@ def test_a_tied_table_stays_tied_and_a_frozen_head_is_exact() -> None:
 
 
 def test_it_is_refused_where_nothing_is_frozen() -> None:
-    with pytest.raises(ValueError, match=r"model.frozen_precision is 'bfloat16', and everything trains; allowed: with"):
+    with pytest.raises(ValueError, match=r"model.frozen_precision is 'bfloat16', and matrices train; allowed: with"):
         ModelSpec(frozen_precision="bfloat16")
