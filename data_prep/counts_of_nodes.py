@@ -87,4 +87,4 @@ class CountsOfNodes(BaseModel):
     def declared(self, sentences_per_user: IntArray) -> DeclaredCounts:
         """Return the counts of all users, given those of their sentences, int64 (N,), and of all names by digest."""
         names = np.array(list(self.totals.values()), dtype=np.int64)
-        return DeclaredCounts.exactly(sentences_per_user, names, by_name=True)
+        return DeclaredCounts.exactly(sentences_per_user, names)

@@ -17,6 +17,7 @@ which a user or a name is taken out is then trained on, and planned, as before.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,8 +99,8 @@ def read_counts(corpus: Corpus, split: str, source: str | Path) -> DeclaredCount
     return DeclaredCounts(
         users=_counts_of(path, "user", content.users, users, true.users),
         entities=_counts_of(path, "entity", content.entities, entities, true.entities),
-        population=len(content.users),
-        digest=hashlib.sha256(content.model_dump_json().encode()).hexdigest(),
+        declared=(_by_name(content.users), _by_name(content.entities)),
+        names=hashlib.sha256(json.dumps([sorted(content.users), sorted(content.entities)]).encode()).hexdigest(),
     )
 
 
@@ -115,6 +116,11 @@ def _counts_of(path: Path, kind: str, counts: _Counts, names: Sequence[str], lea
             has = f"count {counts[name]}" if name in counts else "no count"
             raise CorpusError(f"{path}: {kind} {name!r:.60} has {has}; allowed: at least {own}, that of the corpus")
     return np.array([counts[name] for name in names], dtype=np.int64)
+
+
+def _by_name(counts: _Counts) -> IntArray:
+    """Return all counts in the order of their names."""
+    return np.array([counts[name] for name in sorted(counts)], dtype=np.int64)
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -102,35 +102,53 @@ class DeclaredCounts:
     Attributes:
         users: n_u, for every user at least the number of the user's sentences, int64 (N,).
         entities: n_e, for every entity at least the number of sentences that mention it, int64 (E,).
-        population: how many users counts are declared of; some may be absent from the split.
-        digest: SHA-256 of all that is declared, absent users and entities included.
+        declared: all counts of users, and all of entities, those of absent ones included, int64: in ascending order, or
+            in that of names if these are stated. Not in that of ids, which tells who is mentioned first.
+        names: SHA-256 of the names of users and entities; empty if none are stated.
     """
 
     users: IntArray
     entities: IntArray
-    population: int
-    digest: str
+    declared: tuple[IntArray, IntArray]
+    names: str = ""
 
     @classmethod
-    def of(cls, ownership: Ownership, *, by_name: bool = False) -> DeclaredCounts:
-        """Return the true counts of a split; ``by_name`` as for :meth:`exactly`."""
+    def of(cls, ownership: Ownership) -> DeclaredCounts:
+        """Return the true counts of a split."""
         entities = np.bincount(ownership.entity_ids, minlength=ownership.num_entities)
-        return cls.exactly(ownership.sentences_per_user, entities, by_name=by_name)
+        return cls.exactly(ownership.sentences_per_user, entities)
 
     @classmethod
-    def exactly(cls, users: IntArray, entities: IntArray, *, by_name: bool) -> DeclaredCounts:
-        """Return the true counts n_u and n_e; ``by_name``, their digest does not depend on how entities are numbered.
+    def exactly(cls, users: IntArray, entities: IntArray) -> DeclaredCounts:
+        """Return the true counts n_u and n_e."""
+        return cls(users, entities, (np.sort(users), np.sort(entities)))
 
-        Which name has which count is then for the digest of the text to say (:mod:`fl_sim.data_prep.digests`).
+    @property
+    def population(self) -> int:
+        """Return how many users counts are declared of."""
+        return len(self.declared[0])
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of all that is declared and of nothing else: equal counts have equal digests."""
+        return _digest(self.names, *self.declared)
+
+    def digest_of_whose(self, *, by_name: bool) -> str:
+        """Return a SHA-256 of whose counts they are, which unless names are stated is as private as the order of ids.
+
+        Args:
+            by_name: whether entities may be numbered in any way. Which name has which count is then for the digest of
+                the text to say (:mod:`fl_sim.data_prep.digests`).
         """
-        counted = (users, np.sort(entities) if by_name else entities)
-        digest = hashlib.sha256(b"".join(np.append(len(one), one).astype("<i8").tobytes() for one in counted))
-        return cls(users, entities, len(users), digest.hexdigest())
+        if self.names:
+            return self.digest
+        entities = np.sort(self.entities) if by_name else self.entities
+        return _digest("", self.users, entities)
 
     def rounded_up(self) -> DeclaredCounts:
         """Return the counts rounded up to powers of two, which tell orders of magnitude only."""
-        digest = hashlib.sha256(b"rounded up " + self.digest.encode()).hexdigest()
-        return DeclaredCounts(_power_of_two(self.users), _power_of_two(self.entities), self.population, digest)
+        users, entities, *declared = map(_power_of_two, (self.users, self.entities, *self.declared))
+        return DeclaredCounts(users, entities, (declared[0], declared[1]), self.names)
 
     def check(self, ownership: Ownership) -> None:
         """Raise CorpusError if a user or an entity of a split occurs more often than declared: no ε would hold."""
@@ -175,6 +193,11 @@ def _shares(limit: int | None, counts: IntArray) -> Weights:
         beyond = counts > limit
         shares[beyond] = np.nextafter(limit / counts[beyond], 0.0)
     return shares
+
+
+def _digest(names: str, *counted: IntArray) -> str:
+    arrays = b"".join(np.append(len(one), one).astype("<i8").tobytes() for one in counted)
+    return hashlib.sha256(names.encode() + arrays).hexdigest()
 
 
 def _power_of_two(counts: IntArray) -> IntArray:

@@ -162,7 +162,7 @@ def computed_from(config: RunConfig, planned: Planned, text: TextDigests, initia
     return {
         "settings": released_settings(config),
         "plan": planned.plan.record(),
-        "guarantee": planned.bounds.guarantee.record(),
+        "guarantee": _guarantee(planned.bounds, config),
         "selection": _selection(planned.bounds, config),
         "code": {
             "fl_sim": environment.version("fl-sim"),
@@ -208,6 +208,15 @@ def recorded_bounds(folder: RunFolder, record: Record, corpus: Corpus, ledger: L
     return bounds
 
 
+def _guarantee(bounds: EnforcedBounds, config: RunConfig) -> dict[str, object]:
+    """Return the guarantee of a run with a digest of whose counts they are, which the ledger must not tell.
+
+    It is part of the key of seeded noise: weights of other people's counts have other noise.
+    """
+    whose = bounds.counts.digest_of_whose(by_name=_by_name(bounds, config)) if bounds.guarantee.counts else ""
+    return bounds.guarantee.record() | {"counts": whose}
+
+
 def _selection(bounds: EnforcedBounds, config: RunConfig) -> str:
     """Return the digest of the sentences' weights and of the entities that are declared public.
 
@@ -215,9 +224,14 @@ def _selection(bounds: EnforcedBounds, config: RunConfig) -> str:
     sampled by name the formula stands for them, so that a server that knows counts alone has the same digest.
     """
     declared = bounds.declared
-    by_name = config.privacy.entity_key is not None or declared.counts_alone
-    weights = declared.weights if by_name and config.privacy.known == "counts" else bounds.weights
+    by_formula = _by_name(bounds, config) and config.privacy.known == "counts"
+    weights = declared.weights if by_formula else bounds.weights
     return digest_of([*([] if weights is None else [weights]), np.array(declared.public, dtype=np.int64)])
+
+
+def _by_name(bounds: EnforcedBounds, config: RunConfig) -> bool:
+    """Return whether entities are sampled by their names, so that their numbering decides nothing."""
+    return config.privacy.entity_key is not None or bounds.declared.counts_alone
 
 
 def _strategy_origin(strategy: str) -> dict[str, str]:

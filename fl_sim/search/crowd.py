@@ -5,7 +5,7 @@ counts are known, Σ w(s), the share of sentences without a name and the size of
 set from them. :class:`CountedCrowd` takes their expected values if the mentions fell on the sentences at random: n_e
 and n_u decide these, whoever mentions whom. On the corpora that ship they are within 15 % of the true ones.
 
->>> counts = DeclaredCounts(np.array([4, 4]), np.array([4]), population=2, digest="")
+>>> counts = DeclaredCounts.exactly(np.array([4, 4]), np.array([4]))
 >>> crowd = CountedCrowd(counts, Guarantee(known="counts", entity_bound=2, user_sentences=4))
 >>> round(crowd.kept_sentences, 3), round(float(1 + np.exp(-4 / 8)) / 2, 3)  # w is 1/2 with a mention, else 1
 (0.803, 0.803)

@@ -63,11 +63,28 @@ def test_the_digest_is_of_all_that_is_declared(corpus: Corpus, tmp_path: Path) -
     """A ledger that states it stands for one set of counts, those of absent users and names included."""
     changes: list[dict[str, Any]] = [
         {}, {"users": {"u": 4, "v": 1}}, {"users": {"u": 3, "v": 1, "w": 0}}, {"entities": {"ada": 3, "bob": 2}},
-        {"entities": {"ada": 3, "bob": 1, "carl": 0}},
+        {"entities": {"ada": 3, "bob": 1, "carl": 0}}, {"entities": {"ada": 3, "bob": 1, "dora": 0}},
+        {"users": {"u": 3, "v": 1, "w": 9}}, {"users": {"u": 3, "v": 9, "w": 1}},
     ]  # fmt: skip
     digests = {read_counts(corpus, "train", written(tmp_path, CONTENT | change)).digest for change in changes}
     assert len(digests) == len(changes)
     assert DeclaredCounts.of(corpus.ownership("train")).digest not in digests
+    turned = written(tmp_path, CONTENT | {"users": {"v": 1, "u": 3}})
+    assert read_counts(corpus, "train", turned).digest in digests, "the order in the file declares nothing"
+
+
+def test_the_digest_of_rounded_counts_of_a_file_is_of_nothing_else(corpus: Corpus, tmp_path: Path) -> None:
+    """Absent names included; a file of rounded counts gives the same as one of exact counts."""
+    absent = CONTENT | {"entities": {"ada": 3, "bob": 1, "carl": 5}}
+    changes: list[dict[str, Any]] = [
+        {}, {"users": {"u": 4, "v": 1}}, {"entities": {"ada": 4, "bob": 1, "carl": 8}},
+        {"entities": {"ada": 4, "bob": 1, "carl": 9}}, {"entities": {"ada": 4, "bob": 1}},
+    ]  # fmt: skip
+    read = [read_counts(corpus, "train", written(tmp_path, absent | change)) for change in changes]
+    assert len({counts.digest for counts in read}) == len(changes)
+    digests = [counts.rounded_up().digest for counts in read]
+    assert digests[0] == digests[1] == digests[2]
+    assert len(set(digests)) == 3
 
 
 ONLY = "allowed: what fl-sim corpus counts writes"

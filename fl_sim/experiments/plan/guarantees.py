@@ -135,7 +135,7 @@ class EnforcedBounds:
             CorpusError: the corpus exceeds its declared counts.
         """
         protected = ownership.without_entities(declared.public)
-        counts = declared.counts or DeclaredCounts.of(protected, by_name=privacy.entity_key is not None)
+        counts = declared.counts or DeclaredCounts.of(protected)
         if declared.counts_alone:
             protected = replace(protected, num_entities=len(counts.entities), stored_profiles=None, check=False)
         if privacy.round_counts:

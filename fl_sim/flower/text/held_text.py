@@ -260,7 +260,7 @@ class HeldText:
         offsets = _rising(self.encoded.offsets, *around)
         names = np.searchsorted(self.enrolment.names, _draws(self.ownership))
         totals = np.array(spec.names, dtype=np.int64)[names]
-        counts = DeclaredCounts.exactly(np.array(spec.users), totals, by_name=True)
+        counts = DeclaredCounts.exactly(np.array(spec.users), totals)
         return Workspace(
             ownership=padded(self.ownership, place),
             weights=np.pad(count_weights(self.ownership, spec.limits, counts), around),

@@ -171,19 +171,42 @@ def test_a_weight_does_not_depend_on_what_else_is_in_the_corpus() -> None:
 
 
 def test_counts_are_rounded_up_to_powers_of_two() -> None:
-    counts = DeclaredCounts(np.array([0, 1, 2, 3, 4, 5, 1023, 1025]), np.array([2**40 - 1]), 8, "digest")
+    counts = DeclaredCounts.exactly(np.array([0, 1, 2, 3, 4, 5, 1023, 1025]), np.array([2**40 - 1]))
     rounded = counts.rounded_up()
     assert rounded.users.tolist() == [0, 1, 2, 4, 4, 8, 1024, 2048]
     assert rounded.entities.tolist() == [2**40]
     assert (rounded.population, rounded.digest != counts.digest) == (8, True)
 
 
-def test_by_name_the_digest_of_counts_does_not_depend_on_how_entities_are_numbered() -> None:
-    corpora = [[[{0}, {0, 1}], [{2}]], [[{2}, {1, 2}], [{0}]], [[{0}, {0, 1}], [{1}]], [[{2}], [{0}, {0, 1}]]]
-    counts = [[DeclaredCounts.of(incidence(users), by_name=named).digest for users in corpora] for named in (0, 1)]
-    assert len(set(counts[0])) == 4
-    assert counts[1][0] == counts[1][1]
-    assert len(set(counts[1])) == 3
+def test_the_digest_of_rounded_counts_is_of_nothing_else() -> None:
+    """Whoever guesses the exact counts cannot confirm the guess."""
+    exact = [
+        DeclaredCounts.exactly(np.array(users), np.array([most, 3])) for users, most in (([5, 9], 3), ([8, 16], 4))
+    ]
+    assert len({counts.digest for counts in exact}) == 2
+    assert len({counts.rounded_up().digest for counts in exact}) == 1
+    absent = [replace(counts, declared=(np.array([5, *counts.users]), counts.entities)) for counts in exact]
+    assert len({counts.rounded_up().digest for counts in [*exact, *absent]}) == 2
+
+
+EQUAL_COUNTS = [[[{0}, {0, 1}], [{2}]], [[{2}, {1, 2}], [{0}]], [[{0}, {0, 1}], [{1}]], [[{2}], [{0}, {0, 1}]]]
+"""Corpora of as many users and names that occur as often, under other ids; in the third name 2 does not occur."""
+
+
+def test_the_digest_of_counts_does_not_tell_who_is_mentioned_first() -> None:
+    """Ids follow the order of the text, so that a digest in that order would tell who mentions whom."""
+    first, second, third, last = (DeclaredCounts.of(incidence(users)).digest for users in EQUAL_COUNTS)
+    assert first == second == last != third
+
+
+def test_the_digest_of_whose_counts_they_are_tells_ids_apart_unless_entities_have_names() -> None:
+    counts = [DeclaredCounts.of(incidence(users)) for users in EQUAL_COUNTS]
+    assert len({one.digest_of_whose(by_name=False) for one in counts}) == 4
+    first, second, third, last = (one.digest_of_whose(by_name=True) for one in counts)
+    assert first == second
+    assert len({first, third, last}) == 3
+    named = replace(counts[0], names="0a1b")
+    assert named.digest_of_whose(by_name=True) == named.digest_of_whose(by_name=False) == named.digest
 
 
 def test_counts_of_other_users_or_below_the_splits_are_refused() -> None:

@@ -126,7 +126,7 @@ def test_by_counts_figures_are_the_same_on_all_graphs() -> None:
 
 @pytest.mark.parametrize(("k", "m"), [(None, None), (3, None), (None, 10)])
 def test_by_counts_no_bound_is_weight_one(k: int | None, m: int | None) -> None:
-    counts = DeclaredCounts(SIZES, MENTIONS, len(SIZES), "")
+    counts = DeclaredCounts.exactly(SIZES, MENTIONS)
     crowd = CountedCrowd(counts, Guarantee(known="counts", entity_bound=k, user_sentences=m))
     if k is None:
         assert crowd.kept_sentences == pytest.approx(np.minimum(SIZES, m or 1000).sum() / SIZES.sum())
@@ -134,6 +134,6 @@ def test_by_counts_no_bound_is_weight_one(k: int | None, m: int | None) -> None:
     else:
         assert crowd.most_mentions == pytest.approx(np.minimum(MENTIONS, k).sum() / MENTIONS.sum())
         assert crowd.kept_mentions < crowd.most_mentions < 1
-    unnamed = DeclaredCounts(SIZES, np.zeros(2, np.int64), len(SIZES), "")
+    unnamed = DeclaredCounts.exactly(SIZES, np.zeros(2, np.int64))
     nobody = CountedCrowd(unnamed, Guarantee(known="counts", entity_bound=1))
     assert (nobody.kept_mentions, nobody.kept_sentences) == (1.0, 1.0)

@@ -59,10 +59,10 @@ def test_the_default_bounds_are_sums_of_weights_of_every_entity_and_every_user()
 def test_weights_are_of_declared_counts_and_the_record_has_their_digest() -> None:
     incidence = village()
     counts = DeclaredCounts.of(incidence)
-    twice = replace(counts, users=2 * counts.users, entities=2 * counts.entities, digest="twice")
+    twice = DeclaredCounts.exactly(2 * counts.users, 2 * counts.entities)
     bounds = bounds_of(incidence, Declared(counts=twice), entity_bound=11, user_sentences="unbounded")
     assert sorted(set(bounds.weights.round(6).tolist())) == [0.25, 1.0]
-    assert bounds.guarantee.record()["counts"] == "twice"
+    assert bounds.guarantee.record()["counts"] == twice.digest != counts.digest
     assert bounds_of(incidence).guarantee.counts == counts.digest
     assert bounds_of(incidence, **GRAPH).guarantee.counts == ""
 

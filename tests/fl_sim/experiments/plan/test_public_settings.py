@@ -23,7 +23,9 @@ from fl_sim.data_prep.records import Sentence
 from fl_sim.data_prep.store.contribution_limits import DeclaredCounts
 from fl_sim.engines import simulation
 from fl_sim.experiments.plan.guarantees import Declared
-from fl_sim.experiments.plan.run_plan import plan_run
+from fl_sim.experiments.plan.run_plan import Planned, plan_run
+from fl_sim.experiments.run_record import computed_from
+from fl_sim.storage.open_run import noise_key
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import LEDGER_FILE, ReleaseRecord
 from tests import tiny
@@ -146,6 +148,31 @@ def test_no_public_term_depends_on_the_corpus(settings: str, known: str) -> None
     """N is given; counts are declared; where the graph is known even it sets nothing but the selection of sentences."""
     privacy = KNOWN[known][settings]
     assert differing(uneven_users(), **privacy, known=known, population=POPULATION) == []
+
+
+FIRST_MENTIONS: tuple[Users, Users] = [[[0], [1], [1]], [[2]]], [[[1], [0], [0]], [[2]]]
+"""Entities are numbered by their first mention: in one corpus a user says the rarer name before the other, or after."""
+
+
+def planned_by_counts(users: Users, **privacy: Any) -> Planned:
+    return plan_run(RunConfig.from_mapping({"privacy": privacy}), ownership(*users))
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_no_public_term_depends_on_the_order_of_first_mentions(rounded: bool) -> None:
+    one, other = (planned_by_counts(users, round_counts=rounded).bounds for users in FIRST_MENTIONS)
+    assert one.guarantee == other.guarantee
+    assert one.counts.entities.tolist() != other.counts.entities.tolist()
+
+
+def test_noise_is_keyed_by_who_has_which_count() -> None:
+    """It never leaves the process, and two runs with other weights must not share it."""
+    one, other = (
+        computed_from(RunConfig(), planned_by_counts(users), {"corpus": "", "tokens": ""}, "")
+        for users in FIRST_MENTIONS
+    )
+    assert one["guarantee"] != other["guarantee"]
+    assert noise_key(one) != noise_key(other)
 
 
 @pytest.mark.parametrize("settings", [name for name in SETTINGS if "budget" in name])

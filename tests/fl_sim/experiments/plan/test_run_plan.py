@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fl_sim.config import ConfigError, RunConfig
@@ -167,7 +168,8 @@ def test_by_counts_an_entity_is_bounded_only_where_sentences_are_clipped(setting
 
 
 def test_users_with_declared_counts_are_enrolled() -> None:
-    counts = replace(DeclaredCounts.of(village()), population=23)
+    of_village = DeclaredCounts.of(village())
+    counts = replace(of_village, declared=(np.ones(23, np.int64), of_village.entities))
     config = RunConfig.from_mapping({"rounds": 10})
     assert plan_run(config, village(), declared=Declared(counts=counts)).plan.mechanism.population == 23
     stated = RunConfig.from_mapping({"rounds": 10, "privacy.population": 40})
