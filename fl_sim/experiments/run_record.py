@@ -30,6 +30,7 @@ from fl_sim.storage.open_run import (
     Computation,
     OpenRun,
     ReleaseParts,
+    ReleaseSelection,
     TextDigests,
     digest_of,
     noise_digest,
@@ -163,7 +164,7 @@ def computed_from(config: RunConfig, planned: Planned, text: TextDigests, initia
         "settings": released_settings(config),
         "plan": planned.plan.record(),
         "guarantee": _guarantee(planned.bounds, config),
-        "selection": _selection(planned.bounds, config),
+        **_selection(planned.bounds, config),
         "code": {
             "fl_sim": environment.version("fl-sim"),
             "releases": RELEASE_FORMAT,
@@ -200,7 +201,7 @@ def recorded_bounds(folder: RunFolder, record: Record, corpus: Corpus, ledger: L
         raise ResultsError(f"{folder.config_file}: states other bounds than the ledger; allowed: those of its releases")
     if "tokens" in parts and parts.get("corpus") != record.fingerprint:  # else a digest of the text under a secret key
         raise ResultsError(f"{folder.config_file}: names another corpus than the one that the releases are from")
-    if parts.get("selection") != _selection(bounds, config):
+    if any(parts.get(name) != digest for name, digest in _selection(bounds, config).items()):
         raise ResultsError(
             f"{ledger.folder}: its releases are not from the sentences that its bounds keep (selection in "
             f"{COMPUTATION_FILE})"
@@ -217,16 +218,22 @@ def _guarantee(bounds: EnforcedBounds, config: RunConfig) -> dict[str, object]:
     return bounds.guarantee.record() | {"counts": whose}
 
 
-def _selection(bounds: EnforcedBounds, config: RunConfig) -> str:
-    """Return the digest of the sentences' weights and of the entities that are declared public.
+def _selection(bounds: EnforcedBounds, config: RunConfig) -> ReleaseSelection:
+    """Return digests of the sentences' weights and of the entities that are declared public.
 
     Weights by counts are a formula of the text, of public weights and of what the guarantee states. Where entities are
-    sampled by name the formula stands for them, so that a server that knows counts alone has the same digest.
+    sampled by name the formula stands for them in the key of the noise, so that a server that knows counts alone has
+    the same. Whoever has the text then states a digest of the weights besides, so that an audit sees whether they were
+    enforced. With text on nodes nobody can: a node refuses counts below its own, and computes its weights itself.
     """
     declared = bounds.declared
     by_formula = _by_name(bounds, config) and config.privacy.known == "counts"
     weights = declared.weights if by_formula else bounds.weights
-    return digest_of([*([] if weights is None else [weights]), np.array(declared.public, dtype=np.int64)])
+    public = np.array(declared.public, dtype=np.int64)
+    selection: ReleaseSelection = {"selection": digest_of([*([] if weights is None else [weights]), public])}
+    if by_formula and not declared.counts_alone:
+        selection["weights"] = digest_of([bounds.weights])
+    return selection
 
 
 def _by_name(bounds: EnforcedBounds, config: RunConfig) -> bool:

@@ -363,7 +363,14 @@ class TextDigests(TypedDict, total=False):
     tokens: str
 
 
-class ReleaseParts(TextDigests, total=False):
+class ReleaseSelection(TypedDict, total=False):
+    """Digests of what chooses sentences; ``weights`` is of a run on text by which a formula alone keys the noise."""
+
+    selection: str
+    weights: str
+
+
+class ReleaseParts(TextDigests, ReleaseSelection, total=False):
     """What the releases of a run are computed from: settings by their full names, and digests by subject, JSON-ready.
 
     ``model_layout`` is of Flower apps, ``guarantee`` and ``selection`` of runs on a corpus.
@@ -372,7 +379,6 @@ class ReleaseParts(TextDigests, total=False):
     settings: Required[dict[str, object]]
     plan: dict[str, object]
     guarantee: dict[str, object]
-    selection: str
     code: dict[str, object]
     initial_model: str
     model_layout: str
@@ -470,10 +476,12 @@ def noise_key(parts: ReleaseParts) -> str:
     """Return the digest of what releases are computed from that is part of the key of their seeded noise.
 
     It is not salted, so that the same run can be repeated, and must not leave the process. Settings that are None are
-    left out, so that a later version's new setting gives earlier runs no other noise.
+    left out, so that a later version's new setting gives earlier runs no other noise; so are ``weights``, which follow
+    from other parts and which a server that knows counts alone does not know.
     """
     settings = {key: value for key, value in parts["settings"].items() if value is not None}
-    return sha256_of_json(encode({**parts, "settings": settings}))
+    others = {name: part for name, part in parts.items() if name != "weights"}
+    return sha256_of_json(encode({**others, "settings": settings}))
 
 
 def noise_digest() -> str:

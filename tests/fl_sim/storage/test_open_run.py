@@ -26,6 +26,7 @@ def test_the_key_of_the_noise_holds_every_part(change: dict[str, Any]) -> None:
     assert noise_key(PARTS) == noise_key(dict(reversed(PARTS.items()))) != noise_key(PARTS | change)
     unset = {"settings": PARTS["settings"] | {"privacy.clip_quantile": None}}
     assert noise_key(PARTS | unset) == noise_key(PARTS)
+    assert noise_key(PARTS | {"weights": "0a1b"}) == noise_key(PARTS), "a server that knows counts alone has none"
 
 
 @pytest.mark.parametrize(
