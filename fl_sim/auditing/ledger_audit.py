@@ -9,7 +9,8 @@ attack. They trust the numbers that the run measured: a run that falsifies its m
 up the weights of every entity and user, and compares them with k, F and m.
 
 *The simulated attack* bounds δ at a claimed ε from below, without any accountant. The pair is that of docs/privacy.md:
-every protected sentence pulls one way, with a gradient longer than the clip. A round releases the shift of
+every protected sentence pulls one way, with a gradient longer than the clip; where sentences have weights, those of the
+pair have weight 1, so that their number is the sum that the bounds allow. A round releases the shift of
 :mod:`fl_sim.auditing.real_rounds.canary_audit` plus Gaussian noise. With L the privacy loss of T rounds,
 δ(ε) = E[(1 − e^{ε−L})⁺] on the corpus with the protected data; the empirical Bernstein bound (Maurer and Pontil 2009)
 limits this mean from below.
@@ -379,11 +380,15 @@ def _simulated(run: RecordedRun, seed: int) -> Iterator[Check]:
     event, distinct = run.mechanism.event(), {entry.terms.mechanism for entry in run.entries}
     if event is None or event.epoch_rounds is not None or len(distinct) > 1 or run.mechanism.strategy not in _SIMULATED:
         return
-    finite = [
-        (name, _scenario(unit)) for name, unit, robust in _units(run) if not robust and run.result[name] < math.inf
+    guarantee, clips = run.entries[0].terms.guarantee, event.clips_sentences
+    headline = guarantee.units(clips_sentences=clips, population=run.mechanism.population)[:1]
+    units = [(name, unit) for name, unit, robust in _units(run) if not robust]
+    units += [
+        ("epsilon_any", unit.adjacency) for unit in headline if isinstance(run.result.get("epsilon_any"), int | float)
     ]
+    finite = [(name, _scenario(unit)) for name, unit in units if run.result[name] < math.inf]
     chosen = [(name, scenario) for name, scenario in finite if scenario is not None]
-    for name, scenario in dict([*chosen[:1], *chosen[-1:]]).items():
+    for name, scenario in dict([*chosen[:1], *chosen[-2:]]).items():
         terms = run.mechanism  # the rates as recorded, not as the accountant is told
         described = type(event)(
             event.strategy, terms.noise_multiplier, terms.q_u, terms.q_e, terms.q_s, terms.user_cap, event.clipping
@@ -394,12 +399,17 @@ def _simulated(run: RecordedRun, seed: int) -> Iterator[Check]:
 
 
 def _scenario(adjacency: Adjacency) -> Scenario | None:
-    """Return sentences within the bounds of an adjacency; None if there are none, too many to simulate, or of
-    weights."""
+    """Return sentences within the bounds of an adjacency, of weight 1; None if there are none, or too many to simulate.
+
+    A bound k on a sum of weights allows k sentences of weight 1, in k users if so many may mention the entity.
+    """
     bound, user = adjacency.entity_bound, adjacency.user_sentences
     each = bound.sentences_per_user
-    users = min(bound.users, bound.total // each) if each else 0
-    if math.isinf(user) or bound.weighted or users * each > _MOST_SENTENCES or not (user or users):
+    total = int(bound.total_weight) if bound.weighted else bound.total
+    if bound.weighted and total and bound.users:
+        each = min(each, total // min(bound.users, total))
+    users = min(bound.users, total // each) if each else 0
+    if math.isinf(user) or users * each > _MOST_SENTENCES or not (user or users):
         return None
     return Scenario(entity_users=users, entity_sentences=each if users else 0, user_sentences=int(user))
 

@@ -21,7 +21,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan import guarantees
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
-from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee, Known
 from fl_sim.strategies.ledger import Entry, Ledger, ReleaseRecord, epsilon_of_any
 from tests.fl_sim.auditing.faults import fault
@@ -87,7 +87,7 @@ def test_an_honest_run_passes(honest: Path) -> None:
     figures = ["epsilon", "epsilon_any", "bounds"]
     assert names[:10] == ["chain", "terms", "seed", "rounds", *figures, "noise", "updates", "rate of users"]
     assert "rate of sentences" in names
-    assert "simulated epsilon_user" in names
+    assert {"simulated epsilon_user", "simulated epsilon_user_entity_max", "simulated epsilon_any"} <= {*names}
 
 
 @pytest.mark.nightly
@@ -171,7 +171,7 @@ def test_honest_accounts_with_half_of_the_rate_are_refuted(tmp_path: Path) -> No
     with fault("accounted_rate_halved"):
         fl_sim.run(SETTINGS | {"out": str(tmp_path / "run"), "rounds": 2, "privacy.noise_multiplier": 2.0})
         names = refuted(tmp_path / "run")
-    assert "simulated epsilon_user" in names
+    assert {"simulated epsilon_user", "simulated epsilon_user_entity_max", "simulated epsilon_any"} <= {*names}
     assert "epsilon" not in names
 
 
@@ -204,7 +204,7 @@ def released(folder: Path, *noise: float, seeds: tuple[int, ...] = (0,), guarant
     return ledger
 
 
-def recorded(ledger: Ledger, *earlier: Entry, **result: float) -> RecordedRun:
+def recorded(ledger: Ledger, *earlier: Entry, **result: Any) -> RecordedRun:
     run = {"seed": 0, "privacy": {}}
     config = {"plan": MECHANISM.record() | {"rounds": 3}, "run": run}
     folder = RunFolder(ledger.folder, config=config, environment={})
@@ -242,6 +242,21 @@ def test_weights_that_exceed_the_bounds_are_refuted(
     check = bounds_of(released_run(tmp_path / "run", corpus, 1, **{"entity_bound": 99} | bounds))
     assert not check.holds
     assert message in check.detail
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_weights_that_were_not_enforced_are_refuted_whatever_entities_are_sampled_by(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_name: bool
+) -> None:
+    (tmp_path / "key").write_text("a key of 23 characters.")
+    named = {"entity_key": str(tmp_path / "key")} if by_name else {}
+    assert bounds_of(released_run(tmp_path / "honest", corpus, 1, entity_bound=2, **named)).holds
+    with monkeypatch.context() as patched:
+        patched.setattr(guarantees, "count_weights", lambda split, limits, counts: np.ones(split.num_sentences))
+        run = released_run(tmp_path / "run", corpus, 1, entity_bound=2, **named)
+    check = bounds_of(run)
+    assert not check.holds
+    assert "not from the sentences that its bounds keep" in check.detail
 
 
 @pytest.mark.parametrize(
@@ -304,8 +319,44 @@ def test_the_headline_counts_the_releases_of_ancestors(tmp_path: Path) -> None:
     assert holds(ledger_audit._epsilon_any, recorded(ledger, epsilon_any=alone))
 
 
+@pytest.mark.parametrize(
+    ("bound", "sentences"),
+    [
+        (P95, (1, 2)),
+        (ContributionBound(2, 2, 1.5, weighted=True), (1, 1)),
+        (ContributionBound(50, ANY_NUMBER, 3, weighted=True), (3, 1)),
+        (ContributionBound(2, ANY_NUMBER, 7, weighted=True), (2, 3)),
+        (ContributionBound(2, 2, 7, weighted=True), (2, 2)),
+        (ContributionBound(2, 2, 0.5, weighted=True), (0, 0)),
+    ],
+)
+def test_as_many_sentences_are_simulated_as_a_sum_of_weights_allows(
+    bound: ContributionBound, sentences: tuple[int, int]
+) -> None:
+    """At their full rate more would refute an ε that is true."""
+    scenario = ledger_audit._scenario(Adjacency(9, bound))
+    assert scenario is not None
+    assert (scenario.entity_users, scenario.entity_sentences, scenario.user_sentences) == (*sentences, 9)
+
+
 @pytest.mark.system
-def test_sentences_of_weights_are_not_simulated() -> None:
-    """At their full rate they would refute an ε that is true."""
-    assert ledger_audit._scenario(Adjacency(9, P95)) is not None
-    assert ledger_audit._scenario(Adjacency(9, ContributionBound(2, 2, 1.5, weighted=True))) is None
+@pytest.mark.parametrize("known", ["graph", "counts"])
+@pytest.mark.parametrize("name", ["epsilon_any", "epsilon_user_entity_p95"])
+def test_the_simulation_tells_an_honest_epsilon_from_that_of_twice_the_noise(
+    tmp_path: Path, known: Known, name: str
+) -> None:
+    """Also of an entity whose sentences have weights, by an attack on as many of weight 1."""
+    guarantee, event = replace(BOUNDED, known=known), MECHANISM.mechanism.event()
+    assert event is not None
+    ledger = released(tmp_path / "a", 3.0, 3.0, 3.0, guarantee=guarantee)
+    bound = replace(P95, weighted=known == "counts")
+    units = {
+        "epsilon_any": guarantee.units(clips_sentences=True, population=50)[0].adjacency,
+        "epsilon_user_entity_p95": guarantee.with_entity(bound),
+    }
+    for factor in (1, 2):
+        figure = epsilon(replace(event, noise_multiplier=factor * event.noise_multiplier), units[name], 3, 1e-5)
+        run = recorded(ledger, reach={"p95": asdict(bound)}, **{name: figure})
+        (check,) = ledger_audit._simulated(run, 0)
+        assert check.name == f"simulated {name}"
+        assert check.holds == (factor == 1), check.detail
