@@ -58,6 +58,8 @@ def plan_by_formula(
     entity_bound: str | None = None,
     known: Known = "counts",
     user_sentences: str | None = None,
+    counts: str | None = None,
+    round_counts: bool = False,
     keep_mentions: float | None = None,
     public: bool = False,
     say: Callable[[str], None] = lambda words: None,
@@ -77,6 +79,8 @@ def plan_by_formula(
         entity_bound: The bound k, as privacy.entity_bound: a number or unbounded; searched by default.
         known: What may be known, as privacy.known.
         user_sentences: The bound m, as privacy.user_sentences: a number or unbounded; searched by default.
+        counts: A file with the declared counts of the run, as privacy.counts.
+        round_counts: Round the declared counts up, as privacy.round_counts.
         keep_mentions: The least share of mentions that the bounds keep, in weight.
         public: The corpus is public text, so that its sizes may set what is released.
         say: Called with what is done now.
@@ -88,15 +92,18 @@ def plan_by_formula(
     """
     from fl_sim.data_prep.store.corpus import Corpus
     from fl_sim.experiments.plan.guarantees import EnforcedBounds
+    from fl_sim.experiments.run_inputs import declared
     from fl_sim.search.bounds import Candidate, bounds_to_try
     from fl_sim.search.crowd import CountedCrowd
     from fl_sim.search.planner import Goal, propose
 
     goal = Goal(target_epsilon, delta, sentences_per_round, rounds)
-    given = {"entity_bound": entity_bound, "user_sentences": user_sentences}
+    given = {"entity_bound": entity_bound, "user_sentences": user_sentences, "counts": counts}
     stated = {"known": known, "target_unit": target_unit} | {k: v for k, v in given.items() if v is not None}
     values = {f"privacy.{name}": parse_value(f"privacy.{name}", text) for name, text in stated.items()}
-    privacy = RunConfig.from_mapping(values | {"privacy.settings_from_corpus": not public}).privacy
+    flags = {"privacy.settings_from_corpus": not public, "privacy.round_counts": round_counts}
+    config = RunConfig.from_mapping(values | flags)
+    privacy = config.privacy
     unbounded = target_unit == "user_entity" and privacy.entity_bound in (None, "unbounded")
     if known == "nothing" and unbounded:
         raise ConfigError(
@@ -107,15 +114,18 @@ def plan_by_formula(
     reads_corpus = not public and (known == "nothing" or by_percentile or privacy.user_sentences == "corpus")
     opened = Corpus.open(corpus, verify=True)
     ownership = opened.ownership(split)
-    choices = bounds_to_try(privacy.model_copy(update={"settings_from_corpus": True}), ownership)
+    stated_counts = declared(config.changed({"corpus.train_split": split}), opened)
+    population = stated_counts.counts.population if stated_counts.counts else ownership.num_users
+    choices = bounds_to_try(privacy.model_copy(update={"settings_from_corpus": True}), ownership, stated_counts)
 
     def candidate(bounded: PrivacyConfig) -> Candidate:
-        return Candidate.of(bounded, ownership, ownership.num_users, by_counts=known == "counts" and not public)
+        by_counts = known == "counts" and not public
+        return Candidate.of(bounded, ownership, population, by_counts=by_counts, declared=stated_counts)
 
     say(f"looking for the bounds and settings of the best signal-to-noise ratio at ε {target_epsilon:g}")
     proposal = propose(choices, candidate, goal, keep_mentions, observe=observer)
     say("computing ε of what is proposed, and of its alternatives")
-    bounds = EnforcedBounds.of(proposal.bounds.privacy, ownership)
+    bounds = EnforcedBounds.of(proposal.bounds.privacy, ownership, stated_counts)
     most = crowd.most_mentions if isinstance(crowd := proposal.bounds.crowd, CountedCrowd) else 1.0
     rows = (proposal.best, *proposal.others, *proposal.fewer_rounds)
     described = [_described(settings, goal, proposal.bounds) for settings in rows]

@@ -1,5 +1,6 @@
 """Try bounds on users and entities: the pairs (k, m) of a search, and what each keeps of a corpus.
 
+>>> import numpy as np
 >>> from fl_sim.config import RunConfig
 >>> few = Ownership(np.array([0, 3]), np.arange(4), np.zeros(3, np.int32), num_entities=1)  # a user, a name: 3 mentions
 >>> [(one.entity_bound, one.user_sentences) for one in bounds_to_try(RunConfig().privacy, few)]
@@ -13,12 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from fl_sim.config import ConfigError
-from fl_sim.data_prep.store.contribution_limits import DeclaredCounts
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.guarantees import Declared, EnforcedBounds
+from fl_sim.experiments.plan.guarantees import Declared, EnforcedBounds, counts_of
 from fl_sim.formats import round_down
 from fl_sim.search.crowd import CountedCrowd, Crowd, KnownCrowd
 from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
@@ -30,16 +28,19 @@ ENTITY_BOUNDS = (1, 2, 3, 5, 8, 10, 16, 20, 32)
 USER_SENTENCES = (2, 3, 4)
 """Values of m that are tried, as multiples of k."""
 
+_NOTHING = Declared()
 
-def bounds_to_try(privacy: PrivacyConfig, ownership: Ownership) -> list[PrivacyConfig]:
+
+def bounds_to_try(privacy: PrivacyConfig, ownership: Ownership, declared: Declared = _NOTHING) -> list[PrivacyConfig]:
     """Return the section ``[privacy]`` with all pairs (k, m) of a search; what is given, or not enforced, stays.
 
-    Bounds that leave every sentence its weight of 1 are tried once. Of the corpus only the largest counts are read.
+    Bounds that leave every sentence its weight of 1 are tried once. Only the largest counts are read, as a run declares
+    them: where it rounds them, more bounds lower some weight, and the exact counts decide nothing.
     """
     if privacy.known == "nothing" or not privacy.default_bounds:
         return [privacy]
-    mentions = int(np.bincount(ownership.entity_ids).max(initial=1))
-    sentences = int(ownership.sentences_per_user.max(initial=1))
+    users, entities = counts_of(privacy, ownership.without_entities(declared.public), declared).declared
+    mentions, sentences = int(entities.max(initial=1)), int(users.max(initial=1))
     pairs: list[dict[str, object]] = []
     given = privacy.entity_bound, privacy.user_sentences
     for k in _up_to(mentions, ENTITY_BOUNDS) if given[0] is None else (given[0],):
@@ -79,7 +80,7 @@ class Candidate:
         population: int,
         *,
         by_counts: bool = False,
-        declared: Declared | None = None,
+        declared: Declared = _NOTHING,
     ) -> Candidate:
         """Return the candidate of a section ``[privacy]``.
 
@@ -87,17 +88,17 @@ class Candidate:
             privacy: with bounds.
             ownership: users, sentences and entities of the corpus.
             population: N.
-            by_counts: whether to read nothing of the corpus but its counts.
-            declared: what is declared about the corpus; None for nothing.
+            by_counts: whether to read nothing but the counts that a run declares: those of its file, or rounded ones.
+            declared: what is declared about the corpus.
 
         Raises:
             CorpusError: the corpus exceeds its declared counts.
         """
-        bounds = EnforcedBounds.of(privacy, ownership, declared or Declared())
+        bounds = EnforcedBounds.of(privacy, ownership, declared)
         _, units = bounds.target(privacy.target_unit, clips_sentences=True, population=population)
         crowd: Crowd = KnownCrowd(bounds.ownership, bounds.weights)
         if by_counts:
-            crowd = CountedCrowd(DeclaredCounts.of(bounds.ownership), bounds.guarantee)
+            crowd = CountedCrowd(bounds.counts, bounds.guarantee)
         return cls(privacy, bounds.guarantee, crowd, tuple(units.values()))
 
 

@@ -134,17 +134,20 @@ class KnownCrowd(Crowd):
 class CountedCrowd(Crowd):
     """A crowd of whom counts are known: all is a function of these, and of the bounds.
 
+    Counts that are declared larger than they are, or of absent users, are taken at their word, so that a budget holds.
+
     Args:
-        counts: n_u and n_e.
+        counts: n_u and n_e, as declared.
         guarantee: with k and m.
     """
 
     def __init__(self, counts: DeclaredCounts, guarantee: Guarantee) -> None:
-        super().__init__(counts.users)
-        self._of_user = _factors(guarantee.user_sentences, counts.users)
-        of_entity = _factors(guarantee.entity_bound, counts.entities)
+        users, entities = counts.declared
+        super().__init__(users)
+        self._of_user = _factors(guarantee.user_sentences, users)
+        of_entity = _factors(guarantee.entity_bound, entities)
         self._factors, places = np.unique(np.append(of_entity, 1.0), return_inverse=True)
-        self._mentions = np.bincount(places[:-1], counts.entities, minlength=len(self._factors))
+        self._mentions = np.bincount(places[:-1], entities, minlength=len(self._factors))
 
     def active_share(self, q_e: float) -> Floats:
         """Return each user's expected mean of w(s)·q_e^(entities of s), float64 (N,)."""

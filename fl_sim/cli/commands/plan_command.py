@@ -179,8 +179,14 @@ def _command(corpus: str, settings: dict[str, Any], report: Figures) -> str:
     for name in ("entity_bound", "user_sentences"):
         if (value := settings[name] or report[name]) is not None:  # as given, or as searched
             words += ["--set", f"privacy.{name}={value}"]
-    if report["settings_from_corpus"]:
-        words += ["--set", "privacy.settings_from_corpus=true"]
+    if settings["counts"]:
+        words += ["--set", f"privacy.counts={settings['counts']}"]
+    for name, value in (
+        ("settings_from_corpus", report["settings_from_corpus"]),
+        ("round_counts", settings["round_counts"]),
+    ):
+        if value:
+            words += ["--set", f"privacy.{name}=true"]
     if report["split"] != "train":
         words += ["--set", f"corpus.train_split={report['split']}"]
     return shlex.join(words)

@@ -100,6 +100,18 @@ class Declared:
     counts_alone: bool = False
 
 
+def counts_of(privacy: PrivacyConfig, protected: Ownership, declared: Declared) -> DeclaredCounts:
+    """Return the counts that a run declares: those of its file, else of the corpus; rounded up if it rounds them.
+
+    Args:
+        privacy: the section ``[privacy]``.
+        protected: the split, without the entities that are declared public.
+        declared: what the owner declares about the corpus.
+    """
+    counts = declared.counts or DeclaredCounts.of(protected)
+    return counts.rounded_up() if privacy.round_counts else counts
+
+
 @dataclass(frozen=True, eq=False)
 class EnforcedBounds:
     """The guarantee of a run, and the weights by which its corpus keeps it.
@@ -135,11 +147,9 @@ class EnforcedBounds:
             CorpusError: the corpus exceeds its declared counts.
         """
         protected = ownership.without_entities(declared.public)
-        counts = declared.counts or DeclaredCounts.of(protected)
+        counts = counts_of(privacy, protected, declared)
         if declared.counts_alone:
             protected = replace(protected, num_entities=len(counts.entities), stored_profiles=None, check=False)
-        if privacy.round_counts:
-            counts = counts.rounded_up()
         largest = int(ownership.sentences_per_user.max(initial=0))
         weighted = declared.weights is not None
         guarantee = guarantee_of(privacy, largest, public_weights=weighted, counts=counts.digest)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.store.contribution_limits import DeclaredCounts
 from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.plan.guarantees import Declared
 from fl_sim.search.bounds import Candidate, bounds_to_try, keeping
 
 ONE_NAME = Ownership(np.array([0, 6, 8]), np.arange(9), np.zeros(8, np.int32), num_entities=1)
@@ -60,3 +64,26 @@ def test_a_share_that_no_bounds_keep_is_refused(share: float, words: str) -> Non
     with pytest.raises(ConfigError) as refused:
         list(keeping(candidates(2, 4, 1), share))
     assert str(refused.value) == words
+
+
+SLIGHTLY_MORE = Ownership(np.array([0, 7, 9]), np.append(np.arange(8), [8, 8]), np.zeros(8, np.int32), num_entities=1)
+"""One sentence more, without a name: other exact counts that are rounded up to the same."""
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+def test_a_search_reads_the_counts_that_a_run_declares(by_file: bool) -> None:
+    """Rounded counts, or a file's: what is tried and what is expected of it tell nothing of the exact ones."""
+    privacy = RunConfig.from_mapping({"privacy.round_counts": not by_file}).privacy
+    larger = DeclaredCounts.exactly(np.array([8, 8, 40]), np.array([3, 30]))  # a user and a name are absent
+    found = []
+    for ownership in (ONE_NAME, SLIGHTLY_MORE):
+        own = DeclaredCounts.of(ownership)
+        file = replace(larger, users=np.array([8, 8]), entities=np.array([30]))
+        assert (own.users <= file.users).all()
+        declared = Declared(counts=file) if by_file else Declared()
+        choices = bounds_to_try(privacy, ownership, declared)
+        crowds = [Candidate.of(one, ownership, 3, by_counts=True, declared=declared).crowd for one in choices]
+        pairs = [(one.entity_bound, one.user_sentences) for one in choices]
+        found.append([pairs, [(crowd.kept_mentions, crowd.sampled_sentences(0.5)) for crowd in crowds]])
+    assert found[0] == found[1]
+    assert found[0][0][-1] == ((32, 64) if by_file else (8, 16))

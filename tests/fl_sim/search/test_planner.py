@@ -17,6 +17,7 @@ from fl_sim.cli.commands.plan_command import _text
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.declared_counts import write_counts
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
@@ -210,6 +211,28 @@ def test_a_plan_by_counts_reads_counts_alone(tmp_path: Path, capsys: Capture, mo
 
 @pytest.mark.system
 @pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("by_file", [False, True])
+def test_a_plan_for_other_declared_counts_does_not_tell_the_exact_ones(
+    tmp_path: Path, capsys: Capture, by_file: bool
+) -> None:
+    """A user has a sentence more, another mentions C once more, and the rounded counts stay: so does the proposal."""
+    graph = EQUAL_COUNTS[0]
+    more = [[*graph[0], "-"], [*graph[1][:2], "C", "-"], *graph[2:]]
+    file, proposals = tmp_path / "counts.json", []
+    write_counts(Corpus.open(written(more, tmp_path / "larger")), "train", file)
+    flags = ["--counts", str(file)] if by_file else ["--round-counts"]
+    for number, users in enumerate((graph, more)):
+        corpus = written(users, tmp_path / str(number))
+        assert main(["plan", "formula", str(corpus), *ASKED[:-2], *flags, "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        setting = f"privacy.counts={file}" if by_file else "privacy.round_counts=true"
+        assert shlex.split(report["command"])[-2:] == ["--set", setting]
+        proposals.append({name: report[name] for name in ("proposal", "alternatives", "bounds", "note")})
+    assert proposals[0] == proposals[1]
+
+
+@pytest.mark.system
+@pytest.mark.usefixtures("narrow")
 def test_a_known_graph_may_be_read(tmp_path: Path) -> None:
     first, second = (
         plan_by_formula(
@@ -283,6 +306,8 @@ def test_a_proposal_says_what_it_rests_on(
         (["--keep-mentions", "2"], "keep_mentions is 2; allowed: above 0, at most 1"),
         (["--entity-bound", "2", "--keep-mentions", "0.9"], "keep_mentions is 0.9; allowed: at most 0.66"),
         (["--split", "absent"], "absent"),
+        (["--known", "graph", "--round-counts"], "privacy.round_counts is given and privacy.known is graph"),
+        (["--counts", "none.json"], "none.json: cannot be read"),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path: Path, capsys: Capture, flags: list[str], words: str) -> None:
