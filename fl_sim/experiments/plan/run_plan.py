@@ -144,6 +144,7 @@ def plan_run(
     population = config.privacy.population or (declared.counts.population if declared.counts else None)
     bounds = EnforcedBounds.of(config.privacy, ownership, declared)
     _check_corpus(config, bounds.ownership)
+    _check_population(config.privacy, bounds.counts.population)
     plan = untuned_plan(config, ownership, population)
     _check_bounds(config.privacy, plan, bounds.guarantee)
     plan, rescaled = _with_larger_cohort(config.privacy, plan)
@@ -164,11 +165,21 @@ def check_settings(config: RunConfig, ownership: Ownership) -> None:
         ConfigError, PrivacyError: as :func:`plan_run`.
     """
     _check_corpus(config, ownership)
+    _check_population(config.privacy, ownership.num_users)
     untuned_plan(config, ownership)
 
 
+def _check_population(privacy: PrivacyConfig, users: int) -> None:
+    """Refuse an N below the users, absent ones whose counts are declared included: else a refusal told who is there."""
+    if privacy.population is not None and privacy.population < users:
+        raise ConfigError(
+            f"privacy.population is {privacy.population}; allowed: at least {users}, the users of the corpus"
+            f"{' and of its declared counts' if privacy.counts else ''}"
+        )
+
+
 def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
-    split, population, nodes = config.corpus.train_split, config.privacy.population, config.engine.nodes
+    split, nodes = config.corpus.train_split, config.engine.nodes
     if ownership.num_users < 2:
         raise ConfigError(f"corpus.train_split is '{split}', which has one user; allowed: a split of at least 2 users")
     strategy = config.privacy.strategy
@@ -177,10 +188,6 @@ def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
         raise ConfigError(
             f"privacy.strategy is {strategy}, but the split '{split}' has no entity; allowed: {', '.join(others)}, "
             "or prepare the corpus with a tagger"
-        )
-    if population is not None and population < ownership.num_users:
-        raise ConfigError(
-            f"privacy.population is {population}; allowed: at least {ownership.num_users}, the users of the corpus"
         )
     if nodes is not None and nodes > ownership.num_users:
         raise ConfigError(f"engine.nodes is {nodes}; allowed: at most {ownership.num_users}, the users of the corpus")

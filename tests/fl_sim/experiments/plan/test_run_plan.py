@@ -174,6 +174,9 @@ def test_users_with_declared_counts_are_enrolled() -> None:
     assert plan_run(config, village(), declared=Declared(counts=counts)).plan.mechanism.population == 23
     stated = RunConfig.from_mapping({"rounds": 10, "privacy.population": 40})
     assert plan_run(stated, village(), declared=Declared(counts=counts)).plan.mechanism.population == 40
+    fewer = RunConfig.from_mapping({"rounds": 10, "privacy.population": 22, "privacy.counts": "file"})
+    with pytest.raises(ConfigError, match=r"population is 22; allowed: at least 23, the users .* its declared counts$"):
+        plan_run(fewer, village(), declared=Declared(counts=counts))
 
 
 @pytest.mark.system
