@@ -249,7 +249,7 @@ def test_weights_that_were_not_enforced_are_refuted_whatever_entities_are_sample
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_name: bool
 ) -> None:
     (tmp_path / "key").write_text("a key of 23 characters.")
-    named = {"entity_key": str(tmp_path / "key")} if by_name else {}
+    named: dict[str, Any] = {"entity_key": str(tmp_path / "key")} if by_name else {}
     assert bounds_of(released_run(tmp_path / "honest", corpus, 1, entity_bound=2, **named)).holds
     with monkeypatch.context() as patched:
         patched.setattr(guarantees, "count_weights", lambda split, limits, counts: np.ones(split.num_sentences))
