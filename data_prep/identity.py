@@ -7,6 +7,10 @@ Giving two entities the same key costs no privacy: both are protected together. 
 covers only the mentions under one of them. In doubt, surfaces are therefore merged, but never two whose letters differ
 by more than a word of the lists below.
 
+In a chat, who is mentioned writes, too: a user and an entity are the same person if the user's name has the entity's
+key. ε of *any user with any entity* then covers, for every such person, all that they wrote and all that mentions them
+(docs/privacy-proofs.md, section 15).
+
 >>> entity_key("Mr. Johnson's") == entity_key("JOHNSON")
 True
 >>> entity_key("the Acme & Co. Ltd")
@@ -23,10 +27,16 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.taggers.categories import Category, possible_categories
+
+if TYPE_CHECKING:
+    from fl_sim.data_prep.store.corpus import Corpus
 
 Name = tuple[str, ...]
 """The words of a name, without case."""
@@ -260,3 +270,34 @@ def _normaliser(steps: tuple[str, ...]) -> Callable[[str], str]:
 @functools.lru_cache(maxsize=4096)
 def _may_be_person(label: str) -> bool:
     return Category.PERSON in possible_categories(label)
+
+
+NOBODY = -1
+"""Stands for the entity of a user whom no sentence mentions."""
+
+
+def entities_of_users(corpus: Corpus, split: str) -> NDArray[np.int64]:
+    """Return the entity that each user is, int64 (U,), or :data:`NOBODY`.
+
+    A user is an entity if the user's name has its key under the corpus's identity. Two users whose names have one key
+    ("ada" and "Ada_") are one entity, so that mentions of either are protected with both.
+
+    Raises:
+        CorpusError: the corpus has no such split.
+    """
+    key_of = Identity.of_corpus(corpus.manifest.settings).key
+    ids = {key: number for number, key in corpus.entities(split)["entity"].items()}
+    names = corpus.users(split)["user"]
+    return np.array([ids.get(key_of(name), NOBODY) for name in names], dtype=np.int64)
+
+
+def entity_of_name(corpus: Corpus, split: str, name: str) -> int | None:
+    """Return the entity that a name means, whatever its case and punctuation; None if no sentence mentions it.
+
+    Raises:
+        CorpusError: the corpus has no such split.
+    """
+    key = Identity.of_corpus(corpus.manifest.settings).key(name)
+    entities = corpus.entities(split)["entity"]
+    ids = entities.index[entities == key]
+    return int(ids[0]) if len(ids) else None

@@ -131,7 +131,7 @@ class Corpus:
 
     @property
     def has_text(self) -> bool:
-        """Whether the training text is here, and not with nodes (:mod:`fl_sim.data_prep.counts_of_nodes`)."""
+        """Whether the training text is here, and not with nodes (:mod:`fl_sim.data_prep.declared_counts`)."""
         return COUNTS_FILE not in self.manifest.files
 
     @property

@@ -74,7 +74,7 @@ CANARIES_FILE = "canaries.json"
 """Lies in the folder of a corpus with canaries (:mod:`fl_sim.data_prep.canaries`); only there."""
 
 COUNTS_FILE = "counts.json"
-"""Lies in the folder of a record of text that nodes hold (:mod:`fl_sim.data_prep.counts_of_nodes`); only there."""
+"""Lies in the folder of a record of text that nodes hold (:mod:`fl_sim.data_prep.declared_counts`); only there."""
 
 
 def table_file(split: str, table: str) -> str:

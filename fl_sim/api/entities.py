@@ -16,8 +16,8 @@ from typing import Any
 from fl_sim.api.accounts import DELTA, Figures, round_event, settings_of
 from fl_sim.api.runs import Run
 from fl_sim.config import ConfigError, RunConfig, parse_value
+from fl_sim.data_prep.identity import NOBODY, entities_of_users, entity_of_name
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.user_entities import NOBODY, entities_of_users, entity_of_name
 from fl_sim.experiments.plan import entity_report
 from fl_sim.experiments.plan.entity_report import THRESHOLDS, Training
 from fl_sim.experiments.plan.guarantees import EnforcedBounds

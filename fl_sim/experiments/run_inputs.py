@@ -19,8 +19,7 @@ from fl_sim.clients.models.architectures.model_source import is_registered
 from fl_sim.clients.models.tokenizers import BUNDLED as BUNDLED_TOKENIZER
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
-from fl_sim.data_prep.counts_of_nodes import CountsOfNodes
-from fl_sim.data_prep.declared_counts import read_counts
+from fl_sim.data_prep.declared_counts import CountsOfNodes, read_counts
 from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entities
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus

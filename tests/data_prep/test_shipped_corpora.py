@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fl_sim.data_prep.identity import NOBODY, entities_of_users
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
-from fl_sim.data_prep.user_entities import NOBODY, entities_of_users
 from tests.conftest import REPOSITORY
 from tools import pack_irc
 

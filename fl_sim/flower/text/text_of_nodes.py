@@ -5,7 +5,7 @@ simulation starts again. So a node that was away takes part again, and one whose
 
 The server never learns who mentions whom. It keeps the counts that nodes send, plans bounds, noise and ε from users'
 counts and names' totals alone, by the code of every run, and sends each node the declared counts of that node's users
-and names (:mod:`fl_sim.data_prep.counts_of_nodes` is its record).
+and names (:mod:`fl_sim.data_prep.declared_counts` is its record).
 
 >>> places_of(users=[2, 3], sentences=[5, 4])
 [Place(first_user=0, users=5, first_sentence=0, sentences=9),
@@ -29,7 +29,7 @@ from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.selection import select_for
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.corpus_writer import write_corpus
-from fl_sim.data_prep.counts_of_nodes import CountsOfNode, CountsOfNodes
+from fl_sim.data_prep.declared_counts import CountsOfNode, CountsOfNodes
 from fl_sim.data_prep.digests import digest_of_all
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of

@@ -17,7 +17,7 @@ from fl_sim.auditing.ledger_audit import audit_ledger
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
-from fl_sim.data_prep.counts_of_nodes import CountsOfNodes
+from fl_sim.data_prep.declared_counts import CountsOfNodes
 from fl_sim.data_prep.digests import entity_digests
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
