@@ -171,9 +171,9 @@ def test_family_names_are_further_entities() -> None:
 def test_a_million_mentions_a_minute() -> None:
     """New names, so that nothing is remembered; the stated minimum, with a machine ten times slower in mind."""
     names = [f"Dr. David J.R. Johnson{i}'s & Co." for i in range(20_000)]
-    started = time.perf_counter()
+    started = time.process_time()
     assert len(set(map(entity_key, names))) == len(names)
-    assert time.perf_counter() - started < 20_000 / (1_000_000 / 60) * 2
+    assert time.process_time() - started < 20_000 / (1_000_000 / 60) * 2
 
 
 @pytest.mark.parametrize("identity", [Identity(), Identity(steps=("case",)), Identity(family_names=True)])
