@@ -7,7 +7,10 @@ import json
 import math
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +27,7 @@ from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.search import bounds, planner
 from fl_sim.search.bounds import Candidate
-from fl_sim.search.planner import Goal, Proposal, best_first, propose
+from fl_sim.search.planner import Goal, Proposal, Tradeoff, best_first, propose
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.privacy_config import PrivacyConfig
 from tests.fl_sim.search.test_crowd import people
@@ -155,6 +158,15 @@ def test_the_best_bounds_teach_the_most_different_sentences_for_their_noise() ->
     last = found.trades[-1]
     alone = proposed(ownership, last.privacy).best
     assert last.settings.signal_to_noise >= 0.99 * alone.signal_to_noise, "as good as a search of its own"
+
+
+def test_of_bounds_within_a_tenth_those_win_that_keep_the_most_mentions(found: Proposal) -> None:
+    def trade(ratio: float, kept: float) -> Tradeoff:
+        settings: Any = SimpleNamespace(different_to_noise=ratio)
+        return replace(found.trades[0], settings=settings, kept_mentions=kept)
+
+    trades = [trade(100.0, 0.1), trade(91.0, 0.2), trade(89.0, 0.3)]
+    assert best_first(trades)[0] is trades[1]
 
 
 Graph = Sequence[Sequence[str]]
