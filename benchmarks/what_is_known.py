@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the tables")
     parser.add_argument("--picture", type=Path, help="draw ε over the entities into this file, and run nothing")
     args = parser.parse_args()
-    config = RunConfig.load(args.config).changed({"engine.name": "inline"})
+    config = RunConfig.load(args.config).changed({"engine.name": "inline", "privacy.known": COUNTS})
     ownership = Corpus.open(config.corpus.path).ownership(config.corpus.train_split)
     if args.picture:
         save(entity_picture(config, ownership), args.picture)
@@ -67,7 +67,7 @@ def main() -> None:
 
 def variants(config: RunConfig, ownership: Ownership, target: float) -> dict[str, Settings]:
     """Return what every variant changes in the configuration."""
-    aimed = {"privacy.noise_multiplier": None, "privacy.target_epsilon": target, "privacy.known": COUNTS}
+    aimed = {"privacy.noise_multiplier": None, "privacy.target_epsilon": target}
     of_all = aimed | {"privacy.q_e": 1.0}
     contributions = ownership.entity_contributions()
     stated = {
@@ -85,7 +85,7 @@ def variants(config: RunConfig, ownership: Ownership, target: float) -> dict[str
         COUNTS: aimed,
         GRAPH: aimed | {"privacy.known": "graph"},
         ALL_ENTITIES: of_all,
-        ROBUST: {"privacy.noise_multiplier": robust.plan.mechanism.noise_multiplier, "privacy.known": COUNTS},
+        ROBUST: {"privacy.noise_multiplier": robust.plan.mechanism.noise_multiplier},
         "no bounds": aimed | stated | unbounded | {"privacy.entity_bound": int(contributions.sentences.max())},
         f"user_level, ≤ {FEW_USERS} users": user_level
         | {"privacy.known": "graph", "privacy.entity_users": FEW_USERS},

@@ -393,7 +393,7 @@ def _tuned(architecture: Architecture, module: nn.Module, spec: ModelSpec, task:
     if spec.lora_rank > 0:
         module = architecture.with_adapters(module, spec, output_layer=not task.classes)
     if spec.tune == "matrices":
-        tuning.train_matrices(module)
+        tuning.train_matrices(module, architecture.embedding(module))
     head: nn.Module | None = None
     if task.classes:
         module = Classifier(architecture, module, len(task.classes), spec)

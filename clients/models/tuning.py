@@ -107,17 +107,13 @@ def train_head_only(module: nn.Module, head: nn.Module | None, spec: ModelSpec) 
             f"model.tune is 'head', and the output layer of {spec.name!r} is its table of word vectors too; "
             "allowed for it: full, bias, or model.lora_rank"
         )
-    for parameter in module.parameters():
-        parameter.requires_grad_(id(parameter) in kept)
+    _train_only(module, kept)
 
 
-def train_matrices(module: nn.Module) -> None:
-    """Freeze vectors, and tables other than that of word vectors, such as those of positions."""
-    words = getattr(module, "get_input_embeddings", lambda: None)()
-    tables = [part for part in module.modules() if isinstance(part, nn.Embedding) and words is not None]
-    others = {id(table.weight) for table in tables if table is not words}
-    for parameter in module.parameters():
-        parameter.requires_grad_(parameter.dim() >= 2 and id(parameter) not in others)
+def train_matrices(module: nn.Module, words: nn.Module) -> None:
+    """Freeze vectors, and tables other than ``words``, the word vectors, such as those of positions."""
+    tables = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding) and part is not words}
+    _train_only(module, {id(p) for p in module.parameters() if p.dim() >= 2} - tables)
 
 
 def train_biases(module: nn.Module, head: nn.Module | None, spec: ModelSpec) -> None:
@@ -126,8 +122,12 @@ def train_biases(module: nn.Module, head: nn.Module | None, spec: ModelSpec) -> 
     biases = {id(p) for name, p in module.named_parameters() if name.rpartition(".")[2] == "bias"} - kept
     if not biases:
         raise ModelError(f"model.tune is 'bias', and {spec.name!r} has none; allowed for it: full, or model.lora_rank")
+    _train_only(module, biases | kept)
+
+
+def _train_only(module: nn.Module, kept: set[int]) -> None:
     for parameter in module.parameters():
-        parameter.requires_grad_(id(parameter) in biases | kept)
+        parameter.requires_grad_(id(parameter) in kept)
 
 
 def check_peft(rank: int) -> None:

@@ -176,17 +176,15 @@ def _command(corpus: str, settings: dict[str, Any], report: Figures) -> str:
     words += ["--delta", f"{report['delta']!r}", "--target-epsilon", f"{report['target_epsilon']!r}"]
     words += ["--set", f"privacy.target_unit={report['target_unit']}"]
     words += ["--set", f"privacy.known={report['known']}"]
-    for name in ("entity_bound", "user_sentences"):
-        if (value := settings[name] or report[name]) is not None:  # as given, or as searched
-            words += ["--set", f"privacy.{name}={value}"]
-    if settings["counts"]:
-        words += ["--set", f"privacy.counts={settings['counts']}"]
-    for name, value in (
-        ("settings_from_corpus", report["settings_from_corpus"]),
-        ("round_counts", settings["round_counts"]),
-    ):
+    stated = {name: settings[name] or report[name] for name in ("entity_bound", "user_sentences")}  # or as searched
+    stated |= {
+        "counts": settings["counts"],
+        "settings_from_corpus": report["settings_from_corpus"],
+        "round_counts": settings["round_counts"],
+    }
+    for name, value in stated.items():
         if value:
-            words += ["--set", f"privacy.{name}=true"]
+            words += ["--set", f"privacy.{name}={'true' if value is True else value}"]
     if report["split"] != "train":
         words += ["--set", f"corpus.train_split={report['split']}"]
     return shlex.join(words)

@@ -92,7 +92,7 @@ def encoder(config: transformers.PretrainedConfig, **changes: Any) -> LanguageMo
         torch.default_generator.manual_seed(1)
         module: Any = transformers.AutoModel.from_config(config)
         if spec.tune == "matrices":
-            tuning.train_matrices(module)
+            tuning.train_matrices(module, PRETRAINED.embedding(module))
         if spec.pooling != "pooler":
             module = without_pooler(module)
         if spec.lora_rank:
