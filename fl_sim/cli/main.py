@@ -17,7 +17,7 @@ from click.shell_completion import shell_complete
 
 from fl_sim.cli.safe_stream import safe_streams
 from fl_sim.cli.verbs import PATH, fl_sim
-from fl_sim.stop_signals import Stopped, exit_status, raising_stops
+from fl_sim.stop_signals import Stopped, exit_status, raise_missed_stop, raising_stops
 
 EXIT_BAD_INPUT = 2
 EXIT_DIVERGED = 3
@@ -83,6 +83,11 @@ def _run(words: list[str], running: dict[str, str]) -> int:
         return EXIT_NO_READER
     except (ValueError, OSError, ModuleNotFoundError) as error:
         if not _is_foreseen(error):
+            raise
+        try:
+            raise_missed_stop()  # a library may have made this error of it
+        except Stopped as stop:
+            stop.add_note(_one_line(error))
             raise
         try:
             sys.stdout.flush()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -102,6 +104,17 @@ def test_an_interruption(failing: Any, capsys: Capture) -> None:
     failing(noted(KeyboardInterrupt(), "what was done is in x"))
     assert main(["run"]) == 130
     assert capsys.readouterr().err == "fl-sim run: interrupted; what was done is in x\n"
+
+
+def test_an_error_that_a_library_made_of_an_interruption(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def run(**settings: Any) -> int:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise ConfigError("x cannot be loaded")
+
+    monkeypatch.setattr(run_command.run, "callback", run)
+    assert main(["run"]) == 130
+    assert capsys.readouterr().err == "fl-sim run: interrupted; x cannot be loaded\n"
 
 
 @pytest.mark.parametrize(
