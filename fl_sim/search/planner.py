@@ -7,8 +7,11 @@ So the ratio is √T·S/(z·ŵ) (docs/settings.md), by which rates, cap and nois
 Smaller bounds need less noise for the same S, so this ratio alone would always take the smallest. But they sample the
 same few sentences again and again, which teaches the model nothing of the rest. So bounds are compared by the ratio in
 which a sentence counts once however often it is drawn: with D different sentences in T rounds it is D/(√T·z·ŵ), which
-equals the first where no sentence is drawn twice. Of the bounds within a tenth of the best ratio, which ignores too
-much to tell them apart, those win that keep the most mentions: smaller ones teach the model no names.
+equals the first where no sentence is drawn twice.
+
+Both ratios ignore too much to tell apart what is within a tenth of the best. Of such rates those with the largest q_e
+win, and of such bounds those with the most mentions in a round, q_e times what they keep: smaller ones teach the model
+no names.
 
 >>> [round(share, 2) for share in SHARES[:3]]
 [1.0, 0.8, 0.64]
@@ -20,6 +23,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from fl_sim.config import ConfigError
 from fl_sim.search.bounds import Candidate, keeping
@@ -36,7 +40,9 @@ SHARES = tuple(0.8**step for step in range(16))
 """Candidate shares of the compute budget, largest first."""
 
 TIE = 0.9
-"""Bounds with at least this share of the best ratio are as good."""
+"""Bounds, or rates, with at least this share of the best ratio are as good."""
+
+_Choice = TypeVar("_Choice")
 
 _QUIETEST, _LOUDEST = 1e-2, 1e5  # range of the noise multiplier in every search
 _NEARBY = 1.5  # ratio between the noise multipliers of most neighbours
@@ -139,21 +145,26 @@ class Tradeoff:
         """Return the ratio by which bounds are compared."""
         return self.settings.different_to_noise
 
+    @property
+    def active_mentions(self) -> float:
+        """Return the share of the kept mentions whose entity is active in a round."""
+        return self.settings.event.q_e * self.kept_mentions
+
 
 def best_first(trades: Iterable[Tradeoff]) -> list[Tradeoff]:
     """Return the best trade of each entity bound: the one that wins, and the others by their ratio."""
     by_ratio = sorted(trades, key=lambda trade: -trade.ratio)
-    winner = max(_as_good(by_ratio), key=lambda trade: trade.kept_mentions)
+    winner = max(_as_good(by_ratio, lambda trade: trade.ratio), key=lambda trade: trade.active_mentions)
     best: dict[int | None, Tradeoff] = {}
     for trade in (winner, *by_ratio):
         best.setdefault(trade.guarantee.entity_bound, trade)
     return list(best.values())
 
 
-def _as_good(trades: Collection[Tradeoff]) -> list[Tradeoff]:
-    """Return the trades whose ratios are as good as the best."""
-    least = TIE * max(trade.ratio for trade in trades)
-    return [trade for trade in trades if trade.ratio >= least]
+def _as_good(choices: Collection[_Choice], ratio: Callable[[_Choice], float]) -> list[_Choice]:
+    """Return the choices whose ratios are as good as the best."""
+    least = TIE * max(map(ratio, choices))
+    return [choice for choice in choices if ratio(choice) >= least]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +174,8 @@ class Proposal:
     Attributes:
         bounds: the best bounds.
         trades: what was found under each of the bounds, in the order in which they were tried.
-        best: the settings of the best signal-to-noise ratio under the best bounds.
-        others: the next best, best first.
+        best: the settings under the best bounds.
+        others: further ones under them, by their signal-to-noise ratios.
         fewer_rounds: ``best`` with half and a quarter of the rounds.
     """
 
@@ -212,14 +223,15 @@ def propose(
 
     for candidate in keeping(observed(), keep_mentions):
         search = _Search(candidate.crowd, candidate.units, goal, noise)
-        ends = [search.climb(start) for start in starts]
+        for start in starts:
+            search.climb(start)
         if not (ranked := search.ranked()):
             continue
         found.append(Tradeoff.of(candidate, ranked[0]))
         good[found[-1]] = candidate, search
-        good = {trade: good[trade] for trade in _as_good(good)}
+        good = {trade: good[trade] for trade in _as_good(good, lambda trade: trade.ratio)}
         # Bounds that follow each other differ little, and so do their best rates.
-        starts, noise = (max(ends, key=search.value),), ranked[0].event.noise_multiplier
+        starts, noise = (search.point_of(ranked[0]),), ranked[0].event.noise_multiplier
     if not found:
         raise ConfigError(
             f"target_epsilon is {goal.target_epsilon:g}; allowed: an ε that some noise meets at δ = {goal.delta:g}"
@@ -248,8 +260,8 @@ class _Search:
     _noise: float | None = None
     _evaluated: dict[_Point, Settings | None] = field(default_factory=dict)
 
-    def climb(self, start: _Point) -> _Point:
-        """Follow each axis in turn while the ratio rises, until no axis improves it; return where that is."""
+    def climb(self, start: _Point) -> None:
+        """Follow each axis in turn while the ratio rises, until no axis improves it."""
         here, moved = start, True
         while moved:
             moved = False
@@ -258,12 +270,19 @@ class _Search:
                 while further is not None and self.value(further) > self.value(here):
                     here, moved = further, True
                     further = _moved(here, axis, step)
-        return here
 
     def ranked(self) -> list[Settings]:
-        """Return all evaluated settings that meet the target, best first, without duplicates."""
+        """Return all evaluated settings that meet the target, without duplicates: the best, then by their ratios."""
         distinct = {(s.event.q_s, s.event.q_e, s.event.user_cap): s for s in self._evaluated.values() if s}
-        return sorted(distinct.values(), key=lambda settings: -settings.signal_to_noise)
+        by_ratio = sorted(distinct.values(), key=lambda settings: -settings.signal_to_noise)
+        if not by_ratio:
+            return []
+        best = max(_as_good(by_ratio, lambda settings: settings.signal_to_noise), key=lambda one: one.event.q_e)
+        return [best, *(settings for settings in by_ratio if settings is not best)]
+
+    def point_of(self, settings: Settings) -> _Point:
+        """Return where the settings were evaluated."""
+        return next(point for point, evaluated in self._evaluated.items() if evaluated is settings)
 
     def shortened(self, settings: Settings, rounds: int) -> Settings | None:
         """Return the same rates and cap with another number of rounds; None if no noise meets the target."""

@@ -242,11 +242,12 @@ def _text(report: Figures) -> str:
 
 def _bounds_table(trades: Sequence[Figures]) -> list[str]:
     """Return what bounds cost and keep, as a table of at most 80 columns."""
-    rows = [["bounds", "D/(√T·z·ŵ)", "noise", "z", "different", "sentences", "mentions"]]
+    rows = [["bounds", "D/(√T·z·ŵ)", "noise", "z", "q_e", "different", "sentences", "mentions"]]
     for trade in trades:
         k, m = ("∞" if trade[name] is None else str(trade[name]) for name in ("entity_bound", "user_sentences"))
         ratio = nonzero(trade["different_to_noise"], ".1f" if trade["different_to_noise"] < _WHOLE_FROM else ".0f")
         noise = [round_up(trade["noise_per_sentence"], 3), round_up(trade["noise_multiplier"], 4)]
+        noise.append(f"{trade['q_e']:g}")
         kept = [nonzero(trade[name], ".1%") for name in ("kept_sentences", "kept_mentions")]
         rows.append([f"k {k}, m {m}", ratio, *noise, nonzero(trade["different_sentences"], ",.0f"), *kept])
     return aligned(rows)

@@ -95,7 +95,7 @@ def test_nothing_that_was_not_tried_is_better(monkeypatch: pytest.MonkeyPatch) -
     candidate = Candidate.of(privacy_of(), few(), 20)
     search = planner._Search(candidate.crowd, candidate.units, GOAL)
     search.climb((0, 2, 0))
-    best = search.ranked()[0].signal_to_noise
+    best = max(settings.signal_to_noise for settings in search.ranked())
     everything = [search.value(point) for point in itertools.product(range(3), range(6), range(2))]
     assert best >= 0.995 * max(everything)  # the noise is found to 0.5 %
 
@@ -111,10 +111,23 @@ def test_a_sentence_without_a_name_meets_the_target_too() -> None:
 
 
 @pytest.mark.system
-def test_proposals_come_best_first(found: Proposal) -> None:
-    ratios = [settings.signal_to_noise for settings in (found.best, *found.others)]
+def test_alternatives_come_best_first(found: Proposal) -> None:
+    ratios = [settings.signal_to_noise for settings in found.others]
     assert ratios == sorted(ratios, reverse=True)
+    assert found.best.signal_to_noise >= 0.9 * ratios[0]
     assert found.best.event.q_u == 1
+
+
+def test_of_rates_within_a_tenth_those_win_with_the_most_active_entities(found: Proposal) -> None:
+    def settings(ratio: float, q_e: float) -> Any:
+        event = replace(found.best.event, q_e=q_e)
+        return SimpleNamespace(signal_to_noise=ratio, event=event)
+
+    search = planner._Search(found.bounds.crowd, found.bounds.units, GOAL)
+    best, second, third = settings(100.0, 0.25), settings(91.0, 0.75), settings(89.0, 1.0)
+    search._evaluated = {(0, 0, 3): best, (0, 0, 1): second, (0, 0, 0): third}
+    assert search.ranked() == [second, best, third]
+    assert search.point_of(second) == (0, 0, 1)
 
 
 @pytest.mark.system
@@ -148,7 +161,7 @@ def test_the_best_bounds_teach_the_most_different_sentences_for_their_noise() ->
     assert won.settings in (found.best, *found.others)
     highest = max(trade.ratio for trade in found.trades)
     assert won.ratio >= 0.9 * highest
-    assert all(trade.kept_mentions <= won.kept_mentions for trade in found.trades if trade.ratio >= 0.9 * highest)
+    assert all(trade.active_mentions <= won.active_mentions for trade in found.trades if trade.ratio >= 0.9 * highest)
     assert [trade.ratio for trade in others] == sorted((trade.ratio for trade in others), reverse=True)
     assert len({trade.guarantee.entity_bound for trade in (won, *others)}) == 1 + len(others) == 3
     kept = [trade.kept_mentions for trade in found.trades]
@@ -160,13 +173,13 @@ def test_the_best_bounds_teach_the_most_different_sentences_for_their_noise() ->
     assert last.settings.signal_to_noise >= 0.99 * alone.signal_to_noise, "as good as a search of its own"
 
 
-def test_of_bounds_within_a_tenth_those_win_that_keep_the_most_mentions(found: Proposal) -> None:
-    def trade(ratio: float, kept: float) -> Tradeoff:
-        settings: Any = SimpleNamespace(different_to_noise=ratio)
+def test_of_bounds_within_a_tenth_those_win_with_the_most_mentions_in_a_round(found: Proposal) -> None:
+    def trade(ratio: float, kept: float, q_e: float = 1.0) -> Tradeoff:
+        settings: Any = SimpleNamespace(different_to_noise=ratio, event=SimpleNamespace(q_e=q_e))
         return replace(found.trades[0], settings=settings, kept_mentions=kept)
 
-    trades = [trade(100.0, 0.1), trade(91.0, 0.2), trade(89.0, 0.3)]
-    assert best_first(trades)[0] is trades[1]
+    trades = [trade(100.0, 0.1), trade(95.0, 0.3, q_e=0.5), trade(91.0, 0.2), trade(89.0, 0.3)]
+    assert best_first(trades)[0] is trades[2]
 
 
 Graph = Sequence[Sequence[str]]
