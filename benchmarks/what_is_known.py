@@ -4,11 +4,11 @@
     python benchmarks/what_is_known.py --config conf/irc.toml --out DIR --picture entities.png
 
 runs a configuration of ``uedp`` with its own bounds, for every seed and at one target ε of any user with any entity:
-with counts known and with the mention graph known; with q_e = 1 at the same ε; with the configured q_e and the noise of
-q_e = 1, so that ε is the same for an entity that the tagger misses; without bounds, with the noise that the corpus's
-most mentioned entity then needs; ``user_level`` with at most five users of an entity, and without bounds; and
-``noiseless`` with as many rounds. Finished runs are not repeated. The tables have means over the seeds; the picture has
-ε of every entity, by its mentions, with and without the bounds at equal noise.
+with counts known and with the mention graph known; with q_e = ½ and as many sentences, at the same ε, and at the same ε
+for an entity that the tagger misses; without bounds, with the noise that the corpus's most mentioned entity then needs;
+``user_level`` with at most five users of an entity, and without bounds; and ``noiseless`` with as many rounds. Finished
+runs are not repeated. The tables have means over the seeds; the picture has ε of every entity, by its mentions, with
+and without the bounds at equal noise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fl_sim.storage.run_folder import RunFolder
 
 FEW_USERS = 5
 DELTAS = (1e-5, 1e-6, 1e-8)
-COUNTS, GRAPH, ALL_ENTITIES, ROBUST = "counts", "graph", "counts, q_e 1", "counts, at robust ε"
+COUNTS, GRAPH, HALF, ROBUST = "counts", "graph", "counts, q_e ½", "counts, q_e ½, at robust ε"
 
 Settings = dict[str, Any]
 
@@ -55,7 +55,7 @@ def main() -> None:
         save(entity_picture(config, ownership), args.picture)
         return
     every = variants(config, ownership, args.target)
-    noise = {name: noise_by_delta(config, ownership, every[name]) for name in (COUNTS, GRAPH, ALL_ENTITIES)}
+    noise = {name: noise_by_delta(config, ownership, every[name]) for name in (COUNTS, GRAPH, HALF)}
     rows = {}
     for name in args.only or every:
         runs = [run_once(args.out, name, config.changed(every[name]), seed) for seed in args.seeds]
@@ -68,14 +68,17 @@ def main() -> None:
 def variants(config: RunConfig, ownership: Ownership, target: float) -> dict[str, Settings]:
     """Return what every variant changes in the configuration."""
     aimed = {"privacy.noise_multiplier": None, "privacy.target_epsilon": target}
-    of_all = aimed | {"privacy.q_e": 1.0}
     contributions = ownership.entity_contributions()
     stated = {
         "privacy.known": "nothing", "privacy.population": ownership.num_users,
         "privacy.entity_users": int(contributions.users.max()),
     }  # fmt: skip
     counted = plan_run(config.changed(aimed), ownership)
-    robust, messages = plan_run(config.changed(of_all), ownership), expected_sentences(counted)
+    messages = expected_sentences(counted)
+    half = {"privacy.q_e": 0.5}
+    thinned = expected_sentences(plan_run(config.changed(aimed | half), ownership))
+    half["privacy.q_s"] = min(1.0, counted.plan.mechanism.q_s * messages / thinned)
+    robust = plan_run(config.changed(aimed | half | {"privacy.q_e": 1.0}), ownership)
     unbounded = {"privacy.user_sentences": "unbounded", "privacy.q_s": messages / ownership.num_sentences}
     user_level = aimed | {
         "privacy.strategy": "user_level", "privacy.q_u": messages / ownership.num_sentences, "privacy.q_e": None,
@@ -84,8 +87,8 @@ def variants(config: RunConfig, ownership: Ownership, target: float) -> dict[str
     return {
         COUNTS: aimed,
         GRAPH: aimed | {"privacy.known": "graph"},
-        ALL_ENTITIES: of_all,
-        ROBUST: {"privacy.noise_multiplier": robust.plan.mechanism.noise_multiplier},
+        HALF: aimed | half,
+        ROBUST: half | {"privacy.noise_multiplier": robust.plan.mechanism.noise_multiplier},
         "no bounds": aimed | stated | unbounded | {"privacy.entity_bound": int(contributions.sentences.max())},
         f"user_level, ≤ {FEW_USERS} users": user_level
         | {"privacy.known": "graph", "privacy.entity_users": FEW_USERS},
