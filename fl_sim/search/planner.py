@@ -147,7 +147,7 @@ class Tradeoff:
 
     @property
     def active_mentions(self) -> float:
-        """Return the share of the kept mentions whose entity is active in a round."""
+        """Return the expected share of all mentions that are kept, in weight, and have an active entity in a round."""
         return self.settings.event.q_e * self.kept_mentions
 
 
