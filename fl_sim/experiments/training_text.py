@@ -25,7 +25,7 @@ from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.worker.workspace import TOKEN_FILE, WorkspaceSpec
 from fl_sim.data_prep.digests import content_digests, digest_of_all, named_ownership, read_key
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.store.encode import encode_split
+from fl_sim.data_prep.store.encode import encode_once
 from fl_sim.data_prep.store.layout import write_array
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments import evaluation as evaluate
@@ -163,7 +163,7 @@ class OwnText:
 
 def encode(corpus: Corpus, split: str, model: LanguageModel, folder: Path) -> Examples:
     """Return the examples of a split, whose tokens are written to ``folder``."""
-    encoded = encode_split(
-        corpus.texts(split), model.tokenizer, model.max_tokens, folder, bos_id=model.bos_id, eos_id=model.eos_id
+    encoded = encode_once(
+        corpus, split, model.tokenizer, model.max_tokens, folder, bos_id=model.bos_id, eos_id=model.eos_id
     )
     return Examples(encoded, corpus.targets(split) if model.task.needs_targets else None)

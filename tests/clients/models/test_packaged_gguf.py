@@ -20,7 +20,8 @@ from fl_sim.clients.models import packaged_gguf
 from fl_sim.clients.models.frozen_head import frozen_head
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.models.packaged_gguf import SMOLLM2_WEIGHTS, PackagedGguf, cache_folder
+from fl_sim.clients.models.packaged_gguf import SMOLLM2_WEIGHTS, PackagedGguf
+from fl_sim.files import cache_folder
 from tests.clients.models import tiny_gguf
 
 

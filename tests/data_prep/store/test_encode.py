@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.encode import encode_split, open_encoded
+from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.encode import encode_once, encode_split, open_encoded
+from tests.tiny import tiny_corpus
 
 BOS, EOS = 0, 1
 
@@ -75,3 +80,70 @@ def test_a_failing_tokenizer_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         encode_split(["a"], failing, 4, tmp_path / "out", bos_id=BOS, eos_id=EOS)
     assert list(tmp_path.iterdir()) == []
+
+
+class Counting:
+    """A tokenizer with a text of its own, like a fast one, that counts its calls."""
+
+    def __init__(self, text: str = "{}") -> None:
+        self.calls = 0
+        self.backend_tokenizer = SimpleNamespace(to_str=lambda: text)
+
+    def __call__(self, texts: list[str], **options: bool) -> dict[str, Any]:
+        self.calls += 1
+        return letters(texts, **options)
+
+
+def encoded_once(corpus: Corpus, tokenizer: Any, out: Path, max_tokens: int = 16) -> list[list[int]]:
+    encoded = encode_once(corpus, "train", tokenizer, max_tokens, out, bos_id=BOS, eos_id=EOS)
+    assert open_encoded(out).tokens.tolist() == encoded.tokens.tolist()
+    return [encoded.sentence(s).tolist() for s in range(len(encoded.lengths))]
+
+
+def test_tokens_are_kept_beside_the_corpus(tmp_path: Path) -> None:
+    corpus, tokenizer = Corpus.open(tiny_corpus(tmp_path / "corpus")), Counting()
+    first = encoded_once(corpus, tokenizer, tmp_path / "first")
+    assert first == [[BOS, *map(ord, text), EOS][:16] for text in corpus.texts("train").to_pylist()]
+    assert encoded_once(corpus, tokenizer, tmp_path / "second") == first
+    assert tokenizer.calls == 1
+    shutil.rmtree(corpus.path / "tokens")  # what a run has does not depend on what is kept
+    assert open_encoded(tmp_path / "second").sentence(0).tolist() == first[0]
+
+
+def test_other_tokens_are_made_anew(tmp_path: Path) -> None:
+    corpus, other = Corpus.open(tiny_corpus(tmp_path / "corpus")), Counting("another")
+    encoded_once(corpus, Counting(), tmp_path / "first")
+    encoded_once(corpus, other, tmp_path / "of-another-tokenizer")
+    encoded_once(corpus, other, tmp_path / "shorter", max_tokens=4)
+    changed = replace(corpus, manifest=corpus.manifest.model_copy(update={"fingerprint": "0" * 64}))
+    encoded_once(changed, other, tmp_path / "of-other-text")
+    assert other.calls == 3
+
+
+def test_damaged_tokens_are_made_anew(tmp_path: Path) -> None:
+    corpus, tokenizer = Corpus.open(tiny_corpus(tmp_path / "corpus")), Counting()
+    first = encoded_once(corpus, tokenizer, tmp_path / "first")
+    (kept,) = (corpus.path / "tokens").iterdir()
+    (kept / "tokens.npy").unlink()
+    tokens = np.load(tmp_path / "first" / "tokens.npy")
+    np.save(kept / "tokens.npy", tokens[::-1])  # as long, and offsets fit
+    assert encoded_once(corpus, tokenizer, tmp_path / "second") == first
+    assert encoded_once(corpus, tokenizer, tmp_path / "third") == first
+    assert tokenizer.calls == 2
+
+
+def test_the_tokens_used_last_are_kept(tmp_path: Path) -> None:
+    corpus, first = Corpus.open(tiny_corpus(tmp_path / "corpus")), Counting("first")
+    for turn in range(9):
+        encoded_once(corpus, first, tmp_path / f"first-{turn}")
+        encoded_once(corpus, Counting(f"{turn}"), tmp_path / f"other-{turn}")
+    assert first.calls == 1
+    assert len(list((corpus.path / "tokens").iterdir())) == 8
+
+
+def test_nothing_is_kept_where_nothing_can_be_written_or_named(tmp_path: Path) -> None:
+    corpus, tokenizer = Corpus.open(tiny_corpus(tmp_path / "corpus")), Counting()
+    assert encoded_once(corpus, letters, tmp_path / "of-a-function")
+    (corpus.path / "tokens").write_text("a file is in the way")
+    assert encoded_once(corpus, tokenizer, tmp_path / "first") == encoded_once(corpus, tokenizer, tmp_path / "second")
+    assert tokenizer.calls == 2

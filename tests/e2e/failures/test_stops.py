@@ -97,7 +97,7 @@ def test_a_second_signal_stops_at_once(
 def test_a_run_that_is_stopped_at_its_start_leaves_nothing(
     name: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    raise_after(monkeypatch, fl_sim.experiments.training_text, "encode_split", name)
+    raise_after(monkeypatch, fl_sim.experiments.training_text, "encode_once", name)
     out = tmp_path / "runs" / "first"
     assert main(["run", "--quiet", *command_line(settings(corpus, out, **QUICK_TO_LOAD))]) == STATUS[name]
     words = "interrupted" if name == "SIGINT" else f"interrupted by {name}"
@@ -128,7 +128,7 @@ class Finalized:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("owner", "function"), [(fl_sim.experiments.training_text, "encode_split"), (Engine, "run")])
+@pytest.mark.parametrize(("owner", "function"), [(fl_sim.experiments.training_text, "encode_once"), (Engine, "run")])
 def test_a_stop_that_python_discards_still_stops_the_run(
     owner: Any, function: str, corpus: Path, tmp_path: Path, no_plots: None, monkeypatch: pytest.MonkeyPatch,
     capfd: Capture,

@@ -47,14 +47,14 @@ def breaks(*args: object, **settings: object) -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["run_inputs.Corpus.open", "experiment.plan_run", "experiment.build_model", "training_text.encode_split",
+    ["run_inputs.Corpus.open", "experiment.plan_run", "experiment.build_model", "training_text.encode_once",
      "run_record.environment.describe", "run_record.OpenRun.begin", "experiment.BoundedSumStrategy"],
 )  # fmt: skip
 def test_whatever_fails_leaves_everything_as_it_was(
     part: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "a" / "b" / "out"
-    if part.endswith("encode_split"):  # once into a folder that is there
+    if part.endswith("encode_once"):  # once into a folder that is there
         out.mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(f"fl_sim.experiments.{part}", breaks)
