@@ -11,26 +11,20 @@ contender's process and its descendants. Memory is the peak of their combined PS
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
+from engine import plain
+from engine.turns import Contender, all_ended, reported_end, start
 
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 
-HERE = Path(__file__).resolve().parent / "engine"
 LENGTH, VOCABULARY = 20, 5000
 INLINE = {"engine.name": "inline", "engine.nodes": 1}
 RAY = {"engine.name": "ray", "engine.nodes": 2, "engine.num_cpus": 2}
@@ -57,98 +51,6 @@ COMPARED = [
     ("ours user_level", "torch loop"), ("ours user_level", "pfl"), ("ours user_level, Ray", "Flower per user"),
     ("ours uedp", "fused batch"), ("ours uedp, ŵ 1", "fused batch"), ("pfl", "torch loop"),
 ]  # fmt: skip
-
-
-class EndedError(Exception):
-    """A contender's process ended too early."""
-
-
-@dataclass
-class Contender:
-    """A process that does rounds, and their measured cost.
-
-    Attributes:
-        started: clock at its start, in seconds.
-        ready: seconds from its start to the end of its first round.
-        ready_cpu: the same in CPU-seconds.
-        per_cpu: users per CPU-second, one figure per turn.
-        per_wall: users per second, one figure per turn.
-        round_cpu: CPU-seconds of a round, one figure per turn.
-        round_wall: seconds of a round, one figure per turn.
-        memory: peak memory in MiB.
-    """
-
-    name: str
-    process: subprocess.Popen[str]
-    started: float
-    ready: float = 0.0
-    ready_cpu: float = 0.0
-    per_cpu: list[float] = field(default_factory=list)
-    per_wall: list[float] = field(default_factory=list)
-    round_cpu: list[float] = field(default_factory=list)
-    round_wall: list[float] = field(default_factory=list)
-    memory: float = 0.0
-
-    def wait(self) -> int | None:
-        """Wait for the requested rounds; return how many users took part, or None if the number is fixed."""
-        answer, *users = (self.process.stdout.readline() if self.process.stdout else "").split() or [""]
-        if answer != "done":
-            raise EndedError(f"{self.name} ended early: {self.process.wait()}")
-        return int(users[0]) if users else None
-
-    def turn(self, rounds: int, users: int) -> None:
-        """Request ``rounds`` rounds of about ``users`` users each, and measure them."""
-        cpu_before, began = self.cpu_seconds(), time.monotonic()
-        with self._watched_memory():
-            print(rounds, file=self.process.stdin, flush=True)
-            users_done = self.wait() or rounds * users
-        wall, cpu = time.monotonic() - began, max(self.cpu_seconds() - cpu_before, 1e-9)
-        self.per_wall.append(users_done / wall)
-        self.per_cpu.append(users_done / cpu)
-        self.round_wall.append(wall / rounds)
-        self.round_cpu.append(cpu / rounds)
-
-    def _tree(self) -> list[psutil.Process]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            own = psutil.Process(self.process.pid)
-            return [own, *own.children(recursive=True)]
-        return []
-
-    def cpu_seconds(self) -> float:
-        """Return the CPU-seconds that the process and its descendants have used so far."""
-        used = 0.0
-        for process in self._tree():
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                used += times.user + times.system
-        return used
-
-    @contextlib.contextmanager
-    def _watched_memory(self) -> Iterator[None]:
-        stop = threading.Event()
-
-        def watch() -> None:
-            while True:
-                self.memory = max(self.memory, sum(pss(process.pid) for process in self._tree()))
-                if stop.wait(0.2):
-                    return
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            watcher.join()
-
-
-def pss(process: int) -> float:
-    """Return the PSS of a process in MiB (a page shared by n processes counts 1/n); 0 after it has ended."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) / 1024
-    return 0.0
 
 
 def main() -> None:
@@ -216,35 +118,38 @@ def _save_tokenizer(folder: Path) -> None:
 def run_contenders(names: list[str], spec: dict[str, Any], args: argparse.Namespace) -> list[Contender]:
     """Start every contender, then let them take turns; return those that started."""
     running: list[Contender] = []
-    try:
+    with all_ended(running):
         for name in names:
-            try:
-                running.append(start(name, spec, args.pfl))
-            except EndedError as error:  # e.g. Ray did not start in time on a busy machine; the others go on
-                print(error, file=sys.stderr)
+            python = str(args.pfl / "bin" / "python") if name == "pfl" else sys.executable
+            with reported_end():
+                running.append(start(name, SCRIPTS.get(name, "ours.py"), spec_of(name, spec), python))
         for _ in range(args.turns):
             for contender in running:
                 contender.turn(args.rounds, spec["cohort"])
-    finally:
-        for contender in running:
-            contender.process.stdin and contender.process.stdin.close()
-        for contender in running:
-            contender.process.wait()
     return running
 
 
-def start(name: str, spec: dict[str, Any], pfl: Path | None) -> Contender:
-    """Start a contender and wait for its first round."""
-    python = str(pfl / "bin" / "python") if name == "pfl" and pfl else sys.executable
-    settings = {"privacy.user_cap": float(spec["sentences"])} if "uedp" in name else {}
-    spec = spec | {"name": name.replace(" ", "-"), "settings": settings | OURS.get(name, {})}
-    command = [python, str(HERE / SCRIPTS.get(name, "ours.py")), json.dumps(spec)]
-    began = time.monotonic()
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    contender = Contender(name, subprocess.Popen(command, **pipes), began)
-    contender.wait()
-    contender.ready, contender.ready_cpu = time.monotonic() - began, contender.cpu_seconds()
-    return contender
+def spec_of(name: str, workload: dict[str, Any]) -> dict[str, Any]:
+    """Return the workload as a contender reads it; ours is a run with its settings."""
+    if name in SCRIPTS:
+        return workload | {"name": name}
+    cap = {"privacy.user_cap": float(workload["sentences"])} if "uedp" in name else {}
+    settings = (
+        {
+            "corpus.path": str(Path(workload["folder"]) / "corpus"),
+            "model.hidden": plain.HIDDEN,
+            "model.layers": plain.LAYERS,
+            "model.heads": plain.HEADS,
+            "model.max_tokens": LENGTH,
+            "model.tokenizer": str(Path(workload["folder"]) / "tokenizer"),
+            "local.batch_size": plain.BATCH,
+            "local.learning_rate": plain.RATE,
+            "privacy.q_u": workload["cohort"] / workload["users"],
+        }
+        | cap
+        | OURS[name]
+    )
+    return workload | {"name": name, "settings": settings}
 
 
 def show(sentences: int, contenders: list[Contender]) -> None:
