@@ -115,13 +115,16 @@ class Federation:
 
     Attributes:
         workspace: JSON that names the corpus and the model (``fl_sim.clients.worker.workspace``).
-        sentences_per_user: the number of sentences of each user, int64 (U,); it only balances the nodes.
+        sentences_per_user: the number of sentences of each user, int64 (U,).
         seed: the run's root seed.
+        load: the expected work of each user in a round, in any unit, (U,), by which the users are divided over the
+            nodes; None for the number of sentences.
     """
 
     workspace: str
     sentences_per_user: npt.NDArray[np.int64]
     seed: int
+    load: npt.NDArray[np.float64] | None = None
 
     @property
     def num_users(self) -> int:
@@ -131,7 +134,7 @@ class Federation:
     def shards(self, grid: Grid) -> list[Shard]:
         """Return who computes for whom in the next round: the users divided over all nodes of ``grid``."""
         nodes = sorted(grid.get_node_ids())
-        runs = partition_users(self.sentences_per_user, len(nodes))
+        runs = partition_users(self.sentences_per_user if self.load is None else self.load, len(nodes))
         return [Shard(node, *run, self.workspace, turn=node) for node, run in zip(nodes, runs, strict=False)]
 
 
@@ -487,17 +490,16 @@ class BoundedSumStrategy(Strategy):
         return asked.turn, reply
 
 
-def partition_users(sentences_per_user: npt.NDArray[np.int64], num_nodes: int) -> list[tuple[int, int]]:
-    """Split the users into one run of consecutive ids per node, with about equal numbers of sentences.
+def partition_users(load: npt.NDArray[np.number], num_nodes: int) -> list[tuple[int, int]]:
+    """Split the users into one run of consecutive ids per node, with about equal sums of ``load``, (U,).
 
-    Returns min(U, num_nodes) runs (first, one past the last), each with at least one user, from ``sentences_per_user``,
-    int64 (U,).
+    Returns min(U, num_nodes) runs (first, one past the last), each with at least one user.
     """
-    users = len(sentences_per_user)
+    users = len(load)
     shards = min(num_nodes, users)
-    load = np.cumsum(sentences_per_user)
-    targets = load[-1] * np.arange(1, shards) / shards if shards else np.empty(0)
-    cuts = [0, *(np.searchsorted(load, targets) + 1).tolist(), users]
+    done = np.cumsum(load)
+    targets = done[-1] * np.arange(1, shards) / shards if shards else np.empty(0)
+    cuts = [0, *(np.searchsorted(done, targets) + 1).tolist(), users]
     for k in range(1, shards):  # at least one user on each side of every cut
         cuts[k] = min(max(cuts[k], cuts[k - 1] + 1), users - (shards - k))
     return list(itertools.pairwise(cuts)) if shards else []

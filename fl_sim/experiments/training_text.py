@@ -125,8 +125,13 @@ class OwnText:
             seed=run.config.seed,
             token=self._save_token(),
         )
-        per_user = run.ownership.sentences_per_user
-        return Federation(workspace=workspace.model_dump_json(), sentences_per_user=per_user, seed=seed)
+        tokens = bounds.weights * self._train.encoded.lengths  # expected in a round, by the rate of the others
+        return Federation(
+            workspace=workspace.model_dump_json(),
+            sentences_per_user=run.ownership.sentences_per_user,
+            seed=seed,
+            load=np.bincount(run.ownership.user_of_sentence, tokens, minlength=run.ownership.num_users),
+        )
 
     def reference(self, held_out: evaluate.HeldOutSentences) -> Mapping[str, float]:
         """Return the metrics of a unigram model, or of the most frequent class."""

@@ -64,6 +64,18 @@ def test_whatever_fails_leaves_everything_as_it_was(
     RunClaim.claim(out).release()  # nobody holds it
 
 
+def test_nodes_share_the_tokens_that_bounds_leave(corpus: Path, tmp_path: Path) -> None:
+    """By numbers of sentences a user of thousands would count for thousands, though m of them take part."""
+    bounds = {"privacy.user_sentences": 1, "privacy.entity_bound": "unbounded", "model.max_tokens": 8}
+    experiment = Experiment.create(configured(corpus, tmp_path / "run", **bounds))
+    federation = experiment._strategy.federation
+    experiment.abandon(Broken())
+    assert federation.sentences_per_user.max() > 1
+    assert federation.load is not None
+    assert federation.load.min() >= 3  # a word between its ends
+    assert federation.load.max() <= 8 + 1e-9
+
+
 @pytest.mark.system
 def test_the_server_stays_on_the_cpu_while_workers_of_ray_have_the_gpus(corpus: Path, tmp_path: Path) -> None:
     """This machine has no GPU, so a model on one cannot be built."""
