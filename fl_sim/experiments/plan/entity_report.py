@@ -67,7 +67,7 @@ class EntityEpsilons:
         profiles: the distinct profiles: sentences of each user that mention the entity, largest first.
         profile_of: int64 (E,), the index of each entity's profile.
         detected: ε per profile, float64 (P,), for an entity whose every mention the tagger detects.
-        robust: ε per profile, float64 (P,), also for an entity that the tagger misses.
+        robust: ε per profile, float64 (P,), even if the tagger missed the entity in any of these sentences.
         user: ε of the user alone.
     """
 
@@ -190,7 +190,7 @@ class PairEpsilons:
             empty without an entity.
         user: ε of the user.
         detected: ε of both, for an entity whose every mention the tagger detects.
-        robust: ε of both, also for an entity that the tagger misses.
+        robust: ε of both, even if the tagger missed the entity in any of these sentences.
     """
 
     user_sentences: float
