@@ -53,13 +53,7 @@ class Distribution:
 
 
 def attack(target: AuditedMechanism, rounds: int, trials: int, seed: int) -> Scores:
-    """Return the log likelihood ratios of ``trials`` independent trainings on either corpus.
-
-    Args:
-        target: the mechanism and the corpora.
-        rounds: T, the number of rounds of each training, at least 1.
-        trials: the number of trainings per corpus, at least 8.
-        seed: root seed of every draw.
+    """Return the log likelihood ratios of ``trials`` independent trainings of ``rounds`` rounds on either corpus.
 
     Raises:
         PrivacyError: ``rounds`` or ``trials`` is impossible.

@@ -154,15 +154,7 @@ class Finding:
 
 
 def own_case(name: str, event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) -> Case:
-    """Return a case of one of our mechanisms, with the ε that is proven for it.
-
-    Args:
-        name: the name in reports.
-        event: the event of every round.
-        adjacency: the protected user and entity.
-        rounds: T.
-        delta: δ.
-    """
+    """Return a case of one of our mechanisms, with the ε that is proven for it in the same ``event`` every round."""
 
     def claims_at(noise_multiplier: float) -> Sequence[Claim]:
         changed = replace(event, noise_multiplier=noise_multiplier)

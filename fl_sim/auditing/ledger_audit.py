@@ -127,16 +127,7 @@ _AT_ONCE = 20_000
 def delta_at_least(
     law: Distribution, noise_std: float, rounds: int, epsilon: float, seed: int, trials: int = TRIALS
 ) -> float:
-    """Return a lower bound on δ at ``epsilon`` after ``rounds`` rounds; it fails with probability 1e-4.
-
-    Args:
-        law: the distribution of a round's shift.
-        noise_std: the standard deviation of the noise, in the unit of the shift.
-        rounds: T.
-        epsilon: ε.
-        seed: of the simulation.
-        trials: the number of simulated trainings.
-    """
+    """Return a lower bound on δ at ``epsilon`` after so many rounds, wrong with probability 1e-4 at most."""
     rng, weights = streams.generator(seed, "simulated losses"), np.exp(law.log_weights)
     parts = []
     for start in range(0, trials, _AT_ONCE):
@@ -218,11 +209,7 @@ class RecordedRun:
 
 
 def audit_ledger(folder: Path | str, *, seed: int = 0) -> LedgerAudit:
-    """Check the ledger of a run folder.
-
-    Args:
-        folder: the run folder.
-        seed: of the simulation.
+    """Check the ledger of a run folder; the seed is that of the simulation.
 
     Raises:
         ResultsError: the folder is no run folder, or a file other than the ledger is corrupt.

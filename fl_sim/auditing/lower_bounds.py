@@ -127,11 +127,6 @@ def epsilon_lower_bound(scores: Scores, delta: float, confidence: float) -> floa
 
     With N outputs it never exceeds about ln(N / 2 / ln(2 / (1 − confidence))), however leaky the mechanism.
 
-    Args:
-        scores: the scores of the attack.
-        delta: δ of the bound.
-        confidence: confidence of the bound, in (0, 1).
-
     Raises:
         PrivacyError: if ``confidence`` is outside (0, 1).
     """
@@ -146,11 +141,6 @@ def gaussian_lower_bound(scores: Scores, delta: float, confidence: float) -> flo
     below, and with it ε at any δ (Dong, Roth, Su 2022, corollary 2.13). The bound is valid only for mechanisms that add
     Gaussian noise to one of two fixed values (no sampling): a trade-off curve that crosses that of a Gaussian in one
     point need not stay above it elsewhere.
-
-    Args:
-        scores: the scores of the attack.
-        delta: δ of the bound.
-        confidence: confidence of the bound, in (0, 1).
 
     Raises:
         PrivacyError: if ``confidence`` is outside (0, 1).
@@ -205,11 +195,6 @@ def judge_claims(scores: Scores, claims: Sequence[Claim], confidence: float) -> 
 
     Some bugs show at one δ only. The first half of the scores chooses the worst claim and the second half tests it, so
     testing many claims costs no confidence.
-
-    Args:
-        scores: the scores of the attack.
-        claims: pairs (δ, ε).
-        confidence: confidence of the verdict.
 
     Raises:
         PrivacyError: if there is no claim.
@@ -279,25 +264,13 @@ def _probabilities(scores: Scores, threshold: float, above: bool, failure: float
 
 
 def upper_limit(hits: NDArray[np.int64], trials: int, failure: float) -> Floats:
-    """Return Clopper–Pearson upper limits, float64 like ``hits``; the truth exceeds each with at most ``failure``.
-
-    Args:
-        hits: the numbers of successes, int64 (n,).
-        trials: the number of trials of each.
-        failure: the allowed probability of failure.
-    """
+    """Return Clopper–Pearson upper limits for int64 (n,) ``hits``; the truth exceeds each with at most ``failure``."""
     limit = stats.beta.ppf(1 - failure, hits + 1, np.maximum(trials - hits, 1))
     return np.where(hits == trials, 1.0, limit)
 
 
 def lower_limit(hits: NDArray[np.int64], trials: int, failure: float) -> Floats:
-    """Return Clopper–Pearson lower limits, float64 like ``hits``; the truth is below each with at most ``failure``.
-
-    Args:
-        hits: the numbers of successes, int64 (n,).
-        trials: the number of trials of each.
-        failure: the allowed probability of failure.
-    """
+    """Return Clopper–Pearson lower limits for int64 (n,) ``hits``; the truth is below each with at most ``failure``."""
     limit = stats.beta.ppf(failure, np.maximum(hits, 1), trials - hits + 1)
     return np.where(hits == 0, 0.0, limit)
 
@@ -317,13 +290,10 @@ def _probit_difference(likely: Floats, unlikely: Floats) -> Floats:
 
 
 def curve_trade_off(claims: Sequence[Claim]) -> InverseTradeOff:
-    """Return F⁻¹ of a mechanism that satisfies every pair of a curve (Dong, Roth, Su 2022, proposition 2.5).
+    """Return F⁻¹ of a mechanism that satisfies every pair (δ, ε) of a curve (Dong, Roth, Su 2022, proposition 2.5).
 
     F(w) ≤ e^ε w + δ and F(w) ≤ 1 − e^{−ε} (1 − δ − w) for every pair, because both directions of the adjacency satisfy
     it.
-
-    Args:
-        claims: pairs (δ, ε).
 
     Raises:
         PrivacyError: if there is no pair.
@@ -395,14 +365,9 @@ def refutes_by_ranking(
 def f_dp_epsilon(
     included: Bools, scores: Floats, delta: float, confidence: float, shares: Sequence[float] = SHARES
 ) -> float:
-    """Return a lower bound on ε at ``delta``, valid for any mechanism; the arguments are those of the functions above.
+    """Return a lower bound on ε at ``delta``, valid for any mechanism.
 
-    Args:
-        included: whether each canary was included, independently with probability ½, bool (m,).
-        scores: the attack's scores, float64 (m,).
-        delta: δ of the bound.
-        confidence: confidence of the bound.
-        shares: shares of the canaries to guess, in (0, 1].
+    The other arguments are those of :func:`refutes_by_ranking`.
     """
     return _largest_refuted(
         lambda epsilon: refutes_by_ranking(curve_trade_off([(delta, epsilon)]), included, scores, confidence, shares)
@@ -416,12 +381,6 @@ def fitted_gaussian_epsilon(included: Bools, scores: Floats, delta: float, confi
     out, and that this pair is the mechanism's. Sampled mechanisms give mixtures: there it is an estimate. The t
     statistic of the two groups is then noncentral, so that μ, the difference of means in standard deviations, has an
     exact one-sided confidence limit.
-
-    Args:
-        included: whether each canary was included, bool (m,).
-        scores: the attack's scores, float64 (m,).
-        delta: δ of the bound.
-        confidence: confidence of the limit on μ.
     """
     inside, outside = scores[included], scores[~included]
     if min(len(inside), len(outside)) < 2:

@@ -163,14 +163,7 @@ _DEFAULTS: dict[str, str | float] = {
 
 
 def plant(base: Corpus, canaries: int, seed: int, out: Path) -> Planted:
-    """Write a corpus of a few users of ``base`` and of canaries, each included with probability ½.
-
-    Args:
-        base: the corpus of the other users and of the canaries' words.
-        canaries: m, the number of canaries.
-        seed: seed of the canaries and of their inclusion.
-        out: the folder of the new corpus.
-    """
+    """Write a corpus of a few users of ``base`` and of canaries in its words, each included with probability ½."""
     rng = streams.generator(seed, "audit canaries")
     words = sorted({word for text in base.texts(_TRAIN)[:500].to_pylist() for word in text.split() if word.isalpha()})
     texts = tuple(" ".join(rng.choice(words, _CANARY_WORDS)) for _ in range(canaries))

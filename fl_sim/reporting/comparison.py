@@ -26,15 +26,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fl_sim.files import owner_only
 from fl_sim.formats import format_delta, format_epsilon, printable, printable_lines
 from fl_sim.reporting.bootstrap import PairedDifference, Sums, are_same_users, paired_difference
 from fl_sim.reporting.held_out import interval, metric_words
 from fl_sim.reporting.recorded import measured_in_words, setting_in_words
-from fl_sim.reporting.run_facts import PROVEN, STATES, UNTRUSTED, RunFacts, pooled, read_facts
+from fl_sim.reporting.run_facts import NO_GUARANTEE, PROVEN, STATES, UNTRUSTED, RunFacts, pooled, read_facts
 from fl_sim.settings_origin import leaves
-from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.storage.run_folder import ResultsError, RunFolder, replace_file
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = 2
 """Version of the record; raised when a reader of an older version would misread it."""
@@ -103,19 +107,19 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side, in the order given; :func:`compare_runs` makes one."""
+    """Runs side by side, in the order given; ε that are different statements are told apart in :attr:`notes`."""
 
     runs: tuple[ComparedRun, ...]
 
     @property
     def problems(self) -> list[str]:
-        """Return why the ε of runs cannot be trusted, one line for each such run."""
+        """Why the ε of runs cannot be trusted, one line for each such run; their ε are left out everywhere."""
         problems = [run.facts.ledger.problem for run in self.runs if run.facts.headline.state == UNTRUSTED]
         return [problem for problem in problems if problem]
 
     @property
     def notes(self) -> list[str]:
-        """Return in words what must not be compared, one sentence each."""
+        """What must not be compared, one sentence each."""
         return [*_notes_on_epsilon(self.runs), *_notes_on_utility(self.runs)]
 
     @property
@@ -142,7 +146,7 @@ class Comparison:
         return pooled({run.key: run.facts.warnings for run in self.runs})
 
     def record(self) -> dict[str, Any]:
-        """Return the comparison as JSON values."""
+        """Return what ``fl-sim report --json`` prints (docs/report.md)."""
         return {
             "format": FORMAT,
             "runs": [run.record() for run in self.runs],
@@ -151,6 +155,41 @@ class Comparison:
             "paired": [pair.record() for pair in self.paired],
             "settings": self.settings,
         }
+
+    def table(self) -> pd.DataFrame:
+        """Return one row per run: ε with unit and δ, utility with intervals, differences to the first, settings.
+
+        ``epsilon`` is NaN where no ε can be trusted, and inf where nothing is guaranteed.
+        """
+        import pandas as pd
+
+        pairs = {pair.run: pair for pair in self.paired}
+        rows = [dict(_columns(run, pairs.get(run.key))) for run in self.runs]
+        for name, values in self.settings.items():
+            for row, value in zip(rows, values, strict=True):
+                row[f"setting {name}"] = value
+        return pd.DataFrame(rows)
+
+    def text(self) -> str:
+        """Return what ``fl-sim report`` prints."""
+        return comparison_text(self)
+
+    def page(self) -> str:
+        """Return one page of HTML with pictures, which needs no other file; it is for the corpus's owner."""
+        from fl_sim.reporting.pages.run_page import run_page
+
+        return run_page(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write :meth:`page` for the owner alone; return the path.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        target = Path(path)
+        with owner_only():
+            replace_file(target, self.page().encode())
+        return target
 
 
 def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
@@ -268,6 +307,34 @@ def _pair(first: ComparedRun, other: ComparedRun) -> Pair:
     if not all(math.isfinite(value) for value in (*before["nats"], *after["nats"])):
         return Pair(other.key, first.key, None, "a model is not finite")
     return Pair(other.key, first.key, paired_difference(before, after, metric))
+
+
+def _columns(run: ComparedRun, pair: Pair | None) -> Iterator[tuple[str, Any]]:
+    """Yield the columns of a run's row in the table."""
+    facts, head = run.facts, run.facts.headline
+    found = pair.difference if pair else None
+    yield "run", run.name
+    yield "strategy", facts.strategy
+    yield "rounds", facts.rounds_done
+    yield "stopped", facts.stopped
+    yield "epsilon_state", head.state
+    yield "epsilon_unit", head.unit_words
+    yield "epsilon", math.inf if head.state == NO_GUARANTEE else head.epsilon
+    yield "epsilon_missed", head.epsilon_missed
+    yield "epsilon_user", head.epsilon_user
+    yield "delta", head.delta
+    yield "known", head.known
+    yield "metric", facts.utility.metric
+    yield "initial", facts.utility.initial
+    yield "final", facts.utility.final
+    for name, figure in (facts.held_out.figures if facts.held_out else {}).items():
+        yield name, figure.value
+        yield f"{name}_low", figure.low
+        yield f"{name}_high", figure.high
+    yield "difference", found and found.value
+    yield "difference_low", found and found.low
+    yield "difference_high", found and found.high
+    yield "warnings", " | ".join(facts.warnings)
 
 
 # As text

@@ -101,12 +101,7 @@ class UserAttack:
 
 
 def attack_users(run: AttackedRun, options: Options, observer: Observer = lambda done, total: None) -> UserAttack:
-    """Attack users.
-
-    Args:
-        run: the run.
-        options: of the attack.
-        observer: called with the number of sentences that are scored, and of all, over all models.
+    """Attack users; the observer is called with the number of sentences that are scored, and of all, over all models.
 
     Raises:
         NotApplicableError: most held-out users also train.
@@ -177,13 +172,7 @@ def _sample(side: Side, attacked: set[str], options: Options) -> Sample:
 
 
 def log_likelihoods(model: LanguageModel, drawn: Sample, observer: Observer = lambda done, total: None) -> Floats:
-    """Return ln p of each attacked sentence of a side under a model, float64 (n,).
-
-    Args:
-        model: the model.
-        drawn: the sentences.
-        observer: called with the number of sentences that are done, and of all.
-    """
+    """Return ln p of each attacked sentence of a side under a model, float64 (n,)."""
     parts = [np.empty(0)]
     for start in range(0, len(drawn.ids), AT_ONCE):
         ids, targets = drawn.ids[start : start + AT_ONCE], drawn.side.targets

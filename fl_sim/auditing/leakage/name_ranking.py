@@ -242,13 +242,7 @@ def fits(model: LanguageModel, text: str) -> bool:
 
 
 def rank_names(question: Question, model: LanguageModel, initial: LanguageModel) -> RankedName:
-    """Return the ranks of the true name, by log-perplexities per token; equal values come before it.
-
-    Args:
-        question: the mention and its candidates.
-        model: the attacked model.
-        initial: the model with which its training began.
-    """
+    """Return the ranks of the true name, by log-perplexities per token; equal values come before it."""
     own, before = (held_out(one, one.encode(question.texts)).losses for one in (model, initial))
     ranks = (1 + int((losses[1:] <= losses[0]).sum()) for losses in (own, own - before, before))
     return RankedName(question.target, len(question.texts), *ranks)

@@ -81,11 +81,7 @@ class ProvenRates:
         return bool(self.claims)
 
     def largest_true_positive_rate(self, false_positive_rate: float) -> float:
-        """Return an upper bound on the true positive rate of every test; 1 if nothing is proven.
-
-        Args:
-            false_positive_rate: in (0, 1).
-        """
+        """Return an upper bound on the true positive rate of every test at an FPR in (0, 1); 1 if nothing is proven."""
         at = dict(self.claims)
         rate = largest_true_positive_rate(at.__getitem__, false_positive_rate, tuple(at))
         return min(1.0, rate * (1 + _ROUNDING))

@@ -115,14 +115,7 @@ class Rates:
     def of(
         cls, scores: Scores, rng: np.random.Generator, rates: Sequence[float] = (), resamples: int = RESAMPLES
     ) -> Rates:
-        """Return the rates of an attack.
-
-        Args:
-            scores: its scores.
-            rng: draws the resamples.
-            rates: the false positive rates.
-            resamples: how many.
-        """
+        """Return how well an attack does, at these false positive rates too, with intervals from resamples."""
         drawn = [(sample.area, sample.advantage) for sample in (scores.resampled(rng) for _ in range(resamples))]
         (low, low_advantage), (high, high_advantage) = np.quantile(drawn, _LEVELS, axis=0).tolist()
         members, others = len(scores.members), len(scores.non_members)

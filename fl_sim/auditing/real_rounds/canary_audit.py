@@ -61,12 +61,7 @@ _NEGLIGIBLE = 1e-14  # probability of a value that is left out
 
 
 def shift_distribution(event: RoundEvent, scenario: Scenario) -> Distribution:
-    """Return the distribution of the shift of a round's sum, in user clips.
-
-    Args:
-        event: the event of the round.
-        scenario: the sentences of the canary user, and of the users who mention the canary entity.
-    """
+    """Return the distribution of the shift of a round's sum by a scenario's canary user and entity, in user clips."""
     cap = event.user_cap if event.clips_sentences else 1.0  # of sentences in a user clip
 
     def of_user(sentences: int) -> dict[float, float]:
@@ -94,15 +89,9 @@ def mean_shift(law: Distribution) -> float:
 
 
 def log_ratios(law: Distribution, outputs: Floats, noise_std: float) -> Floats:
-    """Return ln(density with the canary / density without it) of every training.
+    """Return ln(density with the canary / density without it) of every training, float64 (canaries,).
 
-    Args:
-        law: the distribution of the shift.
-        outputs: the releases along one direction per canary, in user clips, float64 (rounds, canaries).
-        noise_std: the standard deviation of their noise.
-
-    Returns:
-        float64 (canaries,).
+    ``outputs`` are the releases along one direction per canary, in the unit of the shift, float64 (rounds, canaries).
     """
     nothing = Distribution(np.zeros(1), np.zeros(1))
     return law.log_likelihood(outputs, noise_std) - nothing.log_likelihood(outputs, noise_std)

@@ -110,17 +110,7 @@ def audit_case(
     confidence: float = 0.95,
     progress: Callable[[int], None] = lambda server_round: None,
 ) -> CanaryAudit:
-    """Train once with canaries and bound what its releases show.
-
-    Args:
-        name: a key of :data:`CASES`.
-        canaries: m, at least 2; each is included with probability ½.
-        rounds: T.
-        delta: δ.
-        noise_multiplier: z; None for that of the case.
-        seed: of the model, the canaries, their inclusion and the rounds.
-        confidence: with which all bounds hold together.
-        progress: called with every round.
+    """Train once with canaries, each included with probability ½, and bound what its releases show together.
 
     Raises:
         PrivacyError: a value is impossible.

@@ -168,15 +168,7 @@ def canary_tokens(model: LanguageModel, number: int) -> NDArray[np.int32]:
 
 
 def along_canaries(model: LanguageModel, vectors: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the inner products of vectors with the directions of all canaries.
-
-    Args:
-        model: the model, with P·Q canaries.
-        vectors: (k, d).
-
-    Returns:
-        float64 (k, P·Q).
-    """
+    """Return the inner products of vectors, (k, d), with the directions of all canaries, float64 (k, P·Q)."""
     module: Any = model.module
     left, right = module.outputs_of.double().numpy(), module.inputs_of.double().numpy()
     parts = [model.parameters.views(torch.from_numpy(np.asarray(vector)))[_WEIGHT].numpy() for vector in vectors]

@@ -44,11 +44,7 @@ class Section:
 
 
 def leak_page(record: Record) -> str:
-    """Return the page of a record of ``fl-sim leak`` as HTML.
-
-    Args:
-        record: ``Leakage.record()``.
-    """
+    """Return the page of ``Leakage.record()`` as HTML."""
     runs = record["runs"]
     attacked = {name: [(run, run["attacks"][name]) for run in runs if name in run["attacks"]] for name in _SECTIONS}
     found = {name: [one for one in all_runs if "left_out" not in one[1]] for name, all_runs in attacked.items()}
