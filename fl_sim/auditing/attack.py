@@ -33,12 +33,7 @@ _DECIMALS = 5  # sums without noise that agree to this number of decimals count 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Hold the empirical distribution of a round's sum before noise: its V values and their log frequencies.
-
-    Attributes:
-        values: float64 (V,).
-        log_weights: float64 (V,).
-    """
+    """Hold the empirical distribution of a round's sum before noise: values and their log frequencies, float64 (V,)."""
 
     values: Floats
     log_weights: Floats

@@ -110,7 +110,6 @@ def audit_training(
     canaries: int,
     seed: int,
     confidence: float,
-    base: str = "bundled",
     overrides: Mapping[str, Any] | None = None,
 ) -> OneRunAudit:
     """Plant canaries in a corpus, train on it, and bound ε from the attack's guesses.
@@ -120,7 +119,6 @@ def audit_training(
         canaries: m, the number of canaries, at least 2; each is included with probability ½.
         seed: seed of the canaries, of their inclusion, of the model and of the training.
         confidence: confidence of the lower bound.
-        base: name or folder of the corpus whose first users train with the canaries.
         overrides: settings of the run, by ``section.key``.
 
     Raises:
@@ -128,7 +126,7 @@ def audit_training(
     """
     if canaries < 2:
         raise PrivacyError(f"canaries is {canaries}; allowed: an integer of at least 2")
-    planted = plant(Corpus.open(base), canaries, seed, work / "corpus")
+    planted = plant(Corpus.open("bundled"), canaries, seed, work / "corpus")
     settings = _DEFAULTS | dict(overrides or {})
     settings |= {"corpus.path": str(planted.path), "out": str(work / "run"), "seed": seed}
     with Engine() as engine:

@@ -61,8 +61,8 @@ class Finding:
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:
-    """Return the most severe verdict; ``ok`` if there is no finding."""
-    return max((finding.verdict for finding in findings), key=_SEVERITY.index, default="ok")
+    """Return the most severe verdict."""
+    return max((finding.verdict for finding in findings), key=_SEVERITY.index)
 
 
 _LEAST_MEMORY = 2 << 30

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +53,9 @@ class Figure:
         """Return the ends of the interval; the figure itself where there is none."""
         return (self.value, self.value) if math.isnan(self.low) else (self.low, self.high)
 
-    def record(self) -> dict[str, float]:
-        """Return the figure for a record in JSON."""
-        return {"value": self.value, "low": self.low, "high": self.high}
+    def record(self) -> dict[str, float | None]:
+        """Return the figure as JSON values: None where it is undefined."""
+        return {name: None if math.isnan(value) else value for name, value in asdict(self).items()}
 
 
 def intervals(sums: NDArray[np.float64], rng: np.random.Generator, resamples: int = RESAMPLES) -> list[Figure]:

@@ -11,9 +11,9 @@ statements, and a note says so; differences of utility are taken user by user, o
 ['a/run', 'b/run', 'other']
 >>> by_value({"A": "1", "B": "1", "C": "2"})
 '1 in A, B; 2 in C'
->>> difference_words(PairedDifference("perplexity", -5.17, -6.94, -3.48, 40, 0.9))
+>>> pair_words(Pair("B", "A", PairedDifference("perplexity", -5.17, -6.94, -3.48, 40, 0.9)))
 'perplexity -5.2 (-6.9 to -3.5); better for 90 % of 40 users'
->>> difference_words(PairedDifference("error", 0.1, float("nan"), float("nan"), 1, 0.0))
+>>> pair_words(Pair("B", "A", PairedDifference("error", 0.1, float("nan"), float("nan"), 1, 0.0)))
 'error +10.0 points; better for 0 % of 1 users'
 """
 
@@ -33,7 +33,7 @@ from fl_sim.formats import format_delta, format_epsilon, printable, printable_li
 from fl_sim.reporting.bootstrap import PairedDifference, Sums, are_same_users, paired_difference
 from fl_sim.reporting.held_out import interval, metric_words
 from fl_sim.reporting.recorded import measured_in_words, setting_in_words
-from fl_sim.reporting.run_facts import NO_GUARANTEE, PROVEN, STATES, UNTRUSTED, RunFacts, pooled, read_facts
+from fl_sim.reporting.run_facts import NO_GUARANTEE, PROVEN, STATES, RunFacts, pooled, read_facts
 from fl_sim.settings_origin import leaves
 from fl_sim.storage.run_folder import ResultsError, RunFolder, replace_file
 
@@ -114,8 +114,7 @@ class Comparison:
     @property
     def problems(self) -> list[str]:
         """Why the ε of runs cannot be trusted, one line for each such run; their ε are left out everywhere."""
-        problems = [run.facts.ledger.problem for run in self.runs if run.facts.headline.state == UNTRUSTED]
-        return [problem for problem in problems if problem]
+        return [run.facts.problem for run in self.runs if run.facts.problem]
 
     @property
     def notes(self) -> list[str]:
@@ -297,16 +296,16 @@ def _pair(first: ComparedRun, other: ComparedRun) -> Pair:
     """Return the difference of two runs on the same users, or why there is none."""
     metric, before, after = first.facts.utility.metric, first.by_user, other.by_user
     if other.facts.utility.metric != metric:
-        return Pair(other.key, first.key, None, "another task")
-    if before is None or after is None:
-        return Pair(other.key, first.key, None, "a run has recorded nothing by user")
-    if None in (first.fingerprint, other.fingerprint) or first.fingerprint != other.fingerprint:
-        return Pair(other.key, first.key, None, "not the same held-out text and tokens")
-    if not are_same_users(before, after):
-        return Pair(other.key, first.key, None, "not the same held-out text and tokens")
-    if not all(math.isfinite(value) for value in (*before["nats"], *after["nats"])):
-        return Pair(other.key, first.key, None, "a model is not finite")
-    return Pair(other.key, first.key, paired_difference(before, after, metric))
+        reason = "another task"
+    elif before is None or after is None:
+        reason = "a run has recorded nothing by user"
+    elif first.fingerprint is None or first.fingerprint != other.fingerprint or not are_same_users(before, after):
+        reason = "not the same held-out text and tokens"
+    elif not all(math.isfinite(value) for value in (*before["nats"], *after["nats"])):
+        reason = "a model is not finite"
+    else:
+        return Pair(other.key, first.key, paired_difference(before, after, metric))
+    return Pair(other.key, first.key, None, reason)
 
 
 def _columns(run: ComparedRun, pair: Pair | None) -> Iterator[tuple[str, Any]]:
@@ -390,12 +389,10 @@ def end_figures(facts: RunFacts) -> dict[str, str]:
 
 
 def pair_words(pair: Pair) -> str:
-    """Return a paired difference in words, or why there is none."""
-    return f"none: {pair.reason}" if pair.difference is None else difference_words(pair.difference)
-
-
-def difference_words(found: PairedDifference) -> str:
     """Return a difference with its sign and interval (of errors: in points of percent), and for whom it is better."""
+    found = pair.difference
+    if found is None:
+        return f"none: {pair.reason}"
     form, unit, scale = _FORMS[found.metric]
     ends = f" ({form.format(scale * found.low)} to {form.format(scale * found.high)})"
     figure = f"{form.format(scale * found.value)}{'' if math.isnan(found.low) else ends}{unit}"

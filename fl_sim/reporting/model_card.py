@@ -39,8 +39,7 @@ from fl_sim.reporting.run_facts import (
     SEQUENCE_OF_MODELS,
     RunFacts,
 )
-from fl_sim.storage.model_files import CARD
-from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder, replace_file
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
 from fl_sim.strategies.ledger import LedgerError
 
 _CAUSAL = """\
@@ -173,11 +172,6 @@ def front_matter(
         tags=["federated-learning", "fl_sim", *(["differential-privacy"] if guarantee else [])],
     )
     return f"---\n{data.to_yaml(line_break=chr(10))}\n---"
-
-
-def write_card(run: RunFolder, facts: RunFacts) -> None:
-    """Write the card of the model in a run's folder, replacing the one before."""
-    replace_file(run.model_dir / CARD, card_of(run, facts).encode())
 
 
 def card_of(run: RunFolder, facts: RunFacts) -> str:

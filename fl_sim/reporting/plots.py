@@ -41,11 +41,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from fl_sim.formats import format_delta, format_epsilon, printable
-from fl_sim.reporting import model_card
 from fl_sim.reporting.bootstrap import Figure as Measured
 from fl_sim.reporting.held_out import HeldOutFigures, interval, metric_words
+from fl_sim.reporting.model_card import card_of
 from fl_sim.reporting.report import report_text
 from fl_sim.reporting.run_facts import NO_GUARANTEE, NO_GUARANTEE_WORDS, UNITS, UNTRUSTED, RunFacts, read_facts
+from fl_sim.storage.model_files import CARD
 from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder, replace_file
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
 
@@ -334,9 +335,9 @@ def plain_label(label: str) -> str:
     return printable(label).replace("$", r"\$")
 
 
-def save(figure: Figure, path: Path, dpi: int = 200) -> Path:
+def save(figure: Figure, path: Path) -> Path:
     """Write a figure atomically, in the format of the suffix of ``path`` (.png, .pdf, .svg); return ``path``."""
-    replace_file(path, render(figure, path.suffix.lstrip("."), dpi))
+    replace_file(path, render(figure, path.suffix.lstrip(".")))
     return path
 
 
@@ -408,7 +409,7 @@ def present(run: RunFolder) -> None:
     facts = read_facts(run)
     replace_file(run.summary_file, report_text(facts).encode())
     if run.model_dir.is_dir():
-        model_card.write_card(run, facts)
+        replace_file(run.model_dir / CARD, card_of(run, facts).encode())
     if run.finished:
         write_run_plots(run)
 

@@ -30,8 +30,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.reporting.pages.leak_page import leak_page
 from fl_sim.storage.run_folder import RunFolder
 
-AttackResult = UserAttack | CanaryAttack | NameAttack
-Attack = Callable[[AttackedRun, Options, Observer], AttackResult]
+Attack = Callable[[AttackedRun, Options, Observer], UserAttack | CanaryAttack | NameAttack]
 Progress = Callable[[str], AbstractContextManager[Observer]]
 
 ATTACKS: dict[str, Attack] = {"users": attack_users, "canaries": attack_canaries, "entities": attack_names}
@@ -96,12 +95,7 @@ class RunLeakage:
 
 @dataclass(frozen=True)
 class Leakage:
-    """Hold what all attacks found.
-
-    Attributes:
-        runs: the results, one per run.
-        options: of all attacks.
-    """
+    """Hold what all attacks found, one result per run, and their options."""
 
     runs: tuple[RunLeakage, ...]
     options: Options

@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from fl_sim.auditing.leakage.attacked_names import Occurrence, Target, entity_of_name, training_entities
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options
 from fl_sim.auditing.leakage.proven_rates import EntityContribution, ProvenRates
-from fl_sim.auditing.leakage.rates import figure_record
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
@@ -102,7 +101,7 @@ class EntityGroup:
 
     def record(self) -> dict[str, Any]:
         """Return the group as JSON values."""
-        figures = {name: figure_record(figure) for name, figure in self.figures.items()}
+        figures = {name: figure.record() for name, figure in self.figures.items()}
         return {"kind": self.kind, "mentions": self.mentions, "entities": self.entities, **figures}
 
 

@@ -110,9 +110,9 @@ class ProvenRates:
         once = self.largest_true_positive_rate(false_positive_rate)
         return self.largest_true_positive_rate(once) if once < 1 else 1.0
 
-    def record(self, false_positive_rates: Sequence[float] = FALSE_POSITIVE_RATES) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Return the bound as a JSON object; its rates are upper bounds."""
-        rates = {f"{rate:g}": self.largest_true_positive_rate(rate) for rate in false_positive_rates}
+        rates = {f"{rate:g}": self.largest_true_positive_rate(rate) for rate in FALSE_POSITIVE_RATES}
         return {
             "unit": self.unit,
             "proven": self.is_proven,

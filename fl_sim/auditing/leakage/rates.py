@@ -88,11 +88,6 @@ def clopper_pearson(hits: int, trials: int) -> Figure:
     return Figure(hits / trials, float(low[0]), float(high[0]))
 
 
-def figure_record(figure: Figure) -> dict[str, float | None]:
-    """Return a figure as JSON values: None where it is undefined."""
-    return {name: None if math.isnan(value) else value for name, value in figure.record().items()}
-
-
 @dataclass(frozen=True, eq=False)
 class Rates:
     """Hold how well an attack tells members from non-members.

@@ -28,7 +28,6 @@ than the gradient of the same sentence in the real model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -175,19 +174,6 @@ def along_canaries(model: LanguageModel, vectors: NDArray[np.floating]) -> NDArr
     return np.stack([(right @ part.T.astype(np.float64) @ left.T).ravel() for part in parts])
 
 
-@dataclass(frozen=True, eq=False)
-class Releases:
-    """Hold the releases of T rounds along the canaries' directions.
-
-    Attributes:
-        along: the noisy sums along each canary's direction, in user clips, float64 (T, m).
-        clips: c of each round, float64 (T,).
-    """
-
-    along: Floats
-    clips: Floats
-
-
 def run_real_rounds(
     model: LanguageModel,
     ownership: Ownership,
@@ -228,9 +214,9 @@ def release_along_canaries(
     included: NDArray[np.bool_],
     plan: PrivacyPlan,
     seed: int,
-    progress: Callable[[int], None] = lambda server_round: None,
-) -> Releases:
-    """Run all rounds of ``plan`` and return what they release along the canaries.
+    observe: Callable[[Release], None] = lambda release: None,
+) -> Floats:
+    """Run all rounds of ``plan``; return the noisy sums along the canaries, in user clips, float64 (T, m).
 
     Args:
         model: a model with at least m canaries (:func:`canary_model`).
@@ -239,23 +225,22 @@ def release_along_canaries(
         included: whether each copy is included, bool (m,).
         plan: the mechanism and the number of rounds.
         seed: root seed of every draw of the rounds.
-        progress: called with every round that is released.
+        observe: called with every round that is released.
     """
-    clips, rows = list[float](), list[Floats]()
+    rows = list[Floats]()
     copy = corpus.copy_of_sentence
     kept = np.append(included, True)[copy]  # the last is BYSTANDER's
     canaries = [canary_tokens(model, number) for number in range(corpus.copies)]
     sentences = [canaries[number] for number in copy[copy != BYSTANDER]]
     sentences += [example.tokens for example in model.encode(list(texts))]
 
-    def observe(release: Release) -> None:
-        clips.append(release.clip_norm)
+    def read(release: Release) -> None:
         along = along_canaries(model, release.noisy_sum[None])[0, : corpus.copies]
         rows.append(along / plan.mechanism.user_clip(release.clip_norm))
-        progress(release.server_round)
+        observe(release)
 
     def keep(selection: Selection) -> Selection:
         return only(selection, kept[selection.sentences])
 
-    run_real_rounds(model, corpus.ownership, sentences, keep, plan, seed, observe)
-    return Releases(np.array(rows), np.array(clips))
+    run_real_rounds(model, corpus.ownership, sentences, keep, plan, seed, read)
+    return np.array(rows)
