@@ -104,13 +104,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Hold the result of testing a whole claimed curve δ ↦ ε: that of its worst pair.
-
-    Attributes:
-        delta: the δ of the claim that was tested.
-        claimed: the ε claimed at that δ.
-        epsilon: the lower bound on ε at that δ.
-    """
+    """Hold the result of testing a whole claimed curve δ ↦ ε: its worst pair, and the lower bound on ε at that δ."""
 
     delta: float
     claimed: float

@@ -53,10 +53,7 @@ Ids = NDArray[np.int64]
 class Sample:
     """Hold the n attacked sentences of one side, user by user, in a random order within each user.
 
-    Attributes:
-        side: the side.
-        ids: int64 (n,), of the sentences.
-        users: int64 (n,), of their users.
+    ``ids`` are those of the sentences and ``users`` those of their users, int64 (n,).
     """
 
     side: Side

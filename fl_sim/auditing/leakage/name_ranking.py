@@ -46,13 +46,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Hold a masked mention and the candidates for it.
-
-    Attributes:
-        target: the entity.
-        occurrence: its mention.
-        others: the names of other entities of its kind, at least one.
-    """
+    """Hold a masked mention of an entity and the candidates for it: the names of others of its kind, at least one."""
 
     target: Target
     occurrence: Occurrence

@@ -107,11 +107,7 @@ class CanaryModule(nn.Module):
 
 
 class CanaryArchitecture(Architecture):
-    """Run a `CanaryModule`: the real architecture with the canaries' layer beside it.
-
-    Args:
-        real: the real architecture.
-    """
+    """Run a `CanaryModule`: the real architecture with the canaries' layer beside it."""
 
     def __init__(self, real: Architecture) -> None:
         self.real = real
