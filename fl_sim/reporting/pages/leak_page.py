@@ -28,7 +28,6 @@ Record = Mapping[str, Any]
 Found = Sequence[tuple[Record, Record]]
 """Runs, each with the record of one attack on it."""
 
-_EPSILONS = ("epsilon_any", "epsilon_stated", "epsilon_user")
 _NAMES = {"uedp": "uedp", "user_level": "user-level DP", "noiseless": "no protection", "published": "published"}
 
 
@@ -73,8 +72,8 @@ def label_of(run: Record) -> str:
 
 
 def _epsilon_of(run: Record) -> str:
-    given = [run["epsilon"][name] for name in _EPSILONS if run["epsilon"].get(name) is not None]
-    return format_epsilon(float(given[0])) if given else "–"
+    leading = next((value for value in run["epsilon"].values() if value is not None), None)
+    return "–" if leading is None else format_epsilon(float(leading))
 
 
 def _run_row(run: Record) -> list[str]:

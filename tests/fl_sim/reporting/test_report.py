@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fl_sim.cli.main import main
+from fl_sim.formats import percent_down, percent_up
 from fl_sim.reporting.model_card import note_on_texts
 from fl_sim.reporting.plots import present
 from fl_sim.reporting.recorded import Coverage, Share
@@ -213,7 +214,19 @@ def test_settings_of_a_search_are_not_those_of_the_run(make_run: MakeRun) -> Non
     assert read_facts(run).record()["delta"] == 1e-5
 
 
-def test_the_number_of_missed_sentences_is_rounded_up() -> None:
+@pytest.mark.parametrize(
+    ("share", "up", "down"),
+    [
+        (0.12341, "12.4", "12.3"),
+        (0.5, "50.0", "50.0"),
+        (1.0, "100.0", "100.0"),
+        (0.99999, "100.0", "99.9"),
+        (0.0004, "0.1", "0.04"),
+    ],
+)
+def test_shares_are_rounded_to_their_safe_side(share: float, up: str, down: str) -> None:
+    """What an attacker may find is rounded up, what a tagger found down."""
+    assert (percent_up(share), percent_down(share)) == (up, down)
     coverage = Coverage(mentions_with_coin=Share(value=0.9))
     assert "about 2 sentences" in coverage.in_words(10)  # 10/9 of a sentence
 
