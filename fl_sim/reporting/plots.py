@@ -335,9 +335,9 @@ def plain_label(label: str) -> str:
     return printable(label).replace("$", r"\$")
 
 
-def save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path, dpi: int = 200) -> Path:
     """Write a figure atomically, in the format of the suffix of ``path`` (.png, .pdf, .svg); return ``path``."""
-    replace_file(path, render(figure, path.suffix.lstrip(".")))
+    replace_file(path, render(figure, path.suffix.lstrip("."), dpi))
     return path
 
 
