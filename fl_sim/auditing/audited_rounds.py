@@ -118,16 +118,12 @@ def mechanism_of(event: RoundEvent) -> Mechanism:
 def published_target(
     settings: PublishedSettings, entities: int, adjacency: Adjacency, user_clip: float, noise: NoiseScale
 ) -> AuditedMechanism:
-    """Return the product's ``published``, weights 1 and sums of weights public, on its worst-case corpora.
+    """Return the product's ``published``, f_E or f_E+, weights 1 and their sums public, on its worst-case corpora.
 
     The F users who mention e' own a sentence that pulls the other way. Their sentence with e', which also mentions
     :data:`_COMPANIONS` other entities, outweighs it as soon as one of its entities is sampled.
 
     Args:
-        settings: the settings of the training, with the estimator f_E or f_E+.
-        entities: |E|.
-        adjacency: the protected user and entity.
-        user_clip: β.
         noise: whether the noise has the standard deviation that the paper states, or its square, as its code draws.
     """
     extended = settings.estimator == "f_e_plus"

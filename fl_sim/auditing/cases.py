@@ -51,10 +51,6 @@ class Case:
     """Hold a mechanism on its worst-case corpora, and the claims to test.
 
     Attributes:
-        name: the name in reports.
-        target: the mechanism on its pair of corpora.
-        rounds: T.
-        delta: δ.
         proven: pairs (δ, ε) that our accountant proves, that at ``delta`` first; empty if it proves nothing.
         as_published: ε by the published accountant, or None.
         noise: the claimed noise multiplier, and the pairs that our accountant proves at any other; None if the noise is
@@ -79,13 +75,11 @@ class Finding:
     """Hold what the attack on a case shows; all of it holds at once with the stated confidence.
 
     Attributes:
-        case: the case.
         epsilon_lower: the lower bound on ε at the case's δ, valid for any mechanism.
         epsilon_lower_gaussian: the Gaussian lower bound if the shift is fixed (nothing is sampled), else None.
         verdict: the verdict on the whole claimed curve; None if nothing is claimed.
         noise_at_most: an upper bound on the true noise multiplier if all else is as claimed; None if not requested.
         trials: the number of trainings per corpus; half of them choose the event, the other half test it.
-        confidence: the confidence.
     """
 
     case: Case
@@ -180,12 +174,7 @@ def published_case(
     """Return a case of the published algorithm with its published ε and, if run as stated, the ε that we prove.
 
     Args:
-        name: the name in reports.
-        settings: the settings of the training.
-        rounds: T.
-        delta: δ.
         entity_users: F, the number of users who mention e'; 0 protects no entity.
-        user: whether a user is protected too.
         entities: |E|; sets the noise as coded.
         as_coded: whether the noise is that of the authors' code: σ² for σ.
 
@@ -209,9 +198,6 @@ def examine(case: Case, *, trials: int, seed: int, confidence: float, pin_noise:
     """Attack a case, and compare what the scores show with what is claimed.
 
     Args:
-        case: the mechanism and the claims.
-        trials: the number of trainings per corpus.
-        seed: root seed of every draw.
         confidence: confidence with which all results hold at once; the failure probability is shared equally.
         pin_noise: bound the true noise too, which takes seconds of accounting.
 

@@ -78,7 +78,6 @@ def violations(
     """Return what the weights violate, one line each; at most ten lines of each kind. None is no bound.
 
     Args:
-        ownership: the users, sentences and entities.
         weights: w(s), the factor on the probability that a sentence is sampled, float64 (S,); above 0 it is kept.
         entity_sentences: k, the largest weight of an entity's sentences together.
         entity_users: F, the largest number of users with a kept sentence that mentions the entity.

@@ -155,10 +155,8 @@ def noise_at_most(
     assumes that everything but the noise is as claimed.
 
     Args:
-        scores: the scores of the attack.
         claims_at: the pairs (δ, ε) that the accountant claims at a noise multiplier; ε decreases in it.
         claimed: the claimed noise multiplier; the search covers half of it to four times it.
-        confidence: confidence of the result.
 
     Returns:
         The noise multiplier, within 1 %; inf if not even the upper end of the search is refuted.

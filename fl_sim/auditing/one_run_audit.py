@@ -56,7 +56,6 @@ class Planted:
     """Hold a corpus with canaries.
 
     Attributes:
-        path: the folder of the corpus.
         texts: the sentence of each of the m canaries, included or not.
         included: whether each canary is in the corpus, bool (m,).
     """
@@ -73,11 +72,8 @@ class OneRunAudit:
     Attributes:
         epsilon_proven: ε of our accountant for a user with one sentence after the rounds that ran.
         epsilon_lower: the lower bound from the canaries.
-        confidence: the confidence of that bound.
         included: whether each canary was in the corpus, bool (m,).
         scores: the attack's score of each canary, float64 (m,).
-        rounds: the number of rounds that ran.
-        delta: δ.
     """
 
     epsilon_proven: float
@@ -187,7 +183,6 @@ class Attacker:
     """Observe the model after every round, from the run's checkpoints, and score the canaries.
 
     Attributes:
-        experiment: the run under attack.
         model: the attacker's own copy of the model.
         canaries: the m canaries, encoded.
         alignment: the score of each canary i, high if it took part, float64 (m,):

@@ -65,8 +65,6 @@ def intervals(sums: NDArray[np.float64], rng: np.random.Generator, resamples: in
 
     Args:
         sums: float64 (U, 2·k): per user the numerator and the denominator of each of k ratios.
-        rng: draws the resamples.
-        resamples: how many there are.
 
     Returns:
         k figures; a resample in which a ratio is undefined is left out of its interval.

@@ -143,9 +143,7 @@ class Row:
     """A figure with its interval.
 
     Attributes:
-        label: of the row.
         value, low, high: the figure and its interval.
-        words: the figure in words.
         number: chooses its colour.
         bound: the largest figure that is proven possible; None if there is none.
     """
@@ -164,7 +162,6 @@ class Axis:
     """What an axis shows.
 
     Attributes:
-        words: its name.
         percent, whole: whether values are shares, or whole numbers.
         log_from: the ratio between the ends of curves above which equal ratios have equal lengths: a linear axis would
             flatten the small ones.

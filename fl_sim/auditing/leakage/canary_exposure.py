@@ -179,11 +179,9 @@ def canary_exposures(
     """Return the exposure of every canary under a next-word model.
 
     Args:
-        model: the attacked model.
         planted: the canaries as they stand in the attacked text.
         seed: of the drawn secrets and of the bootstrap.
         drawn: n, secrets that are drawn beside a canary's; all others where there are fewer.
-        observer: called with the number of canaries that are done, and that of all.
 
     Raises:
         ModelError: the model's context is too short for a canary.
@@ -210,7 +208,6 @@ def exposure_of(canary: Canary, own: float, drawn: Floats) -> CanaryExposure:
     """Return the exposure of a canary.
 
     Args:
-        canary: the canary.
         own: its log-perplexity.
         drawn: those of the drawn secrets, float64 (n,).
     """
@@ -282,7 +279,6 @@ def attack_canaries(run: AttackedRun, options: Options, observer: Observer = lam
     """Measure the exposure of a corpus's canaries, before training and after, and judge it.
 
     Args:
-        run: the run.
         options: of the attack; secrets are drawn from streams of its seed, so that all runs meet the same ones.
         observer: called with the number of canaries that are done, and of all, over both models.
 

@@ -47,8 +47,6 @@ class RunLeakage:
     """Hold what the attacks found in one run.
 
     Attributes:
-        folder: its folder.
-        config: its settings.
         raw_text: whether it was attacked with the text from before names were removed.
         known: what its guarantee takes as known.
         left_out: why attacks make no sense for the run, by name.

@@ -195,11 +195,9 @@ def judge_users(
     """Test scores of users against what is proven for one of them.
 
     Args:
-        scores: of the attack.
         proven: the bound of one user in or out.
         p_value: that a model which saw neither side scores both alike.
         failure: the largest probability of ``beyond``, and of ``above``, if the bound holds.
-        rng: draws the pairs.
     """
     if not proven.is_proven:
         return Verdict("not tested", 0, failure, f"no bound: {proven.reason}")

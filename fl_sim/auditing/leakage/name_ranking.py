@@ -63,8 +63,6 @@ class RankedName:
     """Hold the ranks of the true name of one mention, from 1.
 
     Attributes:
-        target: the entity.
-        candidates: the number of ranked names.
         rank: by the attacked model.
         ratio_rank: by the ratio of its perplexity and the initial model's.
         initial_rank: by the model with which the training began.
@@ -142,7 +140,6 @@ def attack_names(run: AttackedRun, options: Options, observer: Observer = lambda
     """Rank the private names of the training split, or the one of ``options.entity``.
 
     Args:
-        run: the run.
         options: of the attack; names are drawn from streams of its seed, so that all runs meet the same ones.
         observer: called with the number of mentions that are ranked, and of all.
 

@@ -93,8 +93,6 @@ class Rates:
     """Hold how well an attack tells members from non-members.
 
     Attributes:
-        members: the number of members.
-        non_members: that of non-members.
         area: under the curve of true against false positive rates; ½ for guessing.
         advantage: TPR − FPR at the median of the non-members.
         at: the true positive rate at each false positive rate; None for fewer non-members than that rate can show.
@@ -165,10 +163,8 @@ def judge_pairs(scores: Scores, trade_off: InverseTradeOff, failure: float, rng:
     depend on each other.
 
     Args:
-        scores: one score per user.
         trade_off: F⁻¹ of exchanging two users.
         failure: the largest probability of ``beyond`` if the trade-off function holds.
-        rng: draws the pairs.
     """
     pairs = min(len(scores.members), len(scores.non_members))
     if pairs < 2:
@@ -186,7 +182,6 @@ def is_above(scores: Scores, largest: Callable[[float], float], failure: float) 
     bound at the upper limit of the false positive rate.
 
     Args:
-        scores: one score per user.
         largest: the largest true positive rate at a false positive rate in (0, 1).
         failure: the largest probability of True if the bound holds and the scores are independent.
     """

@@ -115,12 +115,9 @@ class CanaryClaim:
     """Hold what is claimed of the training.
 
     Attributes:
-        name: the name in reports.
         law: the distribution of a unit's shift in a round, in user clips.
         noise_std: the standard deviation of the noise along a direction, in user clips.
-        noise_multiplier: z.
         proven: pairs (δ, ε) that the accountant proves, that at the requested δ first.
-        rounds: T.
     """
 
     name: str
@@ -141,7 +138,6 @@ class CanaryAudit:
     """Hold the bounds from one training.
 
     Attributes:
-        claim: what was claimed.
         included: whether each unit was included, bool (m,).
         scores: the likelihood ratio of each unit, float64 (m,).
         epsilon_lower: a lower bound on ε, valid for any mechanism.
@@ -209,7 +205,6 @@ def bound_canaries(claim: CanaryClaim, included: Bools, along: Floats, confidenc
     """Return the bounds from the releases of one training.
 
     Args:
-        claim: what is claimed.
         included: whether each unit was included, independently with probability ½, bool (m,).
         along: the noisy sums along the units' directions, in user clips, float64 (T, m).
         confidence: with which all bounds hold together.

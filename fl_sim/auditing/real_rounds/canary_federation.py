@@ -69,9 +69,7 @@ class CanaryModule(nn.Module):
     """Hold a real module and the canaries' layer.
 
     Args:
-        real: the real module.
         side: P = Q, the width of the layer, which has P·Q weights.
-        vocabulary: the number of tokens.
         seed: of the rotations.
     """
 
@@ -183,12 +181,7 @@ def run_real_rounds(
 
     Args:
         model: the real model; it has its first parameters again afterwards.
-        ownership: the users, sentences and entities.
-        sentences: the tokens of each sentence.
         keep: returns a selection without the sentences that add nothing in this corpus.
-        plan: the mechanism and the number of rounds.
-        seed: root seed of every draw.
-        observe: called with every round that is released.
     """
     offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in sentences])]).astype(np.int64)
     examples = Examples(EncodedSplit(np.concatenate(sentences).astype(np.int32), offsets))
@@ -219,9 +212,6 @@ def release_along_canaries(
         corpus: m copies of a scenario, and bystanders.
         texts: the sentence of each bystander.
         included: whether each copy is included, bool (m,).
-        plan: the mechanism and the number of rounds.
-        seed: root seed of every draw of the rounds.
-        observe: called with every round that is released.
     """
     rows = list[Floats]()
     copy = corpus.copy_of_sentence
