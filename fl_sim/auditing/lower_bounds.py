@@ -65,6 +65,8 @@ InverseTradeOff = Callable[[float], float]
 """F⁻¹: the smallest probability of a wrong guess that allows the given probability of a right one."""
 
 SHARES = (0.1, 0.25, 0.5, 1.0)  # shares of the canaries to guess, each at an equal part of the failure probability
+CURVE_DELTAS = (1e-3, 0.01, 0.1, 0.2, 0.5)
+"""Besides the requested δ, a claimed curve is tested at these: some bugs show at a large δ only."""
 
 _THRESHOLDS_PER_TAIL = 150
 _LARGEST = 1e6

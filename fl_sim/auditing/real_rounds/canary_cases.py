@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fl_sim.auditing.cases import CURVE_DELTAS
+from fl_sim.auditing.lower_bounds import CURVE_DELTAS
 from fl_sim.auditing.real_rounds.canary_audit import (
     CanaryAudit,
     CanaryClaim,
