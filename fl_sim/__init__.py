@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fl_sim.api.accounts import account, account_published, account_runs, calibrate
     from fl_sim.api.audits import audit, audit_published, leak
-    from fl_sim.api.compared_runs import Comparison, compare
+    from fl_sim.api.compared_runs import compare
     from fl_sim.api.corpora import Corpus, corpus_stats, open_corpus, prepare
     from fl_sim.api.runs import Plot, Run, open_run, plot_runs, resume, run
     from fl_sim.config import ConfigError, RunConfig
     from fl_sim.experiments.observers import Observer, RunStart
     from fl_sim.package_version import __version__
+    from fl_sim.reporting.comparison import Comparison
     from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 _MODULES = {
@@ -37,7 +38,7 @@ _MODULES = {
     "calibrate": "api.accounts",
     "audit": "api.audits",
     "audit_published": "api.audits",
-    "Comparison": "api.compared_runs",
+    "Comparison": "reporting.comparison",
     "compare": "api.compared_runs",
     "Corpus": "api.corpora",
     "corpus_stats": "api.corpora",

@@ -229,7 +229,7 @@ class Run:
 
     def note_on_texts(self) -> dict[str, Any]:
         """Return the guarantee of generated texts: ``guarantee``, ``delta``, ``epsilon``, and ``note`` in words."""
-        return note_on_texts(read_facts(self.folder)).record()
+        return note_on_texts(read_facts(self.folder))
 
     def plot(self, x: X | None = None, unit: str | None = None) -> Plot:
         """Draw the run, as :func:`plot_runs` does."""

@@ -33,12 +33,7 @@ _DECIMALS = 5  # sums without noise that agree to this number of decimals count 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Hold the empirical distribution of a round's sum before noise: its V values and their log frequencies.
-
-    Attributes:
-        values: float64 (V,).
-        log_weights: float64 (V,).
-    """
+    """Hold the empirical distribution of a round's sum before noise: values and their log frequencies, float64 (V,)."""
 
     values: Floats
     log_weights: Floats
@@ -53,13 +48,7 @@ class Distribution:
 
 
 def attack(target: AuditedMechanism, rounds: int, trials: int, seed: int) -> Scores:
-    """Return the log likelihood ratios of ``trials`` independent trainings on either corpus.
-
-    Args:
-        target: the mechanism and the corpora.
-        rounds: T, the number of rounds of each training, at least 1.
-        trials: the number of trainings per corpus, at least 8.
-        seed: root seed of every draw.
+    """Return the log likelihood ratios of ``trials`` independent trainings of ``rounds`` rounds on either corpus.
 
     Raises:
         PrivacyError: ``rounds`` or ``trials`` is impossible.

@@ -40,12 +40,7 @@ _ENOUGH_SENTENCES = 2.0  # a user without a bound owns this many times ŵ/q_s se
 
 @dataclass(frozen=True, slots=True)
 class AuditedMechanism:
-    """Run a mechanism of the product, in its real code, on one pair of corpora.
-
-    Attributes:
-        mechanism: the rates, clips and noise.
-        scenario: the pair of corpora.
-    """
+    """Run a mechanism of the product, in its real code, on one pair of corpora."""
 
     mechanism: Mechanism
     scenario: Scenario
@@ -62,15 +57,7 @@ class AuditedMechanism:
         return not (mechanism.q_u == mechanism.q_s == 1 and (mechanism.q_e == 1 or not entity))
 
     def outputs(self, present: bool, rounds: int, copies: int, seed: int, *, noise: bool = True) -> NDArray[np.float64]:
-        """Return the noisy sums of independent copies, float64 (rounds, copies), in units of β.
-
-        Args:
-            present: whether the corpus holds the protected data.
-            rounds: T, the number of rounds of each copy.
-            copies: the number of independent copies.
-            seed: root seed of every draw.
-            noise: False for sums without noise.
-        """
+        """Return sums of independent copies, with their noise or without, float64 (rounds, copies), in units of β."""
         plan = PrivacyPlan(mechanism=self.mechanism, rounds=rounds, delta=0.5)
         mechanism = (plan if noise else plan.with_noise(_NO_NOISE)).mechanism
         corpus = build(self.scenario, copies, present=present)
@@ -90,16 +77,10 @@ class AuditedMechanism:
 
 
 def bounded_sum(corpus: CopiedCorpus, chosen: Selection, rule: ClientRule, user_clip: float) -> TrainReply:
-    """Σ_u Π_β(Σ_s Π_c(g_s)) on every copy's coordinate, with g_s from the table of gradients.
+    """Σ_u Π_β(Σ_s Π_c(g_s)) on every copy's coordinate, with g_s from the table of gradients, which β scales.
 
     Each distinct gradient and each distinct sum of a user is projected once, by the real projection, which depends on
     nothing else.
-
-    Args:
-        corpus: one of the two corpora.
-        chosen: the selected sentences.
-        rule: the round's rule, with both clips.
-        user_clip: β, which scales the gradients.
     """
     table = gradients(user_clip)
     for row in table:
@@ -137,16 +118,12 @@ def mechanism_of(event: RoundEvent) -> Mechanism:
 def published_target(
     settings: PublishedSettings, entities: int, adjacency: Adjacency, user_clip: float, noise: NoiseScale
 ) -> AuditedMechanism:
-    """Return the product's ``published``, weights 1 and sums of weights public, on its worst-case corpora.
+    """Return the product's ``published``, f_E or f_E+, weights 1 and their sums public, on its worst-case corpora.
 
     The F users who mention e' own a sentence that pulls the other way. Their sentence with e', which also mentions
     :data:`_COMPANIONS` other entities, outweighs it as soon as one of its entities is sampled.
 
     Args:
-        settings: the settings of the training, with the estimator f_E or f_E+.
-        entities: |E|.
-        adjacency: the protected user and entity.
-        user_clip: β.
         noise: whether the noise has the standard deviation that the paper states, or its square, as its code draws.
     """
     extended = settings.estimator == "f_e_plus"

@@ -24,6 +24,7 @@ from typing import Any
 from fl_sim.auditing.attack import attack
 from fl_sim.auditing.audited_rounds import AuditedMechanism, mechanism_of, published_target, worst_case
 from fl_sim.auditing.lower_bounds import (
+    CURVE_DELTAS,
     Claim,
     Verdict,
     epsilon_lower_bound,
@@ -38,9 +39,7 @@ from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
-# Besides the requested δ, the claimed curve is tested at these: some bugs show at a large δ only.
-CURVE_DELTAS = (1e-3, 0.01, 0.1, 0.2, 0.5)
-_NOISE_DELTAS = (1e-3, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7)  # the same for the bound on the noise
+_NOISE_DELTAS = (1e-3, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7)  # what CURVE_DELTAS is, for the bound on the noise
 _USER_CLIP = 0.1  # β; it scales the noise as coded
 _WIDE = 100  # beyond this number of users with the entity trials and curves at many noise multipliers take long,
 _WIDE_TRIALS = 2_000  # and the bound is at its ceiling anyway
@@ -51,10 +50,6 @@ class Case:
     """Hold a mechanism on its worst-case corpora, and the claims to test.
 
     Attributes:
-        name: the name in reports.
-        target: the mechanism on its pair of corpora.
-        rounds: T.
-        delta: δ.
         proven: pairs (δ, ε) that our accountant proves, that at ``delta`` first; empty if it proves nothing.
         as_published: ε by the published accountant, or None.
         noise: the claimed noise multiplier, and the pairs that our accountant proves at any other; None if the noise is
@@ -79,13 +74,11 @@ class Finding:
     """Hold what the attack on a case shows; all of it holds at once with the stated confidence.
 
     Attributes:
-        case: the case.
         epsilon_lower: the lower bound on ε at the case's δ, valid for any mechanism.
         epsilon_lower_gaussian: the Gaussian lower bound if the shift is fixed (nothing is sampled), else None.
         verdict: the verdict on the whole claimed curve; None if nothing is claimed.
         noise_at_most: an upper bound on the true noise multiplier if all else is as claimed; None if not requested.
         trials: the number of trainings per corpus; half of them choose the event, the other half test it.
-        confidence: the confidence.
     """
 
     case: Case
@@ -154,15 +147,7 @@ class Finding:
 
 
 def own_case(name: str, event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) -> Case:
-    """Return a case of one of our mechanisms, with the ε that is proven for it.
-
-    Args:
-        name: the name in reports.
-        event: the event of every round.
-        adjacency: the protected user and entity.
-        rounds: T.
-        delta: δ.
-    """
+    """Return a case of one of our mechanisms, with the ε that is proven for it in the same ``event`` every round."""
 
     def claims_at(noise_multiplier: float) -> Sequence[Claim]:
         changed = replace(event, noise_multiplier=noise_multiplier)
@@ -188,12 +173,7 @@ def published_case(
     """Return a case of the published algorithm with its published ε and, if run as stated, the ε that we prove.
 
     Args:
-        name: the name in reports.
-        settings: the settings of the training.
-        rounds: T.
-        delta: δ.
         entity_users: F, the number of users who mention e'; 0 protects no entity.
-        user: whether a user is protected too.
         entities: |E|; sets the noise as coded.
         as_coded: whether the noise is that of the authors' code: σ² for σ.
 
@@ -217,9 +197,6 @@ def examine(case: Case, *, trials: int, seed: int, confidence: float, pin_noise:
     """Attack a case, and compare what the scores show with what is claimed.
 
     Args:
-        case: the mechanism and the claims.
-        trials: the number of trainings per corpus.
-        seed: root seed of every draw.
         confidence: confidence with which all results hold at once; the failure probability is shared equally.
         pin_noise: bound the true noise too, which takes seconds of accounting.
 

@@ -62,12 +62,9 @@ def run_rounds(
     """Run the rounds of a plan.
 
     Args:
-        plan: the mechanism and the number of rounds.
         sentences_per_user: of each user, int64 (U,).
         initial: the model, float32 (d,).
         answer: returns the bounded sum that a request asks for.
-        seed: root seed of every draw.
-        observe: called with every round that is released.
     """
     mechanism = plan.mechanism
     federation = Federation("{}", sentences_per_user, seed)

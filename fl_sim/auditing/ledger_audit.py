@@ -18,10 +18,10 @@ limits this mean from below.
 >>> ownership = Ownership(  # user 0 has sentences 0 and 1, user 1 has sentence 2; entity 0 is in all three
 ...     user_offsets=np.array([0, 2, 3]), entity_offsets=np.array([0, 1, 2, 3]),
 ...     entity_ids=np.zeros(3, dtype=np.int32), num_entities=1)
->>> limits = Limits(entity_sentences=2, entity_users=1, user_sentences=2)
->>> violations(ownership, np.array([1.0, 1.0, 0.0]), limits)
+>>> limits = {"entity_sentences": 2, "entity_users": 1, "user_sentences": 2}
+>>> violations(ownership, np.array([1.0, 1.0, 0.0]), **limits)
 []
->>> for violation in violations(ownership, np.array([1.0, 0.5, 1.0]), limits):
+>>> for violation in violations(ownership, np.array([1.0, 0.5, 1.0]), **limits):
 ...     print(violation)
 entity 0 has weight 2.5 in sentences; allowed: at most 2
 entity 0 has 2 users; allowed: at most 1
@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,30 +67,21 @@ _WEIGHT_ROUNDING = 1e-9  # of a sum of weights, relative
 _SHOWN = 10  # violations of each kind
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Hold the bounds to check; None for no bound.
+def violations(
+    ownership: Ownership,
+    weights: NDArray[np.float64],
+    *,
+    entity_sentences: float | None = None,
+    entity_users: int | None = None,
+    user_sentences: float | None = None,
+) -> list[str]:
+    """Return what the weights violate, one line each; at most ten lines of each kind. None is no bound.
 
-    Attributes:
+    Args:
+        weights: w(s), the factor on the probability that a sentence is sampled, float64 (S,); above 0 it is kept.
         entity_sentences: k, the largest weight of an entity's sentences together.
         entity_users: F, the largest number of users with a kept sentence that mentions the entity.
         user_sentences: m, the largest weight of a user's sentences together.
-    """
-
-    entity_sentences: float | None = None
-    entity_users: int | None = None
-    user_sentences: float | None = None
-
-
-def violations(ownership: Ownership, weights: NDArray[np.float64], limits: Limits) -> list[str]:
-    """Return what the weights violate, one line each; at most ten lines of each kind.
-
-    A sentence is kept if its weight is above 0.
-
-    Args:
-        ownership: the users, sentences and entities.
-        weights: w(s), the factor on the probability that a sentence is sampled, float64 (S,).
-        limits: the bounds.
     """
     if weights.shape != (ownership.num_sentences,):
         return [f"weights have shape {weights.shape}; allowed: ({ownership.num_sentences},)"]
@@ -105,9 +96,9 @@ def violations(ownership: Ownership, weights: NDArray[np.float64], limits: Limit
     users = np.bincount(pairs // max(ownership.num_users, 1), minlength=ownership.num_entities)
     of_user = np.bincount(owners, weights=weights, minlength=ownership.num_users)
     return [
-        *_above("entity", of_entity, limits.entity_sentences, "has weight {:g} in sentences"),
-        *_above("entity", users, limits.entity_users, "has {:g} users"),
-        *_above("user", of_user, limits.user_sentences, "has weight {:g} in sentences"),
+        *_above("entity", of_entity, entity_sentences, "has weight {:g} in sentences"),
+        *_above("entity", users, entity_users, "has {:g} users"),
+        *_above("user", of_user, user_sentences, "has weight {:g} in sentences"),
     ]
 
 
@@ -127,16 +118,7 @@ _AT_ONCE = 20_000
 def delta_at_least(
     law: Distribution, noise_std: float, rounds: int, epsilon: float, seed: int, trials: int = TRIALS
 ) -> float:
-    """Return a lower bound on δ at ``epsilon`` after ``rounds`` rounds; it fails with probability 1e-4.
-
-    Args:
-        law: the distribution of a round's shift.
-        noise_std: the standard deviation of the noise, in the unit of the shift.
-        rounds: T.
-        epsilon: ε.
-        seed: of the simulation.
-        trials: the number of simulated trainings.
-    """
+    """Return a lower bound on δ at ``epsilon`` after so many rounds, wrong with probability 1e-4 at most."""
     rng, weights = streams.generator(seed, "simulated losses"), np.exp(law.log_weights)
     parts = []
     for start in range(0, trials, _AT_ONCE):
@@ -181,9 +163,8 @@ class LedgerAudit:
 
     def record(self) -> dict[str, Any]:
         """Return the audit as one JSON object."""
-        checks = [{"name": check.name, "holds": check.holds, "detail": check.detail} for check in self.checks]
         refuted = [check.name for check in self.checks if not check.holds]
-        return {"folder": self.folder, "checks": checks, "refuted": refuted, "holds": self.holds}
+        return {**asdict(self), "refuted": refuted, "holds": self.holds}
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,11 +199,7 @@ class RecordedRun:
 
 
 def audit_ledger(folder: Path | str, *, seed: int = 0) -> LedgerAudit:
-    """Check the ledger of a run folder.
-
-    Args:
-        folder: the run folder.
-        seed: of the simulation.
+    """Check the ledger of a run folder; the seed is that of the simulation.
 
     Raises:
         ResultsError: the folder is no run folder, or a file other than the ledger is corrupt.
@@ -316,12 +293,13 @@ def _bounds(run: RecordedRun) -> Iterator[Check]:
         return
     guarantee = bounds.guarantee
     enforced = guarantee.covers_any_entity
-    limits = Limits(
+    broken = violations(
+        bounds.ownership,
+        bounds.weights,
         entity_sentences=guarantee.entity_bound if enforced else None,
         entity_users=guarantee.entity_users if enforced else None,
         user_sentences=guarantee.user_sentences,
     )
-    broken = violations(bounds.ownership, bounds.weights, limits)
     kept = "entity and user of the corpus" if corpus.has_text else "user; nodes weight the sentences of entities"
     yield Check("bounds", not broken, "; ".join(broken[:3]) or f"kept by every {kept}")
 

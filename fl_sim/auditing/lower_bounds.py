@@ -65,6 +65,8 @@ InverseTradeOff = Callable[[float], float]
 """F⁻¹: the smallest probability of a wrong guess that allows the given probability of a right one."""
 
 SHARES = (0.1, 0.25, 0.5, 1.0)  # shares of the canaries to guess, each at an equal part of the failure probability
+CURVE_DELTAS = (1e-3, 0.01, 0.1, 0.2, 0.5)
+"""Besides the requested δ, a claimed curve is tested at these: some bugs show at a large δ only."""
 
 _THRESHOLDS_PER_TAIL = 150
 _LARGEST = 1e6
@@ -104,13 +106,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Hold the result of testing a whole claimed curve δ ↦ ε: that of its worst pair.
-
-    Attributes:
-        delta: the δ of the claim that was tested.
-        claimed: the ε claimed at that δ.
-        epsilon: the lower bound on ε at that δ.
-    """
+    """Hold the result of testing a whole claimed curve δ ↦ ε: its worst pair, and the lower bound on ε at that δ."""
 
     delta: float
     claimed: float
@@ -127,11 +123,6 @@ def epsilon_lower_bound(scores: Scores, delta: float, confidence: float) -> floa
 
     With N outputs it never exceeds about ln(N / 2 / ln(2 / (1 − confidence))), however leaky the mechanism.
 
-    Args:
-        scores: the scores of the attack.
-        delta: δ of the bound.
-        confidence: confidence of the bound, in (0, 1).
-
     Raises:
         PrivacyError: if ``confidence`` is outside (0, 1).
     """
@@ -146,11 +137,6 @@ def gaussian_lower_bound(scores: Scores, delta: float, confidence: float) -> flo
     below, and with it ε at any δ (Dong, Roth, Su 2022, corollary 2.13). The bound is valid only for mechanisms that add
     Gaussian noise to one of two fixed values (no sampling): a trade-off curve that crosses that of a Gaussian in one
     point need not stay above it elsewhere.
-
-    Args:
-        scores: the scores of the attack.
-        delta: δ of the bound.
-        confidence: confidence of the bound, in (0, 1).
 
     Raises:
         PrivacyError: if ``confidence`` is outside (0, 1).
@@ -171,10 +157,8 @@ def noise_at_most(
     assumes that everything but the noise is as claimed.
 
     Args:
-        scores: the scores of the attack.
         claims_at: the pairs (δ, ε) that the accountant claims at a noise multiplier; ε decreases in it.
         claimed: the claimed noise multiplier; the search covers half of it to four times it.
-        confidence: confidence of the result.
 
     Returns:
         The noise multiplier, within 1 %; inf if not even the upper end of the search is refuted.
@@ -205,11 +189,6 @@ def judge_claims(scores: Scores, claims: Sequence[Claim], confidence: float) -> 
 
     Some bugs show at one δ only. The first half of the scores chooses the worst claim and the second half tests it, so
     testing many claims costs no confidence.
-
-    Args:
-        scores: the scores of the attack.
-        claims: pairs (δ, ε).
-        confidence: confidence of the verdict.
 
     Raises:
         PrivacyError: if there is no claim.
@@ -279,25 +258,13 @@ def _probabilities(scores: Scores, threshold: float, above: bool, failure: float
 
 
 def upper_limit(hits: NDArray[np.int64], trials: int, failure: float) -> Floats:
-    """Return Clopper–Pearson upper limits, float64 like ``hits``; the truth exceeds each with at most ``failure``.
-
-    Args:
-        hits: the numbers of successes, int64 (n,).
-        trials: the number of trials of each.
-        failure: the allowed probability of failure.
-    """
+    """Return Clopper–Pearson upper limits for int64 (n,) ``hits``; the truth exceeds each with at most ``failure``."""
     limit = stats.beta.ppf(1 - failure, hits + 1, np.maximum(trials - hits, 1))
     return np.where(hits == trials, 1.0, limit)
 
 
 def lower_limit(hits: NDArray[np.int64], trials: int, failure: float) -> Floats:
-    """Return Clopper–Pearson lower limits, float64 like ``hits``; the truth is below each with at most ``failure``.
-
-    Args:
-        hits: the numbers of successes, int64 (n,).
-        trials: the number of trials of each.
-        failure: the allowed probability of failure.
-    """
+    """Return Clopper–Pearson lower limits for int64 (n,) ``hits``; the truth is below each with at most ``failure``."""
     limit = stats.beta.ppf(failure, np.maximum(hits, 1), trials - hits + 1)
     return np.where(hits == 0, 0.0, limit)
 
@@ -317,13 +284,10 @@ def _probit_difference(likely: Floats, unlikely: Floats) -> Floats:
 
 
 def curve_trade_off(claims: Sequence[Claim]) -> InverseTradeOff:
-    """Return F⁻¹ of a mechanism that satisfies every pair of a curve (Dong, Roth, Su 2022, proposition 2.5).
+    """Return F⁻¹ of a mechanism that satisfies every pair (δ, ε) of a curve (Dong, Roth, Su 2022, proposition 2.5).
 
     F(w) ≤ e^ε w + δ and F(w) ≤ 1 − e^{−ε} (1 − δ − w) for every pair, because both directions of the adjacency satisfy
     it.
-
-    Args:
-        claims: pairs (δ, ε).
 
     Raises:
         PrivacyError: if there is no pair.
@@ -395,14 +359,9 @@ def refutes_by_ranking(
 def f_dp_epsilon(
     included: Bools, scores: Floats, delta: float, confidence: float, shares: Sequence[float] = SHARES
 ) -> float:
-    """Return a lower bound on ε at ``delta``, valid for any mechanism; the arguments are those of the functions above.
+    """Return a lower bound on ε at ``delta``, valid for any mechanism.
 
-    Args:
-        included: whether each canary was included, independently with probability ½, bool (m,).
-        scores: the attack's scores, float64 (m,).
-        delta: δ of the bound.
-        confidence: confidence of the bound.
-        shares: shares of the canaries to guess, in (0, 1].
+    The other arguments are those of :func:`refutes_by_ranking`.
     """
     return _largest_refuted(
         lambda epsilon: refutes_by_ranking(curve_trade_off([(delta, epsilon)]), included, scores, confidence, shares)
@@ -416,12 +375,6 @@ def fitted_gaussian_epsilon(included: Bools, scores: Floats, delta: float, confi
     out, and that this pair is the mechanism's. Sampled mechanisms give mixtures: there it is an estimate. The t
     statistic of the two groups is then noncentral, so that μ, the difference of means in standard deviations, has an
     exact one-sided confidence limit.
-
-    Args:
-        included: whether each canary was included, bool (m,).
-        scores: the attack's scores, float64 (m,).
-        delta: δ of the bound.
-        confidence: confidence of the limit on μ.
     """
     inside, outside = scores[included], scores[~included]
     if min(len(inside), len(outside)) < 2:

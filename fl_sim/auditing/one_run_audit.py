@@ -56,7 +56,6 @@ class Planted:
     """Hold a corpus with canaries.
 
     Attributes:
-        path: the folder of the corpus.
         texts: the sentence of each of the m canaries, included or not.
         included: whether each canary is in the corpus, bool (m,).
     """
@@ -73,11 +72,8 @@ class OneRunAudit:
     Attributes:
         epsilon_proven: ε of our accountant for a user with one sentence after the rounds that ran.
         epsilon_lower: the lower bound from the canaries.
-        confidence: the confidence of that bound.
         included: whether each canary was in the corpus, bool (m,).
         scores: the attack's score of each canary, float64 (m,).
-        rounds: the number of rounds that ran.
-        delta: δ.
     """
 
     epsilon_proven: float
@@ -110,7 +106,6 @@ def audit_training(
     canaries: int,
     seed: int,
     confidence: float,
-    base: str = "bundled",
     overrides: Mapping[str, Any] | None = None,
 ) -> OneRunAudit:
     """Plant canaries in a corpus, train on it, and bound ε from the attack's guesses.
@@ -120,7 +115,6 @@ def audit_training(
         canaries: m, the number of canaries, at least 2; each is included with probability ½.
         seed: seed of the canaries, of their inclusion, of the model and of the training.
         confidence: confidence of the lower bound.
-        base: name or folder of the corpus whose first users train with the canaries.
         overrides: settings of the run, by ``section.key``.
 
     Raises:
@@ -128,7 +122,7 @@ def audit_training(
     """
     if canaries < 2:
         raise PrivacyError(f"canaries is {canaries}; allowed: an integer of at least 2")
-    planted = plant(Corpus.open(base), canaries, seed, work / "corpus")
+    planted = plant(Corpus.open("bundled"), canaries, seed, work / "corpus")
     settings = _DEFAULTS | dict(overrides or {})
     settings |= {"corpus.path": str(planted.path), "out": str(work / "run"), "seed": seed}
     with Engine() as engine:
@@ -163,14 +157,7 @@ _DEFAULTS: dict[str, str | float] = {
 
 
 def plant(base: Corpus, canaries: int, seed: int, out: Path) -> Planted:
-    """Write a corpus of a few users of ``base`` and of canaries, each included with probability ½.
-
-    Args:
-        base: the corpus of the other users and of the canaries' words.
-        canaries: m, the number of canaries.
-        seed: seed of the canaries and of their inclusion.
-        out: the folder of the new corpus.
-    """
+    """Write a corpus of a few users of ``base`` and of canaries in its words, each included with probability ½."""
     rng = streams.generator(seed, "audit canaries")
     words = sorted({word for text in base.texts(_TRAIN)[:500].to_pylist() for word in text.split() if word.isalpha()})
     texts = tuple(" ".join(rng.choice(words, _CANARY_WORDS)) for _ in range(canaries))
@@ -196,7 +183,6 @@ class Attacker:
     """Observe the model after every round, from the run's checkpoints, and score the canaries.
 
     Attributes:
-        experiment: the run under attack.
         model: the attacker's own copy of the model.
         canaries: the m canaries, encoded.
         alignment: the score of each canary i, high if it took part, float64 (m,):

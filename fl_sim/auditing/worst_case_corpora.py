@@ -77,7 +77,6 @@ class CopiedCorpus:
         ownership: the owner and the entities of each sentence of all copies.
         kinds: BACKGROUND, ENTITY or LONE for each sentence, int64 (S,).
         copy_of_user: the copy of each user, which is its coordinate of the model, or BYSTANDER, int64 (U,).
-        copies: the number of copies.
     """
 
     ownership: Ownership
@@ -97,8 +96,6 @@ def build(scenario: Scenario, copies: int, *, present: bool = True, bystanders: 
     A sentence with e' mentions all entities of its copy, whose ids follow one another.
 
     Args:
-        scenario: the pair of corpora.
-        copies: the number of copies.
         present: whether the corpus holds the protected user, who is not enrolled otherwise, and the protected entity.
         bystanders: users with a sentence each, after all copies.
     """

@@ -61,8 +61,8 @@ class Finding:
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:
-    """Return the most severe verdict; ``ok`` if there is no finding."""
-    return max((finding.verdict for finding in findings), key=_SEVERITY.index, default="ok")
+    """Return the most severe verdict."""
+    return max((finding.verdict for finding in findings), key=_SEVERITY.index)
 
 
 _LEAST_MEMORY = 2 << 30
@@ -169,13 +169,7 @@ _MODEL_TOLERANCE = 1e-3  # between devices, of how far the model moved
 
 
 def check_engines(devices: list[str], folder: Path, observer: Callable[[str], None]) -> list[Finding]:
-    """Return a finding per engine and device: whether its run ends as that of the inline engine on the CPU.
-
-    Args:
-        devices: of torch; the first is ``cpu``.
-        folder: an empty one for the runs.
-        observer: called with the name of each run before it begins.
-    """
+    """Return a finding per engine and device: whether its run ends as the inline engine's on the first one, the CPU."""
     findings: list[Finding] = []
     expected: np.ndarray | None = None
     for device in devices:
@@ -218,12 +212,7 @@ def _one_line(error: Exception) -> str:
 
 
 def checkup(*, quick: bool = False, observer: Callable[[str], None] = lambda what: None) -> list[Finding]:
-    """Return what all checks found.
-
-    Args:
-        quick: leave out the runs, which take most of the time.
-        observer: called with what is checked next.
-    """
+    """Return what all checks found; ``quick`` leaves out the runs, which take most of the time."""
     observer("versions and machine")
     findings = [*installed(), *machine(Path.cwd())]
     if not quick:

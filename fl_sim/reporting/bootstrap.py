@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +53,9 @@ class Figure:
         """Return the ends of the interval; the figure itself where there is none."""
         return (self.value, self.value) if math.isnan(self.low) else (self.low, self.high)
 
-    def record(self) -> dict[str, float]:
-        """Return the figure for a record in JSON."""
-        return {"value": self.value, "low": self.low, "high": self.high}
+    def record(self) -> dict[str, float | None]:
+        """Return the figure as JSON values: None where it is undefined."""
+        return {name: None if math.isnan(value) else value for name, value in asdict(self).items()}
 
 
 def intervals(sums: NDArray[np.float64], rng: np.random.Generator, resamples: int = RESAMPLES) -> list[Figure]:
@@ -65,8 +65,6 @@ def intervals(sums: NDArray[np.float64], rng: np.random.Generator, resamples: in
 
     Args:
         sums: float64 (U, 2·k): per user the numerator and the denominator of each of k ratios.
-        rng: draws the resamples.
-        resamples: how many there are.
 
     Returns:
         k figures; a resample in which a ratio is undefined is left out of its interval.
@@ -83,13 +81,7 @@ def intervals(sums: NDArray[np.float64], rng: np.random.Generator, resamples: in
 
 
 def resampled_sums(sums: NDArray[np.float64], rng: np.random.Generator, resamples: int) -> NDArray[np.float64]:
-    """Return the column sums of ``resamples`` samples of U users, drawn with replacement, float64 (resamples, columns).
-
-    Args:
-        sums: float64 (U, columns), U at least 1.
-        rng: draws the users.
-        resamples: how many samples.
-    """
+    """Return column sums, float64 (resamples, columns), of samples of U ≥ 1 users (U, columns) with replacement."""
     users = len(sums)
     at_once = max(1, _DRAWS_AT_ONCE // users)
     parts = []
@@ -137,20 +129,13 @@ class PairedDifference:
 def are_same_users(first: Sums, second: Sums) -> bool:
     """Return whether two evaluations had as many prediction targets of every user, as those of one text and tokenizer.
 
-    Args:
-        first, second: as :func:`~fl_sim.experiments.user_utility.sums_by_user` returns them, of runs on
-            one corpus.
+    Both are sums by user (:func:`~fl_sim.experiments.user_utility.sums_by_user`) of runs on one corpus.
     """
     return list(first["predictions"]) == list(second["predictions"])
 
 
 def paired_difference(first: Sums, second: Sums, metric: str) -> PairedDifference:
-    """Return the difference of two runs.
-
-    Args:
-        first, second: sums by held-out user, of the same users.
-        metric: "perplexity", per token, or "error".
-    """
+    """Return how two runs differ in "perplexity", per token, or "error", by sums of the same held-out users."""
     wanted = "wrong" if metric == "error" else "nats"
     sums = np.array([first[wanted], second[wanted], first["predictions"]], dtype=float).T
     resampled = _difference(resampled_sums(sums, streams.generator(0, "bootstrap", 0), RESAMPLES), metric)

@@ -11,9 +11,9 @@ statements, and a note says so; differences of utility are taken user by user, o
 ['a/run', 'b/run', 'other']
 >>> by_value({"A": "1", "B": "1", "C": "2"})
 '1 in A, B; 2 in C'
->>> difference_words(PairedDifference("perplexity", -5.17, -6.94, -3.48, 40, 0.9))
+>>> pair_words(Pair("B", "A", PairedDifference("perplexity", -5.17, -6.94, -3.48, 40, 0.9)))
 'perplexity -5.2 (-6.9 to -3.5); better for 90 % of 40 users'
->>> difference_words(PairedDifference("error", 0.1, float("nan"), float("nan"), 1, 0.0))
+>>> pair_words(Pair("B", "A", PairedDifference("error", 0.1, float("nan"), float("nan"), 1, 0.0)))
 'error +10.0 points; better for 0 % of 1 users'
 """
 
@@ -26,15 +26,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fl_sim.files import owner_only
 from fl_sim.formats import format_delta, format_epsilon, printable, printable_lines
 from fl_sim.reporting.bootstrap import PairedDifference, Sums, are_same_users, paired_difference
 from fl_sim.reporting.held_out import interval, metric_words
 from fl_sim.reporting.recorded import measured_in_words, setting_in_words
-from fl_sim.reporting.run_facts import PROVEN, STATES, UNTRUSTED, RunFacts, pooled, read_facts
+from fl_sim.reporting.run_facts import NO_GUARANTEE, PROVEN, STATES, RunFacts, pooled, read_facts
 from fl_sim.settings_origin import leaves
-from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.storage.run_folder import ResultsError, RunFolder, replace_file
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = 2
 """Version of the record; raised when a reader of an older version would misread it."""
@@ -103,19 +107,18 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side, in the order given; :func:`compare_runs` makes one."""
+    """Runs side by side, in the order given; ε that are different statements are told apart in :attr:`notes`."""
 
     runs: tuple[ComparedRun, ...]
 
     @property
     def problems(self) -> list[str]:
-        """Return why the ε of runs cannot be trusted, one line for each such run."""
-        problems = [run.facts.ledger.problem for run in self.runs if run.facts.headline.state == UNTRUSTED]
-        return [problem for problem in problems if problem]
+        """Why the ε of runs cannot be trusted, one line for each such run; their ε are left out everywhere."""
+        return [run.facts.problem for run in self.runs if run.facts.problem]
 
     @property
     def notes(self) -> list[str]:
-        """Return in words what must not be compared, one sentence each."""
+        """What must not be compared, one sentence each."""
         return [*_notes_on_epsilon(self.runs), *_notes_on_utility(self.runs)]
 
     @property
@@ -142,7 +145,7 @@ class Comparison:
         return pooled({run.key: run.facts.warnings for run in self.runs})
 
     def record(self) -> dict[str, Any]:
-        """Return the comparison as JSON values."""
+        """Return what ``fl-sim report --json`` prints (docs/report.md)."""
         return {
             "format": FORMAT,
             "runs": [run.record() for run in self.runs],
@@ -151,6 +154,41 @@ class Comparison:
             "paired": [pair.record() for pair in self.paired],
             "settings": self.settings,
         }
+
+    def table(self) -> pd.DataFrame:
+        """Return one row per run: ε with unit and δ, utility with intervals, differences to the first, settings.
+
+        ``epsilon`` is NaN where no ε can be trusted, and inf where nothing is guaranteed.
+        """
+        import pandas as pd
+
+        pairs = {pair.run: pair for pair in self.paired}
+        rows = [dict(_columns(run, pairs.get(run.key))) for run in self.runs]
+        for name, values in self.settings.items():
+            for row, value in zip(rows, values, strict=True):
+                row[f"setting {name}"] = value
+        return pd.DataFrame(rows)
+
+    def text(self) -> str:
+        """Return what ``fl-sim report`` prints."""
+        return comparison_text(self)
+
+    def page(self) -> str:
+        """Return one page of HTML with pictures, which needs no other file; it is for the corpus's owner."""
+        from fl_sim.reporting.pages.run_page import run_page
+
+        return run_page(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write :meth:`page` for the owner alone; return the path.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        target = Path(path)
+        with owner_only():
+            replace_file(target, self.page().encode())
+        return target
 
 
 def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
@@ -258,16 +296,44 @@ def _pair(first: ComparedRun, other: ComparedRun) -> Pair:
     """Return the difference of two runs on the same users, or why there is none."""
     metric, before, after = first.facts.utility.metric, first.by_user, other.by_user
     if other.facts.utility.metric != metric:
-        return Pair(other.key, first.key, None, "another task")
-    if before is None or after is None:
-        return Pair(other.key, first.key, None, "a run has recorded nothing by user")
-    if None in (first.fingerprint, other.fingerprint) or first.fingerprint != other.fingerprint:
-        return Pair(other.key, first.key, None, "not the same held-out text and tokens")
-    if not are_same_users(before, after):
-        return Pair(other.key, first.key, None, "not the same held-out text and tokens")
-    if not all(math.isfinite(value) for value in (*before["nats"], *after["nats"])):
-        return Pair(other.key, first.key, None, "a model is not finite")
-    return Pair(other.key, first.key, paired_difference(before, after, metric))
+        reason = "another task"
+    elif before is None or after is None:
+        reason = "a run has recorded nothing by user"
+    elif first.fingerprint is None or first.fingerprint != other.fingerprint or not are_same_users(before, after):
+        reason = "not the same held-out text and tokens"
+    elif not all(math.isfinite(value) for value in (*before["nats"], *after["nats"])):
+        reason = "a model is not finite"
+    else:
+        return Pair(other.key, first.key, paired_difference(before, after, metric))
+    return Pair(other.key, first.key, None, reason)
+
+
+def _columns(run: ComparedRun, pair: Pair | None) -> Iterator[tuple[str, Any]]:
+    """Yield the columns of a run's row in the table."""
+    facts, head = run.facts, run.facts.headline
+    found = pair.difference if pair else None
+    yield "run", run.name
+    yield "strategy", facts.strategy
+    yield "rounds", facts.rounds_done
+    yield "stopped", facts.stopped
+    yield "epsilon_state", head.state
+    yield "epsilon_unit", head.unit_words
+    yield "epsilon", math.inf if head.state == NO_GUARANTEE else head.epsilon
+    yield "epsilon_missed", head.epsilon_missed
+    yield "epsilon_user", head.epsilon_user
+    yield "delta", head.delta
+    yield "known", head.known
+    yield "metric", facts.utility.metric
+    yield "initial", facts.utility.initial
+    yield "final", facts.utility.final
+    for name, figure in (facts.held_out.figures if facts.held_out else {}).items():
+        yield name, figure.value
+        yield f"{name}_low", figure.low
+        yield f"{name}_high", figure.high
+    yield "difference", found and found.value
+    yield "difference_low", found and found.low
+    yield "difference_high", found and found.high
+    yield "warnings", " | ".join(facts.warnings)
 
 
 # As text
@@ -323,12 +389,10 @@ def end_figures(facts: RunFacts) -> dict[str, str]:
 
 
 def pair_words(pair: Pair) -> str:
-    """Return a paired difference in words, or why there is none."""
-    return f"none: {pair.reason}" if pair.difference is None else difference_words(pair.difference)
-
-
-def difference_words(found: PairedDifference) -> str:
     """Return a difference with its sign and interval (of errors: in points of percent), and for whom it is better."""
+    found = pair.difference
+    if found is None:
+        return f"none: {pair.reason}"
     form, unit, scale = _FORMS[found.metric]
     ends = f" ({form.format(scale * found.low)} to {form.format(scale * found.high)})"
     figure = f"{form.format(scale * found.value)}{'' if math.isnan(found.low) else ends}{unit}"

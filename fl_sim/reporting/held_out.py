@@ -146,12 +146,7 @@ def metric_words(name: str) -> str:
 
 
 def interval(figure: Figure, name: str) -> str:
-    """Return a figure with its interval: "2.39 (2.36 to 2.43)"; without the interval if it is undefined.
-
-    Args:
-        figure: the figure.
-        name: its name, such as ``bits_per_byte``.
-    """
+    """Return the figure of this name with its interval: "2.39 (2.36 to 2.43)"; without it where it is undefined."""
     value = _shown(figure.value, name)
     if math.isnan(figure.low):
         return value

@@ -14,11 +14,9 @@ from fl_sim.formats import format_delta, format_epsilon, nonzero, printable, rou
 
 
 def is_remembered(attack: str, record: Mapping[str, Any]) -> bool:
-    """Return whether an attack finds more than guessing would, at 95 %: without that nothing follows about protection.
+    """Return whether an attack (users, canaries, entities) finds more than guessing would, at 95 %.
 
-    Args:
-        attack: users, canaries or entities.
-        record: of the attack.
+    Without that nothing follows about protection.
     """
     if attack == "canaries":
         most = max((group["repetitions"] or 0 for group in record["groups"]), default=0)
@@ -34,11 +32,7 @@ def is_remembered(attack: str, record: Mapping[str, Any]) -> bool:
 
 
 def leak_text(record: Mapping[str, Any]) -> str:
-    """Return a table per run of a record of ``fl-sim leak``, as text of several lines of at most 80 columns.
-
-    Args:
-        record: ``Leakage.record()``.
-    """
+    """Return a table per run of ``Leakage.record()``, as text of several lines of at most 80 columns."""
     lines: list[str] = []
     for run in record["runs"]:
         figures = [

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY
@@ -40,8 +39,7 @@ from fl_sim.reporting.run_facts import (
     SEQUENCE_OF_MODELS,
     RunFacts,
 )
-from fl_sim.storage.model_files import CARD
-from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder, replace_file
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
 from fl_sim.strategies.ledger import LedgerError
 
 _CAUSAL = """\
@@ -122,29 +120,12 @@ _COVERED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TextNote:
-    """The guarantee of texts that a model generates.
-
-    Attributes:
-        guarantee: whether there is one.
-        delta: δ at which each ε is stated.
-        epsilon: ε by the metrics' names, at public bounds; empty without a guarantee.
-        note: the same in words.
-    """
-
-    guarantee: bool
-    delta: float | None
-    epsilon: dict[str, float]
-    note: str
-
-    def record(self) -> dict[str, Any]:
-        """Return the note as JSON values."""
-        return asdict(self)
-
-
-def note_on_texts(facts: RunFacts) -> TextNote:
+def note_on_texts(facts: RunFacts) -> dict[str, Any]:
     """Return the guarantee of texts that the model of a run generates.
+
+    Returns:
+        ``guarantee``, whether there is one; ``delta``; ``epsilon``, by the metrics' names, at public bounds; and
+        ``note``, the same in words.
 
     Raises:
         LedgerError: the run's ledger does not support its ε.
@@ -152,11 +133,13 @@ def note_on_texts(facts: RunFacts) -> TextNote:
     if facts.ledger.problem:
         raise LedgerError(facts.ledger.problem)
     epsilon = {unit: value for unit, value in facts.at_public_bounds.items() if not unit.endswith("_robust")}
-    if not epsilon:
-        return TextNote(False, facts.delta, {}, NO_GUARANTEE_OF_TEXT)
     words = ", ".join(f"ε {format_epsilon(value)} for {_UNITS[unit]}" for unit, value in epsilon.items())
-    note = _COVERED.format(epsilon=words, delta=format_delta(facts.delta))
-    return TextNote(True, facts.delta, {f"epsilon_{unit}": value for unit, value in epsilon.items()}, note)
+    return {
+        "guarantee": bool(epsilon),
+        "delta": facts.delta,
+        "epsilon": {f"epsilon_{unit}": value for unit, value in epsilon.items()},
+        "note": _COVERED.format(epsilon=words, delta=format_delta(facts.delta)) if epsilon else NO_GUARANTEE_OF_TEXT,
+    }
 
 
 _LIBRARIES = ("torch", "transformers", "flwr")
@@ -191,22 +174,13 @@ def front_matter(
     return f"---\n{data.to_yaml(line_break=chr(10))}\n---"
 
 
-def write_card(run: RunFolder, facts: RunFacts) -> None:
-    """Write the card of the model in a run's folder, replacing the one before."""
-    replace_file(run.model_dir / CARD, card_of(run, facts).encode())
-
-
 def card_of(run: RunFolder, facts: RunFacts) -> str:
-    """Return the card of the model in a run's folder, as Markdown.
-
-    Args:
-        run: the folder, with the model.
-        facts: of the run; every ε on the card is theirs.
+    """Return the card of the model in a run's folder, as Markdown; every ε on it is that of the facts.
 
     Raises:
         LedgerError: the run's ledger does not support its ε.
     """
-    guarantee, public = note_on_texts(facts).guarantee, facts.at_public_bounds
+    guarantee, public = note_on_texts(facts)["guarantee"], facts.at_public_bounds
     configured, spec = run.config.get("run") or {}, _object(run, "spec.json")
     kind, classes = _kind(run, spec), tuple(spec.get("classes") or ())
     corpus, base = str((configured.get("corpus") or {}).get("path")), _base(configured)
@@ -249,12 +223,7 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
 
 
 def pretraining_card(record: Mapping[str, Any], kind: str) -> str:
-    """Return the card of a model that ``fl-sim corpus pretrain`` made of public text.
-
-    Args:
-        record: the content of its pretraining.json.
-        kind: how it loads, a key of :data:`fl_sim.reporting.model_card.CODE`.
-    """
+    """Return the card of a model that ``fl-sim corpus pretrain`` made of public text, from its pretraining.json."""
     trained = (
         f"Trained by `fl-sim corpus pretrain` on {format_number(record['sentences'])} sentences of text that counts as "
         f"public (SHA-256 `{record['text_sha256']}`), without privacy: {NO_GUARANTEE_WORDS}. Held-out perplexity per "

@@ -41,11 +41,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from fl_sim.formats import format_delta, format_epsilon, printable
-from fl_sim.reporting import model_card
 from fl_sim.reporting.bootstrap import Figure as Measured
 from fl_sim.reporting.held_out import HeldOutFigures, interval, metric_words
+from fl_sim.reporting.model_card import card_of
 from fl_sim.reporting.report import report_text
 from fl_sim.reporting.run_facts import NO_GUARANTEE, NO_GUARANTEE_WORDS, UNITS, UNTRUSTED, RunFacts, read_facts
+from fl_sim.storage.model_files import CARD
 from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder, replace_file
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
 
@@ -142,9 +143,7 @@ class Row:
     """A figure with its interval.
 
     Attributes:
-        label: of the row.
         value, low, high: the figure and its interval.
-        words: the figure in words.
         number: chooses its colour.
         bound: the largest figure that is proven possible; None if there is none.
     """
@@ -163,7 +162,6 @@ class Axis:
     """What an axis shows.
 
     Attributes:
-        words: its name.
         percent, whole: whether values are shares, or whole numbers.
         log_from: the ratio between the ends of curves above which equal ratios have equal lengths: a linear axis would
             flatten the small ones.
@@ -408,7 +406,7 @@ def present(run: RunFolder) -> None:
     facts = read_facts(run)
     replace_file(run.summary_file, report_text(facts).encode())
     if run.model_dir.is_dir():
-        model_card.write_card(run, facts)
+        replace_file(run.model_dir / CARD, card_of(run, facts).encode())
     if run.finished:
         write_run_plots(run)
 

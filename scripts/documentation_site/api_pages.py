@@ -24,13 +24,17 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
         "Start, resume, open and plot runs. All of these are names of `fl_sim` itself: `fl_sim.run(…)`.",
         (
             ("fl_sim.api.runs", ("run", "resume", "open_run", "plot_runs", "Run", "Plot")),
-            ("fl_sim.api.compared_runs", ("compare", "Comparison")),
+            ("fl_sim.api.compared_runs", ("compare",)),
+            ("fl_sim.reporting.comparison", ("Comparison",)),
         ),
     ),
     "comparisons": (
         "Comparisons",
         "Runs side by side ([docs/report.md](../report.md)).",
-        (("fl_sim.api.compared_runs", ("compare", "Comparison")),),
+        (
+            ("fl_sim.api.compared_runs", ("compare",)),
+            ("fl_sim.reporting.comparison", ("Comparison",)),
+        ),
     ),
     "corpora": (
         "Corpora",

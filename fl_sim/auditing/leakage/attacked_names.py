@@ -27,11 +27,7 @@ _FEWEST_CHARACTERS = 3
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """Hold a mention in its sentence; a possessive 's belongs to what follows.
-
-    Attributes:
-        before, name, after: the text of the sentence around the name.
-    """
+    """Hold a mention with the text of its sentence before and after it; a possessive 's belongs to what follows."""
 
     before: str
     name: str

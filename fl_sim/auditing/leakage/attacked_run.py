@@ -88,14 +88,9 @@ class NotApplicableError(ConfigError):
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """Hold a split as the attacker reads it.
+    """Hold a split as the attacker reads it, with the keys of its users in the order of their ids.
 
-    Attributes:
-        split: the name of the split.
-        ownership: its users, sentences and entities.
-        texts: its sentences.
-        targets: int32 (S,), the class of each sentence; None for the next word.
-        users: the keys of its users, in the order of their ids.
+    ``targets`` are the classes of its sentences, int32 (S,); None for the next word.
     """
 
     split: str
@@ -126,8 +121,7 @@ class AttackedRun:
     """Hold a finished run and what an attack on it needs.
 
     Attributes:
-        folder: the run's folder.
-        config: the run's configuration.
+        folder, config: of the run.
         corpus: the corpus with which it is attacked.
         model: the model that it released last.
         proof: what its ledger proves.

@@ -54,14 +54,14 @@ from scipy import special, stats
 
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options
 from fl_sim.auditing.leakage.proven_rates import EntityContribution, ProvenRates
-from fl_sim.auditing.leakage.rates import Verdict, figure_record
+from fl_sim.auditing.leakage.rates import Verdict
 from fl_sim.auditing.lower_bounds import refutes_by_ranking
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.data_prep.canaries import Canary, Owner, PlantedCanaries, read_canaries
-from fl_sim.reporting.bootstrap import RESAMPLES, Figure, intervals
+from fl_sim.reporting.bootstrap import intervals
 from fl_sim.strategies.accounting.adjacency import ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.primitives import streams
@@ -92,42 +92,13 @@ class CanaryExposure:
     score: float
 
 
-@dataclass(frozen=True, slots=True)
-class ExposureGroup:
-    """The mean exposure of canaries of one kind, with its interval.
-
-    Attributes:
-        owner, repetitions: of the canaries; None for any.
-        included: whether they are in the training text.
-        canaries: how many there are.
-        exposure: mean in bits, from ranks.
-    """
-
-    owner: Owner | None
-    repetitions: int | None
-    included: bool
-    canaries: int
-    exposure: Figure
-
-    def record(self) -> dict[str, Any]:
-        """Return the group as JSON values."""
-        return {
-            "owner": self.owner,
-            "repetitions": self.repetitions,
-            "included": self.included,
-            "canaries": self.canaries,
-            "exposure": figure_record(self.exposure),
-            "most_by_chance": most_by_chance(self.canaries),
-        }
-
-
 def most_by_chance(canaries: int) -> float:
     """Return the mean exposure that so many secrets which a model never saw stay below with probability 97.5 %.
 
     Each has a uniform rank, so its exposure is at most −log₂ of a uniform number. The sum of m of these, taken as
     independent, has a gamma distribution. The bootstrap over a few canaries is too narrow to tell them from chance.
     """
-    return float(stats.gamma.ppf(0.975, max(canaries, 1)) / (max(canaries, 1) * math.log(2)))
+    return float(stats.gamma.ppf(0.975, canaries) / (canaries * math.log(2)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +117,11 @@ class CanaryExposures:
     possible: int
     seed: int
 
-    def groups(self) -> list[ExposureGroup]:
-        """Return the means with their intervals: of all canaries, by owner, and by owner and repetitions."""
+    def groups(self) -> list[dict[str, Any]]:
+        """Return the means with their intervals as JSON values, in bits: of all canaries, by owner, and by repetitions.
+
+        ``owner`` and ``repetitions`` are None for any.
+        """
         kinds: list[tuple[Owner | None, int | None]] = [(None, None)]
         kinds += [(owner, None) for owner in dict.fromkeys(c.owner for c in self.canaries)]
         kinds += sorted(
@@ -159,8 +133,9 @@ class CanaryExposures:
                 chosen = [c.exposure for c in self._chosen(owner, repetitions) if c.included == included]
                 if chosen:
                     rng = streams.generator(self.seed, "leak-exposure-bootstrap")
-                    (mean,) = intervals(np.stack([chosen, np.ones(len(chosen))], axis=1), rng, RESAMPLES)
-                    groups.append(ExposureGroup(owner, repetitions, included, len(chosen), mean))
+                    (mean,) = intervals(np.stack([chosen, np.ones(len(chosen))], axis=1), rng)
+                    group = {"owner": owner, "repetitions": repetitions, "included": included, "canaries": len(chosen)}
+                    groups.append(group | {"exposure": mean.record(), "most_by_chance": most_by_chance(len(chosen))})
         return groups
 
     def audit_arrays(
@@ -186,7 +161,7 @@ class CanaryExposures:
             "exposure_of_left_out": uniform_exposure(self.drawn),
             "intervals": METHOD,
             "seed": self.seed,
-            "groups": [group.record() for group in self.groups()],
+            "groups": self.groups(),
         }
 
     def _chosen(self, owner: Owner | None, repetitions: int | None) -> list[CanaryExposure]:
@@ -204,11 +179,9 @@ def canary_exposures(
     """Return the exposure of every canary under a next-word model.
 
     Args:
-        model: the attacked model.
         planted: the canaries as they stand in the attacked text.
         seed: of the drawn secrets and of the bootstrap.
         drawn: n, secrets that are drawn beside a canary's; all others where there are fewer.
-        observer: called with the number of canaries that are done, and that of all.
 
     Raises:
         ModelError: the model's context is too short for a canary.
@@ -235,7 +208,6 @@ def exposure_of(canary: Canary, own: float, drawn: Floats) -> CanaryExposure:
     """Return the exposure of a canary.
 
     Args:
-        canary: the canary.
         own: its log-perplexity.
         drawn: those of the drawn secrets, float64 (n,).
     """
@@ -292,7 +264,7 @@ class CanaryAttack:
         return {
             **self.exposures.record(),
             "groups": [
-                group.record() | {"initial_exposure": figure_record(start.exposure)}
+                group | {"initial_exposure": start["exposure"]}
                 for group, start in zip(self.exposures.groups(), self.initial.groups(), strict=True)
             ],
             "bounds": [
@@ -307,7 +279,6 @@ def attack_canaries(run: AttackedRun, options: Options, observer: Observer = lam
     """Measure the exposure of a corpus's canaries, before training and after, and judge it.
 
     Args:
-        run: the run.
         options: of the attack; secrets are drawn from streams of its seed, so that all runs meet the same ones.
         observer: called with the number of canaries that are done, and of all, over both models.
 

@@ -30,8 +30,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.reporting.pages.leak_page import leak_page
 from fl_sim.storage.run_folder import RunFolder
 
-AttackResult = UserAttack | CanaryAttack | NameAttack
-Attack = Callable[[AttackedRun, Options, Observer], AttackResult]
+Attack = Callable[[AttackedRun, Options, Observer], UserAttack | CanaryAttack | NameAttack]
 Progress = Callable[[str], AbstractContextManager[Observer]]
 
 ATTACKS: dict[str, Attack] = {"users": attack_users, "canaries": attack_canaries, "entities": attack_names}
@@ -40,7 +39,7 @@ PRIVATE = (
     "These figures are computed from private text, without noise: they are for the corpus's owner, and no ε covers "
     "their publication."
 )
-_EPSILONS = ("epsilon_any", "epsilon_stated", "epsilon_user")
+_EPSILONS = ("epsilon_any", "epsilon_stated", "epsilon_user")  # the first that a run has leads
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,6 @@ class RunLeakage:
     """Hold what the attacks found in one run.
 
     Attributes:
-        folder: its folder.
-        config: its settings.
         raw_text: whether it was attacked with the text from before names were removed.
         known: what its guarantee takes as known.
         left_out: why attacks make no sense for the run, by name.
@@ -96,12 +93,7 @@ class RunLeakage:
 
 @dataclass(frozen=True)
 class Leakage:
-    """Hold what all attacks found.
-
-    Attributes:
-        runs: the results, one per run.
-        options: of all attacks.
-    """
+    """Hold what all attacks found, one result per run, and their options."""
 
     runs: tuple[RunLeakage, ...]
     options: Options

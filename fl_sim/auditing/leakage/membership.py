@@ -53,10 +53,7 @@ Ids = NDArray[np.int64]
 class Sample:
     """Hold the n attacked sentences of one side, user by user, in a random order within each user.
 
-    Attributes:
-        side: the side.
-        ids: int64 (n,), of the sentences.
-        users: int64 (n,), of their users.
+    ``ids`` are those of the sentences and ``users`` those of their users, int64 (n,).
     """
 
     side: Side
@@ -101,12 +98,7 @@ class UserAttack:
 
 
 def attack_users(run: AttackedRun, options: Options, observer: Observer = lambda done, total: None) -> UserAttack:
-    """Attack users.
-
-    Args:
-        run: the run.
-        options: of the attack.
-        observer: called with the number of sentences that are scored, and of all, over all models.
+    """Attack users; the observer is called with the number of sentences that are scored, and of all, over all models.
 
     Raises:
         NotApplicableError: most held-out users also train.
@@ -177,13 +169,7 @@ def _sample(side: Side, attacked: set[str], options: Options) -> Sample:
 
 
 def log_likelihoods(model: LanguageModel, drawn: Sample, observer: Observer = lambda done, total: None) -> Floats:
-    """Return ln p of each attacked sentence of a side under a model, float64 (n,).
-
-    Args:
-        model: the model.
-        drawn: the sentences.
-        observer: called with the number of sentences that are done, and of all.
-    """
+    """Return ln p of each attacked sentence of a side under a model, float64 (n,)."""
     parts = [np.empty(0)]
     for start in range(0, len(drawn.ids), AT_ONCE):
         ids, targets = drawn.ids[start : start + AT_ONCE], drawn.side.targets
@@ -209,11 +195,9 @@ def judge_users(
     """Test scores of users against what is proven for one of them.
 
     Args:
-        scores: of the attack.
         proven: the bound of one user in or out.
         p_value: that a model which saw neither side scores both alike.
         failure: the largest probability of ``beyond``, and of ``above``, if the bound holds.
-        rng: draws the pairs.
     """
     if not proven.is_proven:
         return Verdict("not tested", 0, failure, f"no bound: {proven.reason}")

@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from fl_sim.auditing.leakage.attacked_names import Occurrence, Target, entity_of_name, training_entities
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options
 from fl_sim.auditing.leakage.proven_rates import EntityContribution, ProvenRates
-from fl_sim.auditing.leakage.rates import figure_record
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
@@ -47,13 +46,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Hold a masked mention and the candidates for it.
-
-    Attributes:
-        target: the entity.
-        occurrence: its mention.
-        others: the names of other entities of its kind, at least one.
-    """
+    """Hold a masked mention of an entity and the candidates for it: the names of others of its kind, at least one."""
 
     target: Target
     occurrence: Occurrence
@@ -70,8 +63,6 @@ class RankedName:
     """Hold the ranks of the true name of one mention, from 1.
 
     Attributes:
-        target: the entity.
-        candidates: the number of ranked names.
         rank: by the attacked model.
         ratio_rank: by the ratio of its perplexity and the initial model's.
         initial_rank: by the model with which the training began.
@@ -102,7 +93,7 @@ class EntityGroup:
 
     def record(self) -> dict[str, Any]:
         """Return the group as JSON values."""
-        figures = {name: figure_record(figure) for name, figure in self.figures.items()}
+        figures = {name: figure.record() for name, figure in self.figures.items()}
         return {"kind": self.kind, "mentions": self.mentions, "entities": self.entities, **figures}
 
 
@@ -149,7 +140,6 @@ def attack_names(run: AttackedRun, options: Options, observer: Observer = lambda
     """Rank the private names of the training split, or the one of ``options.entity``.
 
     Args:
-        run: the run.
         options: of the attack; names are drawn from streams of its seed, so that all runs meet the same ones.
         observer: called with the number of mentions that are ranked, and of all.
 
@@ -242,13 +232,7 @@ def fits(model: LanguageModel, text: str) -> bool:
 
 
 def rank_names(question: Question, model: LanguageModel, initial: LanguageModel) -> RankedName:
-    """Return the ranks of the true name, by log-perplexities per token; equal values come before it.
-
-    Args:
-        question: the mention and its candidates.
-        model: the attacked model.
-        initial: the model with which its training began.
-    """
+    """Return the ranks of the true name, by log-perplexities per token; equal values come before it."""
     own, before = (held_out(one, one.encode(question.texts)).losses for one in (model, initial))
     ranks = (1 + int((losses[1:] <= losses[0]).sum()) for losses in (own, own - before, before))
     return RankedName(question.target, len(question.texts), *ranks)

@@ -81,11 +81,7 @@ class ProvenRates:
         return bool(self.claims)
 
     def largest_true_positive_rate(self, false_positive_rate: float) -> float:
-        """Return an upper bound on the true positive rate of every test; 1 if nothing is proven.
-
-        Args:
-            false_positive_rate: in (0, 1).
-        """
+        """Return an upper bound on the true positive rate of every test at an FPR in (0, 1); 1 if nothing is proven."""
         at = dict(self.claims)
         rate = largest_true_positive_rate(at.__getitem__, false_positive_rate, tuple(at))
         return min(1.0, rate * (1 + _ROUNDING))
@@ -114,9 +110,9 @@ class ProvenRates:
         once = self.largest_true_positive_rate(false_positive_rate)
         return self.largest_true_positive_rate(once) if once < 1 else 1.0
 
-    def record(self, false_positive_rates: Sequence[float] = FALSE_POSITIVE_RATES) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Return the bound as a JSON object; its rates are upper bounds."""
-        rates = {f"{rate:g}": self.largest_true_positive_rate(rate) for rate in false_positive_rates}
+        rates = {f"{rate:g}": self.largest_true_positive_rate(rate) for rate in FALSE_POSITIVE_RATES}
         return {
             "unit": self.unit,
             "proven": self.is_proven,

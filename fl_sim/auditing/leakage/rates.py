@@ -88,18 +88,11 @@ def clopper_pearson(hits: int, trials: int) -> Figure:
     return Figure(hits / trials, float(low[0]), float(high[0]))
 
 
-def figure_record(figure: Figure) -> dict[str, float | None]:
-    """Return a figure as JSON values: None where it is undefined."""
-    return {name: None if math.isnan(value) else value for name, value in figure.record().items()}
-
-
 @dataclass(frozen=True, eq=False)
 class Rates:
     """Hold how well an attack tells members from non-members.
 
     Attributes:
-        members: the number of members.
-        non_members: that of non-members.
         area: under the curve of true against false positive rates; ½ for guessing.
         advantage: TPR − FPR at the median of the non-members.
         at: the true positive rate at each false positive rate; None for fewer non-members than that rate can show.
@@ -115,14 +108,7 @@ class Rates:
     def of(
         cls, scores: Scores, rng: np.random.Generator, rates: Sequence[float] = (), resamples: int = RESAMPLES
     ) -> Rates:
-        """Return the rates of an attack.
-
-        Args:
-            scores: its scores.
-            rng: draws the resamples.
-            rates: the false positive rates.
-            resamples: how many.
-        """
+        """Return how well an attack does, at these false positive rates too, with intervals from resamples."""
         drawn = [(sample.area, sample.advantage) for sample in (scores.resampled(rng) for _ in range(resamples))]
         (low, low_advantage), (high, high_advantage) = np.quantile(drawn, _LEVELS, axis=0).tolist()
         members, others = len(scores.members), len(scores.non_members)
@@ -177,10 +163,8 @@ def judge_pairs(scores: Scores, trade_off: InverseTradeOff, failure: float, rng:
     depend on each other.
 
     Args:
-        scores: one score per user.
         trade_off: F⁻¹ of exchanging two users.
         failure: the largest probability of ``beyond`` if the trade-off function holds.
-        rng: draws the pairs.
     """
     pairs = min(len(scores.members), len(scores.non_members))
     if pairs < 2:
@@ -198,7 +182,6 @@ def is_above(scores: Scores, largest: Callable[[float], float], failure: float) 
     bound at the upper limit of the false positive rate.
 
     Args:
-        scores: one score per user.
         largest: the largest true positive rate at a false positive rate in (0, 1).
         failure: the largest probability of True if the bound holds and the scores are independent.
     """

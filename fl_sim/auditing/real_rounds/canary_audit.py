@@ -61,12 +61,7 @@ _NEGLIGIBLE = 1e-14  # probability of a value that is left out
 
 
 def shift_distribution(event: RoundEvent, scenario: Scenario) -> Distribution:
-    """Return the distribution of the shift of a round's sum, in user clips.
-
-    Args:
-        event: the event of the round.
-        scenario: the sentences of the canary user, and of the users who mention the canary entity.
-    """
+    """Return the distribution of the shift of a round's sum by a scenario's canary user and entity, in user clips."""
     cap = event.user_cap if event.clips_sentences else 1.0  # of sentences in a user clip
 
     def of_user(sentences: int) -> dict[float, float]:
@@ -94,15 +89,9 @@ def mean_shift(law: Distribution) -> float:
 
 
 def log_ratios(law: Distribution, outputs: Floats, noise_std: float) -> Floats:
-    """Return ln(density with the canary / density without it) of every training.
+    """Return ln(density with the canary / density without it) of every training, float64 (canaries,).
 
-    Args:
-        law: the distribution of the shift.
-        outputs: the releases along one direction per canary, in user clips, float64 (rounds, canaries).
-        noise_std: the standard deviation of their noise.
-
-    Returns:
-        float64 (canaries,).
+    ``outputs`` are the releases along one direction per canary, in the unit of the shift, float64 (rounds, canaries).
     """
     nothing = Distribution(np.zeros(1), np.zeros(1))
     return law.log_likelihood(outputs, noise_std) - nothing.log_likelihood(outputs, noise_std)
@@ -126,12 +115,9 @@ class CanaryClaim:
     """Hold what is claimed of the training.
 
     Attributes:
-        name: the name in reports.
         law: the distribution of a unit's shift in a round, in user clips.
         noise_std: the standard deviation of the noise along a direction, in user clips.
-        noise_multiplier: z.
         proven: pairs (δ, ε) that the accountant proves, that at the requested δ first.
-        rounds: T.
     """
 
     name: str
@@ -152,7 +138,6 @@ class CanaryAudit:
     """Hold the bounds from one training.
 
     Attributes:
-        claim: what was claimed.
         included: whether each unit was included, bool (m,).
         scores: the likelihood ratio of each unit, float64 (m,).
         epsilon_lower: a lower bound on ε, valid for any mechanism.
@@ -220,7 +205,6 @@ def bound_canaries(claim: CanaryClaim, included: Bools, along: Floats, confidenc
     """Return the bounds from the releases of one training.
 
     Args:
-        claim: what is claimed.
         included: whether each unit was included, independently with probability ½, bool (m,).
         along: the noisy sums along the units' directions, in user clips, float64 (T, m).
         confidence: with which all bounds hold together.

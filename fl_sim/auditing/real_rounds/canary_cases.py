@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fl_sim.auditing.lower_bounds import CURVE_DELTAS
 from fl_sim.auditing.real_rounds.canary_audit import (
     CanaryAudit,
     CanaryClaim,
@@ -36,7 +37,6 @@ from fl_sim.strategies.user_level import UserLevelDP
 
 BYSTANDERS = 30
 CANARIES, ROUNDS, DELTA = 256, 30, 1e-5
-_CURVE_DELTAS = (1e-3, 0.01, 0.1, 0.2, 0.5)
 _MOST_CANARIES = 4096
 
 GPT2 = ModelSpec(name="small-gpt2", hidden=8, layers=1, heads=2, max_tokens=32)
@@ -48,13 +48,7 @@ _USER = Scenario(user_sentences=4)
 
 @dataclass(frozen=True)
 class CanaryCase:
-    """Name a mechanism, a model, and the sentences of each canary unit.
-
-    Attributes:
-        mechanism: the mechanism, for any population.
-        scenario: the protected user and entity.
-        model: the real model.
-    """
+    """Name a mechanism for any population, a real model, and the sentences of each canary unit."""
 
     mechanism: Mechanism
     scenario: Scenario
@@ -110,17 +104,7 @@ def audit_case(
     confidence: float = 0.95,
     progress: Callable[[int], None] = lambda server_round: None,
 ) -> CanaryAudit:
-    """Train once with canaries and bound what its releases show.
-
-    Args:
-        name: a key of :data:`CASES`.
-        canaries: m, at least 2; each is included with probability ½.
-        rounds: T.
-        delta: δ.
-        noise_multiplier: z; None for that of the case.
-        seed: of the model, the canaries, their inclusion and the rounds.
-        confidence: with which all bounds hold together.
-        progress: called with every round.
+    """Train once with canaries, each included with probability ½, and bound what its releases show together.
 
     Raises:
         PrivacyError: a value is impossible.
@@ -144,8 +128,8 @@ def audit_case(
         included,
         plan,
         streams.derived_seed(seed, "rounds with random canaries"),
-        progress,
-    ).along
+        lambda release: progress(release.server_round),
+    )
     return bound_canaries(_claim(name, case, plan), included, along, confidence)
 
 
@@ -156,7 +140,7 @@ def _claim(name: str, case: CanaryCase, plan: PrivacyPlan) -> CanaryClaim:
         raise PrivacyError(f"{name} has no guarantee; allowed: a mechanism with an event")
     rates = (mechanism.q_u, mechanism.q_e, mechanism.q_s)  # as they are, not as the accountant is told
     described = RoundEvent(event.strategy, mechanism.noise_multiplier, *rates, mechanism.user_cap)
-    plans = [replace(plan, delta=delta) for delta in (plan.delta, *_CURVE_DELTAS)]
+    plans = [replace(plan, delta=delta) for delta in (plan.delta, *CURVE_DELTAS)]
     proven = [(p.delta, float(p.epsilon_curve(case.adjacency, [p.rounds])[0])) for p in plans]
     law = shift_distribution(described, case.scenario)
     return CanaryClaim(name, law, mechanism.noise_per_clip, mechanism.noise_multiplier, proven, plan.rounds)

@@ -28,7 +28,6 @@ than the gradient of the same sentence in the real model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,9 +69,7 @@ class CanaryModule(nn.Module):
     """Hold a real module and the canaries' layer.
 
     Args:
-        real: the real module.
         side: P = Q, the width of the layer, which has P·Q weights.
-        vocabulary: the number of tokens.
         seed: of the rotations.
     """
 
@@ -108,11 +105,7 @@ class CanaryModule(nn.Module):
 
 
 class CanaryArchitecture(Architecture):
-    """Run a `CanaryModule`: the real architecture with the canaries' layer beside it.
-
-    Args:
-        real: the real architecture.
-    """
+    """Run a `CanaryModule`: the real architecture with the canaries' layer beside it."""
 
     def __init__(self, real: Architecture) -> None:
         self.real = real
@@ -168,32 +161,11 @@ def canary_tokens(model: LanguageModel, number: int) -> NDArray[np.int32]:
 
 
 def along_canaries(model: LanguageModel, vectors: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the inner products of vectors with the directions of all canaries.
-
-    Args:
-        model: the model, with P·Q canaries.
-        vectors: (k, d).
-
-    Returns:
-        float64 (k, P·Q).
-    """
+    """Return the inner products of vectors, (k, d), with the directions of all canaries, float64 (k, P·Q)."""
     module: Any = model.module
     left, right = module.outputs_of.double().numpy(), module.inputs_of.double().numpy()
     parts = [model.parameters.views(torch.from_numpy(np.asarray(vector)))[_WEIGHT].numpy() for vector in vectors]
     return np.stack([(right @ part.T.astype(np.float64) @ left.T).ravel() for part in parts])
-
-
-@dataclass(frozen=True, eq=False)
-class Releases:
-    """Hold the releases of T rounds along the canaries' directions.
-
-    Attributes:
-        along: the noisy sums along each canary's direction, in user clips, float64 (T, m).
-        clips: c of each round, float64 (T,).
-    """
-
-    along: Floats
-    clips: Floats
 
 
 def run_real_rounds(
@@ -209,12 +181,7 @@ def run_real_rounds(
 
     Args:
         model: the real model; it has its first parameters again afterwards.
-        ownership: the users, sentences and entities.
-        sentences: the tokens of each sentence.
         keep: returns a selection without the sentences that add nothing in this corpus.
-        plan: the mechanism and the number of rounds.
-        seed: root seed of every draw.
-        observe: called with every round that is released.
     """
     offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in sentences])]).astype(np.int64)
     examples = Examples(EncodedSplit(np.concatenate(sentences).astype(np.int32), offsets))
@@ -236,34 +203,30 @@ def release_along_canaries(
     included: NDArray[np.bool_],
     plan: PrivacyPlan,
     seed: int,
-    progress: Callable[[int], None] = lambda server_round: None,
-) -> Releases:
-    """Run all rounds of ``plan`` and return what they release along the canaries.
+    observe: Callable[[Release], None] = lambda release: None,
+) -> Floats:
+    """Run all rounds of ``plan``; return the noisy sums along the canaries, in user clips, float64 (T, m).
 
     Args:
         model: a model with at least m canaries (:func:`canary_model`).
         corpus: m copies of a scenario, and bystanders.
         texts: the sentence of each bystander.
         included: whether each copy is included, bool (m,).
-        plan: the mechanism and the number of rounds.
-        seed: root seed of every draw of the rounds.
-        progress: called with every round that is released.
     """
-    clips, rows = list[float](), list[Floats]()
+    rows = list[Floats]()
     copy = corpus.copy_of_sentence
     kept = np.append(included, True)[copy]  # the last is BYSTANDER's
     canaries = [canary_tokens(model, number) for number in range(corpus.copies)]
     sentences = [canaries[number] for number in copy[copy != BYSTANDER]]
     sentences += [example.tokens for example in model.encode(list(texts))]
 
-    def observe(release: Release) -> None:
-        clips.append(release.clip_norm)
+    def read(release: Release) -> None:
         along = along_canaries(model, release.noisy_sum[None])[0, : corpus.copies]
         rows.append(along / plan.mechanism.user_clip(release.clip_norm))
-        progress(release.server_round)
+        observe(release)
 
     def keep(selection: Selection) -> Selection:
         return only(selection, kept[selection.sentences])
 
-    run_real_rounds(model, corpus.ownership, sentences, keep, plan, seed, observe)
-    return Releases(np.array(rows), np.array(clips))
+    run_real_rounds(model, corpus.ownership, sentences, keep, plan, seed, read)
+    return np.array(rows)

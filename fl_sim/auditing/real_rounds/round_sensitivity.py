@@ -115,7 +115,6 @@ def measure_rounds(
         rounds: the number of pairs of rounds, with seeds of their own. If entities are sampled, there is one more, in
             which e' is not sampled and all other entities of its sentences are.
         seed: of the model and of the draws.
-        progress: called with the name of the case.
     """
     progress(name)
     case = SENSITIVITY_CASES[name]
@@ -149,12 +148,9 @@ def measure_round(
     """Return the difference of one round on D and D', with equal draws.
 
     Args:
-        name: the name in reports.
-        model: the model of the round.
         corpus: the users, sentences and entities of both; e' is the second entity of every sentence that mentions it.
         texts: the sentences of D.
         mechanism: the mechanism, with noise that is negligible.
-        seed: of the draws.
     """
     tokens = [example.tokens for example in model.encode(texts)]
     plan = PrivacyPlan(mechanism=mechanism, rounds=1, delta=0.5)

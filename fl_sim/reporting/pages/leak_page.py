@@ -28,7 +28,6 @@ Record = Mapping[str, Any]
 Found = Sequence[tuple[Record, Record]]
 """Runs, each with the record of one attack on it."""
 
-_EPSILONS = ("epsilon_any", "epsilon_stated", "epsilon_user")
 _NAMES = {"uedp": "uedp", "user_level": "user-level DP", "noiseless": "no protection", "published": "published"}
 
 
@@ -44,11 +43,7 @@ class Section:
 
 
 def leak_page(record: Record) -> str:
-    """Return the page of a record of ``fl-sim leak`` as HTML.
-
-    Args:
-        record: ``Leakage.record()``.
-    """
+    """Return the page of ``Leakage.record()`` as HTML."""
     runs = record["runs"]
     attacked = {name: [(run, run["attacks"][name]) for run in runs if name in run["attacks"]] for name in _SECTIONS}
     found = {name: [one for one in all_runs if "left_out" not in one[1]] for name, all_runs in attacked.items()}
@@ -77,8 +72,8 @@ def label_of(run: Record) -> str:
 
 
 def _epsilon_of(run: Record) -> str:
-    given = [run["epsilon"][name] for name in _EPSILONS if run["epsilon"].get(name) is not None]
-    return format_epsilon(float(given[0])) if given else "–"
+    leading = next((value for value in run["epsilon"].values() if value is not None), None)
+    return "–" if leading is None else format_epsilon(float(leading))
 
 
 def _run_row(run: Record) -> list[str]:

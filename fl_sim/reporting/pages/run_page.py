@@ -141,12 +141,7 @@ def _utility_table(runs: Runs) -> Table:
 
 
 def _round_charts(facts_of: Mapping[str, RunFacts], comparable: bool) -> Iterator[Chart]:
-    """Yield the charts over rounds.
-
-    Args:
-        facts_of: of the runs, by label.
-        comparable: whether the ε of all runs are one statement, so that utility may be drawn against them.
-    """
+    """Yield the charts over rounds; utility against ε only where all ε are one statement (``comparable``)."""
     yield epsilon_chart(facts_of)
     if {facts.headline.unit for facts in facts_of.values()} != {"user"}:
         yield epsilon_chart(facts_of, "user")

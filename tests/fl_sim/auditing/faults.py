@@ -46,28 +46,6 @@ def _noise(share: float) -> AbstractContextManager[Any]:
     return patch.object(aggregation, "add_gaussian_noise", add)
 
 
-def _sentence_clip_off() -> AbstractContextManager[Any]:
-    """Sentences keep their length; users are clipped where the code says that they must be."""
-    return patch.object(clipped_sums, "clip_factors", lambda norms, *clip: torch.ones_like(norms).float())
-
-
-def _user_clip_off() -> AbstractContextManager[Any]:
-    """The client update of a user, gradients or local steps, keeps its length."""
-    return patch.object(training, "_share", lambda norm, radius: 1.0)
-
-
-def _ghost_norms_low() -> AbstractContextManager[Any]:
-    """Ghost norms are a tenth too small, after the product has compared them with autograd."""
-    return patch.object(
-        clipped_sums, "sure_norms", lambda parts, clip_norm: _intact_norms(parts, clip_norm / 0.9) * 0.9
-    )
-
-
-def _votes_leak() -> AbstractContextManager[Any]:
-    """Votes on the clip count tenfold and are not bounded with the update."""
-    return patch.object(training, "_sentence_votes", lambda tally, rule: 10.0 * _intact_votes(tally, rule))
-
-
 @contextmanager
 def _realised_denominator() -> Iterator[None]:
     """The sum is divided by the number of sentences that took part, not by the public expectation."""
@@ -107,13 +85,6 @@ def _accounted_rate_halved() -> Iterator[None]:
         yield
 
 
-def _entities_ignored() -> AbstractContextManager[Any]:
-    """Every entity is active in every round."""
-    return patch.object(
-        sampling, "sampled_entities", lambda seed, entities, q_e: np.ones(len(entities), dtype=np.bool_)
-    )
-
-
 def _active(of_mentions: Callable[[Ownership, Any, Any, int, float], Any]) -> AbstractContextManager[Any]:
     """A sentence takes part if enough of its entities do, by another rule than that all are sampled.
 
@@ -141,11 +112,6 @@ def _first_entity_alone() -> AbstractContextManager[Any]:
     return _active(first)
 
 
-def _any_entity_active() -> AbstractContextManager[Any]:
-    """A sentence takes part as soon as one of its entities is sampled, as in the published algorithm."""
-    return _active(lambda owned, _, entities, seed, q_e: sampling.sampled_entities(seed, owned.draws_of(entities), q_e))
-
-
 def _entities_sampled_per_user() -> AbstractContextManager[Any]:
     """Every user draws entities alone, so that some of many users who mention one always take part."""
 
@@ -171,15 +137,26 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "noise_reduced": lambda: _noise(0.95),
     "noise_halved": lambda: _noise(0.5),
     "noise_off": lambda: _noise(0.0),
-    "sentence_clip_off": _sentence_clip_off,
-    "user_clip_off": _user_clip_off,
-    "ghost_norms_low": _ghost_norms_low,
-    "votes_leak": _votes_leak,
+    # Sentences keep their length; users are clipped where the code says that they must be.
+    "sentence_clip_off": lambda: patch.object(clipped_sums, "clip_factors", lambda norms, *_: torch.ones(len(norms))),
+    # The client update of a user, gradients or local steps, keeps its length.
+    "user_clip_off": lambda: patch.object(training, "_share", lambda norm, radius: 1.0),
+    # A tenth too small, after the product has compared them with autograd.
+    "ghost_norms_low": lambda: patch.object(
+        clipped_sums, "sure_norms", lambda parts, clip_norm: _intact_norms(parts, clip_norm / 0.9) * 0.9
+    ),
+    # Votes on the clip count tenfold and are not bounded with the update.
+    "votes_leak": lambda: patch.object(training, "_sentence_votes", lambda *given: 10.0 * _intact_votes(*given)),
     "realised_denominator": _realised_denominator,
     "sentences_twice_as_often": _sentences_twice_as_often,
     "accounted_rate_halved": _accounted_rate_halved,
-    "entities_ignored": _entities_ignored,
+    "entities_ignored": lambda: patch.object(
+        sampling, "sampled_entities", lambda seed, ids, q_e: np.ones(len(ids), bool)
+    ),
     "first_entity_alone": _first_entity_alone,
-    "any_entity_active": _any_entity_active,
+    # A sentence takes part as soon as one of its entities is sampled, as in the published algorithm.
+    "any_entity_active": lambda: _active(
+        lambda owned, _, entities, seed, q_e: sampling.sampled_entities(seed, owned.draws_of(entities), q_e)
+    ),
     "entities_sampled_per_user": _entities_sampled_per_user,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fl_sim.auditing.ledger_audit import Limits, violations
+from fl_sim.auditing.ledger_audit import violations
 from fl_sim.data_prep.store.ownership import Ownership
 
 # user 0: sentences 0 (entities 0, 1), 1 (entity 0), 2 (none); user 1: sentences 3 (entity 0), 4 (entity 1)
@@ -15,15 +15,15 @@ OWNERSHIP = Ownership(
     entity_ids=np.array([0, 1, 0, 0, 1], dtype=np.int32),
     num_entities=2,
 )
-LIMITS = Limits(entity_sentences=2, entity_users=1, user_sentences=2)
+LIMITS: dict[str, int] = {"entity_sentences": 2, "entity_users": 1, "user_sentences": 2}
 KEPT = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
 
 
 def test_weights_within_the_bounds_pass() -> None:
-    assert violations(OWNERSHIP, KEPT, LIMITS) == []
-    assert violations(OWNERSHIP, np.ones(5), Limits()) == []
+    assert violations(OWNERSHIP, KEPT, **LIMITS) == []
+    assert violations(OWNERSHIP, np.ones(5)) == []
     thirds = np.array([1 / 3, 1 / 3, 0.5, 1 / 3, 1 / 3])
-    assert violations(OWNERSHIP, thirds, Limits(entity_sentences=1.0)) == []
+    assert violations(OWNERSHIP, thirds, entity_sentences=1.0) == []
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_weights_within_the_bounds_pass() -> None:
     ],
 )
 def test_every_violation_is_named(weights: np.ndarray, message: str) -> None:
-    assert message in violations(OWNERSHIP, weights, LIMITS)
+    assert message in violations(OWNERSHIP, weights, **LIMITS)

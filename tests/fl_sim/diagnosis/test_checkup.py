@@ -11,7 +11,7 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.diagnosis import checkup
-from fl_sim.diagnosis.checkup import Finding, worst
+from fl_sim.diagnosis.checkup import Finding
 
 
 def verdicts(findings: list[Finding]) -> dict[str, str]:
@@ -80,7 +80,3 @@ def test_the_command_says_by_its_status_what_it_found(
     out = json.loads(capsys.readouterr().out)
     assert out["verdict"] == verdict
     assert out["findings"][1] == {"name": "memory", "value": "1 GiB", "verdict": verdict, "advice": "buy some"}
-
-
-def test_nothing_is_worse_than_no_finding() -> None:
-    assert worst([]) == "ok"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.formats import format_epsilon, percent_down, percent_up
+from fl_sim.formats import percent_down, percent_up
 from fl_sim.reporting.model_card import note_on_texts
 from fl_sim.reporting.plots import present
 from fl_sim.reporting.recorded import Coverage, Share
@@ -215,17 +215,6 @@ def test_settings_of_a_search_are_not_those_of_the_run(make_run: MakeRun) -> Non
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0.000"), (0.12341, "0.124"), (2.6701, "2.68"), (2.67, "2.67"), (99.991, "100.00"),
-        (225.3, "226"), (math.inf, "∞"), (math.nan, "–"), (None, "–"), (1e-9, "0.001"),
-    ],
-)  # fmt: skip
-def test_epsilon_is_never_rounded_down(value: float | None, text: str) -> None:
-    assert format_epsilon(value) == text
-
-
-@pytest.mark.parametrize(
     ("share", "up", "down"),
     [
         (0.12341, "12.4", "12.3"),
@@ -287,9 +276,3 @@ class TestCommand:
         assert "Infinity" not in text
         assert json.loads(text)["epsilon"]["epsilon_user"] == "inf"
         assert json.loads(text)["guarantee"] is False
-
-    def test_bad_input_is_one_line(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["report", str(tmp_path)]) == 2
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert captured.err == f"fl-sim report: {tmp_path}: is not a run folder (it has no config.json)\n"

@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from fl_sim.api.compared_runs import Comparison
 from fl_sim.formats import format_epsilon
 from fl_sim.reporting import plots
-from fl_sim.reporting.comparison import compare_runs
+from fl_sim.reporting.comparison import Comparison, compare_runs
 from fl_sim.reporting.model_card import card_of
 from fl_sim.reporting.report import report_text
 from fl_sim.reporting.run_facts import RunFacts, read_facts
@@ -27,7 +26,7 @@ OTHER = 3.7
 
 def compared(run: RunFolder, facts: RunFacts) -> Comparison:
     found = compare_runs([run])
-    return Comparison(dataclasses.replace(found, runs=(dataclasses.replace(found.runs[0], facts=facts),)))
+    return dataclasses.replace(found, runs=(dataclasses.replace(found.runs[0], facts=facts),))
 
 
 def card(run: RunFolder, facts: RunFacts) -> str:

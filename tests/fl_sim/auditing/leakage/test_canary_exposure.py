@@ -49,10 +49,10 @@ def test_a_model_that_memorised_the_included_canaries_is_exposed() -> None:
     included = [c.text(planted.law) for c in planted.canaries if c.included]
     before = canary_exposures(load_model(SPEC, seed=0), planted, seed=0, drawn=200)
     after = canary_exposures(memorised(included, steps=120), planted, seed=0, drawn=200)
-    means = {group.included: group.exposure for group in after.groups() if group.owner is None}
-    assert means[True].low > 5
-    assert means[False].low < 1 / math.log(2) < means[False].high
-    assert next(g.exposure.value for g in before.groups() if g.included) < 3
+    means = {group["included"]: group["exposure"] for group in after.groups() if group["owner"] is None}
+    assert means[True]["low"] > 5
+    assert means[False]["low"] < 1 / math.log(2) < means[False]["high"]
+    assert next(group["exposure"]["value"] for group in before.groups() if group["included"]) < 3
     # Coins and scores are what the one-run audit takes: it refutes ε = 0.5 after, and not before.
     claim = curve_trade_off([(1e-5, 0.5)])
     assert refutes_by_ranking(claim, *after.audit_arrays(), confidence=0.999)

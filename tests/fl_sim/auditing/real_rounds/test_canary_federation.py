@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fl_sim.auditing.inline_rounds import Release
 from fl_sim.auditing.real_rounds.canary_audit import mean_shift, shift_distribution
 from fl_sim.auditing.real_rounds.canary_cases import CASES, GPT2, UNSAMPLED
 from fl_sim.auditing.real_rounds.canary_federation import canary_model, release_along_canaries
@@ -37,7 +38,7 @@ def quiet() -> tuple[np.ndarray, np.ndarray]:
     mechanism = replace(UNSAMPLED, population=users, q_u=0.7, q_e=0.5, q_s=0.4, noise_multiplier=1e-9)
     included = np.arange(UNITS) % 3 > 0
     plan = PrivacyPlan(mechanism=mechanism, rounds=3, delta=0.5)
-    return included, release_along_canaries(model, corpus, TEXTS, included, plan, seed=1).along
+    return included, release_along_canaries(model, corpus, TEXTS, included, plan, seed=1)
 
 
 @pytest.mark.nightly
@@ -69,6 +70,7 @@ def test_the_noise_and_the_clip_are_those_of_the_mechanism(name: str) -> None:
     mechanism = case.with_population(corpus.ownership.num_users)
     plan = PrivacyPlan(mechanism=mechanism, rounds=3, delta=0.5)
     model, nobody = canary_model(case.model, 0, 10), np.zeros(100, dtype=bool)
-    releases = release_along_canaries(model, corpus, TEXTS, nobody, plan, 0)
-    assert releases.along.std() == pytest.approx(mechanism.noise_per_clip, rel=0.15)
-    assert (len(set(releases.clips)) > 1) is (mechanism.adaptive is not None)
+    releases = list[Release]()
+    along = release_along_canaries(model, corpus, TEXTS, nobody, plan, 0, releases.append)
+    assert along.std() == pytest.approx(mechanism.noise_per_clip, rel=0.15)
+    assert (len({release.clip_norm for release in releases}) > 1) is (mechanism.adaptive is not None)

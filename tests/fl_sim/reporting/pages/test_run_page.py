@@ -17,19 +17,9 @@ from fl_sim.reporting.pages import run_page
 from fl_sim.storage.run_folder import RunFolder
 from tests.browser import NAMES, Tab, browser, chromium
 from tests.fl_sim.conftest import GUARANTEE, MakeRun, finished, metrics_row, write_ledger
+from tests.fl_sim.reporting.test_plots import HELD_OUT
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>&amp;\u202e'
-FIGURE = {"value": 2.4, "low": 2.3, "high": 2.5}
-HELD_OUT = {
-    "users": 4,
-    "sentences": 40,
-    "figures": {"bits_per_byte": FIGURE},
-    "metric": "bits_per_byte",
-    "deciles": [2.0] * 9,
-    "by_sentences": [{"lowest": 4, "highest": 7, "members": 4, "figure": FIGURE}],
-    "by_mention": {"entity_tokens": {"figures": {"bits_per_byte": FIGURE}, "share": 0.2}},
-    "by_training_mentions": [],
-}
 BY_USER = {"predictions": [10.0, 20.0, 5.0, 8.0], "nats": [50.0, 90.0, 30.0, 41.0], "wrong": [8.0, 15.0, 4.0, 6.0]}
 
 
@@ -88,7 +78,7 @@ def test_the_page_needs_no_network_and_runs_no_script(page: Path) -> None:
     assert re.findall(r"<script|@import|url\((?!#)|https?://(?!www\.w3\.org/(2000/svg|1999/xlink)\")", text) == []
     assert "default-src 'none'" in text
     assert len(pictures(text)) == text.count("<figure") == text.count("<details>") >= 10
-    for words in ("For the owner of the corpus", "15.02", "any user + any entity, δ = 1e-5", "2.40 (2.30 to 2.50)"):
+    for words in ("For the owner of the corpus", "15.02", "any user + any entity, δ = 1e-5", "2.00 (1.90 to 2.10)"):
         assert words in text
     assert "C · no_noise: no guarantee (ε = ∞)" in text
 
