@@ -17,7 +17,7 @@ from fl_sim.clients.models.frozen_head import frozen_head, has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import held_out, loss_gradients
 from fl_sim.clients.models.model_spec import ModelSpec
-from tests.clients.models.models_to_try import _LLAMA_LIKE, examples, shifted
+from tests.clients.models.models_to_try import _LLAMA_LIKE, examples, publish, shifted
 
 GIVEN = examples(5, 9, 30, 12, 22, 3)
 LORA = {"lora_rank": 3}
@@ -26,12 +26,9 @@ SIZES = {"hidden": 32, "layers": 2, "heads": 4, "max_tokens": 40}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A small Llama in a folder, with the bundled tokenizer."""
-    folder = tmp_path_factory.mktemp("llama")
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(1)
-        transformers.LlamaForCausalLM(transformers.LlamaConfig(**_LLAMA_LIKE)).save_pretrained(folder)
-    return str(folder)
+    """A small Llama in a folder."""
+    config = transformers.LlamaConfig(**_LLAMA_LIKE)
+    return str(publish(tmp_path_factory.mktemp("llama"), lambda: transformers.LlamaForCausalLM(config)))
 
 
 def adapted(**settings: Any) -> LanguageModel:
