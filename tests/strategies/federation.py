@@ -17,11 +17,16 @@ from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundP
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import TRAIN_ACTION, TrainReply, TrainRequest, arrays_to_vector, vector_to_arrays
 from fl_sim.strategies.postprocessing import AveragingConfig, IterateAverage, ServerOptimizerConfig, build_optimizer
+from fl_sim.strategies.published import PublishedTerms
 from fl_sim.strategies.registry import plan_from_record
 
 Answer = Callable[[TrainRequest, np.ndarray], TrainReply]
 
 PLAIN_SGD = ServerOptimizerConfig(optimizer="sgd", learning_rate=1.0)
+TERMS = PublishedTerms(
+    estimator="f_e_plus", noise="as-stated", user_weights=946.0, entity_weights=7610.0, extended_weights=2864.0,
+    sentences=14_040, sensitive_sentences=11_176,
+)  # fmt: skip
 
 
 def plan(**changes: object) -> PrivacyPlan:

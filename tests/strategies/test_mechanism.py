@@ -13,14 +13,9 @@ from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound,
 from fl_sim.strategies.accounting.paper_model import epsilon_as_published, proven_event
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
-from fl_sim.strategies.published import PublishedTerms
 from fl_sim.strategies.registry import plan_from_record
-from tests.strategies.federation import plan
+from tests.strategies.federation import TERMS, plan
 
-TERMS = PublishedTerms(
-    estimator="f_e_plus", noise="as-stated", user_weights=946.0, entity_weights=7610.0, extended_weights=2864.0,
-    sentences=14_040, sensitive_sentences=11_176,
-)  # fmt: skip
 RATES = {"population": 946, "q_u": 50 / 946, "q_e": 0.5, "clip_norm": 0.1, "noise_multiplier": 2.0, "rounds": 50}
 ADAPTIVE = AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=5.0)
 
