@@ -167,11 +167,6 @@ def micro_batches(sizes: Sequence[int], max_batch_tokens: int) -> Iterator[list[
         yield group
 
 
-def padded_size(sizes: Sequence[int]) -> int:
-    """Return the padded size of one batch of sentences, rows × longest."""
-    return len(sizes) * max(sizes, default=0)
-
-
 def user_groups(shapes: Sequence[tuple[int, int]], max_batch_tokens: int) -> Iterator[list[int]]:
     """Yield the indices of users with similar numbers of sentences, one group per batch.
 

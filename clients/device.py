@@ -21,12 +21,15 @@ import gc
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from fl_sim.clients.errors import ModelError
+
+if TYPE_CHECKING:
+    from fl_sim.clients.models.language_model import LanguageModel
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +38,14 @@ _Result = TypeVar("_Result")
 _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 
 
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Compute matrix products in full float32."""
-    with _precision("highest"):
-        yield
+def full_precision() -> AbstractContextManager[None]:
+    """Compute matrix products in full float32 within the block."""
+    return _precision("highest")
 
 
-@contextmanager
-def tf32() -> Iterator[None]:
+def tf32() -> AbstractContextManager[None]:
     """Compute matrix products of float32 in TF32 where the device has it, accumulated in float32."""
-    with _precision("high"):
-        yield
+    return _precision("high")
 
 
 @contextmanager
@@ -91,18 +90,6 @@ def cannot_be_ordered(error: RuntimeError) -> bool:
     return "deterministic" in str(error)
 
 
-class Batching(Protocol):
-    """A model whose micro-batches can be made smaller (`fl_sim.clients.models.language_model.LanguageModel`)."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def batch_tokens(self) -> int: ...
-
-    def limit_batches(self, tokens: int) -> None: ...
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of torch or Python means that memory does not suffice; the CPU's is a RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
@@ -124,7 +111,7 @@ def attempt(work: Callable[[], _Result], device: torch.device) -> _Result | None
     return None
 
 
-def halves(model: Batching, group: Sequence[_Item], tokens: int) -> tuple[list[_Item], list[_Item]]:
+def halves(model: LanguageModel, group: Sequence[_Item], tokens: int) -> tuple[list[_Item], list[_Item]]:
     """Return a group of ``tokens`` that did not fit in two parts; micro-batches are no larger from now on."""
     if max(1, tokens // 2) < model.batch_tokens:
         model.limit_batches(max(1, tokens // 2))
@@ -134,7 +121,7 @@ def halves(model: Batching, group: Sequence[_Item], tokens: int) -> tuple[list[_
 
 
 def in_parts(
-    model: Batching, group: Sequence[_Item], compute: Callable[[list[_Item]], None], size: Callable[[_Item], int]
+    model: LanguageModel, group: Sequence[_Item], compute: Callable[[list[_Item]], None], size: Callable[[_Item], int]
 ) -> None:
     """Compute a group of sentences, or its parts where memory does not suffice.
 

@@ -62,13 +62,10 @@ def feature_path(model: LanguageModel, encoded: EncodedSplit, folder: Path) -> P
 def ensure_features(
     model: LanguageModel, encoded: EncodedSplit, path: Path, observer: Observer = lambda done, total: None
 ) -> NDArray[np.float32]:
-    """Return the features of every sentence, float32 (S, h), memory-mapped from ``path``; compute absent ones.
+    """Return the features of every sentence, float32 (S, h), memory-mapped from a :func:`feature_path`.
 
-    Args:
-        model: a classifier with a frozen body (``LanguageModel.reads_features``).
-        encoded: the tokens of the sentences.
-        path: that of :func:`feature_path`; its folder is created if it is absent.
-        observer: called with (sentences done, all sentences) while features are computed.
+    Where the file is absent it is computed and written, its folder too; ``observer`` is called with (sentences done,
+    all sentences) meanwhile.
 
     Raises:
         ModelError: the model's body trains, or the file is damaged.
@@ -156,7 +153,7 @@ def state_path(model: LanguageModel, encoded: EncodedSplit, folder: Path) -> Pat
     Raises:
         ModelError: no layer is frozen below the first that trains.
     """
-    lower, body = _lower_of(model), _body(model)
+    lower, body = _lower_of(model), model.body
     words = (str(lower.first), str(bool(model.task.classes)))
     return folder / f"states-{_checksum(body, words, lower.frozen_weights(body), encoded)}.bin"
 
@@ -172,12 +169,7 @@ class SentenceStates:
     The file holds a checksum per sentence, uint32 (S,), written after its rows, and a row per token, float16 (tokens,
     h). It begins as a hole, so only rows that were written take room, and rows that are absent, half written or damaged
     are computed again. Sentences of equal length are computed together, without padding, where float16 keeps the same
-    bits as for one alone, which is tried first.
-
-    Args:
-        model: a model with frozen lower layers.
-        encoded: the tokens of the S sentences.
-        path: that of :func:`state_path`; the file is made if it is absent.
+    bits as for one alone, which is tried first. ``path`` is that of :func:`state_path`; an absent file is made.
 
     Raises:
         ModelError: no layer is frozen, the file is not of these sentences, or it may not fit on the disk.
@@ -197,11 +189,9 @@ class SentenceStates:
         self._rows = np.frombuffer(buffer, _STATE, tokens * self._width, self._start).reshape(tokens, self._width)
 
     def __call__(self, numbers: NDArray[np.int64], observer: Observer = lambda done, total: None) -> list[NDArray[Any]]:
-        """Return the states of sentences, float16 (inputs, h) each.
+        """Return the states of sentences, float16 (inputs, h) each, given their ids, int64 (n,).
 
-        Args:
-            numbers: ids of sentences, int64 (n,).
-            observer: called with (sentences computed, all that are absent).
+        ``observer`` is called with (sentences computed, all that are absent).
         """
         states: dict[int, NDArray[Any]] = {}
         absent = []
@@ -326,9 +316,5 @@ def _lower_of(model: LanguageModel) -> LowerLayers:
 
 
 def _width_of(model: LanguageModel) -> int:
-    width: int = model.architecture.embedding(_body(model)).weight.shape[1]
+    width: int = model.architecture.embedding(model.body).weight.shape[1]
     return width
-
-
-def _body(model: LanguageModel) -> Any:
-    return model.module if model.classifier is None else model.classifier.body

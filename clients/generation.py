@@ -58,10 +58,7 @@ class Sampling:
 def draw(scores: NDArray[np.floating], sampling: Sampling, rng: np.random.Generator) -> int:
     """Return the id of the next token; one number is drawn from ``rng``, whatever the settings.
 
-    Args:
-        scores: (V,), -inf for tokens that may not come.
-        sampling: how to draw.
-        rng: the stream of the text.
+    ``scores`` (V,) are -inf for tokens that may not come.
 
     Raises:
         ModelError: a score is NaN or +inf.
@@ -147,8 +144,7 @@ def generate(
     Args:
         model: a next-word model.
         prompts: public texts; an empty one lets the model begin.
-        sampling: how to draw.
-        samples: continuations per prompt.
+        sampling, samples: how to draw, and how many continuations per prompt.
         seed: of all random streams.
         batch_size: texts that are continued together.
         observer: called after every batch with the number of texts that are done, and that of all.
@@ -213,7 +209,7 @@ def _continue(model: LanguageModel, texts: list[_Text], sampling: Sampling, excl
     while any(text.stopped is None for text in texts):
         with torch.no_grad(), model.exact():
             batch = _batch(model, rows if cache is None else rows[:, -1:], rows.shape[1])
-            scores, cache = model.continued_logits(batch, cache)
+            scores, cache = model.architecture.continued_scores(model.module, batch, cache)
         last = scores[:, -1].float().cpu().numpy()
         following = np.full(len(texts), model.eos_id)  # of texts that have stopped: it keeps the batch rectangular
         for index, text in enumerate(texts):

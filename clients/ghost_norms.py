@@ -241,9 +241,8 @@ class TiedTable(Contribution):
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
         product = self._product
-        matrices = scaled(
-            product.inputs, product.grad, factors, transposed=False
-        )  # takes its memory before anything is added
+        # Takes its memory before anything is added.
+        matrices = scaled(product.inputs, product.grad, factors, transposed=False)
         self._lookup.add(factors, total)
         total.addmm_(*matrices)
 
@@ -459,12 +458,9 @@ _BY_TYPE: dict[type[nn.Module], LayerHandler] = {
 def handler_of(
     module: nn.Module, names: Mapping[str, str], own: Mapping[type[nn.Module], LayerHandler]
 ) -> LayerHandler:
-    """Return the layer handler of a module.
+    """Return the layer handler of a module with trainable parameters of its own; ``names`` maps to their full names.
 
-    Args:
-        module: a module with trainable parameters of its own.
-        names: the full name of each of these parameters.
-        own: the architecture's handlers; they take precedence over the built-in ones.
+    The architecture's ``own`` handlers take precedence over the built-in ones.
 
     Raises:
         NotCovered: neither the module's type nor one that it inherits from has a handler.

@@ -104,16 +104,10 @@ def local_updates(
 
 
 def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalSteps, rng: np.random.Generator) -> float:
-    """Take a user's local steps by SGD or Adam with a fresh optimizer state; dropout masks are new at every step.
+    """Take a user's local steps by SGD or Adam, in place, with a fresh optimizer state and new masks at every step.
 
-    Args:
-        model: the model, with parameters θ; it is changed in place.
-        sentences: the user's sentences, each with at least one prediction target.
-        rule: the client rule.
-        rng: the user's random stream of the round.
-
-    Returns:
-        The sum over sentences of their mean loss in the first pass (NaN and inf count as 0).
+    ``sentences`` have a prediction target each; ``rng`` is the user's random stream of the round. Returns the sum over
+    sentences of their mean loss in the first pass (NaN and inf count as 0).
     """
     first_pass = 0.0
     parameters = list(model.parameters.tensors.values())

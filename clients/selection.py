@@ -64,11 +64,7 @@ class Selection:
 def select_for(rule: ClientRule, ownership: Ownership, user_runs: IntArray, round_seed: int) -> Selection:
     """Return the eligible sentences under ``rule``, by the function registered for its class.
 
-    Args:
-        rule: the client rule.
-        ownership: the users, sentences and entities of the split.
-        user_runs: the sampled users as runs of consecutive ids, int64 (R, 2).
-        round_seed: the seed of the round's draws.
+    ``user_runs`` are the sampled users as runs of consecutive ids, int64 (R, 2).
     """
     return select(ownership, user_runs, round_seed, rule.q_e, rule.q_s)
 

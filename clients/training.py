@@ -56,10 +56,9 @@ def bounded_sum(
     """Return Σ_u v_u over the sampled users of ``selection``, with ‖v_u‖ ≤ ``rule.user_clip`` for each user.
 
     Args:
-        model: the model, with the parameters θ of the round before and after the call.
+        model: holds the parameters θ of the round before and after the call.
         examples: the sentences of the split.
-        selection: the sampled users and their eligible sentences.
-        rule: the client rule.
+        selection, rule: the sampled users, their eligible sentences, and what is done with them.
         round_seed: the seed of the round's local draws (dropout masks, the order of local batches).
         when_done: called with the number of sentences that were just done.
     """

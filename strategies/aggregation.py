@@ -56,11 +56,8 @@ Vector = npt.NDArray[np.float32]
 class OrderedSum:
     """Hold the running sum of the vectors of nodes, added in ascending order of node ids.
 
-    A vector that comes in its turn is added at once and forgotten; one that comes early waits.
-
-    Args:
-        nodes: the ids of the nodes that may send a vector.
-        size: d, the number of coordinates.
+    A vector that comes in its turn is added at once and forgotten; one that comes early waits. ``nodes`` are the ids of
+    those that may send a vector of ``size`` = d coordinates.
     """
 
     def __init__(self, nodes: Iterable[int], size: int) -> None:

@@ -302,10 +302,7 @@ class Ledger:
         A round repeated with seeded noise and the same sum is the same release and is recorded once. Repeated with
         another sum or with secure noise it is another release and gets another entry.
 
-        Args:
-            terms: the release record of the round.
-            server_round: the round, from 1.
-            total: a keyed hash of the sum to which seeded noise is added; not read for secure noise.
+        ``total`` is a keyed hash of the sum to which seeded noise is added; it is not read for secure noise.
 
         Returns:
             The name of the stream of seeded noise: empty for the first sum of a round, ``total`` for any other.
@@ -365,11 +362,7 @@ class Ledger:
 def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, robust: bool = False) -> float:
     """Return ε of all ``entries`` together, of one run or of several on one corpus; inf if one had no noise.
 
-    Args:
-        entries: the releases, in any order.
-        adjacency: the protected user and entity.
-        delta: δ, in (0, 1).
-        robust: return the bound that holds even if the entity was not detected (q_e := 1).
+    ``entries`` come in any order; a ``robust`` ε holds even if the entity was not detected (q_e := 1).
     """
 
     def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
@@ -384,10 +377,7 @@ def epsilon_of_any(entries: Sequence[Entry], delta: float, *, missed: bool = Fal
     Runs may have found entities by different taggers: what is an entity in one may be a sentence without any in
     another. So the largest ε over all combinations counts.
 
-    Args:
-        entries: the releases, in any order, with the bounds under which each was computed.
-        delta: δ, in (0, 1).
-        missed: count the stated number of missed mentions besides; inf if one states none.
+    ``missed`` counts the stated number of missed mentions besides, and gives inf if one states none.
     """
     for entry in entries:
         event = entry.terms.mechanism.event()

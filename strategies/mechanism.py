@@ -390,10 +390,7 @@ class PrivacyPlan:
     def noise_for(self, target: float, adjacency: Adjacency, *, robust: bool = False) -> float:
         """Return the smallest noise multiplier z for which ε after all rounds is at most ``target``.
 
-        Args:
-            target: the largest ε allowed.
-            adjacency: the protected unit.
-            robust: whether to meet the target also for an entity that the tagger misses (q_e := 1).
+        ``adjacency`` is the protected unit; a ``robust`` z also protects an entity that the tagger misses (q_e := 1).
 
         Raises:
             PrivacyError: no z suffices, or the mechanism gives no guarantee.

@@ -65,12 +65,7 @@ IMPERSONATION = 1001
 
 
 class MessageError(ValueError):
-    """Report a message that counts as zero.
-
-    Args:
-        text: what is wrong with it.
-        kind: a key of :data:`REJECTIONS`.
-    """
+    """Report a message that counts as zero: what is wrong with it, and its ``kind``, a key of :data:`REJECTIONS`."""
 
     def __init__(self, text: str, kind: str = "malformed") -> None:
         super().__init__(text)

@@ -86,11 +86,8 @@ class ServerOptimizer(ABC):
     def stepped(self, model: Model, update: Vector) -> Model:
         """Return the model after the round's step, a new float32 (d,).
 
-        A coordinate that overflows becomes infinite, without a warning: a run notices that its model diverged.
-
-        Args:
-            model: θ, float32 (d,).
-            update: the noisy average, float64 (d,), in the direction of descent.
+        ``update`` is the noisy average, float64 (d,), in the direction of descent. A coordinate that overflows becomes
+        infinite, without a warning: a run notices that its model diverged.
         """
         self._steps = self._steps + 1
         rate = learning_rate_at(self._config, int(self._steps[0]), self._rounds)

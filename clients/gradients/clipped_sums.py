@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_sim.clients.batches import Batch, Example, micro_batches, padded_size
+from fl_sim.clients.batches import Batch, Example, micro_batches
 from fl_sim.clients.device import attempt, does_not_fit, full_precision, halves
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.ghost_norms import Contribution, Layer, NotCovered
@@ -50,19 +50,12 @@ class Tally:
         clipped: the number of sentences whose gradient norm exceeded c.
         nonfinite: the number of sentences with a loss or gradient that is not finite, which contribute zero.
         loss_sum: Σ_s l(θ, s) over the finite ones, in nats per prediction.
-        predictions: the number of predictions of all sentences.
     """
 
     sentences: int = 0
     clipped: int = 0
     nonfinite: int = 0
     loss_sum: float = 0.0
-    predictions: int = 0
-
-    def count(self, model: LanguageModel, examples: Sequence[Example]) -> None:
-        """Add the numbers of sentences and predictions of ``examples``."""
-        self.sentences += len(examples)
-        self.predictions += sum(model.task.predictions(example) for example in examples)
 
     def add(self, other: Tally) -> None:
         """Add the counts of another sum."""
@@ -116,7 +109,7 @@ class GradientSum:
         model.validate(examples)
         sizes = [model.task.size(example) for example in examples]
         groups = list(micro_batches(sizes, model.batch_tokens))
-        self.tally.count(model, examples)
+        self.tally.sentences += len(examples)
         with full_precision():
             for group in groups:
                 self._add_group([examples[i] for i in group], clip_norm, self.views)
@@ -135,7 +128,8 @@ class GradientSum:
         if added:
             self._when_done(len(examples))
         elif added is None and len(examples) > 1:
-            for part in halves(model, examples, padded_size([model.task.size(example) for example in examples])):
+            longest = max(model.task.size(example) for example in examples)
+            for part in halves(model, examples, len(examples) * longest):
                 self._add_group(part, clip_norm, pending)  # what memory sufficed for has its sum already
         else:
             for example in examples:
@@ -166,7 +160,7 @@ def clipped_gradient_sum(
     """Return Σ_s Π_c(-∇ l(θ, s)) over sentences, float32 (d,), with counts.
 
     Args:
-        model: the model whose gradients are summed.
+        model: holds θ.
         examples: the sentences; one without a prediction target has zero loss and zero gradient.
         clip_norm: c > 0; ``math.inf`` for no clipping.
         mask_seed: seed of the dropout masks, for a model with dropout; None switches dropout off.
@@ -197,8 +191,7 @@ def add_one(
     """Add Π_c(g_s) of one sentence, a batch of its own, by definition: plain autograd, norm in float64, scale, add.
 
     Args:
-        model: the model whose gradient is taken.
-        batch: the sentence.
+        model, batch: θ and the sentence.
         clip_norm: c > 0; ``math.inf`` for no clipping.
         views: the sum by parameter name, changed in place; gradients of other parameters are not added.
         tally: the counts of the sum; changed in place.

@@ -89,8 +89,7 @@ class HeadRecord:
     def losses(self, ids: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, list[Seen]]:
         """Return losses, float32 (B,), their gradient in the states, (B, T, h), and what norms need.
 
-        Args:
-            ids: the words of the sentences, int64 (B, T), if the table is tied.
+        ``ids`` are the words of the sentences, int64 (B, T), if the table is tied.
         """
         states, weight = self._states(), self.module.weight
         gradient, losses, seen = torch.empty_like(states), [], []
@@ -101,11 +100,9 @@ class HeadRecord:
         return torch.cat(losses), gradient, seen
 
     def contributions(self, records: Sequence[Record], seen: Sequence[Seen] | None = None) -> list[Contribution]:
-        """Return the contributions of the owner's parameters.
+        """Return the contributions of the owner's parameters, given the records of the modules :attr:`on_tape`.
 
-        Args:
-            records: those of the modules of :attr:`on_tape`, with as many rows.
-            seen: what :meth:`losses` returned, if the rows are sentences; else it is computed here.
+        ``seen`` is what :meth:`losses` returned, if the rows are sentences; else it is computed here.
         """
         weight, bias = self.owner.head_names()
         lookup = self.owner.embedding.lookup(records[0]) if isinstance(self.owner, TiedLayer) else None

@@ -16,7 +16,6 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -74,9 +73,7 @@ class Tape:
         self._handles = [m.register_forward_hook(self._called, with_kwargs=True) for m in self._calls]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
         self._calls.clear()

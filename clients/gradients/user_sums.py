@@ -71,7 +71,7 @@ def user_sums(
     """Yield Σ_s m_s·Π_c(-∇ l(θ, s)) of every user, in any order; use each result before requesting the next.
 
     Args:
-        model: the model, holding θ.
+        model: holds θ.
         users: the sentences of each user, read when they are needed.
         clip_norm: c > 0; ``math.inf`` for no clipping.
         mask_seed: the seed of the dropout masks, if the model has dropout; None switches dropout off.
@@ -262,10 +262,8 @@ class _Summing:
         except NotCovered:
             return False
         of_users = (v.view(len(users), -1).sum(dim=1, dtype=torch.float64) for v in (recorded.losses, clipped))
-        by_user = zip(*(v.tolist() for v in of_users), strict=True)
-        tallies = [Tally(loss_sum=loss, clipped=int(count)) for loss, count in by_user]
-        for tally, user in zip(tallies, users, strict=True):
-            tally.count(model, user.sentences)
+        by_user = zip(users, *(v.tolist() for v in of_users), strict=True)
+        tallies = [Tally(len(user.sentences), clipped=int(n), loss_sum=loss) for user, loss, n in by_user]
         return _JointSums(model, users, lengths, tallies, contributions, self.alone)
 
 

@@ -112,6 +112,7 @@ class LanguageModel:
         tokenizer: the transformers tokenizer.
         spec, seed, task: what it was built from, and for.
         architecture: runs, tunes and saves the module.
+        body: the module, without its head if the task is classification.
         classifier: the module if the task is classification, else ``None``.
         bos_id, eos_id: boundary tokens of every sentence.
         max_tokens: the longest input, in tokens.
@@ -142,12 +143,12 @@ class LanguageModel:
         self.task = task or NextWord()
         self.bos_id, self.eos_id = boundary_ids(tokenizer)
         self.classifier = module if isinstance(module, Classifier) else None
-        self._body = module if self.classifier is None else self.classifier.body
-        self.max_tokens = min(spec.max_tokens, self.architecture.context(self._body))
-        self.vocabulary_size: int = self.architecture.embedding(self._body).weight.shape[0]
+        self.body = module if self.classifier is None else self.classifier.body
+        self.max_tokens = min(spec.max_tokens, self.architecture.context(self.body))
+        self.vocabulary_size: int = self.architecture.embedding(self.body).weight.shape[0]
         self.parameters = TrainableParameters(module)
-        self.lower = None if spec.lora_layers is None else self.architecture.split_below(self._body, spec.lora_layers)
-        self.recomputed: Sequence[nn.Module] = self.architecture.blocks(self._body) if spec.checkpointing else ()
+        self.lower = None if spec.lora_layers is None else self.architecture.split_below(self.body, spec.lora_layers)
+        self.recomputed: Sequence[nn.Module] = self.architecture.blocks(self.body) if spec.checkpointing else ()
         if spec.checkpointing and not self.recomputed:
             raise ModelError(f"model.checkpointing is true; allowed for {spec.name!r}: false, it is no transformer")
         self._largest_batch: int | None = None
@@ -185,7 +186,7 @@ class LanguageModel:
     @property
     def has_dropout(self) -> bool:
         """Whether a seed of dropout masks makes a difference."""
-        return self.architecture.has_dropout(self._body)
+        return self.architecture.has_dropout(self.body)
 
     @property
     def reads_features(self) -> bool:
@@ -231,7 +232,7 @@ class LanguageModel:
         batch = self.task.collate(examples, self.device)
         if mask_seed is None or batch.features is not None or not self.has_dropout:
             return batch
-        masks = self.architecture.draw_masks(self._body, examples, batch, mask_seed)
+        masks = self.architecture.draw_masks(self.body, examples, batch, mask_seed)
         return replace(batch, masks=masks)
 
     def logits(self, batch: Batch) -> torch.Tensor:
@@ -257,10 +258,6 @@ class LanguageModel:
         """Hold the context of a backward pass: its products, and the order of its sums."""
         with self.fast_products(), in_fixed_order() if self.in_fixed_order else nullcontext():
             yield
-
-    def continued_logits(self, batch: Batch, cache: Any) -> tuple[torch.Tensor, Any]:
-        """Return the scores after each input of a batch without padding, and a cache; see ``continued_scores``."""
-        return self.architecture.continued_scores(self.module, batch, cache)
 
     @contextmanager
     def exact(self) -> Iterator[None]:
@@ -297,8 +294,8 @@ class LanguageModel:
         if self.classifier is not None:
             head = {name: value.detach().cpu() for name, value in self.classifier.head.state_dict().items()}
             save_file(head, folder / _HEAD_FILE)
-        self.architecture.save(self._body, folder, self._source.original(self.spec))
-        before, context = self.tokenizer.model_max_length, self.architecture.context(self._body)
+        self.architecture.save(self.body, folder, self._source.original(self.spec))
+        before, context = self.tokenizer.model_max_length, self.architecture.context(self.body)
         self.tokenizer.model_max_length = context if context < UNBOUNDED else before  # others cut what is longer
         try:
             self.tokenizer.save_pretrained(folder)
@@ -313,7 +310,7 @@ def load_model(spec: ModelSpec, seed: int, task: Task | None = None) -> Language
     """Build or load a model; torch's global generator is left as it was.
 
     Args:
-        spec: which model.
+        spec: names the model and its sizes.
         seed: the only source of new weights.
         task: what it predicts; ``None`` is the next word.
 

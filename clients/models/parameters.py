@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -75,18 +75,9 @@ class TrainableParameters:
         return {name: flat[slice(*self._ranges[name])].view(p.shape) for name, p in self.tensors.items()}
 
 
-Precision = Literal["float32", "bfloat16", "float16"]
-
-DTYPES: dict[Precision, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-
-
-def store(module: nn.Module, precision: Precision) -> None:
-    """Store the frozen matrices of ``module`` in a precision, in place; everything else becomes float32."""
-    dtype = DTYPES[precision]
+def store(module: nn.Module, precision: str) -> None:
+    """Store the frozen matrices of ``module`` in a precision of torch, in place; everything else becomes float32."""
+    dtype: torch.dtype = getattr(torch, precision)
     owners: dict[int, list[nn.Module]] = {}
     for part in module.modules():
         for parameter in part.parameters(recurse=False):

@@ -287,7 +287,9 @@ def solve(
 
 def dominating_pairs_for(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[GaussianMixturePair, ...]]:
     """Return the dominating pairs of a round that may give the smallest ε; each truncation may cut off ``tail``."""
-    return [round_mixtures(event, adjacency, tail), *hidden_pairs(event, adjacency, tail)]
+    exposure = dominating_pairs.exposure_from_bound(adjacency.entity_bound, event.q_u, tail)  # the worst (Theorem 1)
+    revealed = dominating_pairs_of(event, adjacency, exposure, tail)
+    return [revealed, *hidden_pairs(event, adjacency, tail)]
 
 
 def hidden_pairs(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[GaussianMixturePair, ...]]:
@@ -337,12 +339,6 @@ def _best_part(
     return composition.Part(pairs[best], event.noise_multiplier, count)
 
 
-def round_mixtures(event: RoundEvent, adjacency: Adjacency, tail: float) -> tuple[GaussianMixturePair, ...]:
-    """Return the dominating pair of a round at the worst exposure within the adjacency (Theorem 1)."""
-    exposure = dominating_pairs.exposure_from_bound(adjacency.entity_bound, event.q_u, tail)
-    return dominating_pairs_of(event, adjacency, exposure, tail)
-
-
 def dominating_pairs_of(
     event: RoundEvent,
     user: Adjacency,
@@ -351,11 +347,7 @@ def dominating_pairs_of(
 ) -> tuple[GaussianMixturePair, ...]:
     """Return the dominating pair of a round for an explicit exposure, from an entity's own profile for instance.
 
-    Args:
-        event: the event of the round.
-        user: the protected user; what it says of an entity is not read.
-        exposure: the revealed cases of the entity.
-        tail: probability mass that each truncation may cut off.
+    What ``user`` says of an entity is not read; ``tail`` is the probability mass that each truncation may cut off.
     """
     of_user, unit = user_distribution(event, user, tail)
     unlisted = None if exposure.cut is None else exposure.cut / float(exposure.probabilities.sum())

@@ -29,10 +29,7 @@ def largest_true_positive_rate(
 ) -> float:
     """Return an upper bound on the true positive rate of every test at ``false_positive_rate``, in (0, 1).
 
-    Args:
-        epsilon_at: returns a proven ε at a δ; ∞ where none is.
-        false_positive_rate: in (0, 1).
-        deltas: the δ of which the best counts, fixed in advance.
+    ``epsilon_at`` returns a proven ε at a δ, ∞ where none is; the best of the ``deltas``, fixed in advance, counts.
     """
     require(0 < false_positive_rate < 1, "false_positive_rate", false_positive_rate, "in (0, 1)")
     return min((_bound(epsilon_at(delta), delta, false_positive_rate) for delta in deltas), default=1.0)

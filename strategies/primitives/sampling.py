@@ -27,14 +27,8 @@ _AT_ONCE = 1 << 16  # uniforms that stay in the processor's cache
 def sample_users(seed: int, server_round: int, num_users: int, q_u: float) -> IntArray:
     """Return the cohort of a round: each user is included independently with probability ``q_u`` (Poisson sampling).
 
-    Args:
-        seed: the run's root seed.
-        server_round: the round, from 1.
-        num_users: U, the number of users who hold data.
-        q_u: the user sampling rate, in [1e-15, 1].
-
-    Returns:
-        The ids of the sampled users, int64 (cohort,), ascending; possibly empty.
+    ``seed`` is the run's root seed, ``num_users`` the number of users who hold data. Returned are the ids of the
+    sampled users, int64 (cohort,), ascending; possibly none.
     """
     if _always(q_u):
         return np.arange(num_users, dtype=np.int64)

@@ -34,9 +34,9 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.selection import Selection, WeightedSelection
 from fl_sim.clients.tasks import Classification, Task
 from fl_sim.clients.training import bounded_sum
-from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps, WeightedGradients
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
+from tests.clients.models.models_to_try import random_split, shifted
 from tests.clients.pretended_device import ROUNDED_PRODUCTS, pretended_device
 
 COUNTS = [3, 7, 1]
@@ -62,18 +62,13 @@ def weighted() -> Selection:
 
 
 def split(task: Task | None = None, **parts: Any) -> Examples:
-    draws = np.random.default_rng(0)
-    lengths = draws.integers(2, 20, sum(COUNTS))
-    tokens = draws.integers(0, 400, lengths.sum()).astype(np.int32)
-    encoded = EncodedSplit(tokens=tokens, offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64))
-    return Examples(encoded, None if task is None else (np.arange(sum(COUNTS)) % 3).astype(np.int32), **parts)
+    targets = None if task is None else (np.arange(sum(COUNTS)) % 3).astype(np.int32)
+    return Examples(random_split(sum(COUNTS)), targets, **parts)
 
 
 @functools.cache
 def model_on(device: str, task: Task | None = None, **settings: Any) -> LanguageModel:
-    model = load_model(ModelSpec(**(SMALL | settings), device=device), seed=0, task=task)
-    shift = np.random.default_rng(5).standard_normal(model.num_parameters) * 0.1
-    model.set_vector(model.get_vector() + shift)
+    model = shifted(load_model(ModelSpec(**(SMALL | settings), device=device), seed=0, task=task))
     if (taken := gradient_path(model)).name != "fast":
         raise AssertionError(f"the slow path: {taken.reason}")
     return model

@@ -55,12 +55,6 @@ def biased(model: LanguageModel, token: int) -> LanguageModel:
     return model
 
 
-def test_a_prompt_that_is_no_text_is_refused() -> None:
-    """As the command line gives a byte that is no UTF-8."""
-    with pytest.raises(ModelError, match=r"^prompt 2 has the character '\\udcff' at place 4, .*; allowed: text$"):
-        generate(subjects.awd_lstm(), ["Ada left", "Ada\udcff"], Sampling(max_tokens=1))
-
-
 def test_why_a_text_stops() -> None:
     model = subjects.awd_lstm()
     assert {text.stopped for text in generate(model, PROMPTS, Sampling(max_tokens=3))} == {"length"}
@@ -89,14 +83,21 @@ def test_a_special_token_spelt_out_in_a_prompt_is_text() -> None:
     assert text.whole.startswith(f"Ada {end}")
 
 
-def test_bad_input_is_one_line() -> None:
-    model = subjects.small_gpt2(lora_rank=2)
-    with pytest.raises(ModelError, match=r"prompt 2 has \d+ tokens; allowed: at most 39, the model's context"):
-        generate(model, ["fine", "Ada " * 60], Sampling())
-    with pytest.raises(ModelError, match="samples is 0"):
-        generate(model, ["x"], Sampling(), samples=0)
-    with pytest.raises(ModelError, match="batch_size is 0"):
-        generate(model, ["x"], Sampling(), batch_size=0)
+@pytest.mark.parametrize(
+    ("prompts", "options", "message"),
+    [
+        (["fine", "Ada " * 60], {}, r"^prompt 2 has \d+ tokens; allowed: at most 39, the model's context$"),
+        (["Ada", "Ada\udcff"], {}, r"^prompt 2 has the character '\\udcff' at place 4, .*; allowed: text$"),  # no UTF-8
+        (["x"], {"samples": 0}, "samples is 0"),
+        (["x"], {"batch_size": 0}, "batch_size is 0"),
+    ],
+)
+def test_bad_input_is_one_line(small: LanguageModel, prompts: list[str], options: dict, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        generate(small, prompts, Sampling(), **options)
+
+
+def test_a_classifier_writes_no_text() -> None:
     with pytest.raises(ModelError, match="predicts classes"):
         generate(subjects.small_gpt2(subjects.CLASSES), ["x"], Sampling())
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_sim.clients.selection import Selection, select, thin
+from fl_sim.clients.selection import select, thin
 from fl_sim.data_prep.store.ownership import Ownership, join_parts
 from fl_sim.strategies.primitives import sampling
 
@@ -116,24 +116,13 @@ def test_entities_are_sampled_at_rates_near_one_too() -> None:
     assert not at_rate(eligible[:, 0], 1.0)
 
 
-def test_an_entitys_coin_is_shared_by_all_users() -> None:
-    eligible = many_selections(q_e=0.5, q_s=1.0)
-    # Sentences 0 and 5 belong to different users and mention only entity 0: always together.
-    np.testing.assert_array_equal(eligible[:, 0], eligible[:, 5])
-    # Entity 2 tosses a coin of its own.
-    assert abs(np.corrcoef(eligible[:, 0], eligible[:, 3])[0, 1]) < 5 / np.sqrt(len(eligible))
-
-
-def test_sentences_toss_coins_of_their_own() -> None:
-    eligible = many_selections(q_e=1.0, q_s=0.5)
-    correlations = np.corrcoef(eligible.T)[np.triu_indices(6, 1)]
-    assert np.abs(correlations).max() < 5 / np.sqrt(len(eligible))
-
-
-def test_nobody_selected_is_an_empty_selection() -> None:
-    nothing = select(CORPUS, np.empty((0, 2), dtype=np.int64), 5, 0.5, 0.5)
-    assert isinstance(nothing, Selection)
-    assert len(nothing.users) == len(nothing.sentences) == len(nothing.counts) == 0
+def test_entities_and_sentences_toss_coins_of_their_own() -> None:
+    """Sentences 0 and 5 belong to different users and mention only entity 0, which tosses one coin for all of them."""
+    by_entities, by_sentences = many_selections(q_e=0.5, q_s=1.0), many_selections(q_e=1.0, q_s=0.5)
+    np.testing.assert_array_equal(by_entities[:, 0], by_entities[:, 5])
+    for independent in (by_entities[:, [0, 3]], by_sentences):
+        correlations = np.corrcoef(independent.T)[np.triu_indices(independent.shape[1], 1)]
+        assert np.abs(correlations).max() < 5 / np.sqrt(len(independent))
 
 
 # Sentence weights

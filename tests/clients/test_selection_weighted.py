@@ -6,19 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from fl_sim.clients.batches import Examples
-from fl_sim.clients.models.language_model import LanguageModel, load_model
-from fl_sim.clients.models.losses import sentence_losses
-from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.selection import WeightedSelection, num_extended, select_for, sentences_per_entity
+from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.selection import WeightedSelection, select_for, sentences_per_entity
 from fl_sim.clients.training import bounded_sum
-from fl_sim.data_prep.store.encode import EncodedSplit
-from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.strategies.client_rules import WeightedGradients, weights_of
 from fl_sim.strategies.primitives import sampling
-from tests.clients.test_selection import ownership
+from tests.clients.models.models_to_try import as_split, descent, random_split, shortened
+from tests.clients.test_selection import EVERYBODY, ownership
 
 RULE = WeightedGradients(q_e=0.5, q_s=0.7, user_clip=0.1)
 EVERYTHING = replace(RULE, q_e=1.0, q_s=1.0)
@@ -26,32 +22,15 @@ EVERYTHING = replace(RULE, q_e=1.0, q_s=1.0)
 # Users own 2, 1, 3 and 2 sentences; entity 0 is known to all but user 1, sentence 4 mentions three entities.
 ENTITIES_OF = [[0], [], [1], [0, 1, 2], [], [2], [0], []]
 USERS = [2, 1, 3, 2]
-
-
 CORPUS = ownership(ENTITIES_OF, USERS, num_entities=3)
-EVERYBODY = np.array([[0, 4]])
+EXAMPLES = Examples(random_split(len(ENTITIES_OF), 3, 12))
 
 
-@pytest.fixture(scope="module")
-def model() -> LanguageModel:
-    return load_model(ModelSpec(hidden=16, layers=1, heads=2, max_tokens=24), 0)
-
-
-@pytest.fixture(scope="module")
-def examples() -> Examples:
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(3, 12, len(ENTITIES_OF))
-    tokens = rng.integers(0, 400, lengths.sum()).astype(np.int32)
-    return Examples(EncodedSplit(tokens=tokens, offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)))
-
-
-def by_definition(rule: WeightedGradients, seed: int, corpus: Ownership = CORPUS) -> dict[int, float]:
+def by_definition(rule: WeightedGradients, seed: int) -> dict[int, float]:
     """Every sentence that takes part, with m_s = Σ w_e over its sampled entities, or w_s."""
-    everything = np.arange(corpus.num_entities)
-    up = sampling.sampled_entities(seed, everything, rule.q_e)
-    w_e = [
-        min(sum(e in mentioned for mentioned in ENTITIES_OF) / (rule.entity_weight_cap or 1e-9), 1) for e in range(3)
-    ]
+    up = sampling.sampled_entities(seed, np.arange(3), rule.q_e)
+    cap = rule.entity_weight_cap or 1e-9
+    w_e = [min(sum(e in mentioned for mentioned in ENTITIES_OF) / cap, 1) for e in range(3)]
     w_s = min(sum(not mentioned for mentioned in ENTITIES_OF) / (rule.extended_weight_cap or 1e-9), 1)
     chosen = {}
     for sentence, mentioned in enumerate(ENTITIES_OF):
@@ -78,36 +57,19 @@ def test_the_selection_is_the_definition(changes: dict) -> None:
         assert dict(zip(chosen.sentences.tolist(), chosen.weights.tolist(), strict=True)) == pytest.approx(expected)
         owners = np.repeat(chosen.users, chosen.counts)
         np.testing.assert_array_equal(owners, CORPUS.user_of_sentence[chosen.sentences])
-        np.testing.assert_allclose(chosen.user_weights, np.minimum(np.array(USERS) / 3, 1) if changes.get(
-            "user_weight_cap") else 1.0)  # fmt: skip
+        w_u = np.minimum(np.array(USERS) / 3, 1) if "user_weight_cap" in changes else 1.0
+        np.testing.assert_allclose(chosen.user_weights, w_u)
         seen |= set(expected)
     assert seen == ({0, 2, 3, 5, 6} if changes.get("extended") is False else set(range(8)))
 
 
-def test_weights_without_caps_are_one() -> None:
-    assert weights_of(CORPUS.sentences_per_user, None).tolist() == [1.0] * 4
-    assert weights_of(sentences_per_entity(CORPUS), None).tolist() == [1.0] * 3
-    assert num_extended(CORPUS) == 3
-    assert weights_of(CORPUS.sentences_per_user, 2.0).tolist() == [1.0, 0.5, 1.0, 1.0]
-    assert weights_of(sentences_per_entity(CORPUS), 3.0).tolist() == pytest.approx([1.0, 2 / 3, 2 / 3])
-
-
-def gradient(model: LanguageModel, examples: Examples, sentence: int) -> np.ndarray:
-    loss = sentence_losses(model, examples.read([sentence]))[0]
-    parts = torch.autograd.grad(loss, list(model.parameters.tensors.values()))
-    return -torch.cat([part.flatten() for part in parts]).double().numpy()
-
-
-def shortened(vector: np.ndarray, radius: float) -> np.ndarray:
-    return vector * min(1.0, radius / max(float(np.linalg.norm(vector)), 1e-30))
-
-
 @pytest.mark.parametrize("beta", [0.1, 1e6])
 @pytest.mark.parametrize("caps", [{}, {"user_weight_cap": 3.0, "entity_weight_cap": 4.0}])
-def test_the_sum_is_the_definition(model: LanguageModel, examples: Examples, beta: float, caps: dict) -> None:
+def test_the_sum_is_the_definition(model: LanguageModel, beta: float, caps: dict) -> None:
     """Σ_u w_u·Π_β(Σ_e w_e Σ_{s∋e} −∇l + Σ_s w_s·(−∇l)), entity by entity as the paper writes it."""
     rule = replace(EVERYTHING, user_clip=beta, **caps)
-    reply = bounded_sum(model, examples, select_for(rule, CORPUS, EVERYBODY, 3), rule, 3)
+    reply = bounded_sum(model, EXAMPLES, select_for(rule, CORPUS, EVERYBODY, 3), rule, 3)
+    gradients = [descent(model, EXAMPLES.read([s])) for s in range(len(ENTITIES_OF))]
     w_u = weights_of(CORPUS.sentences_per_user, rule.user_weight_cap)
     w_e = weights_of(sentences_per_entity(CORPUS), rule.entity_weight_cap)
     expected = np.zeros(model.num_parameters)
@@ -115,51 +77,47 @@ def test_the_sum_is_the_definition(model: LanguageModel, examples: Examples, bet
         own = range(CORPUS.user_offsets[user], CORPUS.user_offsets[user + 1])
         update = np.zeros(model.num_parameters)
         for entity in range(3):
-            update += w_e[entity] * sum(gradient(model, examples, s) for s in own if entity in ENTITIES_OF[s])
-        update += sum(gradient(model, examples, s) for s in own if not ENTITIES_OF[s])
+            update += w_e[entity] * sum(gradients[s] for s in own if entity in ENTITIES_OF[s])
+        update += sum(gradients[s] for s in own if not ENTITIES_OF[s])
         expected += w_u[user] * shortened(update, beta)
     assert np.linalg.norm(reply.vector - expected) <= 1e-4 * np.linalg.norm(expected)
     assert (reply.users, reply.sentences, reply.nonfinite) == (4, 8, 0)
     assert reply.clipped == (8 if beta == 0.1 else 0)
 
 
-def contributions(
-    model: LanguageModel, examples: Examples, rule: WeightedGradients, kept: list[int]
-) -> list[np.ndarray]:
+def contributions(model: LanguageModel, rule: WeightedGradients, kept: list[int]) -> list[np.ndarray]:
     """What each user sends where only the sentences ``kept`` are in the corpus."""
     owners = CORPUS.user_of_sentence
     corpus = ownership([ENTITIES_OF[s] for s in kept], np.bincount(owners[kept], minlength=4).tolist(), 3)
-    lengths = np.diff(examples.encoded.offsets)[kept]
-    tokens = np.concatenate([examples.encoded.sentence(s) for s in kept])
-    those = Examples(EncodedSplit(tokens=tokens, offsets=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)))
+    those = Examples(as_split(EXAMPLES.read(kept)))
     return [
         bounded_sum(model, those, select_for(rule, corpus, np.array([[user, user + 1]]), 3), rule, 3).vector
         for user in range(4)
     ]
 
 
-def moved(model: LanguageModel, examples: Examples, rule: WeightedGradients, removed: set[int]) -> np.ndarray:
+def moved(model: LanguageModel, rule: WeightedGradients, removed: set[int]) -> np.ndarray:
     """How far each user's contribution moves when sentences go, in user clips."""
     everything = list(range(len(ENTITIES_OF)))
-    before = contributions(model, examples, rule, everything)
-    after = contributions(model, examples, rule, [s for s in everything if s not in removed])
+    before = contributions(model, rule, everything)
+    after = contributions(model, rule, [s for s in everything if s not in removed])
     return np.array([np.linalg.norm(a - b) for a, b in zip(before, after, strict=True)]) / rule.user_clip
 
 
-def test_with_weights_of_one_a_user_and_an_entity_move_nobody_else(model: LanguageModel, examples: Examples) -> None:
+def test_with_weights_of_one_a_user_and_an_entity_move_nobody_else(model: LanguageModel) -> None:
     """Adjacency by brute force: without user 2, and without entity 0 (users 0, 2 and 3 know it)."""
-    without_user = moved(model, examples, EVERYTHING, {3, 4, 5})
+    without_user = moved(model, EVERYTHING, {3, 4, 5})
     assert without_user[[0, 1, 3]].max() == 0
     assert 0 < without_user[2] <= 1 + 1e-5
-    without_entity = moved(model, examples, EVERYTHING, {0, 3, 6})
+    without_entity = moved(model, EVERYTHING, {0, 3, 6})
     assert without_entity[1] == 0
     assert (without_entity[[0, 2, 3]] > 0).all()
     assert without_entity.max() <= 2 + 1e-5
 
 
 @pytest.mark.parametrize("cap", ["entity_weight_cap", "extended_weight_cap"])
-def test_weights_from_data_let_one_user_move_others(model: LanguageModel, examples: Examples, cap: str) -> None:
+def test_weights_from_data_let_one_user_move_others(model: LanguageModel, cap: str) -> None:
     """Why such weights are accounted for at full reach only; each still moves by two clips at most."""
-    without_user = moved(model, examples, replace(EVERYTHING, user_clip=1e3, **{cap: 3.0}), {3, 4, 5})
+    without_user = moved(model, replace(EVERYTHING, user_clip=1e3, **{cap: 3.0}), {3, 4, 5})
     assert without_user[[0, 1, 3]].max() > 0
-    assert moved(model, examples, replace(EVERYTHING, **{cap: 3.0}), {3, 4, 5}).max() <= 2
+    assert moved(model, replace(EVERYTHING, **{cap: 3.0}), {3, 4, 5}).max() <= 2

@@ -3,6 +3,7 @@
 import itertools
 import math
 import tracemalloc
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -10,14 +11,13 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from scipy import stats
 
 from fl_sim.engines.engine import InlineGrid, _identity
-from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, RoundParts, partition_users
+from fl_sim.strategies.aggregation import BoundedSumStrategy, OrderedSum, partition_users
 from fl_sim.strategies.messages import TrainReply, TrainRequest, runs_of, vector_to_arrays
-from fl_sim.strategies.postprocessing import IterateAverage, ServerOptimizerConfig, build_optimizer
+from fl_sim.strategies.postprocessing import ServerOptimizerConfig
 from fl_sim.strategies.primitives import sampling
-from tests.strategies.federation import PLAIN_SGD, ones, plan, run_rounds, user_ids, zeros
+from tests.strategies.federation import is_gaussian_of, ones, plan, run_rounds, strategy_of, user_ids, zeros
 
 
 def test_the_sum_is_divided_by_the_public_expected_cohort() -> None:
@@ -54,13 +54,6 @@ def noise_of_zero_rounds(rounds: int, size: int = 2_000, **changes: float) -> np
     privacy = plan(population=10, **changes)
     models, _ = run_rounds(privacy, size=size, rounds=rounds, answer=zeros)
     return np.diff(np.vstack([np.zeros(size), models]), axis=0) * privacy.mechanism.expected_cohort
-
-
-def is_gaussian_of(std: float, noise: np.ndarray) -> bool:
-    """Kolmogorov-Smirnov on all coordinates, and a chi-square test of the scale; level 1e-4 each."""
-    flat = noise.ravel() / std
-    variance = stats.chi2.cdf((flat**2).sum(), len(flat))
-    return stats.kstest(flat, "norm").pvalue > 1e-4 and 5e-5 < variance < 1 - 5e-5
 
 
 def test_the_requests_of_a_round_share_the_model() -> None:
@@ -129,33 +122,24 @@ def test_noiseless_rounds_release_the_average_itself() -> None:
     assert models[0][0] == pytest.approx(0.5)
 
 
-def too_long(request: TrainRequest, users: np.ndarray) -> TrainReply:
-    """A node that does not clip: twice what its users may send together."""
-    vector = np.zeros(len(request.vector), dtype=np.float32)
-    vector[0] = 2.0 * len(users)
-    return TrainReply(vector, len(users), len(users), 0, 0, 0.0)
-
-
-def not_finite(request: TrainRequest, users: np.ndarray) -> TrainReply:
-    return TrainReply(np.full_like(request.vector, np.nan), len(users), len(users), 0, 0, 0.0)
-
-
-def wrong_shape(request: TrainRequest, users: np.ndarray) -> TrainReply:
-    return TrainReply(np.zeros(1, dtype=np.float32), len(users), len(users), 0, 0, 0.0)
-
-
-def wrong_users(request: TrainRequest, users: np.ndarray) -> TrainReply:
-    return TrainReply(np.zeros_like(request.vector), len(users) + 1, len(users), 0, 0, 0.0)
-
-
-def crash(request: TrainRequest, users: np.ndarray) -> TrainReply:
+def crash(reply: TrainReply) -> TrainReply:
     raise RuntimeError("out of memory")
 
 
-@pytest.mark.parametrize("misbehave", [too_long, not_finite, wrong_shape, wrong_users, crash])
+@pytest.mark.parametrize(
+    "misbehave",
+    [
+        lambda reply: replace(reply, vector=np.full(4, reply.users, np.float32)),  # twice as long as allowed
+        lambda reply: replace(reply, vector=np.full_like(reply.vector, np.nan)),
+        lambda reply: replace(reply, vector=np.zeros(1, np.float32)),
+        lambda reply: replace(reply, users=reply.users + 1),
+        crash,
+    ],
+    ids=["too long", "not finite", "wrong shape", "wrong users", "crash"],
+)
 def test_a_bad_reply_counts_as_zero_and_the_others_still_count(misbehave: Callable) -> None:
     def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:
-        return misbehave(request, users) if 0 in users else ones(request, users)
+        return misbehave(zeros(request, users)) if 0 in users else ones(request, users)
 
     models, strategy = run_rounds(plan(), users=10, nodes=5, size=4, answer=answer)
     expected = np.zeros(4)
@@ -177,10 +161,7 @@ def test_a_sum_is_at_most_as_long_as_the_clips_of_its_users_together(length: flo
 
 def hostile_round(content: Callable[[TrainRequest, RecordDict], RecordDict]) -> BoundedSumStrategy:
     """The strategy after a round in which one of two nodes sends ``content`` of its request and its honest answer."""
-    client, privacy = ClientApp(), plan(q_u=0.5)
-    federation = Federation("{}", np.full(10, 3), 0)
-    parts = RoundParts(privacy, federation, build_optimizer(PLAIN_SGD, 4, 1), IterateAverage(None, 4, 1))
-    strategy = BoundedSumStrategy(parts)
+    client, strategy = ClientApp(), strategy_of(plan(q_u=0.5))
 
     @client.train("bounded_sum")
     def train(message: Message, context: Context) -> Message:
@@ -203,31 +184,24 @@ def of_the_round_before(request: TrainRequest, honest: RecordDict) -> RecordDict
     return ones(request, user_ids(request)).to_record(replace(request, server_round=0))
 
 
-def of_nobody(request: TrainRequest, honest: RecordDict) -> RecordDict:
-    del honest["config"]
-    return honest
+def with_record(name: str, record_of: Callable) -> Callable[[TrainRequest, RecordDict], RecordDict]:
+    def content(request: TrainRequest, honest: RecordDict) -> RecordDict:
+        honest[name] = record_of(honest[name])
+        return honest
+
+    return content
 
 
-def with_counts_that_are_none(request: TrainRequest, honest: RecordDict) -> RecordDict:
-    honest["metrics"] = MetricRecord({**honest.metric_records["metrics"], "sentences": [1, 2]})
-    return honest
+def with_metrics(**changes: float | list[int]) -> Callable:
+    return with_record("metrics", lambda honest: MetricRecord({**honest, **changes}))
 
 
-def with_a_loss_that_is_no_number(request: TrainRequest, honest: RecordDict) -> RecordDict:
-    honest["metrics"] = MetricRecord({**honest.metric_records["metrics"], "loss_sum": math.nan})
-    return honest
+def with_array(array: Array) -> Callable:
+    return with_record("arrays", lambda honest: ArrayRecord({"vector": array}))
 
 
-def with_numbers_of_another_type(request: TrainRequest, honest: RecordDict) -> RecordDict:
-    honest["arrays"] = ArrayRecord({"vector": Array(np.zeros(4, np.complex64))})
-    return honest
-
-
-def with_an_array_of_lies(request: TrainRequest, honest: RecordDict) -> RecordDict:
-    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999,)}"
-    data = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
-    honest["arrays"] = ArrayRecord({"vector": Array("float32", (4,), "numpy.ndarray", data)})
-    return honest
+HEAD = b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999,)}"
+LIES = b"\x93NUMPY\x01\x00" + len(HEAD).to_bytes(2, "little") + HEAD
 
 
 @pytest.mark.parametrize(
@@ -235,12 +209,13 @@ def with_an_array_of_lies(request: TrainRequest, honest: RecordDict) -> RecordDi
     [
         of_other_users,
         of_the_round_before,
-        of_nobody,
-        with_counts_that_are_none,
-        with_a_loss_that_is_no_number,
-        with_numbers_of_another_type,
-        with_an_array_of_lies,
+        lambda request, honest: RecordDict({name: honest[name] for name in ("arrays", "metrics")}),
+        with_metrics(sentences=[1, 2]),
+        with_metrics(loss_sum=math.nan),
+        with_array(Array(np.zeros(4, np.complex64))),
+        with_array(Array("float32", (4,), "numpy.ndarray", LIES)),
     ],
+    ids=["other users", "round before", "of nobody", "counts", "loss", "type", "lies"],
 )
 def test_a_reply_that_is_no_answer_to_the_request_is_rejected_and_counted(content: Callable) -> None:
     honest, hostile = hostile_round(lambda request, honest: honest), hostile_round(content)
@@ -250,11 +225,7 @@ def test_a_reply_that_is_no_answer_to_the_request_is_rejected_and_counted(conten
 
 
 def test_a_node_that_answers_twice_or_unasked_is_counted_once() -> None:
-    privacy = plan()
-    parts = RoundParts(
-        privacy, Federation("{}", np.full(10, 3), 0), build_optimizer(PLAIN_SGD, 4, 1), IterateAverage(None, 4, 1)
-    )
-    strategy, client = BoundedSumStrategy(parts), ClientApp()
+    strategy, client = strategy_of(plan()), ClientApp()
 
     @client.train("bounded_sum")
     def train(message: Message, context: Context) -> Message:
@@ -332,3 +303,39 @@ def test_the_server_holds_at_most_eight_times_the_model() -> None:
         tracemalloc.stop()
     collected = 3  # the initial model and those of both rounds, which run_rounds keeps
     assert max(peaks) / (4 * size) < 8 + collected
+
+
+# The order of arrival changes no bit of a sum, and a vector that was added is not kept
+
+VECTORS = {
+    node: np.random.default_rng(node).normal(scale=10.0**node, size=50).astype(np.float32) for node in (2, 3, 5, 9)
+}
+
+
+def summed(order: tuple[int, ...], silent: frozenset[int] = frozenset()) -> bytes:
+    total = OrderedSum(VECTORS, 50)
+    for node in order:
+        if node not in silent:
+            total.settle(node, VECTORS[node])
+    return total.finish().tobytes()
+
+
+@pytest.mark.parametrize("silent", [(), (2,), (5,), (2, 9)])
+def test_every_order_of_arrival_gives_the_same_bits(silent: tuple[int, ...]) -> None:
+    expected = np.zeros(50)
+    for node in sorted(VECTORS):
+        if node not in silent:
+            expected += VECTORS[node]
+    assert {summed(order, frozenset(silent)) for order in itertools.permutations(VECTORS)} == {expected.tobytes()}
+
+
+def test_a_node_that_counts_as_zero_keeps_nobody_waiting() -> None:
+    total = OrderedSum([1, 2], size=1)
+    early = np.ones(1, np.float32)
+    kept = weakref.ref(early)
+    total.settle(2, early)
+    del early
+    assert kept() is not None  # it waits for node 1
+    total.settle(1, None)
+    assert kept() is None  # it was added and forgotten
+    np.testing.assert_array_equal(total.finish(), [1.0])

@@ -43,8 +43,7 @@ from fl_sim.strategies.ledger import (
 )
 from fl_sim.strategies.messages import TrainReply, TrainRequest
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
-from fl_sim.strategies.published import PublishedTerms
-from tests.strategies.federation import plan, run_rounds, zeros
+from tests.strategies.federation import TERMS, plan, run_rounds, zeros
 
 PLAN = plan(q_u=0.5, q_e=0.5, q_s=0.1, user_cap=5.0, noise_multiplier=2.0)
 MECHANISM = PLAN.mechanism
@@ -562,11 +561,6 @@ def test_the_headline_is_infinite_where_one_run_enforces_no_bound(tmp_path: Path
 
 
 # --- rounds of other strategies: each exposes the entity in its own way ----------------------------------------------
-
-TERMS = PublishedTerms(
-    estimator="f_e_plus", noise="as-stated", user_weights=200.0, entity_weights=300.0, extended_weights=90.0,
-    sentences=2000, sensitive_sentences=1500,
-)  # fmt: skip
 
 
 def entries_of(count: int, **settings: object) -> list[Entry]:

@@ -13,31 +13,15 @@ from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound,
 from fl_sim.strategies.accounting.paper_model import epsilon_as_published, proven_event
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
-from fl_sim.strategies.published import Published, PublishedTerms
 from fl_sim.strategies.registry import plan_from_record
-from tests.strategies.federation import plan
+from tests.strategies.federation import TERMS, plan
 
-TERMS = PublishedTerms(
-    estimator="f_e_plus",
-    noise="as-stated",
-    user_weights=946.0,
-    entity_weights=7610.0,
-    extended_weights=2864.0,
-    sentences=14_040,
-    sensitive_sentences=11_176,
-)
 RATES = {"population": 946, "q_u": 50 / 946, "q_e": 0.5, "clip_norm": 0.1, "noise_multiplier": 2.0, "rounds": 50}
 ADAPTIVE = AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=5.0)
 
 
-def published_plan(**changes: object) -> PrivacyPlan:
+def published(**changes: object) -> PrivacyPlan:
     return plan(strategy="published", options=replace(TERMS, **changes), **RATES)
-
-
-def published(**changes: object) -> Published:
-    mechanism = published_plan(**changes).mechanism
-    assert isinstance(mechanism, Published)
-    return mechanism
 
 
 # --- the published algorithm ------------------------------------------------------------------------------------------
@@ -45,18 +29,17 @@ def published(**changes: object) -> Published:
 
 def test_the_published_noise_is_that_of_equation_6() -> None:
     """σ = z·(q_u|U| + 1)·β / D belongs to the average, D = q_u·W_u·(q_e·W_e + q_s·W_s)."""
-    stated = published()
+    stated, coded = (published(noise=noise).mechanism for noise in ("as-stated", "as-coded"))
     denominator = 50 * (0.5 * 7610 + 2864)
     assert stated.denominator == pytest.approx(denominator)
     assert stated.noise_std(0.1) / stated.denominator == pytest.approx(2 * 51 * 0.1 / denominator)
-    assert published(estimator="f_e").denominator == pytest.approx(50 * 0.5 * 7610)
-    coded = published(noise="as-coded")
+    assert published(estimator="f_e").mechanism.denominator == pytest.approx(50 * 0.5 * 7610)
     assert coded.noise_std(0.1) / coded.denominator == pytest.approx((2 * 51 * 0.1 / denominator) ** 2)
     assert coded.noise_std(0.1) < 1e-4 * stated.noise_std(0.1)
 
 
 def test_what_is_proven_for_published_is_what_the_accountant_was_given_before() -> None:
-    stated = published()
+    stated = published().mechanism
     claim = stated.claim()
     assert stated.event().noise_multiplier == pytest.approx(proven_event(claim).noise_multiplier)
     assert stated.event() == replace(proven_event(claim), noise_multiplier=stated.event().noise_multiplier)
@@ -77,21 +60,23 @@ def test_weights_from_data_are_accounted_for_at_full_reach() -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("robust", [False, True])
 @pytest.mark.parametrize(
-    ("changes", "robust"),
+    "changes",
     [
-        ({"q_e": 0.3, "q_s": 0.5, "user_cap": 3.0}, True),
-        ({"strategy": "published", "options": TERMS, "q_u": 0.2, "population": 9}, False),
-        ({"strategy": "published", "options": replace(TERMS, user_cap=3.0), "q_u": 0.2, "population": 9}, False),
+        {"q_e": 0.3, "q_s": 0.5, "user_cap": 3.0},
+        {"strategy": "published", "options": TERMS, "q_u": 0.2, "population": 9},
+        {"strategy": "published", "options": replace(TERMS, user_cap=3.0), "q_u": 0.2, "population": 9},
     ],
+    ids=["uedp", "published", "weights from data"],
 )
 def test_the_noise_for_a_target_meets_it(changes: dict, robust: bool) -> None:
     """With the noise multiplier of the plan, for the unit that is exposed, and no more noise than that takes."""
     few = plan(**{"noise_multiplier": 3.0, "rounds": 2, **changes})
-    adjacency = Adjacency(2.0, ContributionBound(2, 1))
-    met = few.with_noise(few.noise_for(1.5, adjacency, robust=robust))
-    assert met.epsilon_curve(adjacency, [2], robust=robust)[0] == pytest.approx(1.5, rel=1e-2)
-    assert met.epsilon_curve(adjacency, [2], robust=robust)[0] <= 1.5 * (1 + 1e-6)
+    for adjacency in (Adjacency(2.0, ContributionBound(2, 1)), Adjacency(20, ContributionBound(3, 2))):
+        target = 0.5 * float(few.epsilon_curve(adjacency, [2], robust=robust)[0])
+        met = few.with_noise(few.noise_for(target, adjacency, robust=robust))
+        assert 0.99 * target <= met.epsilon_curve(adjacency, [2], robust=robust)[0] <= target
 
 
 def test_a_robust_curve_does_not_rely_on_the_tagger() -> None:
@@ -188,12 +173,9 @@ def test_impossible_parts_are_refused(part: object, changes: dict, message: str)
         replace(part, **changes)
 
 
-@pytest.mark.parametrize("recorded", [plan(), plan(adaptive=ADAPTIVE), published_plan()])
+@pytest.mark.parametrize("recorded", [plan(), plan(adaptive=ADAPTIVE), published()])
 def test_a_plan_is_read_from_its_record(recorded: PrivacyPlan) -> None:
     assert plan_from_record(recorded.record()) == recorded
-
-
-# --- a plan ---------------------------------------------------------------------------------------------------------
 
 
 def test_nodes_get_the_rates_that_are_accounted_for() -> None:
@@ -201,16 +183,3 @@ def test_nodes_get_the_rates_that_are_accounted_for() -> None:
     rule, event = mechanism.client_rule(0.5), mechanism.event()
     assert event is not None
     assert (rule.q_e, rule.q_s, rule.user_clip) == (0.5, 0.2, 1.5) == (event.q_e, event.q_s, 0.5 * event.user_cap)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("robust", [False, True])
-def test_the_noise_for_a_target_meets_it_for_the_unit_that_is_stated(robust: bool) -> None:
-    unit = Adjacency(20, ContributionBound(3, 2))
-    sampled = plan(q_e=0.1, q_s=0.2, user_cap=3.0, noise_multiplier=1.0, rounds=10)
-    rates = RATES | {"population": 20, "q_u": 0.2, "rounds": 10}
-    exposing = plan(strategy="published", options=replace(TERMS, user_cap=3.0), **rates)
-    for one in (sampled, exposing):
-        target = 0.5 * float(one.epsilon_curve(unit, [10], robust=robust)[0])
-        noisy = one.with_noise(one.noise_for(target, unit, robust=robust))
-        assert 0.99 * target <= float(noisy.epsilon_curve(unit, [10], robust=robust)[0]) <= target

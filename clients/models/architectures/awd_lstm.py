@@ -167,11 +167,9 @@ class Recurrence(nn.Module):
         self.gates = nn.Identity()
 
     def forward(self, inputs: torch.Tensor, *, scale: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the states (B, T, w), from a state of zeros.
+        """Return the states (B, T, w) for the gates' inputs (B, T, 4w), from a state of zeros.
 
-        Args:
-            inputs: (B, T, 4w), the gates' inputs.
-            scale: (4w, w), a factor of the weight; ``None`` for 1.
+        ``scale`` (4w, w) is a factor of the weight; ``None`` stands for 1.
         """
         weight = self.weight if scale is None else self.weight * scale
         state = cell = inputs.new_zeros(inputs.shape[0], weight.shape[1])

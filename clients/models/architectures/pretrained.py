@@ -18,7 +18,6 @@ from fl_sim.clients.models.architectures.gpt2 import PUBLIC_FOLDER, Gpt2, Gpt2Bo
 from fl_sim.clients.models.architectures.model_size import check_layers, check_size
 from fl_sim.clients.models.hub import describe_failure, locate, quiet_transformers
 from fl_sim.clients.models.model_names import SMALL_GPT2_PUBLIC
-from fl_sim.clients.models.parameters import DTYPES
 from fl_sim.clients.models.tuning import base_of, is_adapter, merged
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Placement:
         """Return the placement of a frozen model under adapters; any other is read as float32 into main memory."""
         if not spec.lora_rank:
             return cls()
-        return cls(DTYPES[spec.frozen_precision], None if spec.device == "cpu" else spec.device)
+        return cls(getattr(torch, spec.frozen_precision), None if spec.device == "cpu" else spec.device)
 
 
 def load_causal(name: str, max_layers: int, placement: Placement = Placement()) -> nn.Module:

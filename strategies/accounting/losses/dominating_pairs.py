@@ -162,15 +162,14 @@ def mixture(
     """Return the pair of one revealed case: the sum of the user's and the entity's shift, divided by ``unit``.
 
     Args:
-        user: distribution of the user's shift.
-        entity: distribution of the entity's shift.
+        user, entity: distributions of their shifts.
         probability: the probability of the case.
         unit: the shift that equals one user clip β.
         tail: probability mass that each truncation may cut off.
         unlisted: the probability of the cases that are left out, which each case adds to what it cuts off; None if it
             is not known.
     """
-    total, still = _prune(_sum(user, entity), tail), constant(0.0)
+    total = _prune(_sum(user, entity), tail)
     moved = total.values > 0
     common = float(total.probabilities[~moved].sum())
     return GaussianMixturePair(
@@ -178,9 +177,7 @@ def mixture(
         common,
         total.values[moved] / unit,
         total.probabilities[moved],
-        still.values,
-        still.probabilities,
-        _cut(total.cut, still.cut, unlisted, common),
+        cut=_cut(total.cut, 0.0, unlisted, common),
     )
 
 

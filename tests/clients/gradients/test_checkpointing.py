@@ -29,7 +29,7 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
 
 def checkpointed(model: LanguageModel) -> LanguageModel:
     """Let a model compute its blocks again, as ``model.checkpointing`` does."""
-    model.recomputed = model.architecture.blocks(model._body)
+    model.recomputed = model.architecture.blocks(model.body)
     assert len(model.recomputed) == 2
     assert gradient_path(model).name == "fast"
     return model
@@ -74,5 +74,5 @@ def test_a_model_without_blocks_is_refused() -> None:
 def test_a_module_that_is_never_called_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its input is known in the backward pass alone; a block that stops early would lack it."""
     model = models_to_try.small_gpt2()
-    model.recomputed = (nn.ModuleList(model.architecture.blocks(model._body)),)  # never called itself, so not patched
+    model.recomputed = (nn.ModuleList(model.architecture.blocks(model.body)),)  # never called itself, so not patched
     assert gradient_path(model).name == "slow"

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from fl_sim.clients.batches import Batch, Example
+from fl_sim.clients.batches import Example
 from fl_sim.clients.gradients import clipped_sums
 from fl_sim.clients.gradients.clipped_sums import GradientSum, clipped_gradient_sum
 from fl_sim.clients.gradients.ghost_pass import covered_layers
@@ -29,11 +29,7 @@ from tests.clients.models.models_to_try import CLASSES, CONTEXT, COVERED, NOT_CO
 
 MASKS = 3  # the seed of the dropout masks, where a model has dropout
 LENGTHS = (1, 2, 3, 2, 20, 33, 7, 21, 41, 15)
-
-
-@pytest.fixture(scope="module")
-def small() -> LanguageModel:
-    return models_to_try.small_gpt2()
+CLIP = 0.1
 
 
 def true_gradients(model: LanguageModel, sentences: Sequence[Example]) -> list[NDArray[np.float64]]:
@@ -70,17 +66,14 @@ def true_loss(model: LanguageModel, module: Any, example: Example) -> torch.Tens
 def true_states(model: LanguageModel, module: Any, example: Example, ids: torch.Tensor, attribute: str) -> torch.Tensor:
     """What the module says of one sentence (T, …)."""
     if isinstance(module, AwdLstm | AwdLstmForNextWord):
-        (alone,) = masks_in_double([model.batch([example], MASKS)])
-        return module(alone)[0]
+        alone = model.batch([example], MASKS)
+        return module(alone if alone.masks is None else replace(alone, masks=in_double(alone.masks)))[0]
     return getattr(module(input_ids=ids[None]), attribute)[0]
 
 
-def masks_in_double(batches: Sequence[Batch]) -> list[Batch]:
-    def doubled(masks: Masks) -> Masks:
-        weights = [None if w is None else w.double() for w in masks.weights]
-        return Masks(masks.words.double(), [s.double() for s in masks.states], weights)
-
-    return [replace(b, masks=None if b.masks is None else doubled(b.masks)) for b in batches]
+def in_double(masks: Masks) -> Masks:
+    weights = [None if w is None else w.double() for w in masks.weights]
+    return Masks(masks.words.double(), [s.double() for s in masks.states], weights)
 
 
 def clipped_total(true: list[NDArray[np.float64]], clip_norm: float) -> NDArray[np.float64]:
@@ -105,7 +98,6 @@ def test_the_sum_is_the_definition(build: Callable[[], LanguageModel]) -> None:
         assert distance(computed.vector, clipped_total(true, clip_norm)) < 2e-5
         assert computed.clipped == int((norms > clip_norm).sum())
         assert computed.sentences == len(sentences)
-        assert computed.predictions == (len(LENGTHS) - 1 if model.task is CLASSES else sum(n - 1 for n in LENGTHS))
         assert computed.nonfinite == 0
         check_users(model, sentences, true, clip_norm)
 
@@ -135,12 +127,44 @@ def check_users(
 
 
 def test_no_sentence_moves_the_sum_by_more_than_c(small: LanguageModel) -> None:
-    clip_norm = 0.1
     for sentence in examples(*LENGTHS, 30, 30, 12):
-        moved = clipped_gradient_sum(small, [sentence], clip_norm).vector.astype(np.float64)
-        assert np.linalg.norm(moved) <= clip_norm * (1 + 1e-5)
+        moved = clipped_gradient_sum(small, [sentence], CLIP).vector.astype(np.float64)
+        assert np.linalg.norm(moved) <= CLIP * (1 + 1e-5)
         if len(sentence) > 1:  # and it is shortened to c, not to less
-            assert np.linalg.norm(moved) >= clip_norm * (1 - 1e-4)
+            assert np.linalg.norm(moved) >= CLIP * (1 - 1e-4)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_automatic_clipping_gives_every_sentence_a_norm_just_below_c(
+    fast: bool, small: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the division most gradients, which are longer than c, would break the bound."""
+    given = examples(2, 3, 20, 33, 7)
+    lengths = [np.linalg.norm(g) for g in true_gradients(small, given)]
+    if not fast:
+        monkeypatch.setattr(clipped_sums, "covered_layers", lambda model: None)
+    assert max(lengths) > 10 * CLIP
+    for sentence, length in zip(given, lengths, strict=True):
+        for stability in (1e-6, 0.01, 10.0):
+            moved = clipped_gradient_sum(small, [sentence], CLIP, stability=stability).vector.astype(np.float64)
+            assert np.linalg.norm(moved) <= CLIP * (1 + 1e-6)
+            assert np.linalg.norm(moved) == pytest.approx(CLIP * length / (length + stability), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("coordinate", "expected"),
+    [(0.0, 0.0), (1e-30, 0.0), (1e-3, CLIP / 11), (1e30, CLIP)],
+    ids=["zero", "underflow", "short", "long"],
+)
+def test_no_length_breaks_the_bound_of_automatic_clipping(
+    coordinate: float, expected: float, small: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients = {"weight": torch.tensor([0.0, coordinate])}
+    monkeypatch.setattr(clipped_sums, "loss_gradients", lambda model, batch: (1.0, gradients))
+    views, tally = {"weight": torch.zeros(2)}, clipped_sums.Tally()
+    clipped_sums.add_one(small, small.batch(examples(5)), CLIP, views, tally, 0.01)
+    assert -float(views["weight"][1]) == pytest.approx(expected, rel=1e-5, abs=1e-12)
+    assert tally.nonfinite == 0
 
 
 @pytest.mark.parametrize("tokens", [1, 25, 64])

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fl_sim.clients.ghost_norms import (
+    Contribution,
     EmbeddingLayer,
     LinearLayer,
     Lookup,
@@ -36,18 +37,22 @@ def rows(ids: torch.Tensor, grad: torch.Tensor, size: int) -> torch.Tensor:
     return torch.einsum("btv,bth->bvh", chosen, grad.double())
 
 
+def check(contribution: Contribution, expected: torch.Tensor) -> None:
+    """Its norms, and the weighted sum that it adds to what is there; ``expected`` are float64 gradients (B, …)."""
+    torch.testing.assert_close(contribution.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
+    factors = torch.tensor([0.5, -2.0, 0.0])[: len(expected)]
+    total = torch.ones(expected.shape[1:])
+    contribution.add(factors, total)
+    weighted = torch.einsum("b,bqp->qp", factors.double(), expected)
+    torch.testing.assert_close(total.double() - 1, weighted, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("tokens", [1, 2, 9, 60], ids=lambda t: f"{t} tokens")
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_product_by_gram_matrices_or_directly(tokens: int, transposed: bool) -> None:
     inputs, grad = normal(3, tokens, 40), normal(3, tokens, 24, seed=1)
-    product = Product("w", inputs, grad, transposed)
     expected = outer(inputs, grad)
-    torch.testing.assert_close(product.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
-    factors = torch.tensor([0.5, 0.0, -2.0])
-    total = torch.ones(40, 24) if transposed else torch.ones(24, 40)
-    product.add(factors, total)
-    weighted = torch.einsum("b,bqp->qp", factors.double(), expected)
-    torch.testing.assert_close(total.double() - 1, weighted.t() if transposed else weighted, rtol=1e-4, atol=1e-4)
+    check(Product("w", inputs, grad, transposed), expected.transpose(1, 2) if transposed else expected)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -68,12 +73,7 @@ def test_a_masked_weight(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fl_sim.clients.models.architectures.awd_lstm._MASKED_LIMIT", limit)
     inputs, grad = normal(3, 7, 10), normal(3, 7, 24, seed=1)
     scale = (normal(24, 10, seed=2) > 0).float() * 2
-    masked = MaskedProduct("w", inputs, grad, scale)
-    expected = outer(inputs, grad) * scale.double()
-    torch.testing.assert_close(masked.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
-    total = torch.ones(24, 10)
-    masked.add(torch.tensor([0.5, 0.0, -2.0]), total)
-    torch.testing.assert_close(total.double() - 1, 0.5 * expected[0] - 2 * expected[2], rtol=1e-4, atol=1e-4)
+    check(MaskedProduct("w", inputs, grad, scale), outer(inputs, grad) * scale.double())
 
 
 @pytest.mark.parametrize("tokens", [1, 30], ids=["by Gram matrices", "stored"])
@@ -89,22 +89,13 @@ def test_a_tied_table_of_users(tokens: int) -> None:
     (contribution,) = layer.contributions([record.of_users(2, factors) for record in records])
     assert isinstance(contribution, PerSentence) == (tokens == 30)
     each = factors.double().view(-1, 1, 1) * (rows(ids, looked_up, 9) + outer(inputs, scores))
-    expected = each.unflatten(0, (2, 2)).sum(dim=1)
-    torch.testing.assert_close(contribution.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
-    total = torch.zeros(9, 5)
-    contribution.add(torch.tensor([3.0, -1.0]), total)
-    torch.testing.assert_close(total.double(), 3 * expected[0] - expected[1], rtol=1e-4, atol=1e-4)
+    check(contribution, each.unflatten(0, (2, 2)).sum(dim=1))
 
 
 def test_a_lookup_adds_what_meets_in_one_row() -> None:
     ids = torch.tensor([[3, 1, 3, 3], [0, 1, 2, 3]])
     grad = normal(2, 4, 5)
-    lookup = Lookup("e", ids, grad, padding_idx=None)
-    expected = rows(ids, grad, 6)
-    torch.testing.assert_close(lookup.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
-    total = torch.zeros(6, 5)
-    lookup.add(torch.tensor([2.0, -1.0]), total)
-    torch.testing.assert_close(total.double(), 2 * expected[0] - expected[1], rtol=1e-5, atol=1e-6)
+    check(Lookup("e", ids, grad, padding_idx=None), rows(ids, grad, 6))
 
 
 def test_a_tied_table_has_the_cross_term() -> None:
@@ -112,20 +103,12 @@ def test_a_tied_table_has_the_cross_term() -> None:
     looked_up, inputs, scores = normal(2, 4, 5), normal(2, 4, 5, seed=1), normal(2, 4, 6, seed=2)
     product = Product("e", inputs, scores, transposed=False)
     tied = TiedTable(Lookup("e", ids, looked_up, padding_idx=None), product)
-    expected = rows(ids, looked_up, 6) + outer(inputs, scores)
-    torch.testing.assert_close(tied.squared, expected.square().sum(dim=(1, 2)), rtol=1e-5, atol=0)
-    total = torch.zeros(6, 5)
-    tied.add(torch.tensor([1.0, -3.0]), total)
-    torch.testing.assert_close(total.double(), expected[0] - 3 * expected[1], rtol=1e-5, atol=1e-5)
+    check(tied, rows(ids, looked_up, 6) + outer(inputs, scores))
 
 
 def test_small_gradients_are_kept_per_sentence() -> None:
     gradients = normal(3, 4, 2)
-    kept = PerSentence("b", gradients)
-    total = torch.zeros(4, 2)
-    kept.add(torch.tensor([1.0, 0.0, 2.0]), total)
-    torch.testing.assert_close(total, gradients[0] + 2 * gradients[2])
-    torch.testing.assert_close(kept.squared, gradients.double().square().sum(dim=(1, 2)))
+    check(PerSentence("b", gradients), gradients.double())
 
 
 def test_a_module_called_twice_in_a_pass_is_not_covered() -> None:

@@ -1,5 +1,4 @@
-"""Who shares a pass with whom, and that it makes no difference to anybody. The sums themselves are compared with their
-definition, for every model, in test_gradients.py."""
+"""Who shares a pass with whom, and that nobody notices; the sums' definition is in test_clipped_sums.py."""
 
 from __future__ import annotations
 
@@ -24,11 +23,6 @@ from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import examples
 
 COUNTS = [2, 1, 2, 3, 2, 9, 2]
-
-
-@pytest.fixture(scope="module")
-def small() -> LanguageModel:
-    return models_to_try.small_gpt2()
 
 
 def users_of(counts: list[int]) -> list[list[Example]]:

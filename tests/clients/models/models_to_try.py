@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,11 @@ from fl_sim.clients.models.architectures.pretrained import without_pooler
 from fl_sim.clients.models.architectures.transformer import PRETRAINED
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.models.tokenizers import load_tokenizer
 from fl_sim.clients.tasks import Classification, NextWord, Task
+from fl_sim.data_prep.store.encode import EncodedSplit
 
 VOCABULARY = 4096
 CONTEXT = 40
@@ -52,9 +56,24 @@ def with_adapters() -> LanguageModel:
     return small_gpt2(lora_rank=3)
 
 
-def from_config(config: transformers.PretrainedConfig) -> LanguageModel:
+@contextmanager
+def seeded(seed: int = 1) -> Iterator[None]:
+    """Draw the weights of the block from a seed, and leave torch's generator as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(1)
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def publish(folder: Path, build: Callable[[], Any], seed: int = 1) -> Path:
+    """Write a transformers model of random weights and the bundled tokenizer, as people publish them."""
+    with seeded(seed):
+        build().save_pretrained(folder)
+    load_tokenizer("bundled").save_pretrained(folder)
+    return folder
+
+
+def from_config(config: transformers.PretrainedConfig) -> LanguageModel:
+    with seeded():
         module = transformers.AutoModelForCausalLM.from_config(config)
     spec = ModelSpec(name=config.model_type, tokenizer="bundled", max_tokens=CONTEXT)
     return LanguageModel(module, load_tokenizer("bundled"), spec, seed=1)
@@ -88,8 +107,7 @@ def opt() -> LanguageModel:
 def encoder(config: transformers.PretrainedConfig, **changes: Any) -> LanguageModel:
     """A classifier on a body of random weights, tuned as ``changes`` of the spec say."""
     spec = ModelSpec(name=config.model_type, tokenizer="bundled", max_tokens=CONTEXT, **changes)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(1)
+    with seeded():
         module: Any = transformers.AutoModel.from_config(config)
         if spec.tune == "matrices":
             tuning.train_matrices(module, PRETRAINED.embedding(module))
@@ -164,3 +182,26 @@ def examples(*lengths: int, seed: int = 7, task: Task | None = None) -> list[Exa
     longest = (task or NextWord()).longest(CONTEXT)
     classes = [NO_CLASS if i == 3 else i % 3 for i in range(len(made))]
     return [Example(t[:longest], c, number=10 + i) for i, (t, c) in enumerate(zip(made, classes, strict=True))]
+
+
+def as_split(given: Sequence[Example]) -> EncodedSplit:
+    return EncodedSplit(np.concatenate([e.tokens for e in given]), np.cumsum([0, *map(len, given)]))
+
+
+def random_split(sentences: int, shortest: int = 2, longest: int = 20) -> EncodedSplit:
+    """Sentences of common words, of lengths in a range (its end excluded)."""
+    draws = np.random.default_rng(0)
+    lengths = draws.integers(shortest, longest, sentences)
+    tokens = draws.integers(0, 400, lengths.sum()).astype(np.int32)
+    return EncodedSplit(tokens, np.cumsum([0, *lengths]))
+
+
+def descent(model: LanguageModel, given: Sequence[Example]) -> np.ndarray:
+    """−∇ of the mean loss of sentences in one batch, by plain autograd, float64 (d,)."""
+    parts = torch.autograd.grad(sentence_losses(model, given).mean(), list(model.parameters.tensors.values()))
+    return -torch.cat([part.flatten() for part in parts]).double().numpy()
+
+
+def shortened(vector: np.ndarray, radius: float) -> np.ndarray:
+    """Π_radius(vector)."""
+    return vector * min(1.0, radius / max(float(np.linalg.norm(vector)), 1e-30))

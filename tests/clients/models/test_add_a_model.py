@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,12 +18,11 @@ from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.storage.run_folder import RunFolder
 from tests.clients.models.models_to_try import CLASSES, CONTEXT, shifted
-from tests.data_prep import plug_ins
+from tests.data_prep.plug_ins import PAGE, imports_restored, install, page_section
 from tests.tiny import command_line, tiny_corpus
 
-PAGE = plug_ins.page_section("Add a model")
 CODE, CONFIGURATION = (
-    re.search(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)[1]  # type: ignore[index]
+    re.search(rf"```{language}\n(.*?)```", page_section("Add a model"), flags=re.DOTALL)[1]  # type: ignore[index]
     for language in ("python", "toml")
 )
 NAME = "my_model:AverageOfWords"
@@ -37,12 +35,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "run.toml").write_text(CONFIGURATION, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plugins, "_used", [])
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
+    with imports_restored("my_model", "bad_model", "future_model"):
+        yield tmp_path
 
 
 def run(here: Path, *more: str, **settings: object) -> list[str]:
@@ -50,13 +44,8 @@ def run(here: Path, *more: str, **settings: object) -> list[str]:
     if not (here / "corpus").exists():
         tiny_corpus(here / "corpus")
     known = {"corpus.path": str(here / "corpus"), "out": str(here / "run"), "rounds": 2, "engine.name": "inline"}
-    return [
-        "run",
-        "run.toml",
-        "--quiet",
-        *command_line(known | {k.replace("__", "."): v for k, v in settings.items()}),
-        *more,
-    ]
+    given = command_line(known | {k.replace("__", "."): v for k, v in settings.items()})
+    return ["run", "run.toml", "--quiet", *given, *more]
 
 
 @pytest.mark.nightly
@@ -77,15 +66,10 @@ def test_fl_sim_run_trains_it(here: Path) -> None:
 @pytest.fixture
 def installed(here: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The page's entry point, as if the package were installed."""
-    (entry,) = re.findall(
-        r'^    (\w+ = "my_model:\w+")$', plug_ins.PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE
-    )
-    distribution = here / "my_model-1.0.dist-info"
-    distribution.mkdir()
-    (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: my-model\nVersion: 1.0\n")
-    (distribution / "entry_points.txt").write_text(f"[fl_sim.models]\n{entry.replace(chr(34), '')}\n")
+    (entry,) = re.findall(r'^    (\w+) = "(my_model:\w+)"$', PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    install(here, "my-model", "fl_sim.models", *entry)
     monkeypatch.syspath_prepend(str(here))
-    return entry.partition(" ")[0]
+    return entry[0]
 
 
 def test_an_entry_point_is_a_name_and_its_folders_come_back(here: Path, installed: str) -> None:

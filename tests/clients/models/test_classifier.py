@@ -14,21 +14,16 @@ import transformers
 from fl_sim.clients.models.language_model import LanguageModel, ModelError, load_model
 from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.models.tokenizers import load_tokenizer
 from fl_sim.clients.tasks import Classification
 from tests.clients.models import models_to_try
-from tests.clients.models.models_to_try import _BERT_LIKE, CLASSES, CONTEXT, SMALL, examples
+from tests.clients.models.models_to_try import _BERT_LIKE, CLASSES, CONTEXT, SMALL, examples, publish
 
 
 @pytest.fixture(scope="module")
 def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small BERT with its pooling layer, as people publish them."""
-    folder = tmp_path_factory.mktemp("bert")
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(1)
-        transformers.BertForMaskedLM(transformers.BertConfig(**_BERT_LIKE)).save_pretrained(folder)
-    load_tokenizer("bundled").save_pretrained(folder)
-    return folder
+    """A small BERT with its pooling layer."""
+    config = transformers.BertConfig(**_BERT_LIKE)
+    return publish(tmp_path_factory.mktemp("bert"), lambda: transformers.BertForMaskedLM(config))
 
 
 def classifier(folder: Path, **changes: Any) -> LanguageModel:
@@ -48,13 +43,8 @@ def test_an_encoder_from_a_folder_has_a_fresh_head(bert_folder: Path) -> None:
 @pytest.fixture(scope="module")
 def pooled_folder(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same sizes with weights of a pooler, and a name that none of its layers has in the folder above."""
-    folder = tmp_path_factory.mktemp("pooled")
     config = transformers.BertConfig.from_pretrained(bert_folder)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(2)
-        transformers.BertModel(config).save_pretrained(folder)
-    load_tokenizer("bundled").save_pretrained(folder)
-    return folder
+    return publish(tmp_path_factory.mktemp("pooled"), lambda: transformers.BertModel(config), seed=2)
 
 
 def test_the_pooler_is_the_model_s_own(pooled_folder: Path, tmp_path: Path) -> None:

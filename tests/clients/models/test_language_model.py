@@ -22,11 +22,6 @@ from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import SMALL, examples
 
 
-@pytest.fixture(scope="module")
-def small() -> LanguageModel:
-    return models_to_try.small_gpt2()
-
-
 @pytest.fixture
 def saved(small: LanguageModel, tmp_path: Path) -> Path:
     small.save(tmp_path / "model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections.abc import Callable
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers
 
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
@@ -64,19 +64,8 @@ def table() -> dict[tuple[str, str, str], str]:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Models of random weights, as they would be published."""
-    made: dict[str, Path] = {}
-
-    def folder_of(family: str) -> Path:
-        if family not in made:
-            made[family] = tmp_path_factory.mktemp(family)
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(1)
-                FAMILIES[family]().save_pretrained(made[family])
-            load_tokenizer("bundled").save_pretrained(made[family])
-        return made[family]
-
-    return folder_of
+    """The folder of each family's model."""
+    return functools.cache(lambda family: models_to_try.publish(tmp_path_factory.mktemp(family), FAMILIES[family]))
 
 
 def spec_of(family: str, folders: Callable[[str], Path], tuning: str) -> ModelSpec:
@@ -155,9 +144,8 @@ def path_of(architecture: str, lora_rank: int) -> str:
     given = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2} | sizes
     config = transformers.AutoConfig.for_model(architecture, **given)
     spec = ModelSpec(name=architecture, tokenizer="bundled", max_tokens=CONTEXT, lora_rank=lora_rank)
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with models_to_try.seeded(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.default_generator.manual_seed(1)
         module: Any = transformers.AutoModelForCausalLM.from_config(config)
         try:
             module = PRETRAINED.with_adapters(module, spec, output_layer=True) if lora_rank else module

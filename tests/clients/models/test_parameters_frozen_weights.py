@@ -11,13 +11,12 @@ import transformers
 
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.gradients.ghost_pass import gradient_path
-from fl_sim.clients.models import parameters
 from fl_sim.clients.models.architectures import pretrained
 from fl_sim.clients.models.frozen_head import frozen_head, has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.losses import held_out, loss_gradients
 from fl_sim.clients.models.model_spec import ModelSpec
-from tests.clients.models.models_to_try import _LLAMA_LIKE, examples, shifted
+from tests.clients.models.models_to_try import _LLAMA_LIKE, examples, publish, shifted
 
 GIVEN = examples(5, 9, 30, 12, 22, 3)
 LORA = {"lora_rank": 3}
@@ -26,12 +25,9 @@ SIZES = {"hidden": 32, "layers": 2, "heads": 4, "max_tokens": 40}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A small Llama in a folder, with the bundled tokenizer."""
-    folder = tmp_path_factory.mktemp("llama")
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(1)
-        transformers.LlamaForCausalLM(transformers.LlamaConfig(**_LLAMA_LIKE)).save_pretrained(folder)
-    return str(folder)
+    """A small Llama in a folder."""
+    config = transformers.LlamaConfig(**_LLAMA_LIKE)
+    return str(publish(tmp_path_factory.mktemp("llama"), lambda: transformers.LlamaForCausalLM(config)))
 
 
 def adapted(**settings: Any) -> LanguageModel:
@@ -54,7 +50,7 @@ def test_it_is_the_model_of_the_rounded_weights(dtype: str, kind: str, folder: s
     named = {"name": folder, "tokenizer": "bundled"} if kind == "llama" else {}
     settings = named | ({"tune": "bias"} if kind == "gpt2, biases" else LORA)
     small = adapted(**settings, frozen_precision=dtype)
-    expected = rounded(adapted(**settings), parameters.DTYPES[dtype])  # type: ignore[index]
+    expected = rounded(adapted(**settings), getattr(torch, dtype))
     expected.set_vector(small.get_vector())  # peft rounds the first values of adapters of such a layer, too
     assert gradient_path(small).name == gradient_path(expected).name == "fast"
     np.testing.assert_allclose(held_out(small, GIVEN).losses, held_out(expected, GIVEN).losses, rtol=1e-5)
@@ -73,7 +69,7 @@ def test_matrices_take_half_and_what_trains_is_float32(dtype: str, folder: str) 
     assert gradient_path(model).name == "fast"
     for parameter in model.module.parameters():
         narrow = not parameter.requires_grad and parameter.dim() >= 2
-        assert parameter.dtype == (parameters.DTYPES[dtype] if narrow else torch.float32)  # type: ignore[index]
+        assert parameter.dtype == (getattr(torch, dtype) if narrow else torch.float32)
     found = clipped_gradient_sum(model, GIVEN, 0.05).vector
     known = clipped_gradient_sum(adapted(name=folder, tokenizer="bundled", **LORA), GIVEN, 0.05).vector
     assert found @ known > 0.99 * np.linalg.norm(found) * np.linalg.norm(known)

@@ -13,6 +13,7 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.models.pretraining import PretrainingConfig, pretrain, split_held_out
 
 SPEC = ModelSpec(hidden=16, layers=1, heads=2, max_tokens=24)
+LSTM = ModelSpec(name="awd-lstm", hidden=12, layers=2, embedding=8)
 TEXT = [f"the {animal} sat on the {place} ." for animal in ("cat", "dog", "hen") for place in ("mat", "bed", "hay")]
 
 
@@ -39,25 +40,24 @@ def test_the_split_is_seeded_and_complete() -> None:
     assert [s.tokens[0] for s in split_held_out(sentences, 0.1, 1)[1]] != [s.tokens[0] for s in held_out]
 
 
-def test_the_command_makes_a_model_that_a_run_can_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = tmp_path / "public.txt"
+@pytest.mark.parametrize(
+    ("words", "spec"),
+    [
+        ("--hidden 16 --layers 1 --heads 2 --max-tokens 24", SPEC),
+        ("--model awd-lstm --hidden 12 --layers 2 --embedding 8", LSTM),
+    ],
+    ids=["gpt2", "awd-lstm"],
+)
+def test_the_command_makes_a_model_that_a_run_can_load(
+    words: str, spec: ModelSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, out = tmp_path / "public.txt", str(tmp_path / "model")
     text.write_text("\n".join(TEXT * 3), encoding="utf-8")
-    sizes = ["--hidden", "16", "--layers", "1", "--heads", "2", "--max-tokens", "24", "--epochs", "1"]
-    assert main(["corpus", "pretrain", str(text), "--out", str(tmp_path / "model"), "--json", *sizes]) == 0
+    assert main(["corpus", "pretrain", str(text), "--out", out, "--json", "--epochs", "1", *words.split()]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["sentences"] + record["held_out_sentences"] == 27
-    loaded = load_model(ModelSpec(name=str(tmp_path / "model"), max_tokens=24), 0)
-    assert loaded.num_parameters == load_model(SPEC, 0).num_parameters
-
-
-def test_the_command_makes_an_awd_lstm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = tmp_path / "public.txt"
-    text.write_text("\n".join(TEXT * 3), encoding="utf-8")
-    sizes = ["--model", "awd-lstm", "--hidden", "12", "--layers", "2", "--embedding", "8", "--epochs", "1"]
-    assert main(["corpus", "pretrain", str(text), "--out", str(tmp_path / "model"), "--json", *sizes]) == 0
-    assert json.loads(capsys.readouterr().out)["model"]["name"] == "awd-lstm"
-    loaded = load_model(ModelSpec(name=str(tmp_path / "model")), 0)
-    built = load_model(ModelSpec(name="awd-lstm", hidden=12, layers=2, embedding=8), 0)
+    assert record["model"]["name"] == spec.name
+    loaded, built = load_model(ModelSpec(name=out, max_tokens=24), 0), load_model(spec, 0)
     assert loaded.parameters.shapes() == built.parameters.shapes()
     assert not np.array_equal(loaded.get_vector(), built.get_vector())
 

@@ -9,6 +9,9 @@ from collections.abc import Iterable
 import numpy as np
 from scipy import optimize, stats
 
+from fl_sim.strategies.accounting.losses.convolution import TiltedLoss
+from fl_sim.strategies.accounting.losses.privacy_loss import GridLoss
+
 
 def shift_distribution(
     event_rates: tuple[float, float, float], user_sentences: float, sampled: int, per_user: int, cap: float
@@ -17,17 +20,24 @@ def shift_distribution(
     q_u, q_e, q_s = event_rates
     own = {cap: 1.0} if math.isinf(user_sentences) else _binomial(int(user_sentences), q_s)
     shared = _binomial(sampled * per_user, q_s)
-    distribution: dict[float, float] = {}
-    for (k_own, p_own), (k, p), b, a in itertools.product(own.items(), shared.items(), (0, 1), (0, 1)):
-        value = (b * min(k_own, cap) + a * min(k, 2 * cap * sampled)) / cap
-        weight = p_own * p * (q_u if b else 1 - q_u) * (q_e if a else 1 - q_e)
-        distribution[value] = distribution.get(value, 0.0) + weight
-    values = np.array(sorted(distribution))
-    return values, np.array([distribution[v] for v in values])
+    return law(
+        ((b * min(k_own, cap) + a * min(k, 2 * cap * sampled)) / cap, p_own * p * coin(b, q_u) * coin(a, q_e))
+        for (k_own, p_own), (k, p), b, a in itertools.product(own.items(), shared.items(), (0, 1), (0, 1))
+    )
 
 
 def _binomial(n: int, p: float) -> dict[float, float]:
     return {float(k): float(stats.binom.pmf(k, n, p)) for k in range(n + 1)}
+
+
+def hockey_stick(losses: np.ndarray, masses: np.ndarray, at: float) -> float:
+    """The divergence at ε of the finite losses of a distribution."""
+    beyond = losses > at
+    return float((masses[beyond] * -np.expm1(at - losses[beyond])).sum())
+
+
+def points_of(loss: GridLoss | TiltedLoss) -> np.ndarray:
+    return loss.width * (loss.first + np.arange(len(loss.masses)))
 
 
 class ScalarPair:
@@ -92,7 +102,7 @@ def weighted_epsilon(
     active = stats.binom.pmf(counts, sentences, k / sentences)
     most = cap * (2 if q_u == 1 else 1)
     shifts = law(
-        ((u * min(user_sentences, cap) + w * min(count, most)) / cap, mass * _coin(u, q_u) * _coin(w, q_u))
+        ((u * min(user_sentences, cap) + w * min(count, most)) / cap, mass * coin(u, q_u) * coin(w, q_u))
         for count, mass in zip(counts.tolist(), active.tolist(), strict=True)
         for u in (0, 1)
         for w in (0, 1)
@@ -100,25 +110,18 @@ def weighted_epsilon(
     return ScalarPair(shifts, NOTHING, z).epsilon(delta)
 
 
-def _coin(side: int, rate: float) -> float:
+def coin(side: int, rate: float) -> float:
     return rate if side else 1 - rate
 
 
 def revealed_delta(
-    rates: tuple[float, float, float],
-    user_sentences: float,
-    users: int,
-    per_user: int,
-    cap: float,
-    z: float,
-    epsilon: float,
+    rates: tuple[float, float, float], user_sentences: float, users: int, per_user: int, cap: float, z: float, at: float
 ) -> float:
-    """δ(ε) of one round, the larger direction, averaged over the revealed number of sampled users."""
+    """δ(``at``) of one round, the larger direction, averaged over the revealed number of sampled users."""
     both = np.zeros(2)
     for sampled in range(users + 1):
         distribution = shift_distribution(rates, user_sentences, sampled, per_user, cap)
-        pair = ScalarPair(distribution, (np.zeros(1), np.ones(1)), z)
-        both += stats.binom.pmf(sampled, users, rates[0]) * np.array(pair.delta(epsilon))
+        both += stats.binom.pmf(sampled, users, rates[0]) * np.array(ScalarPair(distribution, NOTHING, z).delta(at))
     return float(both.max())
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import TrainReply, TrainRequest
@@ -16,12 +15,6 @@ from fl_sim.strategies.primitives.noise import gaussian_noise
 from tests.strategies.federation import plan, run_rounds, zeros
 
 ADAPTIVE = AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=2.0)
-
-
-def is_gaussian_of(std: float, values: np.ndarray) -> bool:
-    """Kolmogorov-Smirnov and a chi-square test of the scale; level 1e-6 each, because secure noise is fresh."""
-    scale = stats.chi2.cdf(((values / std) ** 2).sum(), len(values))
-    return stats.kstest(values / std, "norm").pvalue > 1e-6 and 5e-7 < scale < 1 - 5e-7
 
 
 KINDS = {

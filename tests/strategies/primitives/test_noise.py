@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from fl_sim.strategies.primitives import noise
 from fl_sim.strategies.primitives.noise import (
@@ -14,19 +13,9 @@ from fl_sim.strategies.primitives.noise import (
     secure_gaussian_noise,
     sum_hash,
 )
-from tests.strategies.federation import plan, run_rounds, zeros
+from tests.strategies.federation import is_gaussian_of, plan, run_rounds, zeros
 
 SIZE = 40_000
-
-
-def is_gaussian_of(std: float, values: np.ndarray) -> bool:
-    """Kolmogorov-Smirnov on all values, and a chi-square test of the scale; level 1e-6 each.
-
-    The samples are fresh at every run of the tests, so the level decides how often they fail for nothing.
-    """
-    flat = values.ravel() / std
-    variance = stats.chi2.cdf((flat**2).sum(), len(flat))
-    return stats.kstest(flat, "norm").pvalue > 1e-6 and 5e-7 < variance < 1 - 5e-7
 
 
 def test_the_hash_of_a_sum_depends_on_every_part_of_a_release_and_on_the_seed() -> None:

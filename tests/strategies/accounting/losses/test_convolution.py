@@ -17,7 +17,7 @@ from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.losses import composition
 from fl_sim.strategies.accounting.losses.convolution import Convolution, TailSums, block_of, tilt
 from fl_sim.strategies.accounting.losses.privacy_loss import GaussianMixturePair, GridLoss, discretize
-from tests.strategies.accounting.oracles import importance_sampled_delta
+from tests.strategies.accounting.oracles import hockey_stick, importance_sampled_delta, points_of
 
 EXTREMES = json.loads((Path(__file__).parents[3] / "golden" / "extreme_epsilon.json").read_text())["cases"]
 ROUNDS = 40
@@ -29,12 +29,8 @@ def exact_sum(loss: GridLoss, rounds: int) -> tuple[np.ndarray, np.ndarray]:
     masses = np.ones(1, dtype=np.longdouble)
     for _ in range(rounds):
         masses = np.convolve(masses, loss.masses.astype(np.longdouble))
-    return loss.width * (rounds * loss.first + np.arange(len(masses))), masses
-
-
-def divergence(losses: np.ndarray, masses: np.ndarray, at: float) -> float:
-    beyond = losses > at
-    return float((masses[beyond] * -np.expm1(at - losses[beyond].astype(np.longdouble))).sum())
+    losses = loss.width * (rounds * loss.first + np.arange(len(masses)))
+    return losses.astype(np.longdouble), masses
 
 
 def bounds(order: float, at: np.ndarray, size: int = 1024) -> np.ndarray:
@@ -49,7 +45,7 @@ def test_tilted_sums_bound_every_divergence(order: float) -> None:
     """Without a tilt small divergences drown in the error of the transforms, which the bound includes."""
     losses, masses = exact_sum(LOSS, ROUNDS)
     at = np.arange(0.0, losses[-1], 0.07)
-    exact = np.array([divergence(losses, masses, epsilon) for epsilon in at])
+    exact = np.array([hockey_stick(losses, masses, epsilon) for epsilon in at])
     assert exact.min() < 1e-25
     assert (bounds(order, at) >= exact).all()
 
@@ -59,12 +55,12 @@ def test_tilted_sums_bound_every_divergence(order: float) -> None:
 def test_a_block_keeps_probabilities_and_dominates(order: float, factor: int) -> None:
     losses, masses = exact_sum(LOSS, 7)
     block = block_of(tilt(LOSS, order), 7, low=7 * LOSS.first - 2, size=256, factor=factor)
-    coarse, plain = block.width * (block.first + np.arange(len(block.masses))), block.plain()
+    coarse, plain = points_of(block), block.plain()
     assert block.width == pytest.approx(factor * LOSS.width)
     assert plain.sum() == pytest.approx(float(masses.sum()), abs=1e-12)
     assert (plain * np.exp(-coarse)).sum() == pytest.approx(float((masses * np.exp(-losses)).sum()), abs=1e-11)
     for at in np.arange(-2.0, 4.0, 0.11):
-        bound, exact = divergence(coarse, plain, at), divergence(losses, masses, at)
+        bound, exact = hockey_stick(coarse, plain, at), hockey_stick(losses, masses, at)
         assert bound >= exact - 1e-11
         if factor == 1:
             assert bound == pytest.approx(exact, abs=1e-11)
@@ -101,7 +97,7 @@ def test_moments_of_a_block_include_what_its_coarser_grid_adds() -> None:
     window = composition.chernoff_window(LOSS, 7, 1e-12)
     blocks = composition._Blocks.of(LOSS, 7, window, 256, 3)
     block = block_of(tilt(LOSS, 1.0), 7, blocks.low, 256, 3)
-    losses = block.width * (block.first + np.arange(len(block.masses)))
+    losses = points_of(block)
     plain = np.where(block.masses > 1e-12, block.plain(), 0.0)  # without the rounding of the transforms
     kind = composition._Kind(replace(LOSS, width=block.width), blocks)
     for sign in (1, -1):
@@ -194,7 +190,6 @@ def test_a_round_on_the_grid_is_exact_far_in_the_tail(z: float, q: float) -> Non
         x = z * z * math.log((math.expm1(at) + q) / q) + 0.5
         tails = [q * stats.norm.sf((x - 1) / z), (1 - q) * stats.norm.sf(x / z)]
         exact = sum(tails) - math.exp(at) * stats.norm.sf(x / z)
-        losses = forward.width * (forward.first + np.arange(len(forward.masses)))
-        bound = math.exp(forward.relative) * divergence(losses, forward.masses, at - forward.relative)
+        bound = hockey_stick(points_of(forward), forward.masses, at - forward.relative) * math.exp(forward.relative)
         assert bound + forward.infinite >= exact * (1 - 1e-10) - 1e-16 * tails[0]
         assert bound <= exact * (1 + 1e-3) + 1e-14 * sum(tails)

@@ -12,7 +12,7 @@ from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.losses import composition, dominating_pairs
 from fl_sim.strategies.accounting.losses.privacy_loss import GaussianMixturePair, GridLoss, discretize
-from tests.strategies.accounting.oracles import ScalarPair
+from tests.strategies.accounting.oracles import ScalarPair, hockey_stick, points_of
 
 PAIRS = {
     "one-sided": GaussianMixturePair(1.0, 0.6, np.array([0.5, 2.0]), np.array([0.3, 0.1])),
@@ -33,9 +33,7 @@ def exact(mixture: GaussianMixturePair, z: float) -> ScalarPair:
 
 
 def divergence(loss: GridLoss, at: float) -> float:
-    losses = loss.width * (loss.first + np.arange(len(loss.masses)))
-    beyond = losses > at
-    return float(loss.infinite + (loss.masses[beyond] * -np.expm1(at - losses[beyond])).sum())
+    return loss.infinite + hockey_stick(points_of(loss), loss.masses, at)
 
 
 @pytest.mark.parametrize("name", PAIRS)

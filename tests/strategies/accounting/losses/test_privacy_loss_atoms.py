@@ -12,7 +12,7 @@ from fl_sim.strategies.accounting.losses.privacy_loss import (
     LossAtoms,
     both_directions,
 )
-from tests.strategies.accounting.oracles import ScalarPair
+from tests.strategies.accounting.oracles import NOTHING, ScalarPair, hockey_stick, points_of
 
 TAIL = 1e-12
 STILL = GaussianMixturePair(1.0, 1.0, np.zeros(0), np.zeros(0))
@@ -47,10 +47,9 @@ ACTIVE = {
 every_active = pytest.mark.parametrize("active", ACTIVE.values(), ids=ACTIVE.keys())
 
 
-def hockey_stick(loss: LossAtoms | GridLoss, epsilon: float) -> float:
-    losses = loss.losses if isinstance(loss, LossAtoms) else loss.width * (loss.first + np.arange(len(loss.masses)))
-    beyond = losses > epsilon
-    return float((loss.masses[beyond] * -np.expm1(epsilon - losses[beyond])).sum()) + loss.infinite + loss.round_off
+def divergence_of(loss: LossAtoms | GridLoss, epsilon: float) -> float:
+    losses = loss.losses if isinstance(loss, LossAtoms) else points_of(loss)
+    return hockey_stick(losses, loss.masses, epsilon) + loss.infinite + loss.round_off
 
 
 @pytest.mark.sample(5)
@@ -62,15 +61,15 @@ def test_atoms_dominate_both_ways_and_closely(active: GaussianMixturePair, rate:
     weights = np.concatenate([rate * active.weights, (1 - rate) * inactive.weights])
     centres = np.concatenate([[0.0], active.shifts, inactive.shifts])
     common = rate * active.common + (1 - rate) * inactive.common
-    pair = ScalarPair((centres, np.concatenate([[common], weights])), (np.zeros(1), np.ones(1)), 1.0)
+    pair = ScalarPair((centres, np.concatenate([[common], weights])), NOTHING, 1.0)
     for epsilon in (-1.0, 0.0, 0.3, 1.0, 3.0, 10.0):
         true = pair.delta(epsilon)
         for loss, expected in zip((forward, reverse), true, strict=True):
-            divergence = hockey_stick(loss, epsilon)
+            divergence = divergence_of(loss, epsilon)
             assert divergence >= expected * (1 - 1e-6) - 1e-12
             assert divergence <= expected + 1e-3
             for width in (0.01, 0.5):
-                assert hockey_stick(loss.on_grid(width), epsilon) >= divergence * (1 - 1e-9)
+                assert divergence_of(loss.on_grid(width), epsilon) >= divergence * (1 - 1e-9)
 
 
 @every_active
@@ -93,8 +92,7 @@ def test_convolutions_agree_with_the_sum_of_terms(name: str) -> None:
     x = lattices.points(pieces)
     under_q = privacy_loss.interval_masses(x)
     assert lattices.log_ratio(x) == pytest.approx(part.log_ratio(x), rel=1e-9, abs=1e-9)
-    by_terms = part.masses(x, under_q)
-    assert lattices.masses(x, under_q) == pytest.approx(by_terms, rel=1e-9, abs=1e-300)
+    assert lattices.masses(x, under_q) == pytest.approx(part.masses(x, under_q), rel=1e-9, abs=1e-300)
 
 
 def test_shifts_off_the_lattices_are_summed_term_by_term() -> None:
