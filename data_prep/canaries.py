@@ -55,10 +55,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
+from fl_sim.data_prep.records import CorpusError, Mention, Record, Sentence, Settings
 from fl_sim.data_prep.store.layout import CANARIES_FILE
 from fl_sim.files import read_bytes
 
@@ -75,21 +75,17 @@ river rocket salt silver spoon tiger tower window
 WORDS = tuple(_WORD_LIST.split())
 """The public list: 64 words."""
 
-SECRET_WORDS = 3
 
-
-class SecretLaw(BaseModel):
+class SecretLaw(Record):
     """The uniform distribution over sequences of words.
 
     Attributes:
         words: the list, without repetition.
-        length: words of a secret.
+        length: of a secret, in words.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     words: tuple[str, ...] = Field(WORDS, min_length=2)
-    length: int = Field(SECRET_WORDS, ge=1, le=12)
+    length: int = Field(3, ge=1, le=12)
 
     @field_validator("words")
     @classmethod
@@ -112,12 +108,7 @@ class SecretLaw(BaseModel):
         return " ".join(words)
 
     def draw(self, rng: np.random.Generator, count: int, without: Collection[int] = ()) -> NDArray[np.int64]:
-        """Return distinct secrets, drawn uniformly, int64 (count,), in random order.
-
-        Args:
-            rng: draws them.
-            count: how many.
-            without: numbers that are not drawn.
+        """Return distinct secrets other than ``without``, drawn uniformly, int64 (count,), in random order.
 
         Raises:
             CorpusError: there are not so many secrets.
@@ -142,11 +133,7 @@ SPLIT = "train"
 NAME_LABEL = "PERSON"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Canary(_Strict):
+class Canary(Record):
     """A canary, included or not.
 
     Attributes:
@@ -186,7 +173,7 @@ class Canary(_Strict):
         return (Mention(start, start + len(self.name), NAME_LABEL),)
 
 
-class PlantedCanaries(_Strict):
+class PlantedCanaries(Record):
     """All canaries of a corpus.
 
     Attributes:
@@ -221,11 +208,6 @@ class PlantedCanaries(_Strict):
         for canary in self.canaries:
             if canary.included:
                 yield from canary.sentences(self.law)
-
-    def all_sentences(self) -> Iterator[Sentence]:
-        """Yield a sentence of every canary, included or not."""
-        for canary in self.canaries:
-            yield next(canary.sentences(self.law))
 
     def rewritten(self, rewrite: Callable[[Sentence], Sentence | None]) -> PlantedCanaries:
         """Return the canaries as they stand in a corpus whose sentences went through ``rewrite``.
@@ -353,11 +335,6 @@ def planted(sentences: Iterable[Sentence], canaries: PlantedCanaries, identity: 
 
     The canaries come last and after the tagger, so that no other user's id depends on which are included, and the
     only mentions in a canary are those of its own entity.
-
-    Args:
-        sentences: with their mentions.
-        canaries: to plant.
-        identity: of the corpus.
 
     Raises:
         CorpusError: a sentence of the source has a canary's user or entity.

@@ -69,7 +69,7 @@ def greedy_weights(ownership: Ownership, limits: ContributionLimits, order: IntA
     The time is linear in the number of mentions; only sentences that compete for room are visited one by one.
 
     Args:
-        ownership: the users, sentences and entities of the split.
+        ownership: the split.
         limits: the limits per entity and per user.
         order: int64 (S,), a permutation of the sentence ids; among equals, earlier sentences are kept.
 
@@ -167,12 +167,7 @@ def count_weights(ownership: Ownership, limits: ContributionLimits, counts: Decl
     """Return w(s) = min(1, m/n_u, k/n_e over the entities e of s), float64 (S,): a formula of s and of public numbers.
 
     The weights of a user add up to at most m and those of an entity to at most k, and no weight depends on what others
-    say (docs/privacy-proofs.md, section 15, Theorem 5).
-
-    Args:
-        ownership: the users, sentences and entities of the split.
-        limits: m and k.
-        counts: n_u and n_e.
+    say (docs/privacy-proofs.md, section 15, Theorem 5). The limits are m and k, the counts n_u and n_e.
 
     Raises:
         CorpusError: a count is smaller than the split's, or users per entity are limited, which weights cannot do.

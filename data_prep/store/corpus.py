@@ -181,7 +181,8 @@ class Corpus:
         """
         import pandas as pd
 
-        per_sentence = np.bincount(self.mentions(split).column("sentence").to_numpy(), minlength=self._rows(split))
+        number = self.manifest.splits[split].sentences
+        per_sentence = np.bincount(self.mentions(split).column("sentence").to_numpy(), minlength=number)
         columns: dict[str, Any] = {
             "user": self.ownership(split).user_of_sentence,
             "text": self.texts(split).to_pandas(),
@@ -237,9 +238,6 @@ class Corpus:
         return KnownIds(
             *({key: number for number, key in enumerate(dict.fromkeys(keys))} for keys in (users, entities))
         )
-
-    def _rows(self, split: str) -> int:
-        return self.manifest.splits[split].sentences
 
     def _parts_with(self, split: str) -> list[Part]:
         if split not in self.manifest.splits:

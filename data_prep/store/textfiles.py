@@ -145,10 +145,7 @@ def unpacked(path: Path, raw: BinaryIO) -> BinaryIO | lzma.LZMAFile | gzip.GzipF
 def blocks(stream: Any, raw: BinaryIO, path: Path) -> Iterator[bytes]:
     """Yield a stream in blocks of at most 1 MiB; raise CorpusError if it unfolds without end.
 
-    Args:
-        stream: the content.
-        raw: the file below, whose position tells how much of it stands for what came so far.
-        path: of the file.
+    The position in ``raw``, the file below, tells how much of it stands for what came so far.
     """
     length = 0
     while block := stream.read(_READ_BYTES):
