@@ -6,18 +6,10 @@ a *user* is said r times by a user of its own, and mentions nothing. A canary of
 its own and is said once by each of r users of its own. Each canary is in the corpus with probability ½, independently
 of the others: all of its sentences, and so its users, or none.
 
-Neighbours. No other sentence has a canary's users or mentions its entity. Corpora with it and without it therefore
-differ by all sentences of one user, or by all sentences that mention one entity: neighbours whatever is known, because
-a null sentence contributes nothing to any sum, as an absent one. Weights by counts depend on a sentence's own user and
-entities. Limits where the mention graph is known (docs/privacy-proofs.md, section 15) compare sentences that share a
-user or an entity, in an order keyed by their ids. Canaries come last, so all other sentences have the same ids and
-weights on both sides, and of a canary's equal sentences the same number is kept. (With appended parts, which are
-numbered after the canaries, this holds for limits in a random order only.)
-
-The population. N must not depend on which canaries are included. The users of all canaries are therefore enrolled,
-whether their canary is included or not (:meth:`PlantedCanaries.population`). An enrolled user without sentences sends
-nothing, as one who is not sampled. A neutral sentence in the place of a canary would keep the number of users, too, but
-a canary would then replace another text of its user, which is two steps of adding or removing.
+docs/audit.md says why corpora with a canary and without it are neighbours, limits included, and which N fits both. An
+enrolled user without sentences sends nothing, as one who is not sampled. (A neutral sentence in the place of a canary
+would keep the number of users, too, but a canary would then replace another text of its user, which is two steps of
+adding or removing.)
 
 Canary i has the owner and the number of repetitions that follow from i, so that every combination has as many canaries
 as any other, up to one. Secrets, names and whether a canary is included are drawn from streams of their own, so none of
@@ -30,13 +22,6 @@ them says anything about another, and whether one is included does not depend on
 [1, 2]
 >>> SecretLaw().size
 262144
-
->>> canary = Canary(number=0, owner="entity", repetitions=2, included=True, users=("a", "b"),
-...                 before="the secret words of bazolux are ", name="bazolux", secret=1)
->>> canary.text(SecretLaw())
-'the secret words of bazolux are arrow apple apple'
->>> [(s.user, s.surface(s.mentions[0])) for s in canary.sentences(SecretLaw())]
-[('a', 'bazolux'), ('b', 'bazolux')]
 
 >>> planted = draw_canaries(CanarySettings(number=28, seed=1))
 >>> [(c.owner, c.repetitions) for c in planted.canaries][:4]

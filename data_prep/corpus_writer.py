@@ -3,13 +3,6 @@
 Memory holds one batch of rows and the keys of all users and entities. The rows wait in a file until all have come.
 
 >>> import tempfile
->>> with tempfile.TemporaryDirectory() as folder:
-...     writer = SplitWriter("train", Path(folder))
-...     writer.add(Sentence("train", "ann", "Ada left.", ()), [("ada", "PER")])
-...     counts = writer.write(Path(folder), classes=())
->>> counts.users, counts.sentences, counts.entities
-(1, 1, 1)
-
 >>> from fl_sim.data_prep.records import Mention
 >>> sentences = [Sentence("train", user, "Ada left.", (Mention(0, 3, "PER"),)) for user in ("ann", "bob")]
 >>> with tempfile.TemporaryDirectory() as folder:

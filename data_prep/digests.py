@@ -16,13 +16,6 @@ from.
 True
 >>> entity_digests(["ada"], b"another key of 23 bytes").tolist() == [ada]
 False
-
->>> ownership = Ownership(np.array([0, 1, 2]), np.array([0, 1, 1]), np.array([0], dtype=np.int32), num_entities=1)
->>> encoded = EncodedSplit(tokens=np.array([0, 7, 1, 0, 9, 1], dtype=np.int32), offsets=np.array([0, 3, 6]))
->>> draws, key = np.array([12345]), b"sixteen bytes .."
->>> ann, bob = content_digests(replace(ownership, entity_draws=draws), encoded, None, ["ann", "bob"], key)
->>> ann == bob, len(ann)
-(False, 16)
 """
 
 from __future__ import annotations

@@ -57,10 +57,7 @@ class Origin:
     """Everything that decides what a corpus holds.
 
     Attributes:
-        sources: size and checksum of the source files, by name.
-        settings: as in the manifest.
-        tagger: as in the manifest.
-        tools: versions, as in the manifest.
+        sources, settings, tagger, tools: as in the manifest.
         files: the stamps of the source files when they were read.
     """
 

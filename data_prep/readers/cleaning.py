@@ -163,10 +163,7 @@ class Note(StrEnum):
     LINES_WITHOUT_TAG = "lines_without_tag", "lines without a tag, read as untagged tokens"
     LINES_WITHOUT_TOKEN = "lines_without_token", "lines without a token dropped"
     ROWS_WITHOUT_THAT_FIELD = "rows_without_that_field", "rows dropped because they lack the field asked for"
-    EMPTIED_SENTENCES = (
-        "emptied_sentences",
-        "sentences dropped because nothing was left of them after preprocessing",
-    )
+    EMPTIED_SENTENCES = "emptied_sentences", "sentences dropped because nothing was left of them after preprocessing"
     EMPTIED_ENTITIES = "emptied_entities", "entities dropped because nothing was left of them after preprocessing"
 
 

@@ -78,8 +78,9 @@ def greedy_weights(ownership: Ownership, limits: ContributionLimits, order: IntA
     """
     if len(order) != ownership.num_sentences:
         raise CorpusError(f"the order has {len(order)} sentences; allowed: the {ownership.num_sentences} of the split")
-    contested = _contested_mentions(ownership, limits)
-    rivals = _per_sentence(ownership, contested)
+    contested = _contested_entities(ownership, limits)
+    owners = np.repeat(np.arange(ownership.num_sentences), ownership.entities_per_sentence)
+    rivals = np.bincount(owners[contested[ownership.entity_ids]], minlength=ownership.num_sentences)
     users = ownership.user_of_sentence
     waiting = rivals > 0
     if limits.sentences_per_user is not None:
@@ -87,7 +88,7 @@ def greedy_weights(ownership: Ownership, limits: ContributionLimits, order: IntA
     queue = order[np.argsort(rivals[order], kind="stable")]
     queue = queue[waiting[queue]]
     entities, counts = ownership.entities_of(queue)
-    is_contested = _contested_entities(ownership, limits)[entities]
+    is_contested = contested[entities]
     mentions = np.bincount(np.repeat(np.arange(len(queue)), counts)[is_contested], minlength=len(queue))
     admitted = _admitted(users[queue], entities[is_contested], mentions, limits)
     weights = np.ones(ownership.num_sentences)
@@ -212,17 +213,6 @@ def _contested_entities(ownership: Ownership, limits: ContributionLimits) -> Boo
     return contested
 
 
-def _contested_mentions(ownership: Ownership, limits: ContributionLimits) -> BoolArray:
-    """Return the mentions of entities that exceed a limit, a mask, bool (nnz,)."""
-    return _contested_entities(ownership, limits)[ownership.entity_ids]
-
-
-def _per_sentence(ownership: Ownership, mentions: BoolArray) -> IntArray:
-    """Return the number of marked mentions in each sentence, int64 (S,)."""
-    owners = np.repeat(np.arange(ownership.num_sentences), ownership.entities_per_sentence)
-    return np.bincount(owners[mentions], minlength=ownership.num_sentences)
-
-
 def _admitted(
     users: IntArray, entities: NDArray[np.int32], mentions: IntArray, limits: ContributionLimits
 ) -> BoolArray:
@@ -230,9 +220,9 @@ def _admitted(
 
     Args:
         users: the user of each sentence, int64 (K,).
-        entities: the contested entities of the sentences, sentence by sentence, int32.
-        mentions: the number of contested entities of each sentence, int64 (K,).
-        limits: the limits per entity and per user.
+        entities: the contested entities, int32, sentence by sentence.
+        mentions: how many of them each sentence has, int64 (K,).
+        limits: per entity and per user.
     """
     room = dict.fromkeys(np.unique(entities).tolist(), limits.sentences_per_entity or len(users))
     room_of_user = dict.fromkeys(np.unique(users).tolist(), limits.sentences_per_user or len(users))

@@ -235,9 +235,8 @@ class Corpus:
             return None
         users = self._read(split, "users", ["user"]).column("user").to_pylist()
         entities = self._read(split, "entities", ["entity"]).column("entity").to_pylist()
-        return KnownIds(
-            *({key: number for number, key in enumerate(dict.fromkeys(keys))} for keys in (users, entities))
-        )
+        ids = ({key: number for number, key in enumerate(dict.fromkeys(keys))} for keys in (users, entities))
+        return KnownIds(*ids)
 
     def _parts_with(self, split: str) -> list[Part]:
         if split not in self.manifest.splits:

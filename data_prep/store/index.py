@@ -13,14 +13,6 @@ is compared with it, in time proportional to reading it.
 ...     ownership = write_index(Path(folder), "train", np.array([2, 1]), rows, num_entities=2)
 ...     ownership.sentences_per_user.tolist(), ownership.entities_per_sentence.tolist()
 ([2, 1], [1, 0, 2])
-
->>> from fl_sim.data_prep.corpus_writer import write_corpus
->>> from fl_sim.data_prep.records import Mention, Sentence
->>> from fl_sim.data_prep.store.index import open_index
->>> two = [Sentence("train", user, "Bo left.", (Mention(0, 2, "PER"),)) for user in ("ann", "cy")]
->>> with tempfile.TemporaryDirectory() as folder:
-...     part = write_corpus(two, Path(folder) / "corpus", name="two").path
-...     check_part(part, "train", open_index(part, "train", 1, profiles=True))
 """
 
 from __future__ import annotations

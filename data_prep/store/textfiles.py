@@ -8,13 +8,6 @@ at most twentyfold (docs/corpora.md).
 >>> check_unpacked(Path("bomb.gz"), unpacked=200 << 20, packed=1 << 20)
 Traceback (most recent call last):
 fl_sim.data_prep.records.CorpusError: bomb.gz: 1 MiB unfold to more than 100 MiB; allowed: 100 times
-
->>> import tempfile
->>> with tempfile.TemporaryDirectory() as folder:
-...     path = Path(folder) / "letters.txt.gz"
-...     _ = path.write_bytes(gzip.compress(b"Dear Ada"))
-...     list(decoded_lines(path))
-[(1, 'Dear Ada')]
 """
 
 from __future__ import annotations

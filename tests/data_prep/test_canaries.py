@@ -88,13 +88,10 @@ def test_the_public_list_has_64_words_that_preprocessing_keeps() -> None:
 # Draws
 
 
-def test_every_owner_and_number_of_repetitions_has_as_many_canaries() -> None:
-    cells = Counter((c.owner, c.repetitions) for c in draw_canaries(CanarySettings(42)).canaries)
-    assert cells == {(owner, times): 3 for owner in OWNERS for times in REPETITIONS}
-
-
-def test_a_canary_has_users_a_name_and_a_secret_of_its_own() -> None:
+def test_every_kind_has_as_many_canaries_with_users_names_and_secrets_of_their_own() -> None:
     canaries = draw_canaries(CanarySettings(700)).canaries
+    cells = Counter((c.owner, c.repetitions) for c in canaries)
+    assert cells == {(owner, times): 50 for owner in OWNERS for times in REPETITIONS}
     users = [user for canary in canaries for user in canary.users]
     names = [canary.name for canary in canaries if canary.owner == "entity"]
     assert len(set(users)) == len(users)
@@ -211,15 +208,6 @@ def test_canaries_change_the_fingerprint_and_are_recorded(base: Corpus, with_can
     assert any("privacy.population" in warning for warning in with_canaries.warnings)
     with pytest.raises(CorpusError, match=r": has no canaries; allowed: a corpus of fl-sim prepare … --canaries N$"):
         read_canaries(base)
-
-
-def test_preparing_again_finds_the_same_or_another_seed(base: Corpus, with_canaries: Corpus) -> None:
-    raw = PreparedReader(source=str(base.path)).read()
-    assert prepare(raw, with_canaries.path, canaries=SETTINGS).cached
-    with pytest.raises(CorpusError, match="holds another corpus"):
-        prepare(raw, with_canaries.path, canaries=CanarySettings(28, 2))
-    with pytest.raises(CorpusError, match="holds another corpus"):
-        prepare(raw, with_canaries.path)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from fl_sim.data_prep import corpus_writer
 from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import SENTENCES
 from fl_sim.data_prep.store.manifest import record_of
@@ -37,12 +37,8 @@ def test_sentences_are_sorted_by_user_and_entities_merged_by_key(tmp_path: Path)
     assert ownership.entity_offsets.tolist() == [0, 1, 2, 2]
     assert ownership.entity_ids.tolist() == [0, 0]
     entity = corpus.entities("train").iloc[0]
-    assert (entity["entity"], list(entity["labels"]), entity["users"], entity["sentences"]) == (
-        "bo",
-        ["ORG", "PERSON"],
-        1,
-        2,
-    )
+    assert (entity["entity"], list(entity["labels"])) == ("bo", ["ORG", "PERSON"])
+    assert (entity["users"], entity["sentences"]) == (1, 2)
     assert corpus.mentions("train").to_pydict() == {
         "sentence": [0, 1, 1],
         "start": [8, 0, 19],
@@ -116,15 +112,8 @@ def test_sentences_of_users_that_come_and_go_are_sorted_in_small_pieces(
 ) -> None:
     """With batches of 7 rows and buckets of about 5, what is written is what is written in one piece."""
     rng = np.random.default_rng(0)
-    drawn = [
-        Sentence(
-            "train",
-            f"u{rng.integers(9)}",
-            f"{n} Bo{rng.integers(20)}",
-            (Mention(0, len(str(n)), "N"), Mention(len(str(n)), len(str(n)) + 4, "P")),
-        )
-        for n in range(100)
-    ]
+    names = [f"Bo{number}" for number in rng.integers(20, size=100)]
+    drawn = [said(f"{n} {name}", str(n), name, user=f"u{rng.integers(9)}") for n, name in enumerate(names)]
     whole = write_corpus(drawn, tmp_path / "whole", name="drawn")
     monkeypatch.setattr(corpus_writer, "_ROWS_PER_BATCH", 7)
     monkeypatch.setattr(corpus_writer, "_CHARACTERS_PER_BUCKET", 500)

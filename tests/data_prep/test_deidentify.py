@@ -36,13 +36,8 @@ def texts(corpus: Corpus, split: str = "train") -> list[str]:
 
 def test_category(parent: Corpus, tmp_path: Path) -> None:
     made, tally = deidentify(parent, tmp_path / "out", "category")
-    assert texts(made) == [
-        "[PERSON] met [ORG]'s people.",
-        "[PERSON] left [GPE].",
-        "Nothing here.",
-        "[PERSON]",
-        "The [ORG] 's rate",
-    ]
+    first = ["[PERSON] met [ORG]'s people.", "[PERSON] left [GPE].", "Nothing here."]
+    assert texts(made) == [*first, "[PERSON]", "The [ORG] 's rate"]
     assert (tally.sentences, tally.changed, tally.mentions, tally.replaced, tally.emptied) == (7, 5, 8, 7, 0)
     assert (tally.still_there, tally.names_still_there) == (1, 1)  # "Ada Byron" in the last sentence
 

@@ -17,10 +17,9 @@ def row(user: str, text: str = "Ann slept.", **more: object) -> str:
     return json.dumps({"user": user, "text": text, **more}) + "\n"
 
 
-def table(kind: str, content: str | bytes, *options: str) -> Callable[[Path], list[str]]:
+def table(kind: str, content: str, *options: str) -> Callable[[Path], list[str]]:
     def arguments(folder: Path) -> list[str]:
-        data = content if isinstance(content, bytes) else content.encode()
-        (folder / f"data.{kind}").write_bytes(data)
+        (folder / f"data.{kind}").write_text(content, encoding="latin-1")
         return [kind, "--source", str(folder / f"data.{kind}"), *(options or TABLE)]
 
     return arguments
@@ -30,7 +29,7 @@ CASES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "no file": (lambda folder: ["jsonl", "--source", str(folder / "absent"), *TABLE], "absent: No such file"),
     "no parquet file": (lambda folder: ["parquet", "--source", str(folder / "absent"), *TABLE], "absent: No such file"),
     "a folder as a file": (lambda folder: ["jsonl", "--source", str(folder), *TABLE], "Is a directory"),
-    "Latin-1": (table("csv", b"text,user\nhell\xf6,a\n"), "data.csv, line 2: not UTF-8 (byte 0xf6 at position 4)"),
+    "Latin-1": (table("csv", "text,user\nhellö,a\n"), "data.csv, line 2: not UTF-8 (byte 0xf6 at position 4)"),
     "no entity": (table("jsonl", row("a", "it rained.") + row("b", "it stopped.")), "no entity at all"),
     "fraction of letters": (
         table("jsonl", row("a"), *TABLE, "--test-fraction", "few"),

@@ -39,12 +39,8 @@ def prepare(kind: str, *more: str) -> int:
 def test_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare(NAME, "--held-out", "cy") == 0
     corpus = Corpus.open("corpus")
-    assert corpus.texts("train").to_pylist() == [
-        "Ada Byron left Leeds.",
-        "She is well.",
-        "Write to me.",
-        "Greetings from York.",
-    ]
+    sentences = ["Ada Byron left Leeds.", "She is well.", "Write to me.", "Greetings from York."]
+    assert corpus.texts("train").to_pylist() == sentences
     assert list(corpus.users("train")["user"]) == ["ann", "bob"]
     assert list(corpus.users("test")["user"]) == ["cy"]
     manifest = corpus.manifest

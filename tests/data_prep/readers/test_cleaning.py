@@ -267,10 +267,7 @@ def test_taggers_and_identity_see_the_text_as_it_was(tmp_path: Path) -> None:
     rows = [Sentence("train", user, text, ()) for user, text in texts.items()]
     raw = RawCorpus("small", lambda: iter(rows), has_gold=False).with_preprocessing(PAPER)
     corpus = prepare(raw, tmp_path / "out", marking=make_marking("rules", has_gold=False)).corpus
-    assert corpus.texts("train").to_pylist() == [
-        "yesterday mr johnsons boat sank in hull",
-        "i met johnson in hull",
-    ]
+    assert corpus.texts("train").to_pylist() == ["yesterday mr johnsons boat sank in hull", "i met johnson in hull"]
     entities = corpus.entities("train")
     assert dict(zip(entities["entity"], entities["users"], strict=True)) == {"johnson": 2, "hull": 2}
     assert corpus.manifest.settings["lower_case"] is True

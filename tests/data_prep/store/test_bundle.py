@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from fl_sim.config import RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA, shipped_path
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.identity import NOBODY, entities_of_users
-from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.readers.prepared_corpus import sentences_of
+from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store import bundle
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
@@ -90,26 +92,20 @@ def test_a_mention_is_of_the_user_of_that_name(irc: Corpus) -> None:
     assert checked > 1000
 
 
+def messages_of_users(sentences: Iterable[Sentence]) -> dict[tuple[str, str], list[Sentence]]:
+    messages: dict[tuple[str, str], list[Sentence]] = {}
+    for sentence in sentences:
+        messages.setdefault((sentence.split, sentence.user), []).append(sentence)
+    return messages
+
+
 @pytest.mark.nightly
 def test_the_script_makes_it_from_its_source(irc: Corpus, shared_data: Path) -> None:
     source = shared_data / "irc" / "irc.jsonl.xz"
     if not source.is_file():
         pytest.skip("the source of the corpus is not on this machine")
-    raw = pack_irc.raw_corpus(source)
-    made: dict[str, dict[str, list[tuple[str, list[tuple[int, int, str]]]]]] = {}
-    for s in make_marking(has_gold=True).mark(raw.sentences()):
-        marks = [(mark.start, mark.end, mark.label) for mark in s.mentions]
-        made.setdefault(s.split, {}).setdefault(s.user, []).append((s.text, marks))
-    for split in irc.splits:
-        of_user, texts = irc.ownership(split).user_of_sentence, irc.texts(split).to_pylist()
-        users = irc.users(split)["user"].tolist()
-        shipped: dict[str, list[tuple[str, list[tuple[int, int, str]]]]] = {}
-        for user, text in zip(of_user, texts, strict=True):
-            shipped.setdefault(users[user], []).append((text, []))
-        rows = [row for messages in shipped.values() for row in messages]
-        for mark in irc.mentions(split).to_pylist():
-            rows[mark["sentence"]][1].append((mark["start"], mark["end"], mark["label"]))
-        assert shipped == made[split]
+    made = make_marking(has_gold=True).mark(pack_irc.raw_corpus(source).sentences())
+    assert messages_of_users(made) == messages_of_users(sentences_of(irc))
 
 
 def test_what_the_script_writes_is_a_corpus_of_the_same_content(tmp_path: Path) -> None:

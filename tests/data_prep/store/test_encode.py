@@ -66,12 +66,3 @@ def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "out" / "tokens.npy").write_bytes(b"rubbish")
     with pytest.raises(CorpusError, match="not an encoded split"):
         open_encoded(tmp_path / "out")
-
-
-def test_a_failing_tokenizer_leaves_nothing(tmp_path: Path) -> None:
-    def failing(texts: list[str], **options: bool) -> dict[str, Any]:
-        raise RuntimeError("no")
-
-    with pytest.raises(RuntimeError):
-        encode_split(["a"], failing, 4, tmp_path / "out", bos_id=BOS, eos_id=EOS)
-    assert list(tmp_path.iterdir()) == []
