@@ -225,7 +225,7 @@ def prepare(
         raw = _recorded(raw, canaries)
     _recover(out)
     origin = Origin.of(raw, marking, identity)
-    taken = _is_corpus(out)
+    taken = _is_corpus(out)  # by the same corpus, by one that may be overwritten, or else _same refuses
     same = _same(out, origin, overwrite) if taken else None
     if same is not None:
         return PreparedCorpus(same, cached=True)

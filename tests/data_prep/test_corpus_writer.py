@@ -242,7 +242,7 @@ def test_ids_go_on_and_sentences_keep_their_users(grown: Corpus) -> None:
     assert (sentences.tolist(), counts.tolist()) == ([2, 5, 7, 0, 1, 3, 4], [3, 4])
     entities = grown.entities("train")
     assert entities["entity"].tolist() == ["bo", "oslo", "zoe", "una"]
-    assert entities["labels"].map(list).tolist() == [["NAME", "PERSON"], ["PERSON"], ["NAME", "PERSON"], ["PERSON"]]
+    assert entities["labels"].map(list).tolist() == [["NAME", "PER"], ["PER"], ["NAME", "PER"], ["PER"]]
     assert entities["users"].tolist() == [2, 2, 2, 1]
     assert entities["sentences"].tolist() == [3, 2, 2, 1]
     assert entities["max_per_user"].tolist() == [2, 1, 1, 1]
