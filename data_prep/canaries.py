@@ -6,18 +6,10 @@ a *user* is said r times by a user of its own, and mentions nothing. A canary of
 its own and is said once by each of r users of its own. Each canary is in the corpus with probability ½, independently
 of the others: all of its sentences, and so its users, or none.
 
-Neighbours. No other sentence has a canary's users or mentions its entity. Corpora with it and without it therefore
-differ by all sentences of one user, or by all sentences that mention one entity: neighbours whatever is known, because
-a null sentence contributes nothing to any sum, as an absent one. Weights by counts depend on a sentence's own user and
-entities. Limits where the mention graph is known (docs/privacy-proofs.md, section 15) compare sentences that share a
-user or an entity, in an order keyed by their ids. Canaries come last, so all other sentences have the same ids and
-weights on both sides, and of a canary's equal sentences the same number is kept. (With appended parts, which are
-numbered after the canaries, this holds for limits in a random order only.)
-
-The population. N must not depend on which canaries are included. The users of all canaries are therefore enrolled,
-whether their canary is included or not (:meth:`PlantedCanaries.population`). An enrolled user without sentences sends
-nothing, as one who is not sampled. A neutral sentence in the place of a canary would keep the number of users, too, but
-a canary would then replace another text of its user, which is two steps of adding or removing.
+docs/audit.md says why corpora with a canary and without it are neighbours, limits included, and which N fits both. An
+enrolled user without sentences sends nothing, as one who is not sampled. (A neutral sentence in the place of a canary
+would keep the number of users, too, but a canary would then replace another text of its user, which is two steps of
+adding or removing.)
 
 Canary i has the owner and the number of repetitions that follow from i, so that every combination has as many canaries
 as any other, up to one. Secrets, names and whether a canary is included are drawn from streams of their own, so none of
@@ -30,13 +22,6 @@ them says anything about another, and whether one is included does not depend on
 [1, 2]
 >>> SecretLaw().size
 262144
-
->>> canary = Canary(number=0, owner="entity", repetitions=2, included=True, users=("a", "b"),
-...                 before="the secret words of bazolux are ", name="bazolux", secret=1)
->>> canary.text(SecretLaw())
-'the secret words of bazolux are arrow apple apple'
->>> [(s.user, s.surface(s.mentions[0])) for s in canary.sentences(SecretLaw())]
-[('a', 'bazolux'), ('b', 'bazolux')]
 
 >>> planted = draw_canaries(CanarySettings(number=28, seed=1))
 >>> [(c.owner, c.repetitions) for c in planted.canaries][:4]
@@ -55,10 +40,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
+from fl_sim.data_prep.records import CorpusError, Mention, Record, Sentence, Settings
 from fl_sim.data_prep.store.layout import CANARIES_FILE
 from fl_sim.files import read_bytes
 
@@ -75,21 +60,17 @@ river rocket salt silver spoon tiger tower window
 WORDS = tuple(_WORD_LIST.split())
 """The public list: 64 words."""
 
-SECRET_WORDS = 3
 
-
-class SecretLaw(BaseModel):
+class SecretLaw(Record):
     """The uniform distribution over sequences of words.
 
     Attributes:
         words: the list, without repetition.
-        length: words of a secret.
+        length: of a secret, in words.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     words: tuple[str, ...] = Field(WORDS, min_length=2)
-    length: int = Field(SECRET_WORDS, ge=1, le=12)
+    length: int = Field(3, ge=1, le=12)
 
     @field_validator("words")
     @classmethod
@@ -112,12 +93,7 @@ class SecretLaw(BaseModel):
         return " ".join(words)
 
     def draw(self, rng: np.random.Generator, count: int, without: Collection[int] = ()) -> NDArray[np.int64]:
-        """Return distinct secrets, drawn uniformly, int64 (count,), in random order.
-
-        Args:
-            rng: draws them.
-            count: how many.
-            without: numbers that are not drawn.
+        """Return distinct secrets other than ``without``, drawn uniformly, int64 (count,), in random order.
 
         Raises:
             CorpusError: there are not so many secrets.
@@ -142,11 +118,7 @@ SPLIT = "train"
 NAME_LABEL = "PERSON"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Canary(_Strict):
+class Canary(Record):
     """A canary, included or not.
 
     Attributes:
@@ -186,7 +158,7 @@ class Canary(_Strict):
         return (Mention(start, start + len(self.name), NAME_LABEL),)
 
 
-class PlantedCanaries(_Strict):
+class PlantedCanaries(Record):
     """All canaries of a corpus.
 
     Attributes:
@@ -221,11 +193,6 @@ class PlantedCanaries(_Strict):
         for canary in self.canaries:
             if canary.included:
                 yield from canary.sentences(self.law)
-
-    def all_sentences(self) -> Iterator[Sentence]:
-        """Yield a sentence of every canary, included or not."""
-        for canary in self.canaries:
-            yield next(canary.sentences(self.law))
 
     def rewritten(self, rewrite: Callable[[Sentence], Sentence | None]) -> PlantedCanaries:
         """Return the canaries as they stand in a corpus whose sentences went through ``rewrite``.
@@ -353,11 +320,6 @@ def planted(sentences: Iterable[Sentence], canaries: PlantedCanaries, identity: 
 
     The canaries come last and after the tagger, so that no other user's id depends on which are included, and the
     only mentions in a canary are those of its own entity.
-
-    Args:
-        sentences: with their mentions.
-        canaries: to plant.
-        identity: of the corpus.
 
     Raises:
         CorpusError: a sentence of the source has a canary's user or entity.

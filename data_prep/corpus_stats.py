@@ -96,7 +96,7 @@ def corpus_stats(corpus: Corpus) -> CorpusStats:
         "name": corpus.manifest.name,
         "fingerprint": corpus.fingerprint,
         "splits": {split: split_stats(corpus, split) for split in corpus.splits},
-        "bad_text": _bad_text(corpus),
+        "bad_text": dict(sorted(sum((Counter(part.manifest.notes) for part in corpus.parts), Counter()).items())),
         "not_looked_for": list(unsought_kinds(corpus)),
         "canaries": _canaries(corpus),
         "note": CONTRIBUTIONS_ARE_PRIVATE,
@@ -138,13 +138,6 @@ def _canaries(corpus: Corpus) -> dict[str, int] | None:
         "possible_secrets": planted.law.size,
         "population": planted.population(corpus),
     }
-
-
-def _bad_text(corpus: Corpus) -> dict[str, int]:
-    notes: Counter[str] = Counter()
-    for part in corpus.parts:
-        notes.update(part.manifest.notes)
-    return dict(sorted(notes.items()))
 
 
 def stats_table(stats: CorpusStats) -> Table:

@@ -1,17 +1,8 @@
 """Write sentences as a prepared corpus: Parquet files, an index and a manifest in a folder that appears atomically.
 
-First the sentences of one split: packed into columns, sorted by user, indexed. Then the corpus.
-
 Memory holds one batch of rows and the keys of all users and entities. The rows wait in a file until all have come.
 
 >>> import tempfile
->>> with tempfile.TemporaryDirectory() as folder:
-...     writer = SplitWriter("train", Path(folder))
-...     writer.add(Sentence("train", "ann", "Ada left.", ()), [("ada", "PER")])
-...     counts = writer.write(Path(folder), classes=())
->>> counts.users, counts.sentences, counts.entities
-(1, 1, 1)
-
 >>> from fl_sim.data_prep.records import Mention
 >>> sentences = [Sentence("train", user, "Ada left.", (Mention(0, 3, "PER"),)) for user in ("ann", "bob")]
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +40,7 @@ _ROWS_PER_BATCH = 65_536
 _CHARACTERS_PER_BATCH = 1 << 25
 _CHARACTERS_PER_BUCKET = 1 << 26
 _CHARACTERS_PER_ROW = 100  # what a row costs besides its text
-_UNSORTED = "unsorted.arrow"
+_PARQUET: dict[str, str | int] = {"compression": "zstd", "compression_level": 6}
 
 MAX_KINDS, MAX_SPLITS = 1000, 100
 """The most classes, the most labels of entities, and the most splits, each of which takes files of its own."""
@@ -94,24 +85,19 @@ class SplitWriter:
     """
 
     def __init__(self, split: str, scratch: Path, known: KnownIds | None = None) -> None:
-        """Start without sentences.
-
-        Args:
-            split: its name.
-            scratch: a folder for the rows to wait in.
-            known: the ids of the corpus to append to.
-        """
+        """Start without sentences; rows wait in ``scratch``, and a corpus to append to has ``known`` ids."""
         self.split = split
         self.targets: dict[str, int] = {}
-        self._known = known
-        self._users = dict(known.users) if known else {}
-        self._entities = dict(known.entities) if known else {}
+        self._is_first_part = known is None
+        self._known = known or KnownIds()
+        self._users = dict(self._known.users)
+        self._entities = dict(self._known.entities)
         self._labels: dict[str, int] = {}
         self._labels_of = [0] * len(self._entities)  # a bit for each label
         self._mentions = 0
         self._batch = _Batch()
         self._scratch = scratch
-        self._file = scratch / f"{split}.{_UNSORTED}"
+        self._file = scratch / f"{split}.unsorted.arrow"
         self._spill = pa.ipc.new_stream(str(self._file), SENTENCES)
         self._load = np.zeros(0, dtype=np.int64)  # sentences, and characters, of every user
         self._weight = np.zeros(0, dtype=np.int64)
@@ -125,7 +111,7 @@ class SplitWriter:
     @property
     def new_users(self) -> list[str]:
         """The users that the corpus did not have before."""
-        return list(itertools.islice(self._users, len(self._known.users) if self._known else 0, None))
+        return list(itertools.islice(self._users, len(self._known.users), None))
 
     @property
     def entities(self) -> int:
@@ -166,17 +152,18 @@ class SplitWriter:
         position_of = {name: position for position, name in enumerate(classes)}
         positions = np.array([*(position_of[target] for target in self.targets), -1], dtype=np.int32)
         with pq.ParquetWriter(folder / table_file(self.split, "sentences"), SENTENCES, **_PARQUET) as file:
+            sentences_per_user = np.pad(self._load, (0, self.users))[: self.users]
             rows = self._rows(file, positions)
-            ownership = write_index(folder, self.split, self._sentences_per_user(), rows, self.entities)
+            ownership = write_index(folder, self.split, sentences_per_user, rows, self.entities)
         ownership = replace(ownership, stored_profiles=ownership.entity_profiles())
-        if self._known is None:
+        if self._is_first_part:
             write_profiles(folder, self.split, ownership.entity_profiles())
         self._write_users(folder, ownership)
         self._write_entities(folder, ownership.entity_contributions())
         return SplitCounts(
             users=len(self.new_users),
             sentences=ownership.num_sentences,
-            entities=self.entities - (len(self._known.entities) if self._known else 0),
+            entities=self.entities - len(self._known.entities),
             mentions=self._mentions,
         )
 
@@ -204,9 +191,6 @@ class SplitWriter:
         self._load = _add_padded(self._load, np.bincount(users))
         self._weight = _add_padded(self._weight, np.bincount(users, weights).astype(np.int64))
         self._spill.write_table(batch.table())
-
-    def _sentences_per_user(self) -> NDArray[np.int64]:
-        return _add_padded(self._load, np.zeros(self.users, dtype=np.int64))[: self.users]
 
     def _rows(self, file: pq.ParquetWriter, class_of: NDArray[np.int32]) -> Iterator[Rows]:
         column = SENTENCES.get_field_index("target")
@@ -273,9 +257,6 @@ class SplitWriter:
         _write_table(pa.Table.from_arrays(columns, schema=ENTITIES), folder / table_file(self.split, "entities"))
 
 
-_PARQUET: dict[str, str | int] = {"compression": "zstd", "compression_level": 6}
-
-
 def _write_table(table: pa.Table, path: Path) -> None:
     pq.write_table(table, path, row_group_size=_ROWS_PER_BATCH, **_PARQUET)
 
@@ -293,12 +274,7 @@ def _lists(counts: Sequence[int], values: pa.Array) -> pa.Array:
 
 
 def _add_padded(totals: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Add ``more`` to ``totals`` in place, after padding it with zeros if it is shorter; return it.
-
-    Args:
-        totals: int64 (n,).
-        more: int64 (m,).
-    """
+    """Add ``more``, int64 (m,), to ``totals``, int64 (n,), in place, padded with zeros if it is shorter; return it."""
     if len(totals) < len(more):
         totals = np.concatenate((totals, np.zeros(max(len(more), 2 * len(totals)) - len(totals), dtype=np.int64)))
     totals[: len(more)] += more
@@ -314,17 +290,13 @@ _SCRATCH = "scratch"
 
 
 class PartOptions(TypedDict, total=False):
-    """What is known of the sentences besides their text, for the manifest, and how they are written.
+    """What is known of the sentences besides their text, as in the manifest, and how they are written.
 
     Attributes:
-        name: of the corpus.
-        sources: size and checksum of the source files.
-        settings: how the sources were read.
         tagger: what marked the entities; gold by default.
         sought_labels: every label that it can give; those of the mentions need not be among them.
         tools: distributions whose versions go to the manifest.
         notes: counts of bad text; read after the last sentence.
-        identity: which mentions are the same entity.
         rewrite: changes the text after the entities are identified.
     """
 

@@ -37,9 +37,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.records import CorpusError, Record
 from fl_sim.data_prep.store.contribution_limits import DeclaredCounts, IntArray
 from fl_sim.data_prep.store.layout import COUNTS_FILE
 from fl_sim.files import read_bytes
@@ -50,10 +50,8 @@ if TYPE_CHECKING:
 _Counts = dict[str, Annotated[int, Field(strict=True, ge=0, le=1 << 40)]]
 
 
-class _CountsFile(BaseModel):
+class _CountsFile(Record):
     """The content of a file: ``corpus`` and ``split`` by name, and a count for every user and every entity by name."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     corpus: str
     split: str
@@ -62,12 +60,12 @@ class _CountsFile(BaseModel):
 
 
 def write_counts(corpus: Corpus, split: str, out: Path, *, rounded: bool = False) -> None:
-    """Write the counts of a split to a new file.
+    """Write the counts of a split to the new file ``out``, which is as private as the names that it holds.
 
     Args:
-        corpus: of the users and entities.
-        split: of the corpus.
-        out: the file to make; it names users and entities, so it is as private as these names.
+        corpus: whose users and entities are counted.
+        split: its name.
+        out: the file to make.
         rounded: whether to round every count up to a power of two.
 
     Raises:
@@ -90,12 +88,7 @@ def write_counts(corpus: Corpus, split: str, out: Path, *, rounded: bool = False
 
 
 def read_counts(corpus: Corpus, split: str, source: str | Path) -> DeclaredCounts:
-    """Return the declared counts of the users and entities of a split, by their ids.
-
-    Args:
-        corpus: whose users and entities are counted; the file may name more, who are absent.
-        split: of the corpus.
-        source: the file.
+    """Return the declared counts of the users and entities of a split, by their ids; the file may name absent ones.
 
     Raises:
         CorpusError: the file is not of this format or of another corpus, a user or an entity has no count, or a count
@@ -146,7 +139,7 @@ def _first_problem(error: ValidationError) -> str:
     return f"{place or 'its content'}: {first['msg']}; allowed: what fl-sim corpus counts writes"
 
 
-class CountsOfNode(BaseModel):
+class CountsOfNode(Record):
     """What the record remembers of a node.
 
     Attributes:
@@ -160,8 +153,6 @@ class CountsOfNode(BaseModel):
         names: for each of its names, by digest in ascending order, the number of its sentences that mention it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     partition: int
     identity: str
     model: str
@@ -172,15 +163,13 @@ class CountsOfNode(BaseModel):
     names: dict[int, int]
 
 
-class CountsOfNodes(BaseModel):
+class CountsOfNodes(Record):
     """The content of the file.
 
     Attributes:
         content: a digest of what all users train on.
         nodes: in the order of their places.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     content: str
     nodes: tuple[CountsOfNode, ...]

@@ -134,10 +134,9 @@ def merge_overlapping(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
 
 @dataclass(frozen=True)
 class RewrittenSentence:
-    """A sentence without its entities.
+    """A sentence with its new text, and without mentions.
 
     Attributes:
-        sentence: with its new text, and without mentions.
         kept: the pieces of the old text between the mentions.
         replacements: what is between these pieces now.
     """
@@ -194,9 +193,8 @@ class _Recorder:
         for sentence in itertools.chain.from_iterable(sentences_of(corpus, part) for part in range(len(corpus.parts))):
             surfaces.update(sentence.surface(mention) for mention in sentence.mentions)
             words.update(_WORD.findall(sentence.text))
-        self._names = NameIndex(
-            (surface for surface in surfaces if _is_distinctive(surface, words)), words_of=_words_in_their_case
-        )
+        distinctive = (surface for surface in surfaces if _is_distinctive(surface, words))
+        self._names = NameIndex(distinctive, words_of=_words_in_their_case)
 
     def rewrite(self, sentence: Sentence) -> Sentence:
         """Return ``sentence`` rewritten, after counting it."""
@@ -220,12 +218,7 @@ def _words_in_their_case(text: str) -> Name:
 
 
 def _is_distinctive(surface: str, words: Collection[str]) -> bool:
-    """Return whether a spelling is unlikely outside names: see :attr:`Tally.still_there`.
-
-    Args:
-        surface: of a mention.
-        words: all words of the corpus.
-    """
+    """Return whether a mention's spelling is unlikely outside names (:class:`Tally`) in a corpus of these words."""
     name = _words_in_their_case(surface)
     distinctive = any(character.isupper() or character.isdigit() for character in surface)
     return distinctive and sum(map(len, name)) > 2 and (len(name) > 1 or name[0].lower() not in words)

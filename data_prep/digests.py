@@ -1,7 +1,5 @@
 """Keyed digests by which holders of several corpora agree without showing them.
 
-First of names, so that entities are matched without a list of them; then of what each user trains on.
-
 An entity is sampled by a number. Within one corpus its id will do; nodes with corpora of their own need a number that
 is a function of the name alone. It is a keyed digest, so that whoever lacks the key can neither read a name off it nor
 test a guess.
@@ -18,13 +16,6 @@ from.
 True
 >>> entity_digests(["ada"], b"another key of 23 bytes").tolist() == [ada]
 False
-
->>> ownership = Ownership(np.array([0, 1, 2]), np.array([0, 1, 1]), np.array([0], dtype=np.int32), num_entities=1)
->>> encoded = EncodedSplit(tokens=np.array([0, 7, 1, 0, 9, 1], dtype=np.int32), offsets=np.array([0, 3, 6]))
->>> draws, key = np.array([12345]), b"sixteen bytes .."
->>> ann, bob = content_digests(replace(ownership, entity_draws=draws), encoded, None, ["ann", "bob"], key)
->>> ann == bob, len(ann)
-(False, 16)
 """
 
 from __future__ import annotations
@@ -86,9 +77,7 @@ def keyed_digest(key: bytes, purpose: str, *parts: bytes, size: int = 16) -> byt
 def entity_digests(names: Sequence[str], key: bytes) -> NDArray[np.int64]:
     """Return the number by which each entity is sampled, int64 (E,), in [0, 2^63).
 
-    Args:
-        names: the normalised names, the keys of :mod:`fl_sim.data_prep.identity`; each once.
-        key: of :func:`read_key`.
+    The names are the keys of :mod:`fl_sim.data_prep.identity`, each once.
 
     Raises:
         CorpusError: two of the names have the same digest.
@@ -138,7 +127,7 @@ def content_digests(
         encoded: its tokens.
         targets: the class of each sentence, int32 (S,); None without classes.
         users: their names, by id.
-        key: of :func:`fl_sim.data_prep.digests.read_key`.
+        key: of :func:`read_key`.
     """
     for number, name in enumerate(users):
         sentences, _ = ownership.sentences_of(np.array([number]))

@@ -23,7 +23,6 @@ import hashlib
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -39,6 +38,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import CANARIES_FILE, part_folder
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, FileRecord, Manifest, comparable, record_of, tool_versions
 from fl_sim.data_prep.store.tagged_store import TaggedStore
+from fl_sim.data_prep.store.textfiles import check_stored
 from fl_sim.data_prep.taggers.tagger import Marking
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
 from fl_sim.files import owner_only
@@ -57,10 +57,7 @@ class Origin:
     """Everything that decides what a corpus holds.
 
     Attributes:
-        sources: size and checksum of the source files, by name.
-        settings: as in the manifest.
-        tagger: as in the manifest.
-        tools: versions, as in the manifest.
+        sources, settings, tagger, tools: as in the manifest.
         files: the stamps of the source files when they were read.
     """
 
@@ -77,7 +74,8 @@ class Origin:
         Raises:
             CorpusError, OSError: a source is no regular file, or goes beyond the limits (docs/corpora.md).
         """
-        raw.check_sources()
+        for path in raw.sources.values():
+            check_stored(path)
         files = {path: _stamp(path) for path in raw.sources.values()}
         sources = {name: record_of(path) for name, path in raw.sources.items()}
         settings = json.loads(json.dumps({**raw.settings, "identity": identity.manifest_settings()}))
@@ -92,9 +90,10 @@ class Origin:
         """Return the differences between the corpus of ``manifest`` and the one that would be made now, in words."""
         old = manifest.model_dump(mode="json") | {"tagger": comparable(manifest.tagger)}
         return [
-            f"{group} {name}: {_show(then)} then, {_show(now)} now"
-            for group, values in self._groups().items()
-            for name, then, now in _differing(old[group], values)
+            f"{group} {name}: {_show(old[group].get(name))} then, {_show(now.get(name))} now"
+            for group, now in self._groups().items()
+            for name in {**old[group], **now}
+            if old[group].get(name) != now.get(name)
         ]
 
     def check_unchanged(self) -> None:
@@ -104,9 +103,8 @@ class Origin:
                 raise CorpusError(f"{path}: changed while it was read; prepare the corpus again")
 
     def _groups(self) -> dict[str, Settings]:
-        sources = {name: record.model_dump(mode="json") for name, record in self.sources.items()}
         return {
-            "sources": sources,
+            "sources": {name: record.model_dump(mode="json") for name, record in self.sources.items()},
             "settings": dict(self.settings),
             "tagger": comparable(self.tagger),
             "tools": dict(self.tools),
@@ -122,12 +120,6 @@ def summarize(differences: list[str]) -> str:
 def _stamp(path: Path) -> Stamp:
     stat = path.stat()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
-
-
-def _differing(then: Settings, now: Settings) -> Iterator[tuple[str, object, object]]:
-    for name in {**then, **now}:
-        if then.get(name) != now.get(name):
-            yield name, then.get(name), now.get(name)
 
 
 def _show(value: object) -> str:
@@ -209,13 +201,11 @@ def prepare(
     canaries: CanarySettings | None = None,
     overwrite: bool = False,
 ) -> PreparedCorpus:
-    """Read, tag and write ``raw`` to the folder ``out``, unless the same corpus is there already.
+    """Read, tag and write ``raw`` to the folder ``out``, unless the same corpus (of the same origin) is there already.
 
-    Corpora are the same if the checksums of their sources, their settings, tagger, identity and versions are. The
-    corpus's preprocessing comes last, so taggers and identity see the original text.
-
-    The mentions of a tagger are kept beside ``out`` (in ``.NAME.tagged``) until the corpus is finished: after an
-    interruption the same call continues from there, and the corpus is the same as without one.
+    The corpus's preprocessing comes last, so taggers and identity see the original text. The mentions of a tagger are
+    kept beside ``out`` (in ``.NAME.tagged``) until the corpus is finished: after an interruption the same call
+    continues from there, and the corpus is the same as without one.
 
     Args:
         raw: the corpus before preparation.
@@ -235,20 +225,18 @@ def prepare(
         raw = _recorded(raw, canaries)
     _recover(out)
     origin = Origin.of(raw, marking, identity)
-    if _is_corpus(out):
-        same = _same(out, origin, overwrite)
-        if same is not None:
-            return PreparedCorpus(same, cached=True)
-    doubts = SourceDoubts(raw)
-    with _marked(raw, marking, origin, out, doubts) as (sentences, store):
-        corpus = write_corpus(
-            watch(sentences if secrets is None else planted(sentences, secrets, identity)),
-            out,
-            replace=overwrite and _is_corpus(out),
-            beside=None if secrets is None else {CANARIES_FILE: secrets.to_json()},
-            **_options(raw, marking, origin, identity),
-        )
-    return PreparedCorpus(corpus, reused=store.reused, warnings=doubts.warnings())
+    taken = _is_corpus(out)  # by the same corpus, by one that may be overwritten, or else _same refuses
+    same = _same(out, origin, overwrite) if taken else None
+    if same is not None:
+        return PreparedCorpus(same, cached=True)
+
+    def write(sentences: Iterable[Sentence], options: PartOptions) -> Corpus:
+        if secrets is None:
+            return write_corpus(watch(sentences), out, replace=taken, **options)
+        beside = {CANARIES_FILE: secrets.to_json()}
+        return write_corpus(watch(planted(sentences, secrets, identity)), out, replace=taken, beside=beside, **options)
+
+    return _made(raw, marking, identity, origin, out, write)
 
 
 @owner_only()
@@ -261,16 +249,16 @@ def append(
     identity: Identity = DEFAULT_IDENTITY,
     watch: Watch = lambda sentences: sentences,
 ) -> PreparedCorpus:
-    """Append ``raw`` to the corpus in ``out`` unless it was appended already.
+    """Append ``raw`` to the corpus in ``out`` unless it was appended already; further arguments as of :func:`prepare`.
 
     Args:
         raw: the sentences to append, before preparation.
         out: the corpus.
         joined_at: the round from which they take part (:func:`fl_sim.data_prep.corpus_writer.append_corpus`); None for
             that of the part before, so that every round counts for them that counts for it.
-        marking: as of :func:`prepare`.
-        identity: as of :func:`prepare`; that of the corpus.
-        watch: as of :func:`prepare`.
+        marking: what marks the entities.
+        identity: that of the corpus.
+        watch: sees the sentences as they pass.
 
     Raises:
         CorpusError: the input is bad, or does not fit the corpus.
@@ -280,23 +268,27 @@ def append(
     origin = Origin.of(raw, marking, identity)
     if any(part.manifest.sources and not origin.differences(part.manifest) for part in corpus.parts):
         return PreparedCorpus(corpus, cached=True)
-    folder = corpus.path / part_folder(len(corpus.parts))
     first = corpus.parts[-1].manifest.joined_at if joined_at is None else joined_at
-    doubts = SourceDoubts(raw)
-    with _marked(raw, marking, origin, folder, doubts) as (sentences, store):
+
+    def write(sentences: Iterable[Sentence], options: PartOptions) -> Corpus:
         if corpus.has_canaries:
             sentences = apart(sentences, read_canaries(corpus), identity)
-        options = _options(raw, marking, origin, identity)
-        corpus = append_corpus(corpus, watch(sentences), joined_at=first, **options)
-    return PreparedCorpus(corpus, reused=store.reused, warnings=doubts.warnings())
+        return append_corpus(corpus, watch(sentences), joined_at=first, **options)
+
+    return _made(raw, marking, identity, origin, corpus.path / part_folder(len(corpus.parts)), write)
 
 
-@contextmanager
-def _marked(
-    raw: RawCorpus, marking: Marking, origin: Origin, out: Path, doubts: SourceDoubts
-) -> Iterator[tuple[Iterator[Sentence], TaggedStore]]:
-    """Give the sentences with their mentions, and the store that keeps the mentions until the block ends."""
+def _made(
+    raw: RawCorpus,
+    marking: Marking,
+    identity: Identity,
+    origin: Origin,
+    out: Path,
+    write: Callable[[Iterable[Sentence], PartOptions], Corpus],
+) -> PreparedCorpus:
+    """Read and mark ``raw`` while ``write`` writes it to ``out``, and keep the tagger's mentions until it is there."""
     store = TaggedStore(out.parent / f".{out.name}.tagged", origin.key)
+    doubts = SourceDoubts(raw)
 
     def sentences() -> Iterator[Sentence]:
         read = doubts.watch(raw.sentences())
@@ -306,23 +298,7 @@ def _marked(
             yield from read if marking.selection.everything else marking.mark(read)
         origin.check_unchanged()
 
-    try:
-        yield sentences(), store
-    except BaseException as error:
-        if store.folder.exists():
-            error.add_note("what was tagged so far is kept, and the same command goes on from there")
-        raise
-    store.remove()
-
-
-def _recorded(raw: RawCorpus, canaries: CanarySettings) -> RawCorpus:
-    """Return the corpus with the canaries among its settings, and a warning for readers of ε."""
-    warnings = [*cast(Sequence[str], raw.settings.get("warnings", ())), WARNING]
-    return replace(raw, settings={**raw.settings, **canaries.manifest_settings(), "warnings": warnings})
-
-
-def _options(raw: RawCorpus, marking: Marking, origin: Origin, identity: Identity) -> PartOptions:
-    return {
+    options: PartOptions = {
         "name": raw.name,
         "sources": origin.sources,
         "settings": raw.settings,
@@ -333,6 +309,20 @@ def _options(raw: RawCorpus, marking: Marking, origin: Origin, identity: Identit
         "identity": identity,
         "rewrite": raw.preprocessing.rewriter(raw.reading) if raw.preprocessing else None,
     }
+    try:
+        corpus = write(sentences(), options)
+    except BaseException as error:
+        if store.folder.exists():
+            error.add_note("what was tagged so far is kept, and the same command goes on from there")
+        raise
+    store.remove()
+    return PreparedCorpus(corpus, reused=store.reused, warnings=doubts.warnings())
+
+
+def _recorded(raw: RawCorpus, canaries: CanarySettings) -> RawCorpus:
+    """Return the corpus with the canaries among its settings, and a warning for readers of ε."""
+    warnings = [*cast(Sequence[str], raw.settings.get("warnings", ())), WARNING]
+    return replace(raw, settings={**raw.settings, **canaries.manifest_settings(), "warnings": warnings})
 
 
 def _same(out: Path, origin: Origin, overwrite: bool) -> Corpus | None:

@@ -43,10 +43,8 @@ def public_names_file(source: str | Path) -> Path:
 def public_entities(corpus: Corpus, split: str, source: str | Path) -> NDArray[np.int64]:
     """Return the ids of the entities that a list of public names declares not sensitive, int64 (n,), ascending.
 
-    Args:
-        corpus: a name means the entity that the corpus's identity makes of it.
-        split: of the entities.
-        source: UTF-8 text with a name on each line; lines that begin with # are comments. Or :data:`SHIPPED`.
+    A name means the entity that the corpus's identity makes of it. ``source`` is UTF-8 text with a name on each line
+    (lines that begin with # are comments), or :data:`SHIPPED`.
 
     Raises:
         CorpusError: the file is empty or not UTF-8.
@@ -70,21 +68,17 @@ def mention_share(ownership: Ownership, entities: NDArray[np.int64]) -> float:
 def entity_weights(corpus: Corpus, split: str, source: str | Path) -> NDArray[np.float64]:
     """Return the public weight of every entity, float64 (num_entities,), 1 for an entity that is not in the file.
 
-    Args:
-        corpus: a name means the entity that the corpus's identity makes of it.
-        split: of the entities.
-        source: UTF-8 text with ``name<TAB>weight`` on each line; other lines that begin with # are comments.
+    A name means the entity that the corpus's identity makes of it. The file is UTF-8 text with ``name<TAB>weight`` on
+    each line; other lines that begin with # are comments.
 
     Raises:
         CorpusError: the file is empty or not UTF-8, a line has no weight in (0, 1], or two lines give one entity
             different weights.
         OSError: it cannot be read.
     """
-    path = Path(source)
-    identity = Identity.of_corpus(corpus.manifest.settings)
-    by_key = _weights_by_key(path, identity)
+    by_key = _weights_by_key(Path(source), Identity.of_corpus(corpus.manifest.settings))
     if not by_key:
-        raise CorpusError(f"{path}: has no weight; allowed: UTF-8 text with name, tab and weight on each line")
+        raise CorpusError(f"{source}: has no weight; allowed: UTF-8 text with name, tab and weight on each line")
     weights = np.ones(corpus.ownership(split).num_entities)
     entities = corpus.entities(split)["entity"]
     weights[entities.index] = entities.map(by_key).fillna(1.0)

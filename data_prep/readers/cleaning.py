@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING
 from fl_sim.data_prep.records import Mention, Sentence, Settings
 from fl_sim.data_prep.store.textfiles import MAX_RECORD
 from fl_sim.data_prep.taggers.spacy_tagger import without_plugins
+from fl_sim.data_prep.taggers.spans import replace_surrogates
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -54,12 +55,6 @@ _MOST_STRINGS = 500_000
 _LONG_WORD = re.compile(r"\S{200,}")  # the tokenizer may take quadratic time
 
 
-def cut_into_sentences(rows: Iterable[Sentence]) -> Iterator[Sentence]:
-    """Yield the sentences of every row (:func:`cut`)."""
-    for row in rows:
-        yield from cut(row, sentence_bounds(row.text))
-
-
 def sentence_bounds(text: str) -> list[tuple[int, int]]:
     """Return the sentences of ``text`` as character spans without gaps between them."""
     known = _LONG_WORD.sub(lambda word: "x" * (len(word[0]) - 1) + word[0][-1], text)
@@ -68,13 +63,9 @@ def sentence_bounds(text: str) -> list[tuple[int, int]]:
 
 
 def cut(row: Sentence, bounds: Iterable[tuple[int, int]]) -> Iterator[Sentence]:
-    """Yield the sentences of ``row`` at ``bounds``, without the white space around them.
+    """Yield the sentences of ``row`` at ``bounds`` (spans that cover its text in order), stripped of white space.
 
     Two sentences that share a mention stay together, so no mention is cut or lost.
-
-    Args:
-        row: a text with its mentions.
-        bounds: character spans that cover the text in order.
     """
     if not row.mentions:
         for start, end in bounds:
@@ -142,9 +133,7 @@ Notes = Counter[str]
 MAX_CHARACTERS = 10_000
 """The longest sentence; a longer one is cut at white space, never inside an entity."""
 
-_REPLACEMENT = "\ufffd"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _LAST_GAP = re.compile(r"\s(?=\S*\Z)")
 _JOINER = "\u200d"
 _LONGEST_CLUSTER = 64
@@ -174,10 +163,7 @@ class Note(StrEnum):
     LINES_WITHOUT_TAG = "lines_without_tag", "lines without a tag, read as untagged tokens"
     LINES_WITHOUT_TOKEN = "lines_without_token", "lines without a token dropped"
     ROWS_WITHOUT_THAT_FIELD = "rows_without_that_field", "rows dropped because they lack the field asked for"
-    EMPTIED_SENTENCES = (
-        "emptied_sentences",
-        "sentences dropped because nothing was left of them after preprocessing",
-    )
+    EMPTIED_SENTENCES = "emptied_sentences", "sentences dropped because nothing was left of them after preprocessing"
     EMPTIED_ENTITIES = "emptied_entities", "entities dropped because nothing was left of them after preprocessing"
 
 
@@ -200,10 +186,9 @@ class Reading:
 
     def key(self, value: str) -> str:
         """Return a user, split, class or document name without lone surrogates, which no file could hold."""
-        if value.isascii() or not _SURROGATE.search(value):
-            return value
-        self.note(Note.LONE_SURROGATES)
-        return _SURROGATE.sub(_REPLACEMENT, value)
+        clean = replace_surrogates(value)
+        self.note(Note.LONE_SURROGATES, clean != value)
+        return clean
 
     def clean(self, rows: Iterable[Sentence], split_sentences: bool = False) -> Iterator[Sentence]:
         """Yield clean sentences.
@@ -216,7 +201,7 @@ class Reading:
         """
         rows = self._keep_text(rows)
         if split_sentences:
-            rows = cut_into_sentences(rows)
+            rows = (sentence for row in rows for sentence in cut(row, sentence_bounds(row.text)))
         for row in rows:
             if len(row.text) > MAX_CHARACTERS:
                 self.note(Note.LONG_SENTENCES)
@@ -235,12 +220,12 @@ class Reading:
                 self.note(Note.BLANK_TEXTS)
 
     def _replace_characters(self, row: Sentence) -> Sentence:
-        text, controls = _CONTROL.subn(" ", row.text)
-        text, surrogates = _SURROGATE.subn(_REPLACEMENT, text)
-        if not controls and not surrogates:
+        printable = _CONTROL.sub(" ", row.text)
+        text = replace_surrogates(printable)
+        if text == row.text:
             return row
-        self.note(Note.CONTROL_CHARACTERS, bool(controls))
-        self.note(Note.LONE_SURROGATES, bool(surrogates))
+        self.note(Note.CONTROL_CHARACTERS, printable != row.text)
+        self.note(Note.LONE_SURROGATES, text != printable)
         mentions = tuple(mention for mention in row.mentions if not text[mention.start : mention.end].isspace())
         self.note(Note.BLANK_ENTITIES, len(row.mentions) - len(mentions))
         return Sentence(row.split, row.user, text, mentions, row.target)

@@ -160,11 +160,8 @@ def mentions_of_tags(tags: Sequence[str], spans: Sequence[tuple[int, int]]) -> t
     """Return the entities of a sentence.
 
     An entity begins at ``B-`` and ``S-`` (``U-``), and at ``I-`` or ``E-`` (``L-``) after another type, after ``O`` or
-    after the end of an entity. This reads every scheme, and malformed tags as well as possible.
-
-    Args:
-        tags: one per token.
-        spans: the tokens' characters.
+    after the end of an entity. This reads every scheme, and malformed tags as well as possible. ``spans`` are the
+    characters of the tokens, each of which has one tag.
     """
     mentions: list[Mention] = []
     open_label = ""

@@ -8,13 +8,6 @@ users of N(15, 2²) sentences each.
 
 >>> np.bincount(users_of_rows(40, np.random.default_rng(0)))
 array([15, 15, 10])
-
->>> import tempfile
->>> with tempfile.TemporaryDirectory() as folder:
-...     path = Path(folder) / "eng.train"
-...     _ = path.write_text("-DOCSTART- -X- -X- O\\n\\nAda NNP I-NP I-PER\\nleft VBD I-VP O\\n")
-...     [(s.user, s.text, s.mentions) for s in Conll2003Reader(Path(folder)).read().sentences()]
-[('train-0001', 'Ada left', (Mention(start=0, end=3, label='PER'),))]
 """
 
 from __future__ import annotations

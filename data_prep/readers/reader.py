@@ -25,10 +25,7 @@ from typing import Any, Protocol, get_type_hints
 from fl_sim.data_prep.readers.cleaning import Preprocessing, Reading
 from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.manifest import plugin_record
-from fl_sim.data_prep.store.textfiles import check_stored
 from fl_sim.plugins import PluginError, Registry
-
-SPLIT_SENTENCES_TOOL = "spacy"
 
 
 @dataclass(frozen=True)
@@ -93,18 +90,9 @@ class RawCorpus:
             has_gold=has_gold,
             sources=files if isinstance(files, Mapping) else {path.name: path for path in files},
             settings={"kind": kind, **(settings or {})},
-            tools=(*((SPLIT_SENTENCES_TOOL,) if splits_sentences else ()), *tools),
+            tools=("spacy", *tools) if splits_sentences else tools,
             reading=reading,
         )
-
-    def check_sources(self) -> None:
-        """Refuse a source that is no file, or consists of holes, before it is read.
-
-        Raises:
-            CorpusError, OSError: the message names the file.
-        """
-        for path in self.sources.values():
-            check_stored(path)
 
     def with_preprocessing(self, preprocessing: Preprocessing) -> RawCorpus:
         """Return the corpus with ``preprocessing``."""

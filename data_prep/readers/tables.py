@@ -138,12 +138,8 @@ class ParquetReader(TableReader):
 def read_table(kind: str, path: Path, columns: TableColumns, reading: Reading | None = None) -> Iterator[Sentence]:
     """Yield all sentences of a table.
 
-    Args:
-        kind: ``jsonl``, ``csv``, ``tsv`` or ``parquet``. A CSV file named .tsv has tabs for commas; ``tsv`` means tabs
-            without any quoting (IANA's text/tab-separated-values).
-        path: the file; text files may be compressed (.xz, .gz).
-        columns: its columns.
-        reading: counts bad text.
+    Kinds are ``jsonl``, ``csv``, ``tsv`` and ``parquet``. A CSV file named .tsv has tabs for commas; ``tsv`` means tabs
+    without any quoting (IANA's text/tab-separated-values). Text files may be compressed (.xz, .gz).
 
     Raises:
         CorpusError: a row does not fit; the message names file and line.
@@ -240,11 +236,7 @@ def _headed_rows(path: Path, columns: list[str], **dialect: Any) -> Iterator[Row
 
 
 def csv_records(path: Path, **dialect: Any) -> Iterator[tuple[str, list[str]]]:
-    """Yield place and cells of every row of a CSV file, the header too.
-
-    Args:
-        path: the file.
-        dialect: of :func:`csv.reader`.
+    """Yield place and cells of every row of a CSV file, the header too; ``dialect`` is of :func:`csv.reader`.
 
     Raises:
         CorpusError: the quotes of a row do not fit, or a row goes on and on within its quotes.
@@ -271,10 +263,7 @@ def csv_records(path: Path, **dialect: Any) -> Iterator[tuple[str, list[str]]]:
 def parquet_rows(path: Path, columns: list[str], *, all_needed: bool = True) -> Iterator[Row]:
     """Yield the rows of a Parquet file; texts stay packed: one that a million rows share is in memory once.
 
-    Args:
-        path: the file.
-        columns: to read.
-        all_needed: whether a column that is absent is an error; else the others are read.
+    A column that is absent is an error if ``all_needed``; else the others are read.
 
     Raises:
         CorpusError: a column is absent, a cell has no end, or the file unfolds without end.
@@ -288,7 +277,8 @@ def parquet_rows(path: Path, columns: list[str], *, all_needed: bool = True) -> 
         present = [name for name in columns if name in plain.schema_arrow.names]
         size, rows = path.stat().st_size, max(plain.metadata.num_rows, 1)
         check_unpacked(path, _stated_size(plain, set(present)), size)
-        texts = [its.name for its in plain.schema_arrow if its.name in present and _is_text(its.type)]
+        is_text = (pa.string(), pa.large_string())
+        texts = [its.name for its in plain.schema_arrow if its.name in present and its.type in is_text]
         with pq.ParquetFile(path, memory_map=True, read_dictionary=texts) as file:
             for batch in file.iter_batches(_ROWS_AT_ONCE, columns=present):
                 note_position(path, size * number // rows)
@@ -328,10 +318,6 @@ def _parquet_errors(path: Path) -> Iterator[None]:
         raise CorpusError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
     except UnicodeDecodeError as error:
         raise CorpusError(f"{path}: a text is not UTF-8; write the file again") from error
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _sentence(where: str, values: dict[str, object], user: str, columns: TableColumns, reading: Reading) -> Sentence:
@@ -380,11 +366,9 @@ def _is_repeated(identifier: str | None, ids: set[bytes]) -> bool:
     """Return whether ``identifier`` is in ``ids``, and add it; ids are kept as 64-bit hashes."""
     if identifier is None:
         return False
-    digest = hashlib.blake2b(identifier.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    if digest in ids:
-        return True
-    ids.add(digest)
-    return False
+    known = len(ids)
+    ids.add(hashlib.blake2b(identifier.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+    return len(ids) == known
 
 
 def _mentions(where: str, value: Any, column: str, reading: Reading) -> tuple[Mention, ...]:

@@ -69,7 +69,7 @@ def greedy_weights(ownership: Ownership, limits: ContributionLimits, order: IntA
     The time is linear in the number of mentions; only sentences that compete for room are visited one by one.
 
     Args:
-        ownership: the users, sentences and entities of the split.
+        ownership: the split.
         limits: the limits per entity and per user.
         order: int64 (S,), a permutation of the sentence ids; among equals, earlier sentences are kept.
 
@@ -78,8 +78,9 @@ def greedy_weights(ownership: Ownership, limits: ContributionLimits, order: IntA
     """
     if len(order) != ownership.num_sentences:
         raise CorpusError(f"the order has {len(order)} sentences; allowed: the {ownership.num_sentences} of the split")
-    contested = _contested_mentions(ownership, limits)
-    rivals = _per_sentence(ownership, contested)
+    contested = _contested_entities(ownership, limits)
+    owners = np.repeat(np.arange(ownership.num_sentences), ownership.entities_per_sentence)
+    rivals = np.bincount(owners[contested[ownership.entity_ids]], minlength=ownership.num_sentences)
     users = ownership.user_of_sentence
     waiting = rivals > 0
     if limits.sentences_per_user is not None:
@@ -87,7 +88,7 @@ def greedy_weights(ownership: Ownership, limits: ContributionLimits, order: IntA
     queue = order[np.argsort(rivals[order], kind="stable")]
     queue = queue[waiting[queue]]
     entities, counts = ownership.entities_of(queue)
-    is_contested = _contested_entities(ownership, limits)[entities]
+    is_contested = contested[entities]
     mentions = np.bincount(np.repeat(np.arange(len(queue)), counts)[is_contested], minlength=len(queue))
     admitted = _admitted(users[queue], entities[is_contested], mentions, limits)
     weights = np.ones(ownership.num_sentences)
@@ -167,12 +168,7 @@ def count_weights(ownership: Ownership, limits: ContributionLimits, counts: Decl
     """Return w(s) = min(1, m/n_u, k/n_e over the entities e of s), float64 (S,): a formula of s and of public numbers.
 
     The weights of a user add up to at most m and those of an entity to at most k, and no weight depends on what others
-    say (docs/privacy-proofs.md, section 15, Theorem 5).
-
-    Args:
-        ownership: the users, sentences and entities of the split.
-        limits: m and k.
-        counts: n_u and n_e.
+    say (docs/privacy-proofs.md, section 15, Theorem 5). The limits are m and k, the counts n_u and n_e.
 
     Raises:
         CorpusError: a count is smaller than the split's, or users per entity are limited, which weights cannot do.
@@ -217,17 +213,6 @@ def _contested_entities(ownership: Ownership, limits: ContributionLimits) -> Boo
     return contested
 
 
-def _contested_mentions(ownership: Ownership, limits: ContributionLimits) -> BoolArray:
-    """Return the mentions of entities that exceed a limit, a mask, bool (nnz,)."""
-    return _contested_entities(ownership, limits)[ownership.entity_ids]
-
-
-def _per_sentence(ownership: Ownership, mentions: BoolArray) -> IntArray:
-    """Return the number of marked mentions in each sentence, int64 (S,)."""
-    owners = np.repeat(np.arange(ownership.num_sentences), ownership.entities_per_sentence)
-    return np.bincount(owners[mentions], minlength=ownership.num_sentences)
-
-
 def _admitted(
     users: IntArray, entities: NDArray[np.int32], mentions: IntArray, limits: ContributionLimits
 ) -> BoolArray:
@@ -235,9 +220,9 @@ def _admitted(
 
     Args:
         users: the user of each sentence, int64 (K,).
-        entities: the contested entities of the sentences, sentence by sentence, int32.
-        mentions: the number of contested entities of each sentence, int64 (K,).
-        limits: the limits per entity and per user.
+        entities: the contested entities, int32, sentence by sentence.
+        mentions: how many of them each sentence has, int64 (K,).
+        limits: per entity and per user.
     """
     room = dict.fromkeys(np.unique(entities).tolist(), limits.sentences_per_entity or len(users))
     room_of_user = dict.fromkeys(np.unique(users).tolist(), limits.sentences_per_user or len(users))

@@ -181,7 +181,8 @@ class Corpus:
         """
         import pandas as pd
 
-        per_sentence = np.bincount(self.mentions(split).column("sentence").to_numpy(), minlength=self._rows(split))
+        number = self.manifest.splits[split].sentences
+        per_sentence = np.bincount(self.mentions(split).column("sentence").to_numpy(), minlength=number)
         columns: dict[str, Any] = {
             "user": self.ownership(split).user_of_sentence,
             "text": self.texts(split).to_pandas(),
@@ -234,12 +235,8 @@ class Corpus:
             return None
         users = self._read(split, "users", ["user"]).column("user").to_pylist()
         entities = self._read(split, "entities", ["entity"]).column("entity").to_pylist()
-        return KnownIds(
-            *({key: number for number, key in enumerate(dict.fromkeys(keys))} for keys in (users, entities))
-        )
-
-    def _rows(self, split: str) -> int:
-        return self.manifest.splits[split].sentences
+        ids = ({key: number for number, key in enumerate(dict.fromkeys(keys))} for keys in (users, entities))
+        return KnownIds(*ids)
 
     def _parts_with(self, split: str) -> list[Part]:
         if split not in self.manifest.splits:

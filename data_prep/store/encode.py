@@ -83,8 +83,7 @@ def encode_split(
         tokenizer: encodes a batch of texts without special tokens.
         max_tokens: at most so many tokens per sentence, special ones included.
         out_dir: the folder to make.
-        bos_id: the token at the beginning.
-        eos_id: the token at the end.
+        bos_id, eos_id: the tokens at the beginning and at the end.
 
     Raises:
         CorpusError: ``max_tokens`` is less than 2, or the folder is taken.

@@ -3,10 +3,9 @@
 Opening reads only what the checks of :class:`~fl_sim.data_prep.store.ownership.Ownership` need, and processes that open
 the same corpus share its pages.
 
-Then compare what the part stores beside its incidence with the incidence, in time proportional to reading it.
-
 ε depends on contributions of users and entities. The stored ones save time and are never trusted: whoever can write a
-corpus can write profiles that understate them, with checksums to match.
+corpus can write profiles that understate them, with checksums to match. So all that a part stores beside its incidence
+is compared with it, in time proportional to reading it.
 
 >>> import tempfile
 >>> rows = [(np.array([1, 0, 2]), np.array([0, 0, 1], dtype=np.int32))]  # three sentences, two entities
@@ -14,14 +13,6 @@ corpus can write profiles that understate them, with checksums to match.
 ...     ownership = write_index(Path(folder), "train", np.array([2, 1]), rows, num_entities=2)
 ...     ownership.sentences_per_user.tolist(), ownership.entities_per_sentence.tolist()
 ([2, 1], [1, 0, 2])
-
->>> from fl_sim.data_prep.corpus_writer import write_corpus
->>> from fl_sim.data_prep.records import Mention, Sentence
->>> from fl_sim.data_prep.store.index import open_index
->>> two = [Sentence("train", user, "Bo left.", (Mention(0, 2, "PER"),)) for user in ("ann", "cy")]
->>> with tempfile.TemporaryDirectory() as folder:
-...     part = write_corpus(two, Path(folder) / "corpus", name="two").path
-...     check_part(part, "train", open_index(part, "train", 1, profiles=True))
 """
 
 from __future__ import annotations
@@ -51,7 +42,7 @@ def write_index(
     rows: Iterable[Rows],
     num_entities: int,
 ) -> Ownership:
-    """Write the incidence of ``split`` while its sentences are read, and open it.
+    """Write the incidence of ``split`` while its sentences are read, and open it, checked, without profiles.
 
     Args:
         folder: of the part.
@@ -59,9 +50,6 @@ def write_index(
         sentences_per_user: int64 (N,).
         rows: the sentences, sorted by user.
         num_entities: E, of the corpus.
-
-    Returns:
-        The incidence, checked, without profiles.
     """
     counts: list[NDArray[np.int32]] = []
 
@@ -83,13 +71,7 @@ def write_profiles(folder: Path, split: str, profiles: EntityProfiles) -> None:
 
 
 def open_index(folder: Path, split: str, num_entities: int, *, profiles: bool) -> Ownership:
-    """Return the incidence of ``split`` in ``folder``.
-
-    Args:
-        folder: of the part.
-        split: its name.
-        num_entities: E, of the corpus.
-        profiles: whether the part stores the profiles of its entities.
+    """Return the incidence of ``split`` in the folder of a part, with its stored profiles if it has them.
 
     Raises:
         CorpusError: the arrays are absent, or do not describe an incidence.
@@ -109,12 +91,7 @@ def _write_offsets(path: Path, counts: NDArray[np.integer]) -> None:
 
 
 def check_part(folder: Path, split: str, index: Ownership) -> None:
-    """Check the profiles and the tables of a part against its incidence.
-
-    Args:
-        folder: of the part.
-        split: its name.
-        index: its incidence, with the stored profiles if the part has them.
+    """Check the stored profiles, if any, and the tables of a part against its incidence.
 
     Raises:
         CorpusError: they contradict one another; the message names the file.
@@ -138,14 +115,9 @@ def check_part(folder: Path, split: str, index: Ownership) -> None:
 
 
 def check_whole(path: Path, split: str, index: Ownership) -> None:
-    """Check that every user of a split has a sentence and every entity a mention.
+    """Check that every user of a split has a sentence and every entity a mention, given the incidence of all parts.
 
     Those without any would raise N, and lower what entities contribute at a percentile.
-
-    Args:
-        path: of the corpus.
-        split: its name.
-        index: the incidence of all parts.
 
     Raises:
         CorpusError: a user or an entity is only counted.

@@ -101,12 +101,8 @@ def part_folder(number: int) -> str:
 def write_vector(path: Path, dtype: type[np.generic], pieces: Iterable[NDArray[Any]]) -> None:
     """Write ``pieces`` as one vector, with the memory of one piece.
 
-    The file is written, not mapped, so that a full disk is an error and not a killed process.
-
-    Args:
-        path: the file.
-        dtype: of the vector.
-        pieces: arrays (n,) of a dtype that casts to ``dtype``.
+    The file is written, not mapped, so that a full disk is an error and not a killed process. Pieces are arrays (n,) of
+    a dtype that casts to ``dtype``.
     """
     length = 0
     with naming(path), path.open("wb") as file:
@@ -127,14 +123,7 @@ def write_array(path: Path, values: NDArray[Any]) -> None:
 
 
 def open_vector(path: Path, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return the vector in ``path``, memory-mapped.
-
-    Args:
-        path: the file.
-        dtype: of the vector.
-
-    Returns:
-        ``dtype`` (n,).
+    """Return the vector in ``path``, ``dtype`` (n,), memory-mapped.
 
     Raises:
         CorpusError: the file is absent or holds something else.

@@ -9,9 +9,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.records import CorpusError, Record
 from fl_sim.files import read_bytes, sha256_of
 from fl_sim.plugins import Registry
 
@@ -24,18 +24,14 @@ OFF = "off"
 """What that key says if nobody looked for it."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class FileRecord(_Strict):
+class FileRecord(Record):
     """Size in bytes and SHA-256 of one file."""
 
     bytes: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class SplitCounts(_Strict):
+class SplitCounts(Record):
     """The counts of one split; of an appended part, what it adds (a sentence may be of a user that is not new)."""
 
     users: int = Field(ge=0)
@@ -44,12 +40,10 @@ class SplitCounts(_Strict):
     mentions: int = Field(ge=0)
 
 
-class Manifest(_Strict):
+class Manifest(Record):
     """The content of ``manifest.json``, one per part of a corpus.
 
     Attributes:
-        format: of the file.
-        format_version: of the file.
         name: of the corpus.
         sources: size and checksum of each source file, by its name, never its path.
         settings: how the sources were read.
@@ -74,7 +68,7 @@ class Manifest(_Strict):
     sought_labels: tuple[str, ...]
     tools: dict[str, str]
     classes: tuple[str, ...] = ()
-    notes: dict[str, int] = {}
+    notes: dict[str, int] = Field(default_factory=dict)
     splits: dict[str, SplitCounts]
     files: dict[str, FileRecord]
     fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")

@@ -162,26 +162,12 @@ class Ownership:
         return by_sentence
 
     def sentences_of(self, users: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return the sentences of some users.
-
-        Args:
-            users: int64 (K,).
-
-        Returns:
-            The sentences, int64, user by user and ascending within each; and their number per user, int64 (K,).
-        """
+        """Return the sentences of K users, int64, user by user and ascending in each, and their numbers, int64 (K,)."""
         positions, counts = _expand(self.user_offsets[users], self.user_offsets[users + 1])
         return (positions if self.sentence_ids is None else self.sentence_ids[positions]), counts
 
     def entities_of(self, sentences: Int64Array) -> tuple[Int32Array, Int64Array]:
-        """Return the entities of some sentences.
-
-        Args:
-            sentences: int64 (K,).
-
-        Returns:
-            The entities, int32, sentence by sentence; and their number per sentence, int64 (K,).
-        """
+        """Return the entities of K sentences, int32, sentence by sentence, and their numbers, int64 (K,)."""
         positions, counts = _expand(self.entity_offsets[sentences], self.entity_offsets[sentences + 1])
         return self.entity_ids[positions], counts
 
@@ -296,15 +282,7 @@ def join_parts(parts: Sequence[Ownership]) -> Ownership:
 
 
 def _expand(starts: Int64Array, ends: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return the integers of the ranges ``starts[i]:ends[i]``, concatenated, and the length of each range.
-
-    Args:
-        starts: int64 (K,).
-        ends: int64 (K,).
-
-    Returns:
-        int64 (total,) and int64 (K,).
-    """
+    """Return the integers of the ranges ``starts[i]:ends[i]``, int64 (total,), and the ranges' lengths, int64 (K,)."""
     lengths = ends - starts
     before = np.cumsum(lengths) - lengths
     return np.arange(int(lengths.sum()), dtype=np.int64) + np.repeat(starts - before, lengths), lengths

@@ -8,13 +8,6 @@ at most twentyfold (docs/corpora.md).
 >>> check_unpacked(Path("bomb.gz"), unpacked=200 << 20, packed=1 << 20)
 Traceback (most recent call last):
 fl_sim.data_prep.records.CorpusError: bomb.gz: 1 MiB unfold to more than 100 MiB; allowed: 100 times
-
->>> import tempfile
->>> with tempfile.TemporaryDirectory() as folder:
-...     path = Path(folder) / "letters.txt.gz"
-...     _ = path.write_bytes(gzip.compress(b"Dear Ada"))
-...     list(decoded_lines(path))
-[(1, 'Dear Ada')]
 """
 
 from __future__ import annotations
@@ -145,10 +138,7 @@ def unpacked(path: Path, raw: BinaryIO) -> BinaryIO | lzma.LZMAFile | gzip.GzipF
 def blocks(stream: Any, raw: BinaryIO, path: Path) -> Iterator[bytes]:
     """Yield a stream in blocks of at most 1 MiB; raise CorpusError if it unfolds without end.
 
-    Args:
-        stream: the content.
-        raw: the file below, whose position tells how much of it stands for what came so far.
-        path: of the file.
+    The position in ``raw``, the file below, tells how much of it stands for what came so far.
     """
     length = 0
     while block := stream.read(_READ_BYTES):

@@ -50,22 +50,8 @@ class Category(StrEnum):
     CARDINAL = "CARDINAL"  # other numbers
 
 
-NAMES = frozenset(
-    {
-        Category.PERSON,
-        Category.LOC,
-        Category.ORG,
-        Category.MISC,
-        Category.GPE,
-        Category.NORP,
-        Category.FAC,
-        Category.PRODUCT,
-        Category.EVENT,
-        Category.LAW,
-        Category.LANGUAGE,
-        Category.WORK_OF_ART,
-    }
-)
+_OF_NAMES = "PERSON LOC ORG MISC GPE NORP FAC PRODUCT EVENT LAW LANGUAGE WORK_OF_ART"
+NAMES = frozenset(map(Category, _OF_NAMES.split()))
 """The categories that a proper name of unknown kind may have."""
 
 GROUPS: Mapping[str, frozenset[Category]] = {

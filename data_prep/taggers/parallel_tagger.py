@@ -33,12 +33,7 @@ class ParallelTagger:
     """Tags in several processes, which start at the first text and run until :meth:`close`."""
 
     def __init__(self, make: Callable[[], Tagger], processes: int) -> None:
-        """Make one tagger here, to describe it.
-
-        Args:
-            make: makes a tagger; pickled for the processes.
-            processes: their number.
-        """
+        """Make one tagger here, to describe it; ``make``, which makes it, is pickled for the processes."""
         self._local = make()
         self._make = make
         self._processes = processes

@@ -22,7 +22,7 @@ _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}(?=\S)")
 
 
 def replace_surrogates(text: str) -> str:
-    """Return ``text`` with U+FFFD for lone surrogates, which no tagger can encode; places stay the same."""
+    """Return ``text`` with U+FFFD for lone surrogates, which no tagger and no file can encode; places stay the same."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 

@@ -47,11 +47,7 @@ class StanzaTagger:
             yield unite([[Mention(entity.start_char, entity.end_char, entity.type) for entity in entities]])
 
     def describe(self) -> dict[str, str]:
-        return {
-            "tagger": "stanza",
-            "language": self._language,
-            "stanza": importlib.metadata.version("stanza"),
-        }
+        return {"tagger": "stanza", "language": self._language, "stanza": importlib.metadata.version("stanza")}
 
     @functools.cached_property
     def _pipeline(self) -> Any:

@@ -70,8 +70,7 @@ def make_marking(
         entities: which mentions count (:meth:`fl_sim.data_prep.taggers.categories.Selection.parse`).
         high_recall: whether to unite the taggers with ``rules``.
         structured: whether to look for structured personal data besides (:mod:`.structured_data`).
-        processes: as of :func:`make_tagger`.
-        batch_size: as of :func:`make_tagger`.
+        processes, batch_size: as of :func:`make_tagger`.
 
     Raises:
         CorpusError: a name has no known form, or is ``gold`` where the corpus marks nothing.
@@ -176,7 +175,9 @@ class UnitedTagger:
             _selected(member, self.selection, copy) for member, copy in zip(self.members.values(), copies, strict=True)
         )
         for groups in zip(*by_member, strict=True):
-            yield unite([_identifiers(groups), *groups])
+            # An e-mail address is one, whatever a model of names takes it for.
+            known_by_form = [mention for group in groups for mention in group if mention.label in IDENTIFIERS]
+            yield unite([known_by_form, *groups])
 
     def describe(self) -> dict[str, str]:
         """Return a single member's description as it is; of several, each key with the member's number before it.
@@ -274,11 +275,6 @@ def _is_known(name: str) -> bool:
     if kind in TAGGERS.built_in:
         return {SPACY: bool(rest), STANZA: not colon or bool(rest)}.get(kind, not colon)
     return TAGGERS.knows(name)
-
-
-def _identifiers(groups: Sequence[tuple[Mention, ...]]) -> list[Mention]:
-    """Return the mentions known by their form: an e-mail address is one, whatever a model of names takes it for."""
-    return [mention for group in groups for mention in group if mention.label in IDENTIFIERS]
 
 
 def _united(names: Sequence[str], selection: Selection, batch_size: int | None, structured: bool) -> UnitedTagger:

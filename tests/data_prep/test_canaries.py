@@ -33,20 +33,16 @@ from fl_sim.data_prep.readers.cleaning import Preprocessing
 from fl_sim.data_prep.readers.prepared_corpus import PreparedReader, sentences_of
 from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
-from fl_sim.data_prep.store.contribution_limits import (
-    ContributionLimits,
-    DeclaredCounts,
-    count_weights,
-    greedy_weights,
-)
+from fl_sim.data_prep.store.contribution_limits import ContributionLimits, DeclaredCounts, count_weights, greedy_weights
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import CANARIES_FILE
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
 from fl_sim.strategies.primitives import streams
+from tests.data_prep.marked import said
 from tests.tiny import tiny_corpus
 
 SETTINGS = CanarySettings(number=28, seed=1)
-TEXT = [Sentence("train", user, "Ada left.", (Mention(0, 3, "PER"),)) for user in ("ann", "bob")]
+TEXT = [said("Ada left.", "Ada", user=user) for user in ("ann", "bob")]
 
 
 @pytest.fixture(scope="module")
@@ -92,13 +88,10 @@ def test_the_public_list_has_64_words_that_preprocessing_keeps() -> None:
 # Draws
 
 
-def test_every_owner_and_number_of_repetitions_has_as_many_canaries() -> None:
-    cells = Counter((c.owner, c.repetitions) for c in draw_canaries(CanarySettings(42)).canaries)
-    assert cells == {(owner, times): 3 for owner in OWNERS for times in REPETITIONS}
-
-
-def test_a_canary_has_users_a_name_and_a_secret_of_its_own() -> None:
+def test_every_kind_has_as_many_canaries_with_users_names_and_secrets_of_their_own() -> None:
     canaries = draw_canaries(CanarySettings(700)).canaries
+    cells = Counter((c.owner, c.repetitions) for c in canaries)
+    assert cells == {(owner, times): 50 for owner in OWNERS for times in REPETITIONS}
     users = [user for canary in canaries for user in canary.users]
     names = [canary.name for canary in canaries if canary.owner == "entity"]
     assert len(set(users)) == len(users)
@@ -217,15 +210,6 @@ def test_canaries_change_the_fingerprint_and_are_recorded(base: Corpus, with_can
         read_canaries(base)
 
 
-def test_preparing_again_finds_the_same_or_another_seed(base: Corpus, with_canaries: Corpus) -> None:
-    raw = PreparedReader(source=str(base.path)).read()
-    assert prepare(raw, with_canaries.path, canaries=SETTINGS).cached
-    with pytest.raises(CorpusError, match="holds another corpus"):
-        prepare(raw, with_canaries.path, canaries=CanarySettings(28, 2))
-    with pytest.raises(CorpusError, match="holds another corpus"):
-        prepare(raw, with_canaries.path)
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -298,12 +282,6 @@ def test_a_rewriting_that_loses_a_secret_is_refused() -> None:
 
 
 # Prepared corpora as a source, and the command line
-
-
-def test_a_prepared_corpus_is_read_as_it_is(base: Corpus, tmp_path: Path) -> None:
-    again = prepare(PreparedReader(source=str(base.path)).read(), tmp_path / "again").corpus
-    assert list(sentences_of(again)) == list(sentences_of(base))
-    assert again.manifest.splits == base.manifest.splits
 
 
 def test_prepared_sources_that_would_lose_something_are_refused(with_canaries: Corpus, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The figures of a corpus, and fl-sim corpus stats; with the shared task's own counts where its files are at hand."""
+"""The figures of a corpus: fl-sim corpus stats."""
 
 from __future__ import annotations
 
@@ -9,25 +9,19 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.data_prep.corpus_writer import write_corpus
-from fl_sim.data_prep.records import Mention, Sentence
+from tests.data_prep.marked import said
 
 SMALL = (
-    Sentence(
-        "train", "a", "Ann saw Bo in Oslo.", (Mention(0, 3, "PER"), Mention(8, 10, "PER"), Mention(14, 18, "LOC"))
-    ),
-    Sentence("train", "a", "Bo  left.", (Mention(0, 2, "PER"),)),
-    Sentence("train", "b", "Bo came back.", (Mention(0, 2, "PER"),)),
-    Sentence("train", "b", "It rained.", ()),
-    Sentence("validation", "c", "Nothing here.", ()),
+    said("Ann saw Bo in Oslo.", "Ann", "Bo", ("Oslo", "LOC"), user="a"),
+    said("Bo  left.", "Bo", user="a"),
+    said("Bo came back.", "Bo", user="b"),
+    said("It rained.", user="b"),
+    said("Nothing here.", user="c", split="validation"),
 )
 
 
-@pytest.fixture
-def prepared(tmp_path: Path) -> Path:
-    return write_corpus(SMALL, tmp_path / "out", name="small").path
-
-
-def test_the_figures(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_figures_and_the_table_that_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepared = write_corpus(SMALL, tmp_path / "out", name="small").path
     assert main(["corpus", "stats", str(prepared), "--json", "--verify"]) == 0
     output = capsys.readouterr()
     stats = json.loads(output.out)
@@ -49,9 +43,6 @@ def test_the_figures(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None
     }
     empty = stats["splits"]["validation"]
     assert (empty["sentences_by_type"], empty["entities"], empty["reach"]["users"]["max"]) == ({}, 0, 0)
-
-
-def test_the_table_for_people_warns_about_the_reach(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["corpus", "stats", str(prepared)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "with PER │ 3 │ 0" in shown

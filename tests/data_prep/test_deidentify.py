@@ -12,21 +12,16 @@ from hypothesis import strategies as st
 from fl_sim.data_prep.corpus_writer import Corpus, append_corpus, write_corpus
 from fl_sim.data_prep.deidentify import EMPTY, MODES, Mode, deidentify, merge_overlapping, rewrite
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
-
-
-def sentence(text: str, *names: tuple[str, str], user: str = "u", split: str = "train", target: str | None = None):
-    mentions = [Mention(text.index(name), text.index(name) + len(name), label) for name, label in names]
-    return Sentence(split, user, text, tuple(mentions), target=target)
-
+from tests.data_prep.marked import said
 
 SENTENCES = [
-    sentence("Ada Byron met IBM's people.", ("Ada Byron", "PER"), ("IBM's", "ORG"), target="b"),
-    sentence("ADA BYRON left London.", ("ADA BYRON", "PER"), ("London", "GPE"), target="a"),
-    sentence("Nothing here.", target="a"),
-    sentence("Ada", ("Ada", "PER"), user="w"),
-    sentence("The Bank of England 's rate", ("Bank of England", "ORG"), ("England", "LOC"), user="w"),
-    sentence("the oval said ada byron", ("ada byron", "PER"), user="w", split="validation"),
-    sentence("Byron and Ada Byron again", user="x", split="validation"),
+    said("Ada Byron met IBM's people.", ("Ada Byron", "PER"), ("IBM's", "ORG"), target="b"),
+    said("ADA BYRON left London.", ("ADA BYRON", "PER"), ("London", "GPE"), target="a"),
+    said("Nothing here.", target="a"),
+    said("Ada", ("Ada", "PER"), user="w"),
+    said("The Bank of England 's rate", ("Bank of England", "ORG"), ("England", "LOC"), user="w"),
+    said("the oval said ada byron", ("ada byron", "PER"), user="w", split="validation"),
+    said("Byron and Ada Byron again", user="x", split="validation"),
 ]
 
 
@@ -41,13 +36,8 @@ def texts(corpus: Corpus, split: str = "train") -> list[str]:
 
 def test_category(parent: Corpus, tmp_path: Path) -> None:
     made, tally = deidentify(parent, tmp_path / "out", "category")
-    assert texts(made) == [
-        "[PERSON] met [ORG]'s people.",
-        "[PERSON] left [GPE].",
-        "Nothing here.",
-        "[PERSON]",
-        "The [ORG] 's rate",
-    ]
+    first = ["[PERSON] met [ORG]'s people.", "[PERSON] left [GPE].", "Nothing here."]
+    assert texts(made) == [*first, "[PERSON]", "The [ORG] 's rate"]
     assert (tally.sentences, tally.changed, tally.mentions, tally.replaced, tally.emptied) == (7, 5, 8, 7, 0)
     assert (tally.still_there, tally.names_still_there) == (1, 1)  # "Ada Byron" in the last sentence
 
@@ -77,7 +67,7 @@ def test_everything_else_stays(parent: Corpus, tmp_path: Path, mode: Mode) -> No
 
 
 def test_what_was_appended_is_appended(parent: Corpus, tmp_path: Path) -> None:
-    more = [sentence("Ada Byron is back in Rome", ("Ada Byron", "PER"), ("Rome", "GPE"), user="u")]
+    more = [said("Ada Byron is back in Rome", ("Ada Byron", "PER"), ("Rome", "GPE"), user="u")]
     parent = append_corpus(parent, more, joined_at=5, name="more")
     made, tally = deidentify(parent, tmp_path / "out", "category")
     assert [part.manifest.joined_at for part in made.parts] == [1, 5]

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from fl_sim.data_prep.corpus_stats import identity_effect, identity_table
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.identity import STEPS, Identity, entity_key
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
+from tests.data_prep.marked import said
 
 
 @pytest.mark.parametrize(
@@ -146,25 +147,20 @@ def test_a_step_that_does_not_exist() -> None:
         Identity(steps=("case", "stem"))
 
 
-def sentence(text: str, *names: str, label: str = "PER") -> Sentence:
-    mentions = tuple(Mention(text.index(name), text.index(name) + len(name), label) for name in names)
-    return Sentence("train", "u", text, mentions)
-
-
 def keys(identity: Identity, of: Sentence) -> list[str]:
     return [key for key, _ in identity.entities(of)]
 
 
 def test_nested_and_equal_mentions_all_count_once() -> None:
-    nested = sentence("The Bank of England rates", "Bank of England", "England", "England rates", label="ORG")
+    nested = said("The Bank of England rates", "Bank of England", "England", "England rates", label="ORG")
     assert keys(Identity(), nested) == ["bank of england", "england", "england rates"]
-    assert keys(Identity(), sentence("Ada left", "Ada", "Ada")) == ["ada"]
+    assert keys(Identity(), said("Ada left", "Ada", "Ada")) == ["ada"]
 
 
 def test_family_names_are_further_entities() -> None:
     named = Identity(family_names=True)
-    assert keys(named, sentence("Dr. David Johnson's cat", "Dr. David Johnson's")) == ["david johnson", "johnson"]
-    assert keys(named, sentence("New York", "New York", label="GPE")) == ["new york"]
+    assert keys(named, said("Dr. David Johnson's cat", "Dr. David Johnson's")) == ["david johnson", "johnson"]
+    assert keys(named, said("New York", "New York", label="GPE")) == ["new york"]
 
 
 @pytest.mark.nightly
@@ -178,7 +174,7 @@ def test_a_million_mentions_a_minute() -> None:
 
 @pytest.mark.parametrize("identity", [Identity(), Identity(steps=("case",)), Identity(family_names=True)])
 def test_a_corpus_is_written_with_its_identity(identity: Identity, tmp_path: Path) -> None:
-    text = sentence("Dr. David Johnson met The Oval.", "Dr. David Johnson", "The Oval")
+    text = said("Dr. David Johnson met The Oval.", "Dr. David Johnson", "The Oval")
     corpus = write_corpus([text, replace(text, user="w")], tmp_path / "corpus", name="x", identity=identity)
     assert corpus.entities("train")["entity"].tolist() == keys(identity, text)
     assert Identity.of_corpus(corpus.manifest.settings) == identity

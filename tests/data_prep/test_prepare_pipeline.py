@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fl_sim.data_prep import prepare as pipeline
+from fl_sim.data_prep.canaries import CanarySettings
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.prepare import append, prepare
 from fl_sim.data_prep.readers.reader import RawCorpus
@@ -91,6 +92,7 @@ def test_the_same_again_reads_nothing(source: Path, tmp_path: Path) -> None:
     ("change", "named"),
     [
         (lambda raw, how: how.update(identity=Identity(steps=("case",))), "settings identity"),
+        (lambda raw, how: how.update(canaries=CanarySettings(2)), "settings canaries: nothing then"),
         (lambda raw, how: how.update(marking=make_marking("rules", has_gold=True)), 'tagger: "gold" then, "rules"'),
         (lambda raw, how: how.update(marking=make_marking(has_gold=True, entities="org")), "tagger entities"),
         (lambda raw, how: raw.update(settings={**raw["settings"], "seed": 7}), "settings seed: 0 then, 7 now"),

@@ -14,8 +14,9 @@ import spacy
 from safetensors.numpy import save_file
 from spacy.tokens import DocBin
 
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError
 from tests.conftest import REPOSITORY
+from tests.data_prep.marked import said
 from tools.ner import training_data
 from tools.ner.augmentation import drop_case, mark_unknown, name_pools, swap_names
 from tools.ner.distillation import distil_table, hashed_vectors
@@ -161,14 +162,9 @@ def test_a_table_with_room_resembles_its_teacher_in_any_case() -> None:
     assert ((read - targets) ** 2).mean() < 0.05 * (targets**2).mean()
 
 
-def sentence(text: str, *names: tuple[str, str]) -> Sentence:
-    mentions = tuple(Mention(text.index(name), text.index(name) + len(name), label) for name, label in names)
-    return Sentence(TRAIN, "user", text, mentions)
-
-
 POOL = (
-    sentence("Ada Marsh left Leeds with @tom .", ("Ada Marsh", "PER"), ("Leeds", "LOC"), ("@tom", "PER")),
-    sentence("In New Haven , Ines waited", ("New Haven", "LOC"), ("Ines", "PER")),
+    said("Ada Marsh left Leeds with @tom .", ("Ada Marsh", "PER"), ("Leeds", "LOC"), ("@tom", "PER")),
+    said("In New Haven , Ines waited", ("New Haven", "LOC"), ("Ines", "PER")),
 )
 
 
@@ -185,20 +181,20 @@ def test_swapped_names_are_where_the_mentions_say() -> None:
 
 
 def test_a_sentence_without_case_keeps_its_spans() -> None:
-    odd = sentence("STRASSE or Straße, Ada", ("Ada", "PER"))
+    odd = said("STRASSE or Straße, Ada", ("Ada", "PER"))
     upper = drop_case(odd, upper=True)
     assert upper.text == "STRASSE OR STRAßE, ADA"
     assert upper.surface(upper.mentions[0]) == "ADA"
 
 
 def test_unmarked_capitals_are_missing_annotation_to_spacy(tmp_path: Path) -> None:
-    write_documents([mark_unknown(sentence("Some German met Ada", ("Ada", "PER")))], tmp_path / "one.spacy")
+    write_documents([mark_unknown(said("Some German met Ada", ("Ada", "PER")))], tmp_path / "one.spacy")
     (document,) = DocBin().from_disk(tmp_path / "one.spacy").get_docs(spacy.blank("en").vocab)
     assert [token.ent_iob_ for token in document] == ["O", "", "O", "B"]
 
 
 def test_the_recipe_decides_what_is_learnt() -> None:
-    part = NamedPart("wikigold", TRAIN, ("LOC", "PER"), (*POOL, sentence("Nothing here")))
+    part = NamedPart("wikigold", TRAIN, ("LOC", "PER"), (*POOL, said("Nothing here")))
 
     def learnt(repeats: float, seed: int = 0, upper: float = 0.0, **others: object) -> list[str]:
         settings = {"swap": 1.0, "upper": upper, "lower": 0.0, "choose_on": ("wikigold",), **others}

@@ -10,41 +10,37 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import PreparedReader
-from fl_sim.data_prep.records import Mention, Sentence
+from fl_sim.data_prep.records import Sentence
 from fl_sim.data_prep.store.corpus import Corpus
+from tests.data_prep.marked import said
 
 SENTENCES = (
-    ("train", "a", "Ada Byron left.", (Mention(0, 9, "PER"),)),
-    ("train", "a", "She came back.", ()),
-    ("train", "b", "We met ada byron there.", ()),  # not marked
-    ("train", "b", "Corwin stayed.", (Mention(0, 6, "PER"),)),
-    ("train", "d", "Leeds is far.", (Mention(0, 5, "LOC"),)),
-    ("validation", "c", "I know Ada Byron's aunt.", (Mention(7, 18, "PER"),)),
-    ("validation", "c", "Nothing else.", ()),
+    said("Ada Byron left.", "Ada Byron", user="a"),
+    said("She came back.", user="a"),
+    said("We met ada byron there.", user="b"),  # not marked
+    said("Corwin stayed.", "Corwin", user="b"),
+    said("Leeds is far.", ("Leeds", "LOC"), user="d"),
+    said("I know Ada Byron's aunt.", "Ada Byron's", user="c", split="validation"),
+    said("Nothing else.", user="c", split="validation"),
 )
 
 
 @pytest.fixture
 def names(tmp_path: Path) -> Path:
-    folder = tmp_path / "corpus"
-    write_corpus((Sentence(*row) for row in SENTENCES), folder, name="names")
-    return folder
+    return write_corpus(SENTENCES, tmp_path / "corpus", name="names").path
 
 
-def texts(corpus: Path, **without: Any) -> list[str]:
-    return [sentence.text for sentence in PreparedReader(source=str(corpus), **without).read().sentences()]
+def read(corpus: Path, **fewer: Any) -> list[Sentence]:
+    return list(PreparedReader(source=str(corpus), **fewer).read().sentences())
 
 
-def test_everything_is_read_again(names: Path) -> None:
-    assert texts(names) == [text for _, _, text, _ in SENTENCES]
-
-
-def test_fewer_users_are_the_same_whatever_the_order(names: Path) -> None:
-    kept = texts(names, max_users=2)
-    users = {user for split, user, text, _ in SENTENCES if split == "train" and text in kept}
+def test_everything_or_certain_users_are_read_again(names: Path) -> None:
+    assert read(names) == [*SENTENCES]
+    kept = read(names, max_users=2)
+    users = {sentence.user for sentence in kept if sentence.split == "train"}
     assert len(users) == 2
-    assert [text for split, user, text, _ in SENTENCES if user in users or split == "validation"] == kept
-    assert set(texts(names, max_users=1)) < set(kept)
+    assert kept == [sentence for sentence in SENTENCES if sentence.user in users or sentence.split == "validation"]
+    assert set(read(names, max_users=1)) < set(kept)
 
 
 def test_the_manifest_says_who_is_left_out(names: Path, tmp_path: Path) -> None:

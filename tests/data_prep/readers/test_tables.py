@@ -104,6 +104,7 @@ def test_held_out_depends_on_the_key_and_the_seed_alone() -> None:
         ("jsonl", "", r"the file is empty"),
         ("csv", "text,user\na,b\nc\n", r"table.csv, line 3: 1 columns, the header has 2"),
         ("csv", "text,user\na,b,c\n", r"line 2: 3 columns"),
+        ("tsv", "text\tuser\nhello\ta\nhello\n", "table.tsv, line 3: 1 columns, the header has 2"),
         ("csv", 'text,user\n"a,b\n', r"line 2: unexpected end of data"),
         ("csv", "text,name\na,b\n", r"line 1: no column 'user'; found 'text', 'name'"),
         ("csv", "text,user,user\na,b,c\n", r"line 1: several columns 'user'"),

@@ -14,12 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.contribution_limits import (
-    ContributionLimits,
-    DeclaredCounts,
-    count_weights,
-    greedy_weights,
-)
+from fl_sim.data_prep.store.contribution_limits import ContributionLimits, DeclaredCounts, count_weights, greedy_weights
 from fl_sim.data_prep.store.ownership import Ownership, join_parts
 from tests.data_prep.store.test_ownership import incidence
 
@@ -33,10 +28,13 @@ def shuffled(ownership: Ownership, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(ownership.num_sentences).astype(np.int64)
 
 
+def _sentences(users: list[list[set[int]]]) -> list[tuple[int, set[int]]]:
+    return [(user, entities) for user, owned in enumerate(users) for entities in owned]
+
+
 def kept(users: list[list[set[int]]], weights: np.ndarray) -> list[tuple[int, set[int]]]:
     """Return owner and entities of every sentence with a weight above 0."""
-    sentences = [(user, entities) for user, owned in enumerate(users) for entities in owned]
-    return [one for one, weight in zip(sentences, weights, strict=True) if weight > 0]
+    return [one for one, weight in zip(_sentences(users), weights, strict=True) if weight > 0]
 
 
 def exceeds(taken: list[tuple[int, set[int]]], limits: ContributionLimits) -> bool:
@@ -73,48 +71,23 @@ def test_no_entity_and_no_user_exceeds_a_limit(
 
 @pytest.mark.nightly
 @given(CORPORA, LIMITS, st.integers(0, 99))
-def test_no_sentence_that_is_left_out_would_fit(
-    users: list[list[set[int]]], limits: ContributionLimits, seed: int
-) -> None:
-    ownership = incidence(users)
-    weights = greedy_weights(ownership, limits, shuffled(ownership, seed))
-    for sentence in np.flatnonzero(weights == 0):
-        with_it = weights.copy()
-        with_it[sentence] = 1.0
-        assert exceeds(kept(users, with_it), limits)
-
-
-@pytest.mark.nightly
-@given(CORPORA, LIMITS, st.integers(0, 99))
 def test_sentences_are_taken_in_turn_those_of_few_contested_entities_first(
     users: list[list[set[int]]], limits: ContributionLimits, seed: int
 ) -> None:
     """The definition, one sentence at a time: all of them are visited, not only those that compete."""
     ownership = incidence(users)
-    order = shuffled(ownership, seed)
-    sentences = [(user, entities) for user, owned in enumerate(users) for entities in owned]
+    order, of_entities = shuffled(ownership, seed), replace(limits, sentences_per_user=None)
+    sentences = _sentences(users)
     contested = {
         entity
         for entity in range(ownership.num_entities)
-        if exceeds([(user, entities & {entity}) for user, entities in sentences], _of_entities(limits))
+        if exceeds([(user, entities & {entity}) for user, entities in sentences], of_entities)
     }
     taken: list[int] = []
     for sentence in sorted(order.tolist(), key=lambda s: len(sentences[s][1] & contested)):
         if not exceeds([sentences[s] for s in [*taken, sentence]], limits):
             taken.append(sentence)
     assert np.flatnonzero(greedy_weights(ownership, limits, order)).tolist() == sorted(taken)
-
-
-def _of_entities(limits: ContributionLimits) -> ContributionLimits:
-    return ContributionLimits(limits.sentences_per_entity, limits.users_per_entity)
-
-
-@pytest.mark.nightly
-@given(CORPORA, st.integers(0, 99))
-def test_without_limits_every_sentence_is_kept(users: list[list[set[int]]], seed: int) -> None:
-    ownership = incidence(users)
-    assert (greedy_weights(ownership, ContributionLimits(), shuffled(ownership, seed)) == 1).all()
-    assert (count_weights(ownership, ContributionLimits(), DeclaredCounts.of(ownership)) == 1).all()
 
 
 def test_a_user_limit_alone_keeps_the_first_of_each_user_in_the_order() -> None:
@@ -157,10 +130,6 @@ def test_a_weight_is_the_smallest_share_of_its_user_and_its_entities(
         for user, entities in _sentences(users)
     ]
     np.testing.assert_allclose(weights, expected, rtol=1e-12)
-
-
-def _sentences(users: list[list[set[int]]]) -> list[tuple[int, set[int]]]:
-    return [(user, entities) for user, owned in enumerate(users) for entities in owned]
 
 
 def test_a_weight_does_not_depend_on_what_else_is_in_the_corpus() -> None:

@@ -73,15 +73,6 @@ def test_refusals(tmp_path: Path) -> None:
         open_encoded(tmp_path / "out")
 
 
-def test_a_failing_tokenizer_leaves_nothing(tmp_path: Path) -> None:
-    def failing(texts: list[str], **options: bool) -> dict[str, Any]:
-        raise RuntimeError("no")
-
-    with pytest.raises(RuntimeError):
-        encode_split(["a"], failing, 4, tmp_path / "out", bos_id=BOS, eos_id=EOS)
-    assert list(tmp_path.iterdir()) == []
-
-
 class Counting:
     """A tokenizer with a text of its own, like a fast one, that counts its calls."""
 

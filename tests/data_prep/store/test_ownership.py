@@ -28,20 +28,13 @@ def incidence(users: list[list[set[int]]], num_entities: int = 7) -> Ownership:
 
 
 @given(USERS)
-def test_reach_equals_counting_by_hand(users: list[list[set[int]]]) -> None:
-    entity_bound = incidence(users).entity_contributions()
+def test_contributions_and_profiles_equal_counting_by_hand(users: list[list[set[int]]]) -> None:
+    entity_bound, profiles = incidence(users).entity_contributions(), incidence(users).entity_profiles()
     for entity in range(7):
         per_user = [sum(entity in sentence for sentence in user) for user in users]
         assert entity_bound.users[entity] == sum(count > 0 for count in per_user)
         assert entity_bound.sentences[entity] == sum(per_user)
         assert entity_bound.max_per_user[entity] == max(per_user)
-
-
-@given(USERS)
-def test_profiles_equal_counting_by_hand(users: list[list[set[int]]]) -> None:
-    profiles = incidence(users).entity_profiles()
-    for entity in range(7):
-        per_user = [sum(entity in sentence for sentence in user) for user in users]
         found = profiles.sentences[profiles.offsets[entity] : profiles.offsets[entity + 1]]
         assert found.tolist() == sorted(filter(None, per_user), reverse=True)
 
@@ -114,14 +107,10 @@ def test_quantiles_are_values_that_occur_and_independent_of_one_another() -> Non
     assert all(type(value) is int for value in entity_bound.quantile(0.95))
 
 
-@pytest.mark.parametrize("q", [-0.1, 1.1, float("nan")])
-def test_quantile_outside_unit_interval_is_refused(q: float) -> None:
-    entity_bound = incidence([[{0}]]).entity_contributions()
-    with pytest.raises(CorpusError, match="must lie in"):
-        entity_bound.quantile(q)
-
-
-def test_quantile_without_entities_is_refused() -> None:
+def test_quantiles_outside_the_unit_interval_or_without_entities_are_refused() -> None:
+    for q in (-0.1, 1.1, float("nan")):
+        with pytest.raises(CorpusError, match="must lie in"):
+            incidence([[{0}]]).entity_contributions().quantile(q)
     with pytest.raises(CorpusError, match="no entity"):
         incidence([[set()]], num_entities=0).entity_contributions().quantile(0.5)
 

@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     rows = [json.dumps({"author": author, "text": text}) for author, text in POSTS]
     (tmp_path / "posts.jsonl").write_text("\n".join(rows), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    with imports_restored("my_tagger", "bad", "broken"):
+    with imports_restored("my_tagger", "bad"):
         yield tmp_path
 
 
@@ -43,14 +43,8 @@ def test_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare("--tagger", NAME) == 0
     assert mentioned() == {"ada": ["PERSON"], "leeds": ["GPE"], "york": ["GPE"], "b@x.org": ["EMAIL"]}
     checksum = hashlib.sha256((folder / "my_tagger.py").read_bytes()).hexdigest()
-    assert Corpus.open("corpus").manifest.tagger == {
-        "tagger": NAME,
-        "words": "3",
-        "path": NAME,
-        "module_sha256": checksum,
-        "structured": "1",
-        "entities": "all",
-    }
+    described = {"tagger": NAME, "words": "3", "path": NAME, "module_sha256": checksum}
+    assert Corpus.open("corpus").manifest.tagger == described | {"structured": "1", "entities": "all"}
     assert main(["corpus", "stats", "corpus"]) == 0
     assert "with GPE" in capsys.readouterr().out
     assert prepare("--tagger", NAME) == 0
@@ -128,8 +122,6 @@ number = 3
     ("name", "message"),
     [
         ("nowhere:Tagger", "tagger 'nowhere:Tagger' cannot be imported (No module named 'nowhere')"),
-        ("bad:Absent", "tagger 'bad:Absent' cannot be imported (module 'bad' has no attribute 'Absent')"),
-        ("broken:Tagger", "tagger 'broken:Tagger' cannot be imported (division by zero)"),
         ("bad:number", "tagger 'bad:number' is 3; allowed: a class that is made without arguments"),
         ("bad:NeedsMore", "tagger 'bad:NeedsMore' cannot be made ("),
         ("bad:NoLabels", "allowed: a class that is made without arguments and has labels, tag(texts) and describe()"),
@@ -138,23 +130,16 @@ number = 3
         ("bad:TooFew", "yields mentions of 1 texts; allowed: of every text, once"),
         ("bad:TooMany", "yields mentions of more texts; allowed: of every text, once"),
         ("bad:Outside", "entity [0, 1000) of user 'ann' lies outside its text"),
-        ("twice", "tagger 'twice' is claimed by bad:Good and bad:TooFew; allowed: one of them"),
         ("rules", "tagger 'rules' is claimed by bad:Good and fl_sim.data_prep.taggers.rule_tagger:RuleTagger"),
-        (
-            "unheard",
-            "tagger 'unheard' must be gold, rules, presidio, structured, spacy:NAME_OR_PATH, stanza[:LANGUAGE], ",
-        ),
+        ("unheard", "tagger 'unheard' must be gold, rules, presidio, structured, spacy:NAME_OR_PATH, stanza[:LANGUA"),
     ],
 )
 def test_bad_taggers(
     name: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "bad.py").write_text(BAD, encoding="utf-8")
-    (folder / "broken.py").write_text("1 / 0", encoding="utf-8")
     monkeypatch.syspath_prepend(folder)
-    install(folder, "first", "fl_sim.taggers", "twice", "bad:Good")
-    install(folder, "second", "fl_sim.taggers", "twice", "bad:TooFew")
-    install(folder, "third", "fl_sim.taggers", "rules", "bad:Good")
+    install(folder, "taken", "fl_sim.taggers", "rules", "bad:Good")
     assert prepare("--tagger", name) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("fl-sim prepare jsonl: ")

@@ -134,11 +134,8 @@ def test_it_joins_every_tagger(tagger: str) -> None:
 
 
 def test_a_name_model_loses_no_span_and_takes_no_address() -> None:
-    assert mentions({"names": PLACES, "has_gold": False}) == [
-        ("Mail ada", "LOC"),
-        (EMAIL, "EMAIL"),
-        ("10.0.0.7", "IP"),
-    ]
+    found_beside = [("Mail ada", "LOC"), (EMAIL, "EMAIL"), ("10.0.0.7", "IP")]
+    assert mentions({"names": PLACES, "has_gold": False}) == found_beside
     assert mentions({"names": PLACES, "has_gold": False, "entities": "loc"}) == [("Mail ada", "LOC"), (EMAIL, "LOC")]
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
 from fl_sim.data_prep.deidentify import deidentify
-from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.tagger_registry import make_tagger
 from fl_sim.data_prep.taggers.unsought_kinds import STRUCTURED_KINDS, unsought_among, unsought_kinds
+from tests.data_prep.marked import said
 
 FORMS = tuple(STRUCTURED_KINDS)
 NAMES = ("persons", "organisations", "places")
@@ -38,7 +38,7 @@ def test_taggers() -> None:
 
 
 def corpus_of(folder: Path, label: str, **described: object) -> Corpus:
-    sentences = [Sentence("train", user, "Ada left", (Mention(0, 3, label),)) for user in "ab"]
+    sentences = [said("Ada left", "Ada", user=user, label=label) for user in "ab"]
     return write_corpus(sentences, folder, name="x", **described)  # type: ignore[arg-type]
 
 
@@ -57,7 +57,7 @@ def test_structured_data_counts_as_far_as_it_was_selected(tmp_path: Path) -> Non
 
 def test_a_part_without_is_named(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path / "out", "PER", tagger={"tagger": "gold", "structured": "1"})
-    more = [Sentence("train", "c", "Acme paid", (Mention(0, 4, "ORG"),))]
+    more = [said("Acme paid", "Acme", user="c", label="ORG")]
     corpus = append_corpus(corpus, more, joined_at=2, name="x", tagger={"tagger": "gold"})
     assert unsought_kinds(corpus) == (*NAMES, *FORMS)
 

@@ -38,8 +38,8 @@ def cap_runs(config: Any) -> None:
 
 def cap_sources(pipeline: Any) -> None:
     """A preparation takes a few sentences of each split."""
-    marked = pipeline._marked
-    pipeline._marked = lambda raw, *others: marked(replace(raw, sentences=lambda: few(raw.sentences())), *others)
+    made = pipeline._made
+    pipeline._made = lambda raw, *others: made(replace(raw, sentences=lambda: few(raw.sentences())), *others)
 
 
 def cap_shipped(bundle: Any) -> None:

@@ -1,4 +1,4 @@
-"""Preparing and opening a corpus: what goes in comes out, whole or not at all, and damage is named."""
+"""Writing, appending, opening: what goes in comes out, whole or not at all; what was there stays; damage is named."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ import numpy as np
 import pytest
 
 from fl_sim.data_prep import corpus_writer
-from fl_sim.data_prep.corpus_writer import Corpus, write_corpus
+from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import SENTENCES
 from fl_sim.data_prep.store.manifest import record_of
+from tests.data_prep.marked import said
 
 BASE = (
-    Sentence("train", "ann", "Ann saw Bo.", (Mention(8, 10, "PERSON"),)),
-    Sentence("train", "cy", "It rained.", ()),
-    Sentence("train", "ann", "Bo's dog barked at BO!", (Mention(0, 2, "ORG"), Mention(19, 21, "PERSON"))),
-    Sentence("test", "dee", "Oslo is far.", (Mention(0, 4, "GPE"),)),
+    said("Ann saw Bo.", ("Bo", "PERSON"), user="ann"),
+    said("It rained.", user="cy"),
+    said("Bo's dog barked at BO!", ("Bo", "ORG"), ("BO", "PERSON"), user="ann"),
+    said("Oslo is far.", ("Oslo", "GPE"), user="dee", split="test"),
 )
 
 
@@ -35,12 +37,8 @@ def test_sentences_are_sorted_by_user_and_entities_merged_by_key(tmp_path: Path)
     assert ownership.entity_offsets.tolist() == [0, 1, 2, 2]
     assert ownership.entity_ids.tolist() == [0, 0]
     entity = corpus.entities("train").iloc[0]
-    assert (entity["entity"], list(entity["labels"]), entity["users"], entity["sentences"]) == (
-        "bo",
-        ["ORG", "PERSON"],
-        1,
-        2,
-    )
+    assert (entity["entity"], list(entity["labels"])) == ("bo", ["ORG", "PERSON"])
+    assert (entity["users"], entity["sentences"]) == (1, 2)
     assert corpus.mentions("train").to_pydict() == {
         "sentence": [0, 1, 1],
         "start": [8, 0, 19],
@@ -114,15 +112,8 @@ def test_sentences_of_users_that_come_and_go_are_sorted_in_small_pieces(
 ) -> None:
     """With batches of 7 rows and buckets of about 5, what is written is what is written in one piece."""
     rng = np.random.default_rng(0)
-    drawn = [
-        Sentence(
-            "train",
-            f"u{rng.integers(9)}",
-            f"{n} Bo{rng.integers(20)}",
-            (Mention(0, len(str(n)), "N"), Mention(len(str(n)), len(str(n)) + 4, "P")),
-        )
-        for n in range(100)
-    ]
+    names = [f"Bo{number}" for number in rng.integers(20, size=100)]
+    drawn = [said(f"{n} {name}", str(n), name, user=f"u{rng.integers(9)}") for n, name in enumerate(names)]
     whole = write_corpus(drawn, tmp_path / "whole", name="drawn")
     monkeypatch.setattr(corpus_writer, "_ROWS_PER_BATCH", 7)
     monkeypatch.setattr(corpus_writer, "_CHARACTERS_PER_BUCKET", 500)
@@ -206,3 +197,118 @@ def test_an_unknown_split_and_a_corpus_without_held_out_users(tmp_path: Path) ->
         corpus.texts("test")
     with pytest.raises(CorpusError, match=r"no held-out split \(validation or test\), only train"):
         _ = corpus.held_out_split
+
+
+# Appended parts
+
+BEFORE = (
+    said("Bo is here.", "Bo", user="ann", target="news"),
+    said("Rain.", user="cy"),
+    said("Oslo and Bo.", "Oslo", "Bo", user="ann"),
+    said("Far Oslo.", "Oslo", user="dee", split="test"),
+)
+LATER = (
+    said("Bo met Zoe.", "Bo", "Zoe", user="eve", label="NAME", target="art"),
+    said("Zoe again.", "Zoe", user="ann"),
+    said("More rain.", user="cy"),
+    said("Nothing.", user="ann"),
+    said("Held out Una.", "Una", user="fay", split="public"),
+)
+LAST = (said("Una in Oslo.", "Una", "Oslo", user="cy", target="news"),)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> Corpus:
+    corpus = write_corpus(BEFORE, tmp_path / "out", name="base")
+    corpus = append_corpus(corpus, LATER, joined_at=31, name="later", tagger={"tagger": "rules"})
+    return append_corpus(corpus, LAST, joined_at=61, name="last")
+
+
+def test_ids_go_on_and_sentences_keep_their_users(grown: Corpus) -> None:
+    assert grown.splits == ("train", "test", "public")
+    assert grown.texts("train").to_pylist() == [
+        "Bo is here.", "Oslo and Bo.", "Rain.",  # as they were
+        "Zoe again.", "Nothing.", "More rain.", "Bo met Zoe.",
+        "Una in Oslo.",
+    ]  # fmt: skip
+    assert grown.users("train").to_dict("list") == {"user": ["ann", "cy", "eve"], "sentences": [4, 3, 1]}
+    ownership = grown.ownership("train")
+    assert ownership.user_of_sentence.tolist() == [0, 0, 1, 0, 0, 1, 2, 1]
+    sentences, counts = ownership.sentences_of(np.array([1, 0]))
+    assert (sentences.tolist(), counts.tolist()) == ([2, 5, 7, 0, 1, 3, 4], [3, 4])
+    entities = grown.entities("train")
+    assert entities["entity"].tolist() == ["bo", "oslo", "zoe", "una"]
+    assert entities["labels"].map(list).tolist() == [["NAME", "PER"], ["PER"], ["NAME", "PER"], ["PER"]]
+    assert entities["users"].tolist() == [2, 2, 2, 1]
+    assert entities["sentences"].tolist() == [3, 2, 2, 1]
+    assert entities["max_per_user"].tolist() == [2, 1, 1, 1]
+    assert grown.classes == ("news", "art")
+    assert grown.targets("train").tolist() == [0, -1, -1, -1, -1, -1, 1, 0]
+    assert [m["sentence"] for m in grown.mentions("train").to_pylist()] == [0, 1, 1, 3, 6, 6, 7, 7]
+    assert grown.manifest.splits["train"].model_dump() == {"users": 3, "sentences": 8, "entities": 4, "mentions": 8}
+    assert grown.users("public").to_dict("list") == {"user": ["fay"], "sentences": [1]}
+
+
+def test_what_was_there_stays_to_the_byte_and_can_be_opened(tmp_path: Path) -> None:
+    corpus = write_corpus(BEFORE, tmp_path / "out", name="base")
+    states = [corpus]
+    for number, sentences in enumerate((LATER, LAST), start=1):
+        before = contents(corpus.path)
+        states.append(append_corpus(states[-1], sentences, joined_at=30 * number, name="more"))
+        after = contents(corpus.path)
+        assert {name: after[name] for name in before} == before
+        assert {name.split("/")[0] for name in set(after) - set(before)} == {f"append-000{number}"}
+    assert len({state.fingerprint for state in states}) == 3
+    for state in states:
+        opened = Corpus.open(corpus.path, fingerprint=state.fingerprint, verify=True)
+        assert opened == state
+        assert opened.texts("train") == state.texts("train")
+        assert opened.ownership("train").num_users == state.manifest.splits["train"].users
+    assert Corpus.open(corpus.path, verify=True).fingerprint == states[-1].fingerprint
+    with pytest.raises(CorpusError, match="has changed; it has no state with fingerprint 000000000000…"):
+        Corpus.open(corpus.path, fingerprint="0" * 64)
+
+
+def test_the_parts_say_when_they_joined_and_where_they_come_from(grown: Corpus) -> None:
+    assert [part.manifest.joined_at for part in grown.parts] == [1, 31, 61]
+    assert [part.manifest.name for part in grown.parts] == ["base", "later", "last"]
+    assert [part.manifest.tagger["tagger"] for part in grown.parts] == ["gold", "rules", "gold"]
+    added = grown.parts[1].manifest.splits["train"]
+    assert added.model_dump() == {"users": 1, "sentences": 4, "entities": 1, "mentions": 3}
+
+
+def test_an_interrupted_append_leaves_the_corpus_as_it_was(tmp_path: Path) -> None:
+    corpus = write_corpus(BEFORE, tmp_path / "out", name="base")
+    before = contents(corpus.path)
+    for bad in (iter([]), (said("Hi.", user="eve", split="../up"),)):
+        with pytest.raises(CorpusError, match=r"no sentence to append|split name"):
+            append_corpus(corpus, bad, joined_at=2, name="bad")
+    with pytest.raises(CorpusError, match="entities would get another identity"):
+        append_corpus(corpus, LATER, joined_at=2, name="bad", identity=Identity(steps=("case",)))
+    assert contents(corpus.path) == before
+    with pytest.raises(CorpusError, match=r"user 'dee' is in split test of .* and would be in split train"):
+        append_corpus(corpus, [said("Hello.", user="dee")], joined_at=2, name="bad")
+    append_corpus(corpus, LATER, joined_at=7, name="later")
+    with pytest.raises(CorpusError, match="--joined-at 6 must be at least 7"):
+        append_corpus(Corpus.open(corpus.path), LAST, joined_at=6, name="bad")
+
+
+def test_parts_that_do_not_follow_one_another_are_refused(grown: Corpus) -> None:
+    with pytest.raises(CorpusError, match="is a part of another corpus"):
+        Corpus.open(grown.parts[1].folder)
+    part = grown.path / "append-0002" / "manifest.json"
+    manifest = json.loads(part.read_text())
+    part.write_text(json.dumps(manifest | {"follows": "0" * 64}))
+    with pytest.raises(CorpusError, match="was not appended to the corpus"):
+        Corpus.open(grown.path)
+    part.write_text(json.dumps(manifest))
+    (grown.path / "append-0001" / "train.users.parquet").unlink()
+    with pytest.raises(CorpusError, match="missing; the manifest lists it"):
+        Corpus.open(grown.path)
+    (grown.path / "append-0001").rename(grown.path / "append-0003")
+    with pytest.raises(CorpusError, match="append-0001 is missing"):
+        Corpus.open(grown.path)

@@ -12,23 +12,14 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from fl_sim.data_prep.records import CorpusError, Mention
-from fl_sim.data_prep.tagger_scores import ANY, ScoredSentence, Tally, figures, kind_of
+from fl_sim.data_prep.tagger_quality.scores import ANY, ScoredSentence, Tally, figures, kind_of
+from tests.data_prep.marked import said
 
 NAMES = frozenset({"PER", "ORG", "LOC", "MISC"})
 
 
-def mention(text: str, surface: str, label: str) -> Mention:
-    start = text.index(surface)
-    return Mention(start, start + len(surface), label)
-
-
 def judged(cluster: str, text: str, gold: dict[str, str], found: dict[str, str]) -> ScoredSentence:
-    return ScoredSentence(
-        cluster,
-        text,
-        tuple(mention(text, surface, label) for surface, label in gold.items()),
-        tuple(mention(text, surface, label) for surface, label in found.items()),
-    )
+    return ScoredSentence(cluster, text, said(text, *gold.items()).mentions, said(text, *found.items()).mentions)
 
 
 def tally_of(*sentences: ScoredSentence) -> Tally:

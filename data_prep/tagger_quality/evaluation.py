@@ -18,15 +18,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.readers.iob import IobReader, iob_files
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
-from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.records import CorpusError, Record, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, comparable, fingerprint_of, record_of
-from fl_sim.data_prep.tagger_scores import (
+from fl_sim.data_prep.tagger_quality.scores import (
     HIDING,
     UNKNOWN_NAME,
     Estimate,
@@ -46,11 +46,7 @@ _BATCH = 2_000
 _HELD_OUT = ("test", "validation")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
-
-
-class GoldRecord(_Strict):
+class GoldRecord(Record):
     """The gold corpus of an evaluation."""
 
     name: str
@@ -63,21 +59,17 @@ class GoldRecord(_Strict):
     entities: int = Field(ge=0)
 
 
-class Evaluation(_Strict):
+class Evaluation(Record):
     """The content of ``coverage.json``.
 
     Attributes:
-        format: of the file.
-        format_version: of the file.
         tagger: its description.
-        gold: the gold corpus.
-        hiding: the shares of :data:`fl_sim.data_prep.tagger_scores.HIDING`.
+        hiding: the shares of :data:`fl_sim.data_prep.tagger_quality.scores.HIDING`.
         flagged: share of all sentences in which the tagger marks anything.
         flag_precision: share of the flagged sentences that are sensitive.
         matching: match → kind ("any" for all) → precision, recall, f1.
         outside_scheme: mentions of kinds that the gold corpus does not mark, left out of ``matching``.
-        resamples: of the bootstrap.
-        seed: of the bootstrap.
+        resamples, seed: of the bootstrap.
     """
 
     format: Literal["fl-sim coverage"] = "fl-sim coverage"
@@ -114,8 +106,6 @@ class GoldCorpus:
     """A split whose mentions are gold.
 
     Attributes:
-        name: of the corpus.
-        split: its name.
         fingerprint: SHA-256 of the data.
         sentences: starts a new reading at each call.
     """
@@ -157,10 +147,9 @@ def evaluate(
 
     Args:
         tagger: made with the same ``selection``.
-        gold: the gold corpus.
+        gold: what is marked.
         selection: which gold mentions count.
-        resamples: of the bootstrap.
-        seed: of the bootstrap.
+        resamples, seed: of the bootstrap.
         watch: sees the sentences as they pass, for progress.
 
     Raises:

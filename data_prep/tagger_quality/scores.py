@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fl_sim.data_prep.identity import entity_key
-from fl_sim.data_prep.records import CorpusError, Mention
+from fl_sim.data_prep.records import CorpusError, Mention, Record
 from fl_sim.data_prep.taggers.categories import NAMES, Category, category_of
 
 UNKNOWN_NAME = "NAME"
@@ -54,14 +54,7 @@ Name = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class ScoredSentence:
-    """A sentence with its gold mentions and those of a tagger.
-
-    Attributes:
-        cluster: the user or document.
-        text: any text.
-        gold: the mentions of the gold corpus.
-        tagged: the mentions of the tagger.
-    """
+    """A sentence of a cluster (a user or document), with its gold mentions and those of a tagger."""
 
     cluster: str
     text: str
@@ -151,13 +144,11 @@ class Tally:
         self._hits[name][cluster] += hit
 
 
-class Estimate(BaseModel):
+class Estimate(Record):
     """A ratio in [0, 1] with its 95 % bootstrap interval; None where nothing is counted.
 
     The interval is None with fewer than two clusters, because only clusters vary.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     value: float | None = Field(ge=0, le=1)
     low: float | None = Field(ge=0, le=1)
@@ -169,11 +160,6 @@ def figures(tally: Tally, *, resamples: int = 1000, seed: int = 0) -> dict[Name,
 
     Intervals are percentile intervals of a cluster bootstrap: whole clusters are drawn with replacement, because the
     sentences of a user are not independent.
-
-    Args:
-        tally: of all sentences.
-        resamples: of the bootstrap.
-        seed: of the bootstrap.
 
     Raises:
         CorpusError: ``resamples`` is less than 1.

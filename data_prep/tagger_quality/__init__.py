@@ -1,0 +1,1 @@
+"""How well a tagger finds what a gold corpus marks."""
