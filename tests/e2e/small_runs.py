@@ -18,10 +18,10 @@ from fl_sim.engines import simulation
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
 from tests.made_once import copy_of, made_once
+from tests.tiny import MODEL
 
 Run = Callable[..., RunFolder]
 USERS = 6
-MODEL = {"model.hidden": 16, "model.layers": 1, "model.heads": 2, "model.max_tokens": 32}
 QUICK_TO_LOAD = {"model__name": "awd-lstm", "model__embedding": 8}
 """A model for runs of many processes: loading GPT-2 takes half the start of a worker."""
 _NAMES = ("Ada", "Blaise", "Carl", "Emmy")
@@ -146,11 +146,6 @@ def finished_run(strategy: str = "uedp", folder: Path | None = None) -> RunFolde
 def _run(strategy: str, folder: Path) -> None:
     with unittest.mock.patch("fl_sim.reporting.plots.write_run_plots"):
         simulation.run(configuration(shared_corpus(), folder, privacy__strategy=strategy))
-
-
-def command_line(values: dict[str, Any]) -> list[str]:
-    """Return settings as the flags of ``fl-sim run``."""
-    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
 
 
 def model_of(run: RunFolder) -> np.ndarray:

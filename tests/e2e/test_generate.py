@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,41 +114,27 @@ def test_control_characters_are_escaped(
     assert report(runs["uedp"], capsys=capsys)["texts"][0]["text"] == text.text
 
 
-def refusal(words: list[str], capsys: Capture) -> str:
-    assert main(["generate", "--quiet", *words]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err
-
-
 @pytest.mark.system
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
+def test_what_cannot_be_generated_is_refused(
+    runs: dict[str, Path], tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    blank = tmp_path / "blank.txt"
+    blank.write_text("\n", encoding="utf-8")
+    for flags, words in (
         (["--prompt", "Ada " * 40], "prompt 1 has"),
         (["--top-p", "0"], "top_p is 0; allowed: "),
-        (["--samples", "0"], "samples is 0; allowed: "),
         (["--seed", "-1"], "seed is -1; allowed: "),
         (["--prompts", "no/such/file"], "no/such/file"),
+        (["--prompts", str(blank)], "has no prompt"),
         (["--out", "no/such/folder/texts.jsonl"], "--out is no/such/folder/texts.jsonl; allowed: "),
-    ],
-)
-def test_bad_input(flags: list[str], words: str, runs: dict[str, Path], capsys: Capture) -> None:
-    assert words in refusal([str(runs["uedp"]), *flags], capsys)
-
-
-@pytest.mark.system
-def test_runs_without_a_model_of_theirs(runs: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
+    ):
+        assert words in refusal("generate", "--quiet", str(runs["uedp"]), *flags)
     copy = tmp_path / "copy"
     shutil.copytree(runs["uedp"], copy)
     weights = copy / "model" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    assert "is not the file that the run wrote" in refusal([str(copy)], capsys)
+    assert "is not the file that the run wrote" in refusal("generate", str(copy))
     (copy / "result.json").unlink()
-    assert "has no model yet; allowed: " in refusal([str(copy)], capsys)
-    blank = tmp_path / "blank.txt"
-    blank.write_text("\n", encoding="utf-8")
-    assert "has no prompt" in refusal([str(runs["uedp"]), "--prompts", str(blank)], capsys)
+    assert "has no model yet; allowed: " in refusal("generate", str(copy))

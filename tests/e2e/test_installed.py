@@ -132,7 +132,7 @@ def test_it_works_beside_folders_of_the_same_names(
         > 1000
     )
     corpus = tiny.tiny_corpus(tmp_path / "tiny")
-    words = ["--corpus", corpus, "--engine", "inline", "--rounds", "1", *tiny.command_line(dict(tiny.MODEL))]
+    words = ["--corpus", corpus, "--engine", "inline", "--rounds", "1", *tiny.command_line(tiny.MODEL)]
     result = json.loads(succeed(program, "run", *words, "--json", "--quiet", "--out", "here", folder=crowded))
     assert (result["rounds"], result["folder"]) == (1, str(crowded / "here"))
 
@@ -205,7 +205,7 @@ def test_an_installed_copy_makes_a_project(wheel: Path, tmp_path: Path) -> None:
     reading = ["--source", "letters.mbox", "--tagger", "rules", "--out", "corpora/letters"]
     succeed(program, "prepare", "mailbox_reader:MailboxReader", *reading, folder=tmp_path / "chats")
     words = ["--corpus", "corpora/letters", "--rounds", "1", "--set", "privacy.strategy=length_weighted:LengthWeighted"]
-    words += tiny.command_line(dict(tiny.MODEL) | {"model.name": "small-gpt2"})
+    words += tiny.command_line({**tiny.MODEL, "model.name": "small-gpt2"})
     result = json.loads(succeed(program, "run", "run.toml", *words, "--json", "--quiet", folder=tmp_path / "chats"))
     assert result["rounds"] == 1
     assert result["epsilon_any"] <= 8.0

@@ -236,18 +236,6 @@ def assert_counted(run: RunFolder, entries: tuple[Entry, ...]) -> None:
 
 
 @pytest.mark.system
-def test_the_same_sum_is_the_same_release(corpus: Path, tmp_path: Path, released: Sums) -> None:
-    whole = simulation.run(configuration(corpus, tmp_path / "whole", rounds=4, privacy__q_s=0.5))
-    released.clear()
-    out = crashed(corpus, tmp_path / "run")
-    run = simulation.resume(out)
-    assert measured(run) == measured(whole)
-    for (_, _, one), (_, _, other) in zip(released[:3], released[3:], strict=False):
-        assert one.tobytes() == other.tobytes()
-    assert [entry.round for entry in Ledger.read(out).entries] == [1, 2, 3, 4]
-
-
-@pytest.mark.system
 def test_a_budget_is_not_exceeded_by_another_sum(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = crashed(corpus, tmp_path / "run", privacy__epsilon_budget=1000.0)
     other_sums(monkeypatch)
