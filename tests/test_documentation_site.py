@@ -51,17 +51,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(configuration: Path, folder: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--config-file",
-        str(configuration),
-        "-d",
-        str(folder),
-    ]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(configuration), "-d", str(folder)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"mkdocs build --strict:\n{done.stderr}"

@@ -55,18 +55,13 @@ def contributions(ownership: Ownership, sentences: list[int]) -> tuple[int, int,
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("name", "most"),
-    [
-        ("greedy", (K, None, M)),
-        ("users", (K, F, M)),
-        ("user_level", (None, F, M)),
-    ],
+    ("name", "most"), [("greedy", (K, None, M)), ("users", (K, F, M)), ("user_level", (None, F, M))]
 )
 def test_no_round_trains_on_more_than_the_bounds(
     name: str, most: tuple[int | None, ...], run: Run, corpus: Path, trained_on: list[tuple[int, list[int]]]
 ) -> None:
-    rates = {} if name == "user_level" else EVERYTHING
-    run("run", **PLAIN, **BOUNDS[name], **rates, **({"privacy__q_u": 1.0} if name == "user_level" else {}))
+    rates = {"privacy__q_u": 1.0} if name == "user_level" else EVERYTHING
+    run("run", **PLAIN, **BOUNDS[name], **rates)
     ownership = Corpus.open(corpus).ownership("train")
     whole = contributions(ownership, list(range(ownership.num_sentences)))
     rounds = by_round(trained_on)
