@@ -140,20 +140,9 @@ def test_states_of_lower_layers_are_kept_on_request_and_change_nothing(topics: P
     assert "has no effect" not in " ".join((first.result or {})["warnings"])
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"corpus__path": "{plain}"}, "task is 'classification' and corpus.path is"),
-        ({"task": "next-word"}, "reads both ways"),
-        ({"model__tune": "head", "model__lora_rank": "2"}, "model.lora_rank is 2 and model.tune is 'head'"),
-    ],
-)
-def test_what_cannot_run_is_one_line(
-    topics: Path, bert: Path, tmp_path: Path, changes: dict[str, Any], message: str, refusal: Callable[..., str]
-) -> None:
-    changes = {key: value.format(plain=small_runs.shared_corpus()) for key, value in changes.items()}
-    settings = classification(topics, bert, **changes) | {"engine.name": "inline", "out": tmp_path / "out"}
-    assert message in refusal("run", *command_line(settings))
+def test_an_encoder_predicts_no_next_word(bert: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:
+    words = ["--model", str(bert), "--engine", "inline", "--out", str(tmp_path / "out")]
+    assert "reads both ways" in refusal("run", "--corpus", str(small_runs.shared_corpus()), *words)
     assert not (tmp_path / "out").exists()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -174,19 +173,6 @@ def test_nothing_can_be_made_without_any_corpus(tmp_path: Path, data: Path, caps
     assert "nothing could be made" in output.err
     assert main(["reproduce", "make", "table2", "--data", str(data), "--out", str(tmp_path / "out"), "--quiet"]) == 1
     assert "left out: conll2003:" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ([], "NAME is missing"),
-        (["fig4", "--panel", "a"], "--panel is 'a'"),
-        (["fig2", "--panel", "z"], "--panel is 'z'; allowed: conll2003"),
-        (["fig4", "--jobs", "0"], "--jobs is 0"),
-    ],
-)
-def test_bad_requests_are_one_line(tmp_path: Path, words: list[str], named: str, refusal: Callable[..., str]) -> None:
-    assert named in refusal("reproduce", "make", *words, "--out", str(tmp_path / "out"), "--quiet")
 
 
 def test_the_list_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:

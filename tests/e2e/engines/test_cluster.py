@@ -55,55 +55,33 @@ class Machines(NamedTuple):
     raylets: tuple[int, int]
 
 
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+@pytest.fixture
+def machines(place: Path) -> Iterator[Machines]:
     """Yield a cluster of two raylets on this machine."""
-    place = tmp_path_factory.mktemp("machines")
     with cluster_in(place, **MACHINE) as cluster:
         nodes = (cluster.head_node, cluster.add_node(**MACHINE))
         first, second = (node.all_processes["raylet"][0].process.pid for node in nodes)
         yield Machines(cluster.address, place, (first, second))
 
 
-class Undisturbed(NamedTuple):
-    """A run on both machines: its folder, the notes of its nodes, and its stderr."""
-
-    run: RunFolder
-    notes: Path
-    errors: str
-
-
-@pytest.fixture(scope="module")
-def undisturbed(corpus: Path, machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    with contextlib.redirect_stderr(io.StringIO()) as errors:
-        run = _run_on(machines, corpus, folder / "run", folder / "notes")
-    return Undisturbed(run, folder / "notes", errors.getvalue())
-
-
 @pytest.mark.nightly
-def test_a_run_joins_an_existing_cluster_gives_the_model_of_one_process_and_leaves_no_worker_there(
-    undisturbed: Undisturbed, machines: Machines, corpus: Path, tmp_path: Path
+def test_runs_on_a_cluster_that_loses_a_worker_and_a_machine_give_the_model_of_one_process(
+    machines: Machines, corpus: Path, tmp_path: Path
 ) -> None:
-    alone = simulation.run(configuration(corpus, tmp_path / "alone", **SETTINGS))
-    assert apart(alone, undisturbed.run, LEARNING_RATE) < SAME_MODEL
-    assert (undisturbed.run.metrics()["failed_nodes"].dropna() == 0).all()
-    assert {raylet for _, _, raylet in _read(undisturbed.notes)} == set(machines.raylets)
-    assert undisturbed.errors == ""
+    """In the second run, round 2 loses a worker after its work and before its reply, and round 3 a machine for good.
 
+    Its machines do not see the run's folder, so the files are sent to them, and to the worker that restarts.
+    """
+    alone = simulation.run(configuration(corpus, tmp_path / "alone", **SETTINGS))
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
+        whole = _run_on(machines, corpus, tmp_path / "whole", tmp_path / "notes of the whole")
+    assert errors.getvalue() == ""
+    assert apart(alone, whole, LEARNING_RATE) < SAME_MODEL
+    assert (whole.metrics()["failed_nodes"].dropna() == 0).all()
+    assert {raylet for _, _, raylet in _read(tmp_path / "notes of the whole")} == set(machines.raylets)
     assert _alive(machines) == list(machines.raylets)
     assert wait_until_none_in(machines.place, named="ClientAppActor") == {}
 
-
-@pytest.mark.nightly
-def test_a_lost_worker_works_again_and_a_lost_machine_changes_nothing(
-    undisturbed: Undisturbed, machines: Machines, corpus: Path, tmp_path: Path
-) -> None:
-    """Round 2 loses a worker after its work and before its reply; round 3 loses a machine for the rest of the run.
-
-    The machines do not see the run's folder, so the files are sent to them, and to the worker that restarts.
-    """
-    whole = undisturbed.run
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OwnText, "_save_token", lambda text: _TOKEN)  # and no file holds it
         run = _run_on(machines, corpus, tmp_path / "run", tmp_path / "notes", worker_lost=2, machine_lost=3)

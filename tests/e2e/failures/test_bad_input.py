@@ -59,7 +59,10 @@ ARGUMENTS = [
     # model
     ("--model {tmp}/nothing", "{tmp}/nothing|no such local folder"),
     ("--model {tmp}", "cannot load model|{tmp}"),
+    ("--set task=classification --set model.tune=head --set model.lora_rank=2",
+     "model.lora_rank is 2 and model.tune is 'head'"),
     # corpus
+    ("--set task=classification", "task is 'classification' and corpus.path is"),
     ("--corpus {tmp}", "{tmp}|manifest.json|fl-sim prepare"),
     ("--corpus {file}", "{file}"),
     ("--corpus=", "corpus.path is ''|not empty"),
@@ -68,6 +71,8 @@ ARGUMENTS = [
     ("--out {file}", "{file}|is a file"),
     ("--out /proc/fl-sim-run", "/proc/fl-sim-run|cannot be written"),
     ("--out {tmp}/" + "n" * 300, "cannot be written|too long"),
+    ("--anchor {file}", "exists; allowed: a new file"),
+    ("--anchor {tmp}/no/folder.json", "a folder that exists"),
     # configuration files
     ("{tmp}", "{tmp}|cannot be read|directory"),
 ]
@@ -84,6 +89,27 @@ def test_arguments(arguments: str, words: str, corpus: Path, tmp_path: Path, ref
     defaults = ["--engine", "inline", "--corpus", str(corpus), "--rounds", "2", "--out", str(tmp_path / "a" / "out")]
     says(refusal("run", *defaults, *tiny.command_line(tiny.MODEL), *given), words.format(**places))
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("reproduce make --out {tmp}/out", "NAME is missing"),
+        ("reproduce make fig4 --panel a --out {tmp}/out", "--panel is 'a'"),
+        ("reproduce make fig2 --panel z --out {tmp}/out", "--panel is 'z'; allowed: conll2003"),
+        ("reproduce make fig4 --jobs 0 --out {tmp}/out", "--jobs is 0"),
+        ("generate {run} --top-p 0", "top_p is 0; allowed: "),
+        ("generate {run} --seed=-1", "seed is -1; allowed: "),
+        ("generate {run} --prompts {tmp}/nothing", "{tmp}/nothing"),
+        ("generate {run} --prompts {blank}", "has no prompt"),
+        ("generate {run} --out {tmp}/no/texts.jsonl", "--out is {tmp}/no/texts.jsonl; allowed: "),
+    ],
+)
+def test_arguments_of_other_verbs(arguments: str, words: str, tmp_path: Path, refusal: Refusal) -> None:
+    (tmp_path / "blank").write_text("\n")
+    places = {"tmp": tmp_path, "blank": tmp_path / "blank", "run": finished_run().path}
+    says(refusal(*(word.format(**places) for word in arguments.split()), "--quiet"), words.format(**places))
+    assert list(tmp_path.iterdir()) == [tmp_path / "blank"]
 
 
 @pytest.mark.parametrize(

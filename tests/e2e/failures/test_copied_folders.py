@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.ledger import Ledger, LedgerError
-from tests.e2e.small_runs import Crash, crash_after, crashed, settings
-from tests.tiny import command_line
+from tests.e2e.small_runs import Crash, crash_after, crashed
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -125,16 +123,3 @@ def test_a_missing_corrupt_or_foreign_anchor_is_refused(corpus: Path, tmp_path: 
     refused(run, "is the anchor of another run")
     anchor.write_bytes(kept)
     assert simulation.resume(run).result is not None
-
-
-@pytest.mark.parametrize(
-    ("anchor", "message"), [("there.json", "exists; allowed: a new file"), ("no/folder.json", "a folder that exists")]
-)
-def test_an_anchor_that_cannot_be_kept_is_one_line(
-    corpus: Path, tmp_path: Path, refusal: Callable[..., str], anchor: str, message: str
-) -> None:
-    (tmp_path / "there.json").write_text("mine")
-    values = settings(corpus, tmp_path / "run") | {"anchor": str(tmp_path / anchor)}
-    assert message in refusal("run", "--quiet", *command_line(values))
-    assert not (tmp_path / "run").exists()
-    assert (tmp_path / "there.json").read_text() == "mine"
