@@ -78,16 +78,11 @@ def end_all_in(folder: Path) -> None:
             return
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports of this machine on which no process listens."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+def free_port() -> int:
+    """Return a port of this machine on which no process listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def forked(work: Callable[[], int], errors: Path) -> tuple[int, str]:

@@ -26,13 +26,14 @@ from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
 from fl_sim.data_prep.records import Sentence
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
+from tests.conftest import REPOSITORY
 from tests.e2e.small_runs import finished_run
 from tests.script_modules import imported_script
 
 pytestmark = pytest.mark.usefixtures("no_plots")  # of the runs' own: the notebooks draw what they show
 
 Outputs = list[dict[str, Any]]
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = REPOSITORY / "notebooks"
 EPSILON = NOTEBOOKS / "epsilon_against_steps.ipynb"
 ROUNDS = 3
 USERS = {"train": 120, "validation": 20, "public": 20}
@@ -144,22 +145,21 @@ def test_the_other_notebooks_run(
     assert text in texts(outputs)
 
 
-def outputs_of(path: Path) -> Outputs:
-    return [output for cell in code_cells(path) for output in cell.outputs]
+EACH = pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
 
 
-@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+@EACH
 def test_kept_outputs_are_of_these_cells_and_records(path: Path, scripts: ModuleType) -> None:
     why = scripts.out_of_date(path)
     assert why is None, f"{path.name}: {why}; run: {scripts.COMMAND} {path.stem}"
 
 
-@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+@EACH
 def test_kept_outputs_are_small_and_say_nothing_of_a_machine(path: Path) -> None:
     assert path.stat().st_size < 900_000
     assert [cell.execution_count for cell in code_cells(path)] == list(range(1, 1 + len(code_cells(path))))
     assert {key for cell in code_cells(path) for key in cell.metadata} == set()
-    outputs = outputs_of(path)
+    outputs = [output for cell in code_cells(path) for output in cell.outputs]
     assert {output.output_type for output in outputs} <= {"stream", "display_data", "execute_result"}
     shown = json.dumps([[output.get("text"), dict(output.get("data", {}), **{"image/png": ""})] for output in outputs])
     assert not re.search(r"/home/|/root/|/tmp/|/work/|/Users/|object at 0x|widget", shown)

@@ -26,16 +26,12 @@ from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.messages import TRAIN_ACTION
 from tests.e2e.engines.raylets import cluster_in
 from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in
-from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, apart, configuration, measured, model_of
+from tests.e2e.small_runs import PLAIN, QUICK_TO_LOAD, SAME_MODEL, UEDP, apart, configuration, measured, model_of
 
 pytestmark = [needs_proc, pytest.mark.usefixtures("no_plots")]
 
 ROUNDS = 4
-LEARNING_RATE = 0.01
-SETTINGS = {
-    "rounds": ROUNDS, "server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE, "privacy__q_s": 0.8,
-    "privacy__user_cap": 2.0, **QUICK_TO_LOAD,
-}  # fmt: skip
+SETTINGS = {"rounds": ROUNDS, **PLAIN, **UEDP, **QUICK_TO_LOAD}
 WORKER_BACK_SECONDS = 600.0  # the test fails if it has to wait for longer
 _TOKEN = uuid.uuid4().hex
 MACHINE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
@@ -76,7 +72,7 @@ def test_runs_on_a_cluster_that_loses_a_worker_and_a_machine_give_the_model_of_o
     with contextlib.redirect_stderr(io.StringIO()) as errors:
         whole = _run_on(machines, corpus, tmp_path / "whole", tmp_path / "notes of the whole")
     assert errors.getvalue() == ""
-    assert apart(alone, whole, LEARNING_RATE) < SAME_MODEL
+    assert apart(alone, whole) < SAME_MODEL
     assert (whole.metrics()["failed_nodes"].dropna() == 0).all()
     assert {raylet for _, _, raylet in _read(tmp_path / "notes of the whole")} == set(machines.raylets)
     assert _alive(machines) == list(machines.raylets)

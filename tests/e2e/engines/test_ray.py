@@ -17,7 +17,7 @@ from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.engines import simulation
 from fl_sim.storage.run_folder import RunFolder
 from tests.e2e.processes import needs_proc, wait_until_none_in
-from tests.e2e.small_runs import configuration, model_of, settings
+from tests.e2e.small_runs import PLAIN, UEDP, configuration, model_of, settings
 from tests.tiny import command_line
 
 
@@ -31,8 +31,7 @@ def test_ray_gives_the_inline_model_quietly_and_leaves_nothing_behind(
     The workers share one file of the states of frozen layers, so the model has adapters in its upper layer alone.
     """
     load_model(ModelSpec(hidden=16, heads=2, max_tokens=32), seed=0).save(tmp_path / "model")
-    changes = {
-        "privacy__q_s": 0.8, "privacy__user_cap": 2.0, "server__optimizer": "sgd", "server__learning_rate": 0.01,
+    changes = PLAIN | UEDP | {
         "model__name": str(tmp_path / "model"), "model__lora_rank": 2, "model__lora_layers": 1,
         "privacy__initial_model": "disjoint", "corpus__feature_cache": str(tmp_path / "on ray"), "engine__nodes": 2,
     }  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -156,7 +155,7 @@ def lie(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lie:
         _earlier.clear()
         honest_sums.clear()
         monkeypatch.setattr(engine, "client_app", app)
-        monkeypatch.setattr(sys.modules[__name__], "told", list(names))
+        told[:] = names
         out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
         return simulation.run(configuration(corpus, out, **(SETTINGS | {"rounds": 1 + max(len(names), 1)})))
 
