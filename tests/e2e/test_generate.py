@@ -20,7 +20,7 @@ from fl_sim.formats import format_epsilon
 from fl_sim.storage.run_folder import RunFolder
 from tests.e2e.small_runs import QUICK_TO_LOAD, configuration, finished_run, shared_corpus
 
-pytestmark = pytest.mark.usefixtures("no_plots")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("no_plots")]
 
 Capture = pytest.CaptureFixture[str]
 
@@ -43,7 +43,6 @@ def report(run: Path, *words: str, capsys: Capture) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.system
 def test_texts_have_the_epsilon_of_the_run(runs: dict[str, Path], capsys: Capture) -> None:
     facts = report(runs["uedp"], "--prompt", "Ada saw", "--prompt", "Rain", "--samples", "3", capsys=capsys)
     assert [(text["prompt"], text["sample"]) for text in facts["texts"]] == [
@@ -57,7 +56,6 @@ def test_texts_have_the_epsilon_of_the_run(runs: dict[str, Path], capsys: Captur
     assert "post-processing" in privacy["note"]
 
 
-@pytest.mark.system
 def test_texts_of_a_noiseless_run_are_not_protected(capsys: Capture) -> None:
     run = finished_run("noiseless").path
     assert main(["generate", str(run), "--quiet"]) == 0
@@ -68,7 +66,6 @@ def test_texts_of_a_noiseless_run_are_not_protected(capsys: Capture) -> None:
     assert report(run, capsys=capsys)["privacy"]["epsilon"] == {}
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("name", ["uedp", "lora"])
 def test_the_model_is_the_one_that_the_run_evaluated_last(name: str, runs: dict[str, Path]) -> None:
     run = RunFolder.open(runs[name])
@@ -80,7 +77,6 @@ def test_the_model_is_the_one_that_the_run_evaluated_last(name: str, runs: dict[
     assert loss != pytest.approx(run.metrics()["loss"].iloc[0], rel=1e-6)
 
 
-@pytest.mark.system
 def test_texts_can_be_prepared_as_a_corpus(runs: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Ada saw\n\nMail to ada@example.org\n", encoding="utf-8")  # an entity for any tagger
@@ -101,7 +97,6 @@ def test_texts_can_be_prepared_as_a_corpus(runs: dict[str, Path], tmp_path: Path
     assert sorted(" ".join(text.split()) for text in texts) == sorted(" ".join(text.split()) for text in written)
 
 
-@pytest.mark.system
 def test_control_characters_are_escaped(
     runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -112,7 +107,6 @@ def test_control_characters_are_escaped(
     assert report(runs["uedp"], capsys=capsys)["texts"][0]["text"] == text.text
 
 
-@pytest.mark.system
 def test_runs_without_a_model_of_theirs(tmp_path: Path, refusal: Callable[..., str]) -> None:
     run = finished_run(folder=tmp_path / "run")
     weights = run.model_dir / "model.safetensors"

@@ -28,7 +28,7 @@ from tests.e2e.engines.raylets import cluster_in
 from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in
 from tests.e2e.small_runs import PLAIN, QUICK_TO_LOAD, SAME_MODEL, UEDP, apart, configuration, measured, model_of
 
-pytestmark = [needs_proc, pytest.mark.usefixtures("no_plots")]
+pytestmark = [pytest.mark.nightly, needs_proc, pytest.mark.usefixtures("no_plots")]
 
 ROUNDS = 4
 SETTINGS = {"rounds": ROUNDS, **PLAIN, **UEDP, **QUICK_TO_LOAD}
@@ -60,7 +60,6 @@ def machines(place: Path) -> Iterator[Machines]:
         yield Machines(cluster.address, place, (first, second))
 
 
-@pytest.mark.nightly
 def test_runs_on_a_cluster_that_loses_a_worker_and_a_machine_give_the_model_of_one_process(
     machines: Machines, corpus: Path, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from fl_sim.strategies.aggregation import BoundedSumStrategy, partition_users
 from fl_sim.strategies.messages import REJECTIONS, TRAIN_ACTION, TrainRequest, vector_to_arrays
 from tests.e2e.small_runs import QUICK_TO_LOAD, USERS, configuration, model_of
 
-pytestmark = pytest.mark.usefixtures("no_plots")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("no_plots")]
 
 NODES, LIAR = 3, 1
 USER_OF_THE_LIAR = 1  # on the second node of three, in the order of their ids
@@ -177,7 +177,6 @@ def sums(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     return seen
 
 
-@pytest.mark.system
 def test_every_lie_moves_its_round_within_the_clip_and_is_counted_by_its_kind(
     lie: Lie, allowed: float, sums: list[np.ndarray], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -199,7 +198,6 @@ def test_every_lie_moves_its_round_within_the_clip_and_is_counted_by_its_kind(
     assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
-@pytest.mark.system
 def test_a_lie_within_the_bound_is_believed_and_moves_no_more(
     lie: Lie, allowed: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
