@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -106,6 +107,7 @@ def test_a_preparation_that_is_stopped_leaves_nothing(
     source = tmp_path / "rows.jsonl"
     source.write_text('{"user": "ann", "text": "Ada left."}\n' * 3)
     raise_after(monkeypatch, SplitWriter, "add", name)
+    monkeypatch.setattr("fl_sim.data_prep.store.tagged_store._SECONDS_PER_BATCH", math.inf)  # a slow machine too
     columns = ["--source", str(source), "--text-column", "text", "--user-column", "user", "--tagger", "rules"]
     assert main(["prepare", "jsonl", *columns, "--out", str(tmp_path / "corpus")]) == STATUS[name]
     said = capsys.readouterr().err.splitlines()  # a slow machine has said how far it is
