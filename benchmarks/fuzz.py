@@ -19,6 +19,7 @@ import math
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 import warnings
@@ -39,12 +40,14 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.kill_runs import few_sentences
 from fl_sim.cli.main import _is_foreseen
 from fl_sim.cli.main import main as fl_sim
 from fl_sim.clients.client_app import app as client_app
 from fl_sim.config import RunConfig, run_keys
 from fl_sim.data_prep.corpus_writer import write_corpus
-from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, fingerprint_of, record_of
 from fl_sim.engines.engine import _identity, run_inline
@@ -237,7 +240,7 @@ CONFIGURATIONS = st.tuples(
 def configurations(folder: Path) -> Check:
     """Check that any configuration is refused or gives a plan with a right ε; a tenth of the accepted ones run."""
     corpus = folder / "corpus"
-    write_corpus(_sentences(), corpus, name="fuzzed")
+    write_corpus(few_sentences(), corpus, name="fuzzed")
     ownership = Corpus.open(corpus).ownership("train")
 
     def check(drawn: tuple[Mapping[str, Any], Mapping[str, Any], int]) -> str:
@@ -356,7 +359,7 @@ CORPORA = st.tuples(st.floats(0, 1, exclude_max=True), DAMAGE, st.booleans())
 def corpora(folder: Path) -> Check:
     """Check that a corpus with a damaged file is refused; with an adapted manifest it may also be a valid corpus."""
     sound, copy = folder / "sound", folder / "copy"
-    write_corpus(_sentences(), sound, name="fuzzed")
+    write_corpus(few_sentences(), sound, name="fuzzed")
     names = sorted(path.name for path in sound.iterdir())
     before = Corpus.open(sound, verify=True)
 
@@ -619,14 +622,6 @@ def _plan(**changes: Any) -> PrivacyPlan:
     }  # fmt: skip
     rounds = changes.pop("rounds")
     return PrivacyPlan(mechanism=UserEntityDP(**(values | changes)), rounds=rounds, delta=1e-5)
-
-
-def _sentences() -> Iterator[Sentence]:
-    for split in ("train", "validation"):
-        for user in range(6):
-            for number in range(3):
-                mentions = (Mention(0, 3, "PER"),) if number < 2 else ()
-                yield Sentence(split, f"user {user}", f"{'Ada' if mentions else 'Rain'} saw {number} boats.", mentions)
 
 
 KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Path], Check]]] = {

@@ -298,15 +298,7 @@ def run(attack: Attack, folder: Path, size: int) -> Outcome:
     code = process.returncode
     wall = time.monotonic() - began
     holds = code == 2 and one_line and within
-    return Outcome(
-        attack.name,
-        code,
-        round(cpu, 1),
-        round(wall, 1),
-        round(peak / 1e6),
-        said[-300:],
-        holds,
-    )
+    return Outcome(attack.name, code, round(cpu, 1), round(wall, 1), round(peak / 1e6), said[-300:], holds)
 
 
 def _watch(process: subprocess.Popen[bytes]) -> tuple[int, resource.struct_rusage]:

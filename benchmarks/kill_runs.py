@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import psutil
 
 from fl_sim.cli.main import main as fl_sim
 from fl_sim.data_prep.corpus_writer import write_corpus
@@ -150,7 +151,7 @@ def _kill_one(
     words, last_round = words_of_run(corpus, out, noise), 0
     while True:
         moment = rng.choice(MOMENTS) if tally.kills.total() < kills else None
-        arm = _trigger(moment, rng, steps) if moment else None
+        arm = None if moment in (None, "time") else _trigger(moment, rng, steps)
         process = fork(words, out, arm)
         if moment == "time":
             time.sleep(rng.uniform(0, seconds))
@@ -180,16 +181,14 @@ def _kill_one(
     tally.rounds_repeated += sum(count > 1 for count in releases.values())
 
 
-def _trigger(moment: str, rng: random.Random, steps: int) -> Callable[[Path], None] | None:
-    """Return a function that makes a process kill itself during a write; None if the parent kills it.
+def _trigger(moment: str, rng: random.Random, steps: int) -> Callable[[Path], None]:
+    """Return a function that makes a process kill itself during a write, at a moment of ``rng``.
 
     Args:
-        moment: one of :data:`MOMENTS`.
+        moment: one of :data:`MOMENTS`, but ``time``, at which the parent kills it.
         rng: the stream of the moments.
         steps: syncs in an uninterrupted run.
     """
-    if moment == "time":
-        return None
     part, share = rng.choice(("checkpoint", "ledger", "")), rng.random()
     number = rng.randrange(ROUNDS if part else steps)
 
@@ -427,19 +426,11 @@ def few_sentences() -> Iterator[Sentence]:
 
 
 # --- on Ray ----------------------------------------------------------------------------------------------------------
+# These take and raise what kill() does; the folder may have runs of the others in it.
 
 
 def kill_on_ray(kills: int, seed: int, folder: Path) -> list[str]:
-    """Kill whole processes on Ray at a random time of their rounds, resume and compare them; return a line to print.
-
-    Args:
-        kills: how often to kill.
-        seed: seed of the moments.
-        folder: a folder for corpus and runs.
-
-    Raises:
-        KillError: a run did not end as the uninterrupted one.
-    """
+    """Kill whole processes on Ray at a random time of their rounds, resume and compare them; return a line to print."""
     rng = random.Random(seed)
     corpus, whole, seconds = _whole_on_ray(folder, ROUNDS)
     killed = runs = 0
@@ -464,16 +455,7 @@ def kill_on_ray(kills: int, seed: int, folder: Path) -> list[str]:
 
 
 def kill_workers(kills: int, seed: int, folder: Path) -> list[str]:
-    """Kill workers of runs on Ray, one at a time; the run must end by itself as the undisturbed one.
-
-    Args:
-        kills: how often to kill.
-        seed: seed of the moments.
-        folder: a folder for corpus and runs.
-
-    Raises:
-        KillError: a run did not end as the undisturbed one.
-    """
+    """Kill workers of runs on Ray, one at a time; the run must end by itself as the undisturbed one."""
     rng, killed, runs = random.Random(seed), 0, 0
     corpus, whole, seconds = _whole_on_ray(folder, LONG_ROUNDS)
     while killed < kills:
@@ -489,23 +471,13 @@ def kill_workers(kills: int, seed: int, folder: Path) -> list[str]:
                     os.kill(rng.choice(workers), signal.SIGKILL)
                     killed += 1
             time.sleep(0.2)
-        if process.wait() != 0:
-            raise KillError(f"{out}: ended with exit code {process.returncode}: {output_of(out)}")
+        _wait_for_success(process, out)
         compare(whole, out, "seeded")
     return [f"{killed} kills of workers in {runs} runs on Ray: all ended by themselves as the undisturbed run"]
 
 
 def kill_raylets(kills: int, seed: int, folder: Path) -> list[str]:
-    """Kill the raylet of runs on Ray, and with it all workers; continued, each must end as the undisturbed one.
-
-    Args:
-        kills: how often to kill.
-        seed: seed of the moments.
-        folder: a folder for corpus and runs.
-
-    Raises:
-        KillError: a run did not end as the undisturbed one.
-    """
+    """Kill the raylet of runs on Ray, and with it all workers; continued, each must end as the undisturbed one."""
     rng, ends = random.Random(seed), Counter[int]()
     corpus, whole, seconds = _whole_on_ray(folder, LONG_ROUNDS)
     runs = 0
@@ -524,9 +496,7 @@ def kill_raylets(kills: int, seed: int, folder: Path) -> list[str]:
         if not (out / "result.json").exists():
             if process.returncode not in (1, 2):
                 raise KillError(f"{out}: ended with exit code {process.returncode}: {output_of(out)}")
-            again = _command(["resume", str(out), "--quiet", "--json"], out)
-            if again.wait() != 0:
-                raise KillError(f"{out}: cannot be continued: {output_of(out)}")
+            _wait_for_success(_command(["resume", str(out), "--quiet", "--json"], out), out)
         compare(whole, out, "seeded")
     how = ", ".join(f"{code}: {count}" for code, count in sorted(ends.items()))
     return [f"{kills} kills of a raylet (exit codes {how}): continued, all ended as the undisturbed run"]
@@ -542,8 +512,7 @@ def _whole_on_ray(folder: Path, rounds: int) -> tuple[Path, Path, float]:
     began = time.monotonic()
     _wait_for_rounds(out, rounds, process)
     seconds = time.monotonic() - began
-    if process.wait() != 0:
-        raise KillError(f"{out}: ended with exit code {process.returncode}: {output_of(out)}")
+    _wait_for_success(process, out)
     return corpus, out, seconds
 
 
@@ -559,25 +528,19 @@ def _command(words: list[str], out: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-m", "fl_sim.cli.main", *words], stdout=output, stderr=output)
 
 
+def _wait_for_success(process: subprocess.Popen[bytes], out: Path) -> None:
+    if process.wait() != 0:
+        raise KillError(f"{out}: ended with exit code {process.returncode}: {output_of(out)}")
+
+
 def _processes_below(parent: int, named: str) -> list[int]:
     """Return the processes below ``parent`` whose command line contains ``named``."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            fields = entry.read_text().rpartition(")")[2].split()
-            children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
-    below, waiting = [], [parent]
-    while waiting:
-        waiting += (mine := children.get(waiting.pop(), []))
-        below += mine
-    return [pid for pid in below if named in _command_line(pid)]
-
-
-def _command_line(pid: int) -> str:
-    try:
-        return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(parent).children(recursive=True):
+            with suppress(psutil.Error):  # it ended meanwhile
+                found += [process.pid] if named in " ".join(process.cmdline()) else []
+    return found
 
 
 def _wait_for_rounds(out: Path, number: int, process: subprocess.Popen[bytes]) -> None:

@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from engine_comparison import pss
 from index_scale import draw_split, write_drawn_corpus
 
 from fl_sim.config import RunConfig
@@ -200,14 +201,9 @@ class _PeakMemory(_Sampler):
     def sample(self) -> None:
         try:
             tree = [self._process, *self._process.children(recursive=True)]
-            self.mib = max(self.mib, sum(_pss_kib(one.pid) for one in tree) >> 10)
-        except (psutil.Error, OSError):  # a process ended meanwhile
+            self.mib = max(self.mib, round(sum(pss(one.pid) for one in tree)))
+        except psutil.Error:  # a process ended meanwhile
             return
-
-
-def _pss_kib(process: int) -> int:
-    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def report(figures_by_corpus: Mapping[str, dict[str, Any]]) -> None:

@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import psutil
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -41,7 +42,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    before = memory()
+    before = psutil.Process().memory_info().rss
     measure_steps()
     run(args.parameters, args.nodes, args.rounds)
     model = 4 * args.parameters
@@ -52,12 +53,6 @@ def main() -> None:
         print(f"| {name} | {median(seconds):.2f} | {min(seconds):.2f} | {max(seconds):.2f} |")
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before - model  # one reply stays for all nodes
     print(f"\npeak memory above imports and reply: {peak / 2**20:,.0f} MiB, {peak / model:.1f} times the model")
-
-
-def memory() -> int:
-    """Return the resident bytes of this process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmRSS:")))
 
 
 def measure_steps() -> None:

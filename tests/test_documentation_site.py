@@ -19,6 +19,8 @@ from tests.conftest import REPOSITORY
 sys.path.insert(0, str(REPOSITORY / "scripts" / "documentation_site"))
 from api_pages import public_paths
 
+pytestmark = pytest.mark.system
+
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 """What a browser fetches by itself, and the attribute that names it."""
 
@@ -51,17 +53,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(configuration: Path, folder: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--config-file",
-        str(configuration),
-        "-d",
-        str(folder),
-    ]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(configuration), "-d", str(folder)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"mkdocs build --strict:\n{done.stderr}"
@@ -89,13 +81,11 @@ def dead_links(pages: dict[Path, Document]) -> Iterator[str]:
                 yield f"{path.name}: {address}: no such place"
 
 
-@pytest.mark.system
 def test_no_link_of_the_site_is_dead(pages: dict[Path, Document]) -> None:
     assert len(pages) > 70
     assert list(dead_links(pages)) == []
 
 
-@pytest.mark.system
 def test_a_reader_needs_no_network(site: Path, pages: dict[Path, Document]) -> None:
     fetched = {address for page in pages.values() for address in page.loaded if urlsplit(address).netloc}
     assert fetched == set()
@@ -103,7 +93,6 @@ def test_a_reader_needs_no_network(site: Path, pages: dict[Path, Document]) -> N
     assert not any("url(http" in sheet or "url(//" in sheet for sheet in sheets)
 
 
-@pytest.mark.system
 def test_every_verb_public_name_and_notebook_is_on_the_site(site: Path, pages: dict[Path, Document]) -> None:
     for group in VERBS.values():
         for name in group:
@@ -114,20 +103,17 @@ def test_every_verb_public_name_and_notebook_is_on_the_site(site: Path, pages: d
         assert (site / "notebooks" / f"{notebook.stem}.html").is_file()
 
 
-@pytest.mark.system
 def test_the_search_knows_pages_commands_and_names(site: Path) -> None:
     index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
     for location in ("privacy.html", "commands/run.html", "api/runs.html#fl_sim.api.runs.run", "notebooks/audit.html"):
         assert f'"location":"{location}"' in index
 
 
-@pytest.mark.system
 def test_every_name_of_the_package_is_on_an_api_page() -> None:
     named = {path.rpartition(".")[2] for path in public_paths()}
     assert set(fl_sim.__all__) - named == {"__version__"}
 
 
-@pytest.mark.system
 def test_a_dead_link_ends_the_build(tmp_path: Path) -> None:
     page = tmp_path / "docs" / "index.md"
     page.parent.mkdir()

@@ -76,15 +76,6 @@ def names_defined_in(body: list[ast.stmt]) -> Iterator[str]:
             yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-def test_no_module_defines_a_name_twice() -> None:
-    twice = {}
-    for path in modules_of_the_product():
-        names = Counter(names_defined_in(ast.parse(path.read_text(encoding="utf-8")).body))
-        if repeated := [name for name, times in names.items() if times > 1]:
-            twice[str(path)] = repeated
-    assert twice == {}
-
-
 def test_what_is_defined_is_used() -> None:
     """A name that stands nowhere but in its definition and in tests is dead."""
     users = [*modules_of_the_product(), *(REPOSITORY / "notebooks").glob("*.ipynb")]

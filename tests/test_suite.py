@@ -16,20 +16,10 @@ from tests.conftest import REPOSITORY
 from tests.rings import OutsideOfItsRing
 
 
-def test_pytest_alone_runs_on_all_cores_a_file_per_worker() -> None:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    words = project["tool"]["pytest"]["ini_options"]["addopts"].split()
-    assert {"-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"} <= set(words)
-
-
 def test_ci_runs_every_ring_but_the_nightly_one() -> None:
     lines = (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     commands = [line for line in lines if line.startswith("pytest")]
-    assert [command.split(" --")[0] for command in commands] == [
-        "pytest",
-        "pytest -m system",
-        "pytest -m documented",
-    ]
+    assert [command.split(" --")[0] for command in commands] == ["pytest", "pytest -m system", "pytest -m documented"]
     assert "pytest -m nightly" in (REPOSITORY / ".ci" / "nightly").read_text(encoding="utf-8")
 
 

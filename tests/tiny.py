@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fl_sim.data_prep.corpus_writer import write_corpus
@@ -42,6 +42,6 @@ def _sentences(users: int, each: int) -> Iterator[Sentence]:
         yield Sentence("plain", f"user {user}", "Nobody comes here.", ())
 
 
-def command_line(settings: dict[str, object]) -> list[str]:
+def command_line(settings: Mapping[str, object]) -> list[str]:
     """Return ``settings`` as the flags of ``fl-sim run``."""
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

@@ -38,8 +38,7 @@ def main() -> None:
     module = LossModule(plain.gpt2(spec))
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), 1.0))
     users = FederatedDataset(
-        lambda user: Dataset((tokens[user],), user_id=str(user)),
-        get_user_sampler("random", list(range(spec["users"]))),
+        lambda user: Dataset((tokens[user],), user_id=str(user)), get_user_sampler("random", list(range(spec["users"])))
     )
     noise = CentrallyAppliedPrivacyMechanism(GaussianMechanism(plain.CLIP, 0.01))
     backend = SimulatedBackend(users, users, [noise])

@@ -33,11 +33,7 @@ NODES, CLIP, NOISE = 4, 1.0, 1e-3  # hardly any noise, so that what happens is s
 Floats = npt.NDArray[np.float64]
 Move = Callable[[int], tuple[Floats, float]]
 
-WAYS = {
-    "flower_server": "Flower, server-side",
-    "flower_client": "Flower, client-side",
-    "ours": "ours",
-}
+WAYS = {"flower_server": "Flower, server-side", "flower_client": "Flower, client-side", "ours": "ours"}
 
 
 def observed() -> dict[str, dict[str, str]]:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,17 @@ def processes_in(folder: Path, named: str = "") -> dict[int, str]:
             except OSError:  # it ended meanwhile or belongs to another user
                 continue
     return {process: command for process, command in commands.items() if named in command}
+
+
+def printed_by(*words: str | Path, folder: Path, paths: Sequence[Path] = ()) -> str:
+    """Return what a command prints, run in ``folder``, with ``paths`` as PYTHONPATH in place of this process's."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"PYTHONPATH": os.pathsep.join(map(str, paths))} if paths else {}
+    done = subprocess.run(
+        [*map(str, words)], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def wait_while_running(
@@ -67,16 +78,11 @@ def end_all_in(folder: Path) -> None:
             return
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports of this machine on which no process listens."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+def free_port() -> int:
+    """Return a port of this machine on which no process listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def forked(work: Callable[[], int], errors: Path) -> tuple[int, str]:

@@ -18,13 +18,16 @@ from fl_sim.engines import simulation
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
 from tests.made_once import copy_of, made_once
+from tests.tiny import MODEL, NAMES
 
 Run = Callable[..., RunFolder]
 USERS = 6
-MODEL = {"model.hidden": 16, "model.layers": 1, "model.heads": 2, "model.max_tokens": 32}
 QUICK_TO_LOAD = {"model__name": "awd-lstm", "model__embedding": 8}
 """A model for runs of many processes: loading GPT-2 takes half the start of a worker."""
-_NAMES = ("Ada", "Blaise", "Carl", "Emmy")
+LEARNING_RATE = 0.01
+PLAIN = {"server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE}
+"""Steps that are proportional to the updates, so that models can be compared by :func:`apart`."""
+UEDP = {"privacy__q_s": 0.8, "privacy__user_cap": 2.0}
 
 # Two runs with different nodes add the same float32 gradients in a different order and in batches of a different shape.
 # That moves the model by about 1e-7 of the total update. A sentence sampled differently, a user lost or counted twice,
@@ -79,27 +82,27 @@ SERVER = {
 }
 
 
-def small_corpus(folder: Path, *, users: int = USERS, longest: int = 12, word: str = "boats") -> Path:
-    """Copy a prepared corpus whose first user has ``longest`` sentences and the others 1, 2, 3 and so on."""
-    return copy_of(f"small-{users}-{longest}-{word}", functools.partial(_write, users, longest, word), folder)
+def small_corpus(folder: Path) -> Path:
+    """Copy a prepared corpus whose first user has 12 sentences and the others 1, 2, 3 and so on."""
+    return copy_of("small", _write, folder)
 
 
 def shared_corpus() -> Path:
     """Return the small corpus that all tests share, which are only to read it."""
-    return made_once(f"small-{USERS}-12-boats", functools.partial(_write, USERS, 12, "boats"))
+    return made_once("small", _write)
 
 
-def _write(users: int, longest: int, word: str, folder: Path) -> None:
-    write_corpus(_sentences(users, longest, word), folder, name="small")
+def _write(folder: Path) -> None:
+    write_corpus(_sentences(), folder, name="small")
 
 
-def _sentences(users: int, longest: int, word: str) -> Iterator[Sentence]:
+def _sentences() -> Iterator[Sentence]:
     for split in ("train", "validation"):
-        for user in range(users):
-            for number in range(longest if user == 0 else user):
-                name = _NAMES[(user + number) % len(_NAMES)]
+        for user in range(USERS):
+            for number in range(user or 12):
+                name = NAMES[(user + number) % len(NAMES)]
                 named = number % 3 < 2
-                text = f"{name} saw {number} {word} in street {user}." if named else f"Rain fell on day {number}."
+                text = f"{name} saw {number} boats in street {user}." if named else f"Rain fell on day {number}."
                 mentions = (Mention(0, len(name), "PER"),) if named else ()
                 yield Sentence(split, f"user {user}", text, mentions)
 
@@ -148,11 +151,6 @@ def _run(strategy: str, folder: Path) -> None:
         simulation.run(configuration(shared_corpus(), folder, privacy__strategy=strategy))
 
 
-def command_line(values: dict[str, Any]) -> list[str]:
-    """Return settings as the flags of ``fl-sim run``."""
-    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-
-
 def model_of(run: RunFolder) -> np.ndarray:
     """Return the trained parameters from the last checkpoint, float32 ``(num_params,)``."""
     checkpoint = Checkpoint.read(run.checkpoint_dir)
@@ -167,7 +165,7 @@ def measured(run: RunFolder) -> list[dict[str, Any]]:
     return [{key: "nan" if value != value else value for key, value in row.items()} for row in rows]
 
 
-def apart(one: RunFolder, other: RunFolder, learning_rate: float) -> float:
+def apart(one: RunFolder, other: RunFolder, learning_rate: float = LEARNING_RATE) -> float:
     """Return the distance of two runs' models, relative to the total update of the first."""
     total_update = learning_rate * one.metrics()["update_norm"].sum()
     return float(np.linalg.norm(model_of(one).astype(np.float64) - model_of(other)) / total_update)

@@ -13,12 +13,10 @@ from fl_sim.clients import client_app
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.strategies.messages import TrainReply
-from tests.e2e.small_runs import BOUNDS, COUNTS, USERS, F, K, M, Run
+from tests.e2e.small_runs import BOUNDS, COUNTS, PLAIN, USERS, F, K, M, Run
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
-LEARNING_RATE = 0.01
-PLAIN = {"server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE, "rounds": 3}
 EVERYTHING = {"privacy__q_u": 1.0, "privacy__q_e": 1.0, "privacy__q_s": 1.0}
 
 
@@ -55,18 +53,13 @@ def contributions(ownership: Ownership, sentences: list[int]) -> tuple[int, int,
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("name", "most"),
-    [
-        ("greedy", (K, None, M)),
-        ("users", (K, F, M)),
-        ("user_level", (None, F, M)),
-    ],
+    ("name", "most"), [("greedy", (K, None, M)), ("users", (K, F, M)), ("user_level", (None, F, M))]
 )
 def test_no_round_trains_on_more_than_the_bounds(
     name: str, most: tuple[int | None, ...], run: Run, corpus: Path, trained_on: list[tuple[int, list[int]]]
 ) -> None:
-    rates = {} if name == "user_level" else EVERYTHING
-    run("run", **PLAIN, **BOUNDS[name], **rates, **({"privacy__q_u": 1.0} if name == "user_level" else {}))
+    rates = {"privacy__q_u": 1.0} if name == "user_level" else EVERYTHING
+    run("run", rounds=3, **PLAIN, **BOUNDS[name], **rates)
     ownership = Corpus.open(corpus).ownership("train")
     whole = contributions(ownership, list(range(ownership.num_sentences)))
     rounds = by_round(trained_on)
@@ -83,7 +76,7 @@ def test_no_round_trains_on_more_than_the_bounds(
 def test_by_counts_entities_and_users_train_at_most_their_bounds_on_average(
     run: Run, corpus: Path, trained_on: list[tuple[int, list[int]]]
 ) -> None:
-    run("run", **PLAIN | COUNTS | EVERYTHING | {"rounds": 60})
+    run("run", rounds=60, **PLAIN, **COUNTS, **EVERYTHING)
     ownership, rounds = Corpus.open(corpus).ownership("train"), by_round(trained_on)
     mentions = [np.bincount(ownership.entities_of(np.array(one, int))[0], minlength=4) for one in rounds]
     sentences = [np.bincount(ownership.user_of_sentence[one], minlength=USERS) for one in rounds]

@@ -1,10 +1,10 @@
-"""Whole runs of both tasks: a classifier on a custom encoder, and AWD-LSTM with the paper's dropouts."""
+"""Whole runs of other kinds: a classifier on a custom encoder, AWD-LSTM with the paper's dropouts, no entities."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,13 @@ from fl_sim.clients.models.tokenizers import load_tokenizer
 from fl_sim.clients.tasks import Classification
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
+from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.reporting.plots import write_run_plots
 from fl_sim.reporting.report import report_text
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 from tests.e2e import small_runs
+from tests.tiny import NAMES, command_line
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -32,7 +34,6 @@ TOPICS = {
     "money": ("sold her shares in the bank", "paid the loan and the rent", "asked for a lower price"),
     "sport": ("won the race on Sunday", "scored a late goal", "trained with the team"),
 }
-NAMES = ("Ada", "Blaise", "Carl", "Emmy")
 
 
 def topical(users: int = 8, each: int = 6) -> Iterator[Sentence]:
@@ -70,7 +71,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(out: Path, settings: dict[str, Any]) -> RunFolder:
-    words = small_runs.command_line({"engine.name": "inline", "out": out} | settings)
+    words = command_line({"engine.name": "inline", "out": out} | settings)
     assert main(["run", "--quiet", *words]) == 0
     return RunFolder.open(out)
 
@@ -139,31 +140,29 @@ def test_states_of_lower_layers_are_kept_on_request_and_change_nothing(topics: P
     assert "has no effect" not in " ".join((first.result or {})["warnings"])
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"corpus__path": "plain"}, "task is 'classification' and corpus.path is"),
-        ({"task": "next-word"}, "reads both ways"),
-        ({"model__tune": "head", "model__lora_rank": 2}, "model.lora_rank is 2 and model.tune is 'head'"),
-    ],
-)
-def test_what_cannot_run_is_one_line(
-    topics: Path,
-    bert: Path,
-    tmp_path: Path,
-    changes: dict[str, Any],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    small_runs.small_corpus(tmp_path / "plain")
-    settings = classification(topics, bert, **changes) | {"engine.name": "inline", "out": tmp_path / "out"}
-    assert main(["run", *small_runs.command_line(settings)]) == 2
-    *_, line = capsys.readouterr().err.strip().splitlines()
-    assert message in line
+def test_an_encoder_predicts_no_next_word(bert: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:
+    words = ["--model", str(bert), "--engine", "inline", "--out", str(tmp_path / "out")]
+    assert "reads both ways" in refusal("run", "--corpus", str(small_runs.shared_corpus()), *words)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("strategy", ["noiseless", "user_level"])
+def test_a_run_on_a_deidentified_corpus_speaks_of_no_entity(
+    tmp_path: Path, strategy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "made"
+    words = ["--out", str(made), "--mode", "category", "--json"]
+    assert main(["corpus", "deidentify", str(small_runs.shared_corpus()), *words]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["replaced"] == said["mentions"] > 0
+    assert said["fingerprint"] == Corpus.open(made).fingerprint
+    assert len(said["warnings"]) == 1
+    folder = run(tmp_path / "run", small_runs.settings(made, tmp_path / "run", privacy__strategy=strategy))
+    text = " ".join(report_text(read_facts(folder)).split())
+    assert "2 of 2 rounds, finished" in text
+    assert "+ an entity" not in text
+    assert "Warning De-identified (category): what the tagger missed stands in the text as it was." in text
 
 
 @pytest.mark.system

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,23 @@ from fl_sim.clients.models.losses import held_out
 from fl_sim.experiments.released_model import released_model
 from fl_sim.formats import format_epsilon
 from fl_sim.storage.run_folder import RunFolder
-from tests.e2e import small_runs
+from tests.e2e.small_runs import QUICK_TO_LOAD, configuration, finished_run, shared_corpus
 
-pytestmark = pytest.mark.usefixtures("no_plots")
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("no_plots")]
 
 Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run of uedp on AWD-LSTM with an average of iterates, one with adapters, and one without noise."""
+    """A run of uedp on AWD-LSTM with an average of iterates, and one with adapters."""
     folder = tmp_path_factory.mktemp("runs")
-    corpus = small_runs.small_corpus(folder / "corpus")
     changes: dict[str, dict[str, Any]] = {
-        "uedp": small_runs.QUICK_TO_LOAD | {"averaging__kind": "exponential"},
+        "uedp": QUICK_TO_LOAD | {"averaging__kind": "exponential"},
         "lora": {"model__lora_rank": 2, "rounds": 1, "server__learning_rate": 0.1},
-        "noiseless": small_runs.QUICK_TO_LOAD | {"privacy__strategy": "noiseless", "rounds": 1},
     }
     for name, change in changes.items():
-        fl_sim.run(small_runs.configuration(corpus, folder / name, **change))
+        fl_sim.run(configuration(shared_corpus(), folder / name, **change))
     return {name: folder / name for name in changes}
 
 
@@ -45,7 +43,6 @@ def report(run: Path, *words: str, capsys: Capture) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.system
 def test_texts_have_the_epsilon_of_the_run(runs: dict[str, Path], capsys: Capture) -> None:
     facts = report(runs["uedp"], "--prompt", "Ada saw", "--prompt", "Rain", "--samples", "3", capsys=capsys)
     assert [(text["prompt"], text["sample"]) for text in facts["texts"]] == [
@@ -59,21 +56,20 @@ def test_texts_have_the_epsilon_of_the_run(runs: dict[str, Path], capsys: Captur
     assert "post-processing" in privacy["note"]
 
 
-@pytest.mark.system
-def test_texts_of_a_noiseless_run_are_not_protected(runs: dict[str, Path], capsys: Capture) -> None:
-    assert main(["generate", str(runs["noiseless"]), "--quiet"]) == 0
+def test_texts_of_a_noiseless_run_are_not_protected(capsys: Capture) -> None:
+    run = finished_run("noiseless").path
+    assert main(["generate", str(run), "--quiet"]) == 0
     said = capsys.readouterr().out
     assert "no guarantee" in said
     assert "Do not release these texts" in said
     assert "post-processing" not in said
-    assert report(runs["noiseless"], capsys=capsys)["privacy"]["epsilon"] == {}
+    assert report(run, capsys=capsys)["privacy"]["epsilon"] == {}
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("name", ["uedp", "lora"])
 def test_the_model_is_the_one_that_the_run_evaluated_last(name: str, runs: dict[str, Path]) -> None:
     run = RunFolder.open(runs[name])
-    corpus = fl_sim.open_corpus(runs[name].parent / "corpus")
+    corpus = fl_sim.open_corpus(shared_corpus())
     model = released_model(run)
     measured = held_out(model, model.encode(corpus.texts("validation").to_pylist()))
     loss = measured.nats.sum() / measured.predictions.sum()
@@ -81,7 +77,6 @@ def test_the_model_is_the_one_that_the_run_evaluated_last(name: str, runs: dict[
     assert loss != pytest.approx(run.metrics()["loss"].iloc[0], rel=1e-6)
 
 
-@pytest.mark.system
 def test_texts_can_be_prepared_as_a_corpus(runs: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Ada saw\n\nMail to ada@example.org\n", encoding="utf-8")  # an entity for any tagger
@@ -102,7 +97,6 @@ def test_texts_can_be_prepared_as_a_corpus(runs: dict[str, Path], tmp_path: Path
     assert sorted(" ".join(text.split()) for text in texts) == sorted(" ".join(text.split()) for text in written)
 
 
-@pytest.mark.system
 def test_control_characters_are_escaped(
     runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -113,41 +107,12 @@ def test_control_characters_are_escaped(
     assert report(runs["uedp"], capsys=capsys)["texts"][0]["text"] == text.text
 
 
-def refusal(words: list[str], capsys: Capture) -> str:
-    assert main(["generate", "--quiet", *words]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err
-
-
-@pytest.mark.system
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--prompt", "Ada " * 40], "prompt 1 has"),
-        (["--top-p", "0"], "top_p is 0; allowed: "),
-        (["--samples", "0"], "samples is 0; allowed: "),
-        (["--seed", "-1"], "seed is -1; allowed: "),
-        (["--prompts", "no/such/file"], "no/such/file"),
-        (["--out", "no/such/folder/texts.jsonl"], "--out is no/such/folder/texts.jsonl; allowed: "),
-    ],
-)
-def test_bad_input(flags: list[str], words: str, runs: dict[str, Path], capsys: Capture) -> None:
-    assert words in refusal([str(runs["uedp"]), *flags], capsys)
-
-
-@pytest.mark.system
-def test_runs_without_a_model_of_theirs(runs: dict[str, Path], tmp_path: Path, capsys: Capture) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(runs["uedp"], copy)
-    weights = copy / "model" / "model.safetensors"
+def test_runs_without_a_model_of_theirs(tmp_path: Path, refusal: Callable[..., str]) -> None:
+    run = finished_run(folder=tmp_path / "run")
+    weights = run.model_dir / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    assert "is not the file that the run wrote" in refusal([str(copy)], capsys)
-    (copy / "result.json").unlink()
-    assert "has no model yet; allowed: " in refusal([str(copy)], capsys)
-    blank = tmp_path / "blank.txt"
-    blank.write_text("\n", encoding="utf-8")
-    assert "has no prompt" in refusal([str(runs["uedp"]), "--prompts", str(blank)], capsys)
+    assert "is not the file that the run wrote" in refusal("generate", str(run.path))
+    run.result_file.unlink()
+    assert "has no model yet; allowed: " in refusal("generate", str(run.path))

@@ -19,21 +19,11 @@ import pytest
 import fl_sim
 from tests import tiny
 from tests.conftest import REPOSITORY
+from tests.e2e.processes import printed_by
 
-SOURCES = (
-    "LICENSE",
-    "MANIFEST.in",
-    "README.md",
-    "THIRD_PARTY.md",
-    "pyproject.toml",
-    "setup.py",
-    "fl_sim",
-    "clients",
-    "data_prep",
-    "strategies",
-    "tests",
-)
 LINKS = ("clients", "data_prep", "strategies")
+FILES = ("LICENSE", "README.md", "THIRD_PARTY.md", "pyproject.toml", "setup.py")
+SOURCES = (*FILES, "MANIFEST.in", "fl_sim", *LINKS, "tests")
 DATA = (
     "fl_sim/py.typed",
     "fl_sim/cli/template/gitignore",
@@ -49,17 +39,6 @@ DATA = (
     "fl_sim/data_prep/models/en_fl_sim_ner/ner/model",
 )
 LARGEST = 24 * 2**20  # bytes of either distribution; the corpora and models that ship are most of it
-_SECONDS = 300
-
-
-def succeed(*words: str | Path, folder: Path) -> str:
-    """What a command prints, run in ``folder``; without the folders that this process imports from."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [*map(str, words)], cwd=folder, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +61,7 @@ def built(sources: Path) -> Callable[[str, Path, Path], Path]:
     def build(kind: str, source: Path, out: Path) -> Path:
         program = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(out)!r}))"
         out.mkdir()
-        return out / succeed(sys.executable, "-c", program, folder=source).splitlines()[-1]
+        return out / printed_by(sys.executable, "-c", program, folder=source).splitlines()[-1]
 
     return build
 
@@ -96,13 +75,15 @@ def environment(folder: Path, *package: str | Path) -> Path:
     """A new virtual environment that has the packages of this one and an fl_sim of its own; its folder of programs."""
     venv.create(folder, with_pip=False, symlinks=True)
     programs = folder / "bin"
-    site = succeed(programs / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", folder=folder)
+    site = printed_by(
+        programs / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", folder=folder
+    )
     # Only packages: an editable fl_sim of this environment is a .pth file, which is not read from there.
     paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (Path(site.strip()) / "packages.pth").write_text("".join(f"{path}\n" for path in sorted(paths)))
     pip = (sys.executable, "-m", "pip", "--python", programs / "python", "install", "--quiet")
     offline = ("--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed", "--disable-pip-version-check")
-    succeed(*pip, *offline, *package, folder=folder)
+    printed_by(*pip, *offline, *package, folder=folder)
     return programs
 
 
@@ -124,16 +105,14 @@ def test_it_works_beside_folders_of_the_same_names(
     package = ["--editable", sources] if kind == "editable" else [request.getfixturevalue("wheel")]
     programs = environment(tmp_path / "environment", *package)
     python, program = programs / "python", programs / "fl-sim"
-    place = succeed(python, "-c", "import fl_sim; print(fl_sim.__file__)", folder=crowded).strip()
+    place = printed_by(python, "-c", "import fl_sim; print(fl_sim.__file__)", folder=crowded).strip()
     assert Path(place).is_relative_to(sources if kind == "editable" else tmp_path / "environment")
-    assert succeed(python, "-m", "fl_sim", "--version", folder=crowded).startswith("fl-sim ")
-    assert (
-        json.loads(succeed(program, "corpus", "stats", "bundled", "--json", folder=crowded))["splits"]["train"]["users"]
-        > 1000
-    )
+    assert printed_by(python, "-m", "fl_sim", "--version", folder=crowded).startswith("fl-sim ")
+    stats = json.loads(printed_by(program, "corpus", "stats", "bundled", "--json", folder=crowded))
+    assert stats["splits"]["train"]["users"] > 1000
     corpus = tiny.tiny_corpus(tmp_path / "tiny")
-    words = ["--corpus", corpus, "--engine", "inline", "--rounds", "1", *tiny.command_line(dict(tiny.MODEL))]
-    result = json.loads(succeed(program, "run", *words, "--json", "--quiet", "--out", "here", folder=crowded))
+    words = ["--corpus", corpus, "--engine", "inline", "--rounds", "1", *tiny.command_line(tiny.MODEL)]
+    result = json.loads(printed_by(program, "run", *words, "--json", "--quiet", "--out", "here", folder=crowded))
     assert (result["rounds"], result["folder"]) == (1, str(crowded / "here"))
 
 
@@ -152,7 +131,7 @@ def test_the_wheel_has_files_and_all_data(wheel: Path) -> None:
 @pytest.mark.system
 @pytest.mark.parametrize("kind", ["wheel", "sdist", "editable"])
 def test_a_copy_that_lost_its_links_is_not_built(kind: str, tmp_path: Path) -> None:
-    for name in ("LICENSE", "README.md", "THIRD_PARTY.md", "pyproject.toml", "setup.py"):
+    for name in FILES:
         shutil.copy(REPOSITORY / name, tmp_path)
     (tmp_path / "fl_sim").mkdir()
     shutil.copy(REPOSITORY / "fl_sim" / "__init__.py", tmp_path / "fl_sim")
@@ -172,7 +151,7 @@ def test_a_type_checker_elsewhere_finds_an_editable_installation(sources: Path, 
     programs = environment(tmp_path / "environment", "--editable", sources)
     (tmp_path / "use.py").write_text("import fl_sim.strategies.uedp\nimport fl_sim.config\n")
     mypy = (sys.executable, "-m", "mypy", "--python-executable", programs / "python", "--cache-dir", os.devnull)
-    succeed(*mypy, "--follow-imports", "skip", "use.py", folder=tmp_path)  # modules are found, and not read
+    printed_by(*mypy, "--follow-imports", "skip", "use.py", folder=tmp_path)  # modules are found, and not read
 
 
 @pytest.mark.nightly
@@ -200,12 +179,12 @@ def contents_of(archive: zipfile.ZipFile) -> dict[str, int]:
 @pytest.mark.system
 def test_an_installed_copy_makes_a_project(wheel: Path, tmp_path: Path) -> None:
     program = environment(tmp_path / "environment", wheel) / "fl-sim"
-    assert succeed(program, "--version", folder=tmp_path).strip() == f"fl-sim {fl_sim.__version__}"
-    succeed(program, "new", "chats", folder=tmp_path)
+    assert printed_by(program, "--version", folder=tmp_path).strip() == f"fl-sim {fl_sim.__version__}"
+    printed_by(program, "new", "chats", folder=tmp_path)
     reading = ["--source", "letters.mbox", "--tagger", "rules", "--out", "corpora/letters"]
-    succeed(program, "prepare", "mailbox_reader:MailboxReader", *reading, folder=tmp_path / "chats")
+    printed_by(program, "prepare", "mailbox_reader:MailboxReader", *reading, folder=tmp_path / "chats")
     words = ["--corpus", "corpora/letters", "--rounds", "1", "--set", "privacy.strategy=length_weighted:LengthWeighted"]
-    words += tiny.command_line(dict(tiny.MODEL) | {"model.name": "small-gpt2"})
-    result = json.loads(succeed(program, "run", "run.toml", *words, "--json", "--quiet", folder=tmp_path / "chats"))
+    words += tiny.command_line({**tiny.MODEL, "model.name": "small-gpt2"})
+    result = json.loads(printed_by(program, "run", "run.toml", *words, "--json", "--quiet", folder=tmp_path / "chats"))
     assert result["rounds"] == 1
     assert result["epsilon_any"] <= 8.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,17 +26,14 @@ from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
 from fl_sim.data_prep.records import Sentence
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
-from fl_sim.reporting import plots
-from fl_sim.storage.run_folder import RunFolder
-from fl_sim.strategies.accounting.guarantee import Guarantee
-from fl_sim.strategies.ledger import Ledger, ReleaseRecord
+from tests.conftest import REPOSITORY
+from tests.e2e.small_runs import finished_run
 from tests.script_modules import imported_script
-from tests.strategies import federation
 
 pytestmark = pytest.mark.usefixtures("no_plots")  # of the runs' own: the notebooks draw what they show
 
 Outputs = list[dict[str, Any]]
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = REPOSITORY / "notebooks"
 EPSILON = NOTEBOOKS / "epsilon_against_steps.ipynb"
 ROUNDS = 3
 USERS = {"train": 120, "validation": 20, "public": 20}
@@ -93,29 +89,6 @@ def code_cells(path: Path) -> list[nbformat.NotebookNode]:
     return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
 
 
-def make_run(path: Path, strategy: str) -> None:
-    """Write a run folder with invented figures."""
-    plan = {"strategy": strategy, "noise_multiplier": 1.0, "delta": 1e-5, "rounds": ROUNDS}
-    run = RunFolder.create(path, config={"seed": 0, "plan": plan}, environment={})
-    for number in range(ROUNDS + 1):
-        epsilon = math.inf if number and strategy == "noiseless" else 2.0 * math.sqrt(number)
-        run.append_metrics(
-            {
-                "round": number,
-                "perplexity": 900.0 - 100 * number,
-                **{f"epsilon_{unit}": epsilon for unit in plots.UNITS},
-            }
-        )
-    ledger, quiet = (
-        Ledger.create(path),
-        federation.plan(noise_multiplier=1000.0).mechanism,
-    )  # its ε is below the figures
-    release = ReleaseRecord.of(quiet, 0, Guarantee(known="graph", entity_bound=10))
-    for number in range(1, ROUNDS + 1):
-        ledger.record_release(release, number, str(number))
-    run.finish({"stopped": "rounds", "plan": plan, "unigram_perplexity": 800.0, "ledger": ledger.head})
-
-
 def execute_in_jupyter(path: Path, folder: Path) -> Outputs:
     """Run a notebook in a Jupyter kernel in ``folder``; return the outputs."""
     notebook = nbformat.read(path, as_version=4)
@@ -139,7 +112,7 @@ def texts(outputs: Outputs) -> str:
 def test_epsilon_against_steps_reads_run_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = tmp_path / "runs"
     for strategy in ("noiseless", "uedp", "user_level"):
-        make_run(runs / strategy, strategy)
+        finished_run(strategy, runs / strategy)
     (runs / "notes.txt").touch()
     monkeypatch.setenv("FL_SIM_RUNS", str(runs))
     outputs = execute_in_jupyter(EPSILON, tmp_path)
@@ -172,22 +145,21 @@ def test_the_other_notebooks_run(
     assert text in texts(outputs)
 
 
-def outputs_of(path: Path) -> Outputs:
-    return [output for cell in code_cells(path) for output in cell.outputs]
+EACH = pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
 
 
-@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+@EACH
 def test_kept_outputs_are_of_these_cells_and_records(path: Path, scripts: ModuleType) -> None:
     why = scripts.out_of_date(path)
     assert why is None, f"{path.name}: {why}; run: {scripts.COMMAND} {path.stem}"
 
 
-@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+@EACH
 def test_kept_outputs_are_small_and_say_nothing_of_a_machine(path: Path) -> None:
     assert path.stat().st_size < 900_000
     assert [cell.execution_count for cell in code_cells(path)] == list(range(1, 1 + len(code_cells(path))))
     assert {key for cell in code_cells(path) for key in cell.metadata} == set()
-    outputs = outputs_of(path)
+    outputs = [output for cell in code_cells(path) for output in cell.outputs]
     assert {output.output_type for output in outputs} <= {"stream", "display_data", "execute_result"}
     shown = json.dumps([[output.get("text"), dict(output.get("data", {}), **{"image/png": ""})] for output in outputs])
     assert not re.search(r"/home/|/root/|/tmp/|/work/|/Users/|object at 0x|widget", shown)

@@ -17,7 +17,8 @@ from fl_sim.data_prep.prepare import Origin
 from fl_sim.data_prep.store.tagged_store import TaggedStore
 from fl_sim.engines import simulation
 from fl_sim.files import close_to_others, owner_only
-from tests.e2e.small_runs import QUICK_TO_LOAD, command_line, configuration, settings, small_corpus
+from tests.e2e.small_runs import QUICK_TO_LOAD, configuration, settings, small_corpus
+from tests.tiny import command_line
 
 SPLITS = ("train", "train", "validation")
 

@@ -14,7 +14,27 @@ from fl_sim.storage.run_folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("no_plots")  # of the runs; the figure is drawn
 
-FIGURE = """
+PARTS = """
+"model.name" = "small-gpt2"
+"model.hidden" = 16
+"model.layers" = 1
+"model.heads" = 2
+"model.max_tokens" = 24
+[[panels]]
+name = "a"
+title = "a"
+corpus = "small"
+[corpora.small]
+kind = "jsonl"
+source = "small.jsonl"
+[corpora.small.flags]
+text-column = "text"
+user-column = "user"
+tagger = "rules"
+test-fraction = 0.3
+split-sentences = false
+"""
+FIGURE = f"""
 title = "Small"
 shows = "Nothing."
 x = "epsilon"
@@ -25,22 +45,10 @@ seeds = [0, 1, 2]
 "privacy.user_sentences" = "corpus"
 "privacy.settings_from_corpus" = true
 rounds = 2
-"model.name" = "small-gpt2"
-"model.hidden" = 16
-"model.layers" = 1
-"model.heads" = 2
-"model.max_tokens" = 16
-[corpora.small]
-kind = "jsonl"
-source = "small.jsonl"
-flags = { text-column = "text", user-column = "user", tagger = "rules", test-fraction = 0.3, split-sentences = false }
+{PARTS}
 [corpora.absent]
 kind = "conll2003"
 source = "nowhere"
-[[panels]]
-name = "a"
-title = "a"
-corpus = "small"
 [[panels]]
 name = "b"
 title = "b"
@@ -48,21 +56,51 @@ corpus = "absent"
 [[curves]]
 name = "noiseless"
 label = "noiseless"
-set = { "privacy.strategy" = "noiseless", "privacy.q_s" = 1.0 }
+set = {{ "privacy.strategy" = "noiseless", "privacy.q_s" = 1.0 }}
 [[curves]]
 name = "deidentified"
 label = "De-Identification"
 deidentified = "category"
-set = { "privacy.strategy" = "user_level", "privacy.q_u" = 0.5 }
+set = {{ "privacy.strategy" = "user_level", "privacy.q_u" = 0.5 }}
 [[curves]]
 name = "coded"
 label = "as coded"
-points = [{ set = { "privacy.noise_multiplier" = 1.0 } }, { set = { "privacy.noise_multiplier" = 2.0 } }]
-set = { "privacy.strategy" = "published", "privacy.noise" = "as-coded", "privacy.q_u" = 0.5 }
+points = [{{ set = {{ "privacy.noise_multiplier" = 1.0 }} }}, {{ set = {{ "privacy.noise_multiplier" = 2.0 }} }}]
+set = {{ "privacy.strategy" = "published", "privacy.noise" = "as-coded", "privacy.q_u" = 0.5 }}
 [[curves]]
 name = "uedp"
 label = "uedp"
-set = { "privacy.strategy" = "uedp" }
+set = {{ "privacy.strategy" = "uedp" }}
+"""
+LEAKAGE = f"""
+kind = "leakage"
+title = "Leakage: small"
+shows = "Nothing."
+joint = [8.0]
+reference = "uedp"
+seeds = [0]
+[attack]
+max_users = 3
+sentences_per_user = 2
+secrets = 4
+entities = 2
+candidates = 2
+[set]
+rounds = 1
+"evaluation.every" = 1
+"privacy.population" = 60
+{PARTS}
+canaries = 2
+[[curves]]
+name = "deidentified"
+label = "De-Identification"
+deidentified = "category"
+set = {{ "privacy.strategy" = "noiseless", "privacy.q_u" = 1.0, "privacy.q_s" = 1.0 }}
+[[curves]]
+name = "uedp"
+label = "uedp"
+budget = "joint"
+set = {{ "privacy.strategy" = "uedp", "privacy.q_u" = 1.0, "privacy.q_s" = 0.5, "privacy.entity_bound" = 2 }}
 """
 
 
@@ -80,10 +118,9 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def command(tmp_path: Path, data: Path, *more: str) -> list[str]:
+def command(tmp_path: Path, data: Path, *more: str, text: str = FIGURE) -> list[str]:
     file = tmp_path / "small.toml"
-    if not file.exists():
-        file.write_text(FIGURE, encoding="utf-8")
+    file.write_text(text, encoding="utf-8")
     return ["reproduce", "make", str(file), "--data", str(data), "--out", str(tmp_path / "out"), "--quiet", *more]
 
 
@@ -138,89 +175,20 @@ def test_nothing_can_be_made_without_any_corpus(tmp_path: Path, data: Path, caps
     assert "left out: conll2003:" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ([], "NAME is missing"),
-        (["fig4", "--panel", "a"], "--panel is 'a'"),
-        (["fig2", "--panel", "z"], "--panel is 'z'; allowed: conll2003"),
-        (["fig4", "--jobs", "0"], "--jobs is 0"),
-    ],
-)
-def test_bad_requests_are_one_line(
-    tmp_path: Path, words: list[str], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["reproduce", "make", *words, "--out", str(tmp_path / "out"), "--quiet"]) == 2
-    error = capsys.readouterr().err
-    assert named in error
-    assert error.count("\n") == 1
-
-
 def test_the_list_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "list"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in ("fig2", "fig3a", "fig9", "table2"))
 
 
-LEAKAGE = """
-kind = "leakage"
-title = "Leakage: small"
-shows = "Nothing."
-joint = [8.0]
-reference = "uedp"
-seeds = [0]
-[attack]
-max_users = 3
-sentences_per_user = 2
-secrets = 4
-entities = 2
-candidates = 2
-[set]
-rounds = 1
-"evaluation.every" = 1
-"model.name" = "small-gpt2"
-"model.hidden" = 16
-"model.layers" = 1
-"model.heads" = 2
-"model.max_tokens" = 24
-"privacy.population" = 60
-[corpora.small]
-kind = "jsonl"
-source = "small.jsonl"
-[corpora.small.flags]
-text-column = "text"
-user-column = "user"
-tagger = "rules"
-test-fraction = 0.3
-split-sentences = false
-canaries = 2
-[[panels]]
-name = "a"
-title = "a"
-corpus = "small"
-[[curves]]
-name = "deidentified"
-label = "De-Identification"
-deidentified = "category"
-set = { "privacy.strategy" = "noiseless", "privacy.q_u" = 1.0, "privacy.q_s" = 1.0 }
-[[curves]]
-name = "uedp"
-label = "uedp"
-budget = "joint"
-set = { "privacy.strategy" = "uedp", "privacy.q_u" = 1.0, "privacy.q_s" = 0.5, "privacy.entity_bound" = 2 }
-"""
-
-
 @pytest.mark.nightly
 def test_attacks_on_the_runs_of_a_figure_are_recorded(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "leak.toml"
-    file.write_text(LEAKAGE, encoding="utf-8")
-    words = ["reproduce", "make", str(file), "--data", str(data), "--out", str(tmp_path / "out"), "--quiet"]
+    words, made = command(tmp_path, data, text=LEAKAGE), tmp_path / "out" / "small"
     assert main(words) == 0
     assert "nothing can be concluded" in capsys.readouterr().out
-    record = read_record(tmp_path / "out" / "leak" / "record.json")
+    record = read_record(made / "record.json")
     assert isinstance(record, LeakageRecord)
     deidentified, uedp = record.panels[0].runs
     assert (deidentified.deidentified, deidentified.joint, deidentified.epsilon_any) == (True, None, None)
@@ -231,9 +199,9 @@ def test_attacks_on_the_runs_of_a_figure_are_recorded(
         assert set(run.attacks) == {"users", "canaries", "entities"}
         assert run.attacks["canaries"]["canaries"] == 2
         assert "claims" not in json.dumps(run.attacks)
-    kept = sorted((tmp_path / "out" / "leak" / "attacks").iterdir())
+    kept = sorted((made / "attacks").iterdir())
     assert main(words) == 0
-    assert sorted((tmp_path / "out" / "leak" / "attacks").iterdir()) == kept
-    assert read_record(tmp_path / "out" / "leak" / "record.json").panels == record.panels  # type: ignore[union-attr]
+    assert sorted((made / "attacks").iterdir()) == kept
+    assert read_record(made / "record.json").panels == record.panels  # type: ignore[union-attr]
     assert main([*words, "--record", str(tmp_path / "results")]) == 2
     assert "at least 3" in capsys.readouterr().err

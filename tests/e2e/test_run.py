@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +13,7 @@ from safetensors.numpy import load_file
 from fl_sim.cli.main import main
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.engines.simulation import run
-from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import RoundEvent
@@ -26,45 +21,19 @@ from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, Adjacency, Contri
 from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.primitives import sampling
 from tests import tiny
+from tests.e2e.small_runs import Run, model_of
+
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 Capture = pytest.CaptureFixture[str]
-Run = Callable[..., RunFolder]
 
 SGD = {"server.optimizer": "sgd", "server.learning_rate": 1.0}
-STRATEGIES = ("uedp", "user_level", "noiseless")
 
 
 @pytest.fixture(scope="module")
 def corpus() -> Path:
+    """Return the tiny corpus, whose users and entities are alike."""
     return tiny.shared_corpus()
-
-
-@pytest.fixture(autouse=True)
-def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the plots, which take longer than a tiny run; test_ray.py draws them, with output as JSON."""
-    monkeypatch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
-
-
-@pytest.fixture
-def tiny_run(corpus: Path, tmp_path: Path) -> Run:
-    """``tiny_run(name, key=value, …)`` trains on the tiny corpus inline, with keys such as ``privacy.q_u``."""
-
-    def start(name: str, on_row: Callable[..., None] | None = None, **settings: Any) -> RunFolder:
-        base: dict[str, Any] = {"engine.name": "inline", "corpus.path": str(corpus), "rounds": 3, **tiny.MODEL}
-        return run(RunConfig.from_mapping(base | settings | {"out": str(tmp_path / name)}), on_row)
-
-    return start
-
-
-def final_vector(folder: RunFolder) -> np.ndarray:
-    checkpoint = Checkpoint.read(folder.checkpoint_dir)
-    assert checkpoint is not None
-    return checkpoint.vector
-
-
-def initial_vector(seed: int = 0) -> np.ndarray:
-    sizes = {key.removeprefix("model."): value for key, value in tiny.MODEL.items()}
-    return load_model(ModelSpec(**sizes), seed).get_vector()
 
 
 # The output describes what ran
@@ -73,14 +42,13 @@ def initial_vector(seed: int = 0) -> np.ndarray:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("strategy", ["uedp", "user_level"])
 @pytest.mark.parametrize("population", [None, 60])
-def test_the_noise_on_the_model_is_that_of_epsilon(strategy: str, population: int | None, tiny_run: Run) -> None:
+def test_the_noise_on_the_model_is_that_of_epsilon(strategy: str, population: int | None, run: Run) -> None:
     z, cap, clip, q_u = 900.0, 1.0 if strategy == "user_level" else 3.0, 0.01, 0.5
     mechanism = {"noise_multiplier": z, "clip_norm": clip, "user_cap": cap, "q_u": q_u, "strategy": strategy}
-    settings: dict[str, Any] = {f"privacy.{key}": value for key, value in mechanism.items()}
-    if population:
-        settings["privacy.population"] = population
-    folder = tiny_run("run", **settings, **SGD, rounds=1)
-    step = (final_vector(folder) - initial_vector()).astype(np.float64)
+    settings = {f"privacy.{key}": value for key, value in mechanism.items()} | {"privacy.population": population}
+    folder = run("run", **settings, **SGD, rounds=1)
+    sizes = {key.removeprefix("model."): value for key, value in tiny.MODEL.items()}
+    step = (model_of(folder) - load_model(ModelSpec(**sizes), 0).get_vector()).astype(np.float64)
     enrolled = population or tiny.USERS
     # The users' contribution is at most 6·β in all coordinates together, which is negligible beside the noise.
     assert step.std() * q_u * enrolled == pytest.approx(z * cap * clip, rel=0.02)
@@ -96,11 +64,11 @@ def test_the_noise_on_the_model_is_that_of_epsilon(strategy: str, population: in
 @pytest.mark.parametrize(
     ("strategy", "cap"), [("uedp", 1.0), ("uedp", 2.5), ("user_level", 1.0)], ids=["cap 1", "cap 2.5", "user_level"]
 )
-def test_no_user_moves_the_sum_by_more_than_the_clip(strategy: str, cap: float, tiny_run: Run) -> None:
+def test_no_user_moves_the_sum_by_more_than_the_clip(strategy: str, cap: float, run: Run) -> None:
     clip = 1e-4
     rates = {"privacy.q_u": 1.0, "privacy.q_e": 1.0, "privacy.q_s": 1.0}
     mechanism = {"privacy.strategy": strategy, "privacy.clip_norm": clip, "privacy.user_cap": cap}
-    metrics = tiny_run("run", **rates, **mechanism).metrics().iloc[1:]
+    metrics = run("run", **rates, **mechanism).metrics().iloc[1:]
     sums = metrics["update_norm"] * tiny.USERS
     assert (sums <= tiny.USERS * cap * clip * 1.001).all()
     assert (sums > 0.3 * tiny.USERS * cap * clip).all()  # the sentences and their gradients are similar
@@ -109,9 +77,9 @@ def test_no_user_moves_the_sum_by_more_than_the_clip(strategy: str, cap: float, 
 
 
 @pytest.mark.system
-def test_the_cohorts_are_those_of_the_rates(corpus: Path, tiny_run: Run) -> None:
+def test_the_cohorts_are_those_of_the_rates(corpus: Path, run: Run) -> None:
     rates = {"q_u": 0.6, "q_e": 0.7, "q_s": 0.8}
-    folder = tiny_run("run", **{f"privacy.{key}": rate for key, rate in rates.items()}, rounds=12, seed=5)
+    folder = run("run", **{f"privacy.{key}": rate for key, rate in rates.items()}, rounds=12, seed=5)
     ownership = Corpus.open(corpus).ownership("train")
     owner = ownership.user_of_sentence
     for row in folder.metrics().iloc[1:].itertuples():
@@ -131,12 +99,12 @@ def test_the_cohorts_are_those_of_the_rates(corpus: Path, tiny_run: Run) -> None
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("known", ["counts", "graph"])
-def test_epsilon_columns_are_the_accountants(corpus: Path, tiny_run: Run, known: str) -> None:
+def test_epsilon_columns_are_the_accountants(corpus: Path, run: Run, known: str) -> None:
     rates = {"q_u": 0.9, "q_e": 0.5, "q_s": 0.3}
     mechanism = rates | {"noise_multiplier": 1.5, "user_cap": 2.0}
     mechanism |= {"user_sentences": tiny.SENTENCES_EACH, "entity_bound": 3}  # which every user and entity just meets
     mechanism |= {"known": known}
-    folder = tiny_run("run", **{f"privacy.{key}": value for key, value in mechanism.items()}, rounds=4)
+    folder = run("run", **{f"privacy.{key}": value for key, value in mechanism.items()}, rounds=4)
     event = RoundEvent("uedp", noise_multiplier=1.5, user_cap=2.0, **rates)
     n = tiny.SENTENCES_EACH  # every user's
     weighted = known == "counts"  # then n and 3 bound sums of weights
@@ -158,7 +126,7 @@ def test_epsilon_columns_are_the_accountants(corpus: Path, tiny_run: Run, known:
         assert (np.diff(metrics[name]) >= 0).all()
 
 
-def test_declared_counts_may_be_larger_than_those_of_the_corpus(corpus: Path, tiny_run: Run, tmp_path: Path) -> None:
+def test_declared_counts_may_be_larger_than_those_of_the_corpus(corpus: Path, run: Run, tmp_path: Path) -> None:
     """Absent users are enrolled, and larger counts lower weights; the ledger says of which counts its ε is."""
     file = tmp_path / "counts.json"
     assert main(["corpus", "counts", str(corpus), "--out", str(file)]) == 0
@@ -166,7 +134,7 @@ def test_declared_counts_may_be_larger_than_those_of_the_corpus(corpus: Path, ti
     users = {user: 2 * count for user, count in counts["users"].items()} | {"absent": 1}
     file.write_text(json.dumps(counts | {"users": users}))
     bounds = {"privacy.user_sentences": tiny.SENTENCES_EACH, "privacy.entity_bound": "unbounded", "rounds": 1}
-    own, larger = tiny_run("own", **bounds), tiny_run("larger", **bounds, **{"privacy.counts": str(file)})
+    own, larger = run("own", **bounds), run("larger", **bounds, **{"privacy.counts": str(file)})
     assert [folder.config["plan"]["population"] for folder in (own, larger)] == [tiny.USERS, tiny.USERS + 1]
     assert [(folder.result or {})["kept"]["sentences"] for folder in (own, larger)] == pytest.approx([1.0, 0.5])
     said = {entry.terms.guarantee.counts for folder in (own, larger) for entry in Ledger.read(folder.path).entries}
@@ -174,8 +142,8 @@ def test_declared_counts_may_be_larger_than_those_of_the_corpus(corpus: Path, ti
 
 
 @pytest.mark.system
-def test_noiseless_has_no_guarantee(tiny_run: Run, capsys: Capture) -> None:
-    folder = tiny_run("run", **{"privacy.strategy": "noiseless"})
+def test_noiseless_has_no_guarantee(run: Run, capsys: Capture) -> None:
+    folder = run("run", **{"privacy.strategy": "noiseless"})
     metrics = folder.metrics().filter(like="epsilon_")
     assert len(metrics.columns) == 9
     assert (metrics.iloc[0] == 0).all()  # the initial model is independent of the corpus
@@ -190,7 +158,7 @@ def test_noiseless_has_no_guarantee(tiny_run: Run, capsys: Capture) -> None:
 @pytest.mark.system
 def test_a_target_is_met(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
     arguments = ["--corpus", str(corpus), "--engine", "inline", "--rounds", "3", "--target-epsilon", "0.7"]
-    sizes = tiny.command_line(dict(tiny.MODEL))
+    sizes = tiny.command_line(tiny.MODEL)
     assert main(["run", *arguments, *sizes, "--json", "--quiet", "--out", str(tmp_path / "out")]) == 0
     result = json.loads(capsys.readouterr().out)
     assert 0.7 * 0.995 <= result["epsilon_any"] <= 0.7
@@ -200,12 +168,12 @@ def test_a_target_is_met(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
 
 @pytest.mark.system
 @pytest.mark.parametrize("unit", ["user", "user_entity"])
-def test_a_budget_ends_the_run_before_it_is_exceeded(unit: str, tiny_run: Run) -> None:
+def test_a_budget_ends_the_run_before_it_is_exceeded(unit: str, run: Run) -> None:
     settings = {"privacy.q_s": 0.5, "privacy.noise_multiplier": 2.0, "rounds": 6}
     name = "epsilon_user" if unit == "user" else "epsilon_any"
-    curve = tiny_run("whole", **settings).metrics()[name]
+    curve = run("whole", **settings).metrics()[name]
     budget = float(curve.iloc[4] + curve.iloc[5]) / 2
-    folder = tiny_run("run", **settings, **{"privacy.epsilon_budget": budget, "privacy.target_unit": unit})
+    folder = run("run", **settings, **{"privacy.epsilon_budget": budget, "privacy.target_unit": unit})
     result = folder.result or {}
     assert (result["stopped"], result["rounds"]) == ("epsilon_budget", 4)
     assert list(folder.metrics()["round"]) == [0, 1, 2, 3, 4]
@@ -217,10 +185,10 @@ def test_a_budget_ends_the_run_before_it_is_exceeded(unit: str, tiny_run: Run) -
 
 @pytest.mark.sample(1)
 @pytest.mark.system
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_same_seed_gives_the_same_run(strategy: str, tiny_run: Run) -> None:
+@pytest.mark.parametrize("strategy", ["uedp", "user_level", "noiseless"])
+def test_the_same_seed_gives_the_same_run(strategy: str, run: Run) -> None:
     settings = {"privacy.strategy": strategy, "privacy.q_u": 0.5, "rounds": 2}
-    first, again, other = (tiny_run(name, **settings, seed=seed) for name, seed in (("a", 0), ("b", 0), ("c", 1)))
+    first, again, other = (run(name, **settings, seed=seed) for name, seed in (("a", 0), ("b", 0), ("c", 1)))
     weights = [load_file(folder.model_dir / "model.safetensors") for folder in (first, again, other)]
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
     assert any((weights[0][name] != weights[2][name]).any() for name in weights[0])
@@ -232,8 +200,8 @@ def test_the_same_seed_gives_the_same_run(strategy: str, tiny_run: Run) -> None:
 
 
 @pytest.mark.system
-def test_evaluations_between_rounds(tiny_run: Run) -> None:
-    folder = tiny_run("run", **{"evaluation.every": 2, "rounds": 5})
+def test_evaluations_between_rounds(run: Run) -> None:
+    folder = run("run", **{"evaluation.every": 2, "rounds": 5})
     measured = folder.metrics()["perplexity"].notna()
     assert list(measured) == [True, False, True, False, True, True]
     assert (folder.result or {})["perplexity"] == folder.metrics()["perplexity"].iloc[-1]
@@ -245,7 +213,7 @@ def test_evaluations_between_rounds(tiny_run: Run) -> None:
 @pytest.mark.system
 def test_the_summary_and_where_the_results_are(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
     arguments = ["run", "--corpus", str(corpus), "--engine", "inline", "--rounds", "1", "--quiet", "--delta", "0.2"]
-    assert main([*arguments, "--out", str(tmp_path / "[out]"), *tiny.command_line(dict(tiny.MODEL))]) == 0
+    assert main([*arguments, "--out", str(tmp_path / "[out]"), *tiny.command_line(tiny.MODEL)]) == 0
     output = capsys.readouterr()
     assert f"Results are in {tmp_path / '[out]'}" in output.out
     assert "not below 1/N" in " ".join(output.out.split())

@@ -14,12 +14,9 @@ from fl_sim.reporting.run_facts import read_facts
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.ledger import epsilon_of
 from fl_sim.strategies.primitives import sampling
-from tests.e2e.small_runs import ALLOCATION, OPTIONS, PUBLISHED, USERS, Run, model_of
+from tests.e2e.small_runs import ALLOCATION, OPTIONS, PLAIN, PUBLISHED, USERS, Run, model_of
 
 pytestmark = pytest.mark.usefixtures("no_plots")
-
-LEARNING_RATE = 0.01
-PLAIN = {"server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE}
 
 
 @pytest.mark.sample(2)

@@ -13,11 +13,12 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
 from fl_sim.search.sweep import DONE, FAILED, Sweep, run_sweep
 from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder
-from tests.e2e.small_runs import MODEL, QUICK_TO_LOAD
+from tests.conftest import REPOSITORY
+from tests.e2e.small_runs import QUICK_TO_LOAD
+from tests.tiny import MODEL
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = {**MODEL, **{key.replace("__", "."): value for key, value in QUICK_TO_LOAD.items()}}
 
 
@@ -149,7 +150,7 @@ def test_another_sweep_does_not_end_up_in_the_same_folder(tmp_path: Path, corpus
 
 
 def test_the_example_in_the_documentation_is_a_sweep() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "settings.md").read_text(encoding="utf-8")
     example = text.split("## Sweeps")[1].split("```toml")[1].split("```")[0]
     values = tomllib.loads(example)
     assert Sweep.model_validate({key: value for key, value in values.items() if key != "base"}).points()

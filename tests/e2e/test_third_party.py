@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from tests.conftest import REPOSITORY
+from tests.e2e.processes import printed_by
 
 PACKAGE = REPOSITORY / "tests" / "third_party" / "fl_sim_example"
 PARTS = {
@@ -27,7 +26,6 @@ PARTS = {
 }
 PEOPLE = ("Ada", "Blaise", "Carl", "Emmy", "Kurt")
 CHAT = "".join(f"{who}: I saw {('NASA', 'the moon')[n % 2]} on day {n}.\n" for n in range(6) for who in PEOPLE)
-_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
@@ -36,28 +34,20 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("third_party")
     shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
-    words = ["--no-deps", "--no-build-isolation", "--target", str(folder / "site"), str(folder / "source")]
-    subprocess.run([*pip, *words], check=True, timeout=_SECONDS)
+    words = ["--no-deps", "--no-build-isolation", "--target", folder / "site", folder / "source"]
+    printed_by(*pip, *words, folder=folder)
     return folder / "site"
-
-
-def fl_sim(installed: Path, folder: Path, *words: str) -> Any:
-    """What ``fl-sim`` prints as JSON where the package is installed, run in ``folder``."""
-    path = os.pathsep.join([str(installed), str(REPOSITORY)])
-    command = [sys.executable, "-m", "fl_sim", *words, "--json"]
-    done = subprocess.run(
-        command, cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=_SECONDS,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 @pytest.mark.system
 def test_every_part_of_another_package_works_by_its_name(installed: Path, tmp_path: Path) -> None:
+    def fl_sim(*words: str) -> Any:
+        command = (sys.executable, "-m", "fl_sim", *words, "--json")
+        return json.loads(printed_by(*command, folder=tmp_path, paths=[installed, REPOSITORY]))
+
     (tmp_path / "chat.txt").write_text(CHAT)
     reading = ["--source", "chat.txt", "--held-out", "Kurt", "--tagger", "example-tagger", "--out", "corpus"]
-    made = fl_sim(installed, tmp_path, "prepare", "example-reader", *reading)
+    made = fl_sim("prepare", "example-reader", *reading)
     assert made["splits"]["train"]["users"] == len(PEOPLE) - 1
     assert made["splits"]["train"]["entities"] == 1
     manifest = (tmp_path / "corpus" / "manifest.json").read_text()
@@ -69,7 +59,7 @@ def test_every_part_of_another_package_works_by_its_name(installed: Path, tmp_pa
     settings += [f"privacy.user_sentences={sentences}"]
     words = ["--corpus", "corpus", "--rounds", "2", "--engine", "inline", "--out", "run", "--delta", "1e-5"]
     words += [word for setting in settings for word in ("--set", setting)]
-    result = fl_sim(installed, tmp_path, "run", *words, "--quiet")
+    result = fl_sim("run", *words, "--quiet")
     event = RoundEvent("uedp", 1.5 * 2.0, q_e=0.5, q_s=0.2, user_cap=2.0)
     any_user = Adjacency(sentences, weighted=True)
     assert result["epsilon_user"] == pytest.approx(epsilon(event, any_user, 2, 1e-5), rel=1e-3)
@@ -83,5 +73,5 @@ def test_every_part_of_another_package_works_by_its_name(installed: Path, tmp_pa
     assert run.config["strategy_origin"]["path"] == PARTS["example-strategy"]
     assert run.metrics()["noise_norm"].iloc[1] > 0
     bounds = ["--delta", "1e-5", "--user-sentences", str(sentences)]
-    spent = fl_sim(installed, tmp_path, "account", "ledger", "run", *bounds)
+    spent = fl_sim("account", "ledger", "run", *bounds)
     assert spent["epsilon_user"] == pytest.approx(result["epsilon_user"], rel=1e-3)

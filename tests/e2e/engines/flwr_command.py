@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.conftest import REPOSITORY
-from tests.e2e.processes import free_ports, processes_in
+from tests.e2e.processes import free_port, processes_in
 
 ON_THIS_MACHINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -29,7 +29,7 @@ class Flower:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.home = place.parent / "flwr-home"
-        own = {"FLWR_HOME": str(self.home), "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_ports(1)[0])}
+        own = {"FLWR_HOME": str(self.home), "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port())}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # flwr starts flower-superlink
         self.environment = os.environ | ON_THIS_MACHINE | own | {"PATH": path}
 

@@ -26,16 +26,12 @@ from fl_sim.strategies.ledger import Ledger
 from fl_sim.strategies.messages import TRAIN_ACTION
 from tests.e2e.engines.raylets import cluster_in
 from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in
-from tests.e2e.small_runs import QUICK_TO_LOAD, SAME_MODEL, apart, configuration, measured, model_of
+from tests.e2e.small_runs import PLAIN, QUICK_TO_LOAD, SAME_MODEL, UEDP, apart, configuration, measured, model_of
 
-pytestmark = [needs_proc, pytest.mark.usefixtures("no_plots")]
+pytestmark = [pytest.mark.nightly, needs_proc, pytest.mark.usefixtures("no_plots")]
 
 ROUNDS = 4
-LEARNING_RATE = 0.01
-SETTINGS = {
-    "rounds": ROUNDS, "server__optimizer": "sgd", "server__learning_rate": LEARNING_RATE, "privacy__q_s": 0.8,
-    "privacy__user_cap": 2.0, **QUICK_TO_LOAD,
-}  # fmt: skip
+SETTINGS = {"rounds": ROUNDS, **PLAIN, **UEDP, **QUICK_TO_LOAD}
 WORKER_BACK_SECONDS = 600.0  # the test fails if it has to wait for longer
 _TOKEN = uuid.uuid4().hex
 MACHINE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
@@ -55,55 +51,32 @@ class Machines(NamedTuple):
     raylets: tuple[int, int]
 
 
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+@pytest.fixture
+def machines(place: Path) -> Iterator[Machines]:
     """Yield a cluster of two raylets on this machine."""
-    place = tmp_path_factory.mktemp("machines")
     with cluster_in(place, **MACHINE) as cluster:
         nodes = (cluster.head_node, cluster.add_node(**MACHINE))
         first, second = (node.all_processes["raylet"][0].process.pid for node in nodes)
         yield Machines(cluster.address, place, (first, second))
 
 
-class Undisturbed(NamedTuple):
-    """A run on both machines: its folder, the notes of its nodes, and its stderr."""
-
-    run: RunFolder
-    notes: Path
-    errors: str
-
-
-@pytest.fixture(scope="module")
-def undisturbed(corpus: Path, machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    with contextlib.redirect_stderr(io.StringIO()) as errors:
-        run = _run_on(machines, corpus, folder / "run", folder / "notes")
-    return Undisturbed(run, folder / "notes", errors.getvalue())
-
-
-@pytest.mark.nightly
-def test_a_run_joins_an_existing_cluster_gives_the_model_of_one_process_and_leaves_no_worker_there(
-    undisturbed: Undisturbed, machines: Machines, corpus: Path, tmp_path: Path
+def test_runs_on_a_cluster_that_loses_a_worker_and_a_machine_give_the_model_of_one_process(
+    machines: Machines, corpus: Path, tmp_path: Path
 ) -> None:
-    alone = simulation.run(configuration(corpus, tmp_path / "alone", **SETTINGS))
-    assert apart(alone, undisturbed.run, LEARNING_RATE) < SAME_MODEL
-    assert (undisturbed.run.metrics()["failed_nodes"].dropna() == 0).all()
-    assert {raylet for _, _, raylet in _read(undisturbed.notes)} == set(machines.raylets)
-    assert undisturbed.errors == ""
+    """In the second run, round 2 loses a worker after its work and before its reply, and round 3 a machine for good.
 
+    Its machines do not see the run's folder, so the files are sent to them, and to the worker that restarts.
+    """
+    alone = simulation.run(configuration(corpus, tmp_path / "alone", **SETTINGS))
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
+        whole = _run_on(machines, corpus, tmp_path / "whole", tmp_path / "notes of the whole")
+    assert errors.getvalue() == ""
+    assert apart(alone, whole) < SAME_MODEL
+    assert (whole.metrics()["failed_nodes"].dropna() == 0).all()
+    assert {raylet for _, _, raylet in _read(tmp_path / "notes of the whole")} == set(machines.raylets)
     assert _alive(machines) == list(machines.raylets)
     assert wait_until_none_in(machines.place, named="ClientAppActor") == {}
 
-
-@pytest.mark.nightly
-def test_a_lost_worker_works_again_and_a_lost_machine_changes_nothing(
-    undisturbed: Undisturbed, machines: Machines, corpus: Path, tmp_path: Path
-) -> None:
-    """Round 2 loses a worker after its work and before its reply; round 3 loses a machine for the rest of the run.
-
-    The machines do not see the run's folder, so the files are sent to them, and to the worker that restarts.
-    """
-    whole = undisturbed.run
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OwnText, "_save_token", lambda text: _TOKEN)  # and no file holds it
         run = _run_on(machines, corpus, tmp_path / "run", tmp_path / "notes", worker_lost=2, machine_lost=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,27 +34,23 @@ class Done(NamedTuple):
     run: RunFolder | None
 
 
-class Apps:
-    """Run apps one after the other on one SuperLink."""
+@pytest.fixture
+def run_app(flower: Flower) -> Callable[..., Done]:
+    """``run_app(folder, 3, "--run-config", "seed=0")`` runs an app on three nodes; all share one SuperLink."""
 
-    def __init__(self, flower: Flower) -> None:
-        self.flower, self.runs = flower, flower.home / "fl-sim-runs"
-
-    def run(self, app: Path, nodes: int, *words: str) -> Done:
-        federation = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus=2"
-        before = set(self.runs.glob("*"))
-        done = self.flower("run", str(app), "--stream", "--federation-config", federation, *words)
+    def run(app: Path, nodes: int, *words: str) -> Done:
+        runs, federation = flower.home / "fl-sim-runs", f"num-supernodes={nodes} client-resources-num-cpus=1"
+        before = set(runs.glob("*"))
+        words = ("--federation-config", f"{federation} init-args-num-cpus=2", *words)
+        done = flower("run", str(app), "--stream", *words)
         printed = done.stdout + done.stderr
         match = re.search(r"^accuracy on [^:]*: ([\d.]+)(?: at ε ([\d.]+), δ)?", printed, re.MULTILINE)
         assert match is not None, printed[-3000:]
-        new = set(self.runs.glob("*")) - before
+        new = set(runs.glob("*")) - before
         run = RunFolder.open(new.pop()) if new else None
         return Done(printed, float(match[1]), float(match[2]) if match[2] else None, run)
 
-
-@pytest.fixture(scope="module")
-def apps(flower: Flower) -> Apps:
-    return Apps(flower)
+    return run
 
 
 def quickstart(folder: Path, *, private: bool) -> Path:
@@ -73,16 +70,16 @@ def stated_by_the_ledger(run: RunFolder | None) -> float:
 
 
 @pytest.mark.nightly
-def test_the_cnn_learns_digits_at_the_stated_epsilon(apps: Apps) -> None:
-    done = apps.run(EXAMPLES / "digits_cnn", 300, "--run-config", "seed=0 num-server-rounds=20")
+def test_the_cnn_learns_digits_at_the_stated_epsilon(run_app: Callable[..., Done]) -> None:
+    done = run_app(EXAMPLES / "digits_cnn", 300, "--run-config", "seed=0 num-server-rounds=20")
     assert done.epsilon == pytest.approx(stated_by_the_ledger(done.run), abs=0.01)
     assert 7.9 < done.epsilon <= 8
     assert done.accuracy > 0.8
 
 
 @pytest.mark.nightly
-def test_persons_inside_a_node_are_its_users(apps: Apps) -> None:
-    done = apps.run(EXAMPLES / "adult_logistic", 4, "--run-config", "seed=0 num-server-rounds=30")
+def test_persons_inside_a_node_are_its_users(run_app: Callable[..., Done]) -> None:
+    done = run_app(EXAMPLES / "adult_logistic", 4, "--run-config", "seed=0 num-server-rounds=30")
     assert done.epsilon == pytest.approx(stated_by_the_ledger(done.run), abs=0.01)
     assert 1.9 < done.epsilon <= 2
     assert done.accuracy > 0.7  # 60 % have the more frequent income
@@ -93,11 +90,11 @@ def test_persons_inside_a_node_are_its_users(apps: Apps) -> None:
 
 
 @pytest.mark.nightly
-def test_the_patch_makes_the_quickstart_private(apps: Apps, tmp_path: Path) -> None:
+def test_the_patch_makes_the_quickstart_private(run_app: Callable[..., Done], tmp_path: Path) -> None:
     for name in ("plain", "private"):
         (tmp_path / name).mkdir()
-    plain = apps.run(quickstart(tmp_path / "plain", private=False), 40, "--run-config", "num-server-rounds=8")
-    private = apps.run(quickstart(tmp_path / "private", private=True), 200)
+    plain = run_app(quickstart(tmp_path / "plain", private=False), 40, "--run-config", "num-server-rounds=8")
+    private = run_app(quickstart(tmp_path / "private", private=True), 200)
     assert plain.run is None
     assert plain.accuracy > 0.9
     assert private.accuracy > 0.7
@@ -106,12 +103,7 @@ def test_the_patch_makes_the_quickstart_private(apps: Apps, tmp_path: Path) -> N
 
 @pytest.mark.system
 def test_the_patch_adds_three_lines_to_each_side() -> None:
-    lines = (EXAMPLES / "quickstart_private.patch").read_text(encoding="utf-8").splitlines()
-    changed: dict[str, list[str]] = {}
-    for line in lines:
-        if line.startswith("+++ "):
-            file = Path(line.split()[1]).name
-        elif line.startswith("+"):
-            changed.setdefault(file, []).append(line)
-    counts = {file: len(added) for file, added in changed.items()}
+    text = (EXAMPLES / "quickstart_private.patch").read_text(encoding="utf-8")
+    files = text.split("\n+++ ")[1:]
+    counts = {Path(file.split()[0]).name: file.count("\n+") for file in files}
     assert counts == {"pyproject.toml": 1, "quickstart_client.py": 2, "quickstart_server.py": 3}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from fl_sim.engines import simulation
 from fl_sim.experiments import evaluation
 from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder
 from fl_sim.strategies.ledger import Ledger
-from tests.e2e.small_runs import QUICK_TO_LOAD, command_line, configuration, settings
+from tests.e2e.small_runs import QUICK_TO_LOAD, Crash, configuration, crash_after, settings
+from tests.tiny import command_line
 
 TOO_FAST = {"server__learning_rate": 1e300, **QUICK_TO_LOAD}
 Capture = pytest.CaptureFixture[str]
@@ -59,13 +61,9 @@ def test_a_run_stops_after_the_round_in_which_it_diverges(
 def test_a_run_killed_after_it_diverged_finishes_and_releases_nothing_more(
     corpus: Path, tmp_path: Path, no_plots: None
 ) -> None:
-    def die(row: simulation.Row) -> None:
-        if row["round"] == 1:
-            raise KeyboardInterrupt
-
     out = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        simulation.run(configuration(corpus, out, rounds=3, **TOO_FAST), on_row=die)
+    with pytest.raises(Crash):
+        simulation.run(configuration(corpus, out, rounds=3, **TOO_FAST), on_row=crash_after(1))
     assert RunFolder.open(out).result is None
     assert simulation.resume(out).diverged
     assert len(Ledger.read(out).entries) == 1
@@ -74,7 +72,9 @@ def test_a_run_killed_after_it_diverged_finishes_and_releases_nothing_more(
 
 
 @pytest.mark.system
-def test_an_initial_model_that_is_not_finite_is_refused(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_an_initial_model_that_is_not_finite_is_refused(
+    corpus: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
     model = load_model(ModelSpec(hidden=8, layers=1, heads=1), seed=0)
     vector = model.get_vector()
     vector[0] = math.nan
@@ -83,10 +83,8 @@ def test_an_initial_model_that_is_not_finite_is_refused(corpus: Path, tmp_path: 
     (tmp_path / "model" / "spec.json").unlink()  # a model of somebody else's
     words = ["run", "--quiet", "--model", str(tmp_path / "model")]
     changes = {"out": tmp_path / "run", "corpus.path": corpus, "engine.name": "inline"}
-    assert main([*words, *command_line(changes)]) == 2
-    error = capsys.readouterr().err
+    error = refusal(*words, *command_line(changes))
     assert error.endswith("whose parameters or scores are not finite; allowed: a model that has not diverged\n")
-    assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 

@@ -1,12 +1,16 @@
 """Runs that are killed, run out of disk or may not write: nothing is lost, and one line says what is wrong.
 
-``benchmarks/kill_runs.py`` kills more often.
+``benchmarks/kill_runs.py`` kills more often; ``benchmarks/inject_faults.py`` lets every write, sync and rename fail.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import resource
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,10 +20,11 @@ import pytest
 from benchmarks.kill_runs import kill
 from fl_sim.cli.main import main
 from fl_sim.engines import simulation
-from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
+from tests.conftest import REPOSITORY
 from tests.e2e.processes import forked
-from tests.e2e.small_runs import command_line, configuration, crashed, measured, model_of, settings
+from tests.e2e.small_runs import configuration, crashed, measured, model_of, settings
+from tests.tiny import command_line
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -31,6 +36,19 @@ SMALL_FILES = 100_000
 def test_killed_runs_end_as_if_they_had_not_been(tmp_path: Path) -> None:
     first = kill(5, seed=3, folder=tmp_path)[0]
     assert first.startswith("5 kills in ")
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("cc") is None or sys.platform != "linux", reason="needs a C compiler, and Linux")
+def test_faults_lose_nothing_and_are_said_in_one_line() -> None:
+    words = [sys.executable, "benchmarks/inject_faults.py", "--what", "run", "prepare", "--every", "250"]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr
+    seeded, secure, prepared = done.stdout.splitlines()
+    for line in (seeded, secure, prepared):
+        operations, faults = (int(number) for number in re.findall(r"(\d+) (?:operations|faults)", line))
+        assert operations > 100
+        assert faults >= 2
 
 
 def limited(words: list[str], folder: Path, restrict: Callable[[], None]) -> tuple[int, str]:
@@ -85,21 +103,6 @@ def test_a_folder_that_may_only_be_read(corpus: Path, tmp_path: Path) -> None:
     assert (code, errors.count("\n")) == (2, 1), errors
     assert "Permission denied" in errors
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-
-
-@pytest.mark.system
-def test_a_checkpoint_with_any_bit_changed_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoint"
-    head = {"run": "r", "entries": 1, "last": "h"}
-    Checkpoint(1, np.linspace(-1, 1, 50, dtype=np.float32), {"first": np.ones(50)}, head, {}).write(folder)
-    (file,) = folder.iterdir()
-    sound = file.read_bytes()
-    for place in range(0, len(sound) * 8, 7):  # step 7 covers every bit position of a byte
-        changed = bytearray(sound)
-        changed[place // 8] ^= 1 << place % 8
-        file.write_bytes(changed)
-        with pytest.raises(ValueError, match="is corrupt"):
-            Checkpoint.read(folder)
 
 
 @pytest.mark.system

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +23,8 @@ from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.aggregation import BoundedSumStrategy, partition_users
 from fl_sim.strategies.messages import REJECTIONS, TRAIN_ACTION, TrainRequest, vector_to_arrays
 from tests.e2e.small_runs import QUICK_TO_LOAD, USERS, configuration, model_of
+
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("no_plots")]
 
 NODES, LIAR = 3, 1
 USER_OF_THE_LIAR = 1  # on the second node of three, in the order of their ids
@@ -153,9 +154,8 @@ def lie(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lie:
     def run(*names: str) -> RunFolder:
         _earlier.clear()
         honest_sums.clear()
-        monkeypatch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
         monkeypatch.setattr(engine, "client_app", app)
-        monkeypatch.setattr(sys.modules[__name__], "told", list(names))
+        told[:] = names
         out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
         return simulation.run(configuration(corpus, out, **(SETTINGS | {"rounds": 1 + max(len(names), 1)})))
 
@@ -177,13 +177,6 @@ def sums(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     return seen
 
 
-def moved_apart(one: RunFolder, other: RunFolder) -> float:
-    """Return the distance of two runs' models, as a norm of the sum of client updates: a step is η·sum / (q_u·N)."""
-    distance = float(np.linalg.norm(model_of(one).astype(np.float64) - model_of(other)))
-    return distance / LEARNING_RATE * USERS
-
-
-@pytest.mark.system
 def test_every_lie_moves_its_round_within_the_clip_and_is_counted_by_its_kind(
     lie: Lie, allowed: float, sums: list[np.ndarray], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,19 +198,6 @@ def test_every_lie_moves_its_round_within_the_clip_and_is_counted_by_its_kind(
     assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
-@pytest.mark.sample(1)
-@pytest.mark.system
-@pytest.mark.parametrize("name", ["NaN", "a norm of 10^12"])
-def test_the_same_run_without_the_liar_is_within_the_clip(name: str, lie: Lie, allowed: float) -> None:
-    honest, lied = lie(), lie(name)
-    assert 0 < moved_apart(honest, lied) <= allowed * SLACK
-    rows = [run.metrics().iloc[2] for run in (honest, lied)]
-    assert rows[0]["noise_norm"] == rows[1]["noise_norm"]
-    assert rows[0]["epsilon_user"] == rows[1]["epsilon_user"]
-    assert (honest.result or {})["failed_nodes"] == {}
-
-
-@pytest.mark.system
 def test_a_lie_within_the_bound_is_believed_and_moves_no_more(
     lie: Lie, allowed: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,5 +208,8 @@ def test_a_lie_within_the_bound_is_believed_and_moves_no_more(
 
     monkeypatch.setitem(LIES, "the whole bound", ("", _vector(against)))
     honest, lied = lie(), lie("the whole bound")
-    assert allowed < moved_apart(honest, lied) <= 2 * allowed * SLACK
-    assert (lied.result or {})["failed_nodes"] == {}
+    # Models are compared as the sums of updates that moved them: a step is η·sum / (q_u·N).
+    distance = float(np.linalg.norm(model_of(honest).astype(np.float64) - model_of(lied)))
+    assert allowed < distance / LEARNING_RATE * USERS <= 2 * allowed * SLACK
+    for run in (honest, lied):
+        assert (run.result or {})["failed_nodes"] == {}

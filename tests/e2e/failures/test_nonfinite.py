@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,12 @@ import fl_sim.clients.local_steps
 from fl_sim.clients.batches import Batch, Example
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients, sentence_losses
-from fl_sim.engines import simulation
-from fl_sim.storage.run_folder import RunFolder
-from tests.e2e.small_runs import configuration, model_of
+from tests.e2e.small_runs import Run, model_of
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 ILL = 5
 """Every fifth sentence makes the model overflow."""
-
 
 RATES: dict[str, dict[str, float]] = {"uedp": {"privacy__q_s": 1.0, "privacy__q_e": 1.0}, "user_level": {}}
 
@@ -37,7 +33,7 @@ def is_ill(examples: Sequence[Example]) -> bool:
 @pytest.mark.parametrize("wrong", [math.nan, -math.inf])
 @pytest.mark.parametrize("strategy", ["uedp", "user_level"])
 def test_non_finite_gradients_count_as_zero_and_are_reported(
-    strategy: str, wrong: float, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    strategy: str, wrong: float, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_batch = LanguageModel.batch
     ill_batches = []
@@ -57,15 +53,13 @@ def test_non_finite_gradients_count_as_zero_and_are_reported(
         values = sentence_losses(model, examples, mask_seed)
         return values * wrong if is_ill(examples) else values
 
-    run: Callable[[str], RunFolder] = lambda name: simulation.run(  # noqa: E731
-        configuration(corpus, tmp_path / name, privacy__strategy=strategy, privacy__q_u=1.0, **RATES[strategy])
-    )
     monkeypatch.setattr(fl_sim.clients.gradients.clipped_sums, "covered_layers", lambda model: None)
-    healthy = run("healthy")
+    settings = {"privacy__strategy": strategy, "privacy__q_u": 1.0, **RATES[strategy]}
+    healthy = run("healthy", **settings)
     monkeypatch.setattr(LanguageModel, "batch", batch)
     monkeypatch.setattr(fl_sim.clients.gradients.clipped_sums, "loss_gradients", gradients)
     monkeypatch.setattr(fl_sim.clients.local_steps, "sentence_losses", losses)
-    ill = run("ill")
+    ill = run("ill", **settings)
     assert np.isfinite(model_of(ill)).all()
     sick, well = ill.metrics().iloc[1:], healthy.metrics().iloc[1:]
     assert (sick["nonfinite"] > 0).all()

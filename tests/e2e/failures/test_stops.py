@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,8 @@ from fl_sim.stop_signals import Stopped, raising_stops, stops_handled_by
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import RunFolder
 from tests.e2e.processes import needs_proc, processes_in, wait_until_none_in, wait_while_running
-from tests.e2e.small_runs import (
-    QUICK_TO_LOAD,
-    command_line,
-    configuration,
-    measured,
-    model_of,
-    settings,
-)
+from tests.e2e.small_runs import QUICK_TO_LOAD, configuration, measured, model_of, settings
+from tests.tiny import command_line
 
 STATUS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 Capture = pytest.CaptureFixture[str]
@@ -112,6 +107,7 @@ def test_a_preparation_that_is_stopped_leaves_nothing(
     source = tmp_path / "rows.jsonl"
     source.write_text('{"user": "ann", "text": "Ada left."}\n' * 3)
     raise_after(monkeypatch, SplitWriter, "add", name)
+    monkeypatch.setattr("fl_sim.data_prep.store.tagged_store._SECONDS_PER_BATCH", math.inf)  # a slow machine too
     columns = ["--source", str(source), "--text-column", "text", "--user-column", "user", "--tagger", "rules"]
     assert main(["prepare", "jsonl", *columns, "--out", str(tmp_path / "corpus")]) == STATUS[name]
     said = capsys.readouterr().err.splitlines()  # a slow machine has said how far it is
@@ -174,30 +170,55 @@ def test_ctrl_c_before_anything_is_parsed_is_one_line(monkeypatch: pytest.Monkey
 
 # Real processes
 
+Start = Callable[..., subprocess.Popen[bytes]]
+
+FL_SIM = ("-m", "fl_sim.cli.main")
+WITH_SLOW_NODES = (
+    "-c",
+    """
+import sys, time
+from flwr.clientapp import ClientApp
+from fl_sim.cli.main import main
+from fl_sim.engines import engine
+
+engine.client_app = ClientApp()
+
+@engine.client_app.train("bounded_sum")
+def train(message, context):
+    time.sleep(600)
+
+sys.exit(main())
+""",
+)
+
 
 @pytest.fixture
-def command(place: Path) -> Iterator[Any]:
-    """Start ``fl-sim`` in ``place``, in a session of its own."""
+def start(place: Path) -> Iterator[Start]:
+    """Start ``fl-sim`` in ``place``, in a session of its own; what it prints goes to a file there."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*words: str) -> subprocess.Popen[bytes]:
-        with (place / "stderr").open("wb") as errors:
-            program = [sys.executable, "-m", "fl_sim.cli.main", *words]
-            started.append(subprocess.Popen(program, cwd=place, stdout=errors, stderr=errors, start_new_session=True))
+    def begin(*words: str, program: tuple[str, str] = FL_SIM) -> subprocess.Popen[bytes]:
+        with (place / "printed").open("wb") as printed:
+            command = [sys.executable, *program, *words]
+            started.append(subprocess.Popen(command, cwd=place, stdout=printed, stderr=printed, start_new_session=True))
         return started[-1]
 
-    yield start
+    yield begin
     for process in started:
         process.kill()
         process.wait()
 
 
-def wait_for(process: subprocess.Popen[bytes], place: Path, pattern: str, number: int = 1) -> None:
-    """Wait until that many files match ``pattern``, or that many processes run in ``place`` if it is empty."""
-    why = wait_while_running(
-        process, lambda: len(list(place.glob(pattern)) if pattern else processes_in(place)) >= number, 120, 0.02
-    )
-    assert why is None, f"{why}: {(place / 'stderr').read_text()}"
+def wait_for(process: subprocess.Popen[bytes], place: Path, holds: Callable[[], bool]) -> None:
+    why = wait_while_running(process, holds, 300, 0.02)
+    assert why is None, f"{why}: {(place / 'printed').read_text()}, with {processes_in(place)}"
+
+
+def printed_at_end(process: subprocess.Popen[bytes], place: Path, status: int) -> str:
+    """Return what a command printed, which must end soon and leave no process."""
+    assert process.wait(60) == status
+    assert wait_until_none_in(place, 5) == {}
+    return (place / "printed").read_text()
 
 
 def ray_run(corpus: Path) -> list[str]:
@@ -207,31 +228,40 @@ def ray_run(corpus: Path) -> list[str]:
 
 @pytest.mark.nightly
 @needs_proc
-def test_a_run_on_ray_leaves_no_process_and_no_stack_on_the_screen(corpus: Path, place: Path, command: Any) -> None:
+def test_a_run_on_ray_leaves_no_process_and_no_stack_on_the_screen(corpus: Path, place: Path, start: Start) -> None:
     """A closing terminal hangs up the whole group, Ray's processes included; a SIGTERM then is an echo."""
-    process, name = command(*ray_run(corpus)), "SIGHUP"
-    wait_for(process, place, "run/checkpoint/latest.safetensors")
+    process = start(*ray_run(corpus))
+    wait_for(process, place, (place / "run" / "checkpoint" / "latest.safetensors").exists)
     os.killpg(process.pid, signal.SIGHUP)
     process.terminate()
-    assert process.wait(60) == STATUS[name]
-    assert wait_until_none_in(place, 5) == {}
-    printed = (place / "stderr").read_text()
-    assert printed.startswith(f"stopping after the round under way; {name} again stops at once\n")
+    printed = printed_at_end(process, place, STATUS["SIGHUP"])
+    assert printed.startswith("stopping after the round under way; SIGHUP again stops at once\n")
     assert "received at time" not in printed
     assert "interrupted after round" in printed
     assert not (place / "run" / "encoded").exists()
-    assert (RunFolder.open(place / "run").result or {})["signal"] == name
+    assert (RunFolder.open(place / "run").result or {})["signal"] == "SIGHUP"
 
 
 @pytest.mark.nightly
 @needs_proc
-def test_a_run_that_is_stopped_while_ray_starts_leaves_nothing(corpus: Path, place: Path, command: Any) -> None:
-    process = command(*ray_run(corpus))
-    wait_for(process, place, "", 4)
+def test_a_second_ctrl_c_stops_a_run_on_ray_at_once(corpus: Path, place: Path, start: Start) -> None:
+    """The nodes work on a round for minutes, and the server waits for them in one of Flower's threads."""
+    process = start(*ray_run(corpus), program=WITH_SLOW_NODES)
+    wait_for(process, place, lambda: bool(processes_in(place, "ClientAppActor.run")))
+    os.killpg(process.pid, signal.SIGINT)
+    wait_for(process, place, lambda: "Ctrl-C again stops at once" in (place / "printed").read_text())
+    os.killpg(process.pid, signal.SIGINT)  # two signals at once would count as one
+    assert "Traceback" not in printed_at_end(process, place, STATUS["SIGINT"])
+    assert RunFolder.open(place / "run").last_round == 0
+
+
+@pytest.mark.nightly
+@needs_proc
+def test_a_run_that_is_stopped_while_ray_starts_leaves_nothing(corpus: Path, place: Path, start: Start) -> None:
+    process = start(*ray_run(corpus))
+    wait_for(process, place, lambda: len(processes_in(place)) >= 4)
     process.terminate()
-    assert process.wait(60) == 143
-    assert wait_until_none_in(place, 5) == {}
-    printed = (place / "stderr").read_text()
+    printed = printed_at_end(process, place, STATUS["SIGTERM"])
     assert printed.startswith("fl-sim run: interrupted by SIGTERM")
     assert printed.count("\n") == 1
     assert not (place / "run").exists()
@@ -239,17 +269,15 @@ def test_a_run_that_is_stopped_while_ray_starts_leaves_nothing(corpus: Path, pla
 
 @pytest.mark.nightly
 @needs_proc
-def test_a_sweep_passes_the_signal_on_to_its_runs(corpus: Path, place: Path, command: Any) -> None:
+def test_a_sweep_passes_the_signal_on_to_its_runs(corpus: Path, place: Path, start: Start) -> None:
     given = settings(corpus, place, rounds=1000, **QUICK_TO_LOAD)
     del given["out"]
     lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in given.items()]
     grid = '[grid]\n"privacy.user_cap" = [1.0, 2.0, 3.0]\n'
     (place / "sweep.toml").write_text("\n".join([grid, "[set]", *lines]))
-    process = command("sweep", "sweep.toml", "--out", "sweep", "--jobs", "2", "--quiet")
-    wait_for(process, place, "sweep/runs/*/checkpoint/*.safetensors", 2)
+    process = start("sweep", "sweep.toml", "--out", "sweep", "--jobs", "2", "--quiet")
+    wait_for(process, place, lambda: len(list(place.glob("sweep/runs/*/checkpoint/*.safetensors"))) >= 2)
     process.terminate()
-    assert process.wait(60) == 143
-    assert wait_until_none_in(place, 5) == {}
-    assert "interrupted; continue with" in (place / "stderr").read_text()
+    assert "interrupted; continue with" in printed_at_end(process, place, STATUS["SIGTERM"])
     results = [RunFolder.open(folder).result or {} for folder in (place / "sweep" / "runs").iterdir()]
     assert [result["stopped"] for result in results] == ["interrupted"] * 2

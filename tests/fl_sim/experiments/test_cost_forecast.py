@@ -16,6 +16,7 @@ from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.experiments import cost as forecasts
 from fl_sim.experiments.cost import Forecast, expected_sentences, forecast, seconds_per_sentence, threads_of, workers_of
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
+from tests import tiny
 from tests.clients.models import models_to_try
 from tests.e2e import small_runs
 
@@ -131,7 +132,7 @@ def test_a_machine_too_small_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_piped_run_says_its_cost_and_its_rounds_in_lines(tmp_path: Path, capsys: Capture) -> None:
     corpus = small_runs.small_corpus(tmp_path / "corpus")
     settings = small_runs.settings(corpus, tmp_path / "run", rounds=4, **small_runs.QUICK_TO_LOAD)
-    assert main(["run", *small_runs.command_line(settings)]) == 0
+    assert main(["run", *tiny.command_line(settings)]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
     assert " sentences and about " in lines[0]
     assert " on disk" in lines[0]

@@ -18,7 +18,7 @@ from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.client_rules import ClippedGradients, LocalSteps
 from tests.clients.models import models_to_try
-from tests.e2e.small_runs import command_line
+from tests.tiny import command_line
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 

@@ -1,4 +1,4 @@
-"""A private Flower app trains the same model in simulation and on a SuperLink with TLS and keys for its nodes."""
+"""A private app, and text on its nodes, train the same model in simulation and over TLS with keys for the nodes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from tests.e2e.processes import needs_proc
 from tests.script_modules import imported_script
 
 try_deployment = imported_script("try_deployment")
+try_text = imported_script("try_text_deployment")
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
-pytestmark = [pytest.mark.nightly, needs_proc, needs_openssl]
+pytestmark = [pytest.mark.nightly, needs_proc, pytest.mark.usefixtures("no_plots")]
 
 APP = REPOSITORY / "examples" / "own_data"
 NODES = ("node1", "node2", "stranger")  # the keys that the deployment makes
@@ -33,6 +34,7 @@ def tables(tmp_path: Path) -> Path:
     return tmp_path / "tables"
 
 
+@needs_openssl
 def test_the_same_seed_trains_the_same_model_in_simulation_and_deployment(
     flower: Flower, tables: Path, tmp_path: Path
 ) -> None:
@@ -66,3 +68,24 @@ def test_the_same_seed_trains_the_same_model_in_simulation_and_deployment(
     facts = [read_facts(RunFolder.open(run)).record() for run in runs]
     assert facts[0]["epsilon"] == facts[1]["epsilon"]
     assert facts[1]["ledger"] == {"problem": None, "notes": []}
+
+
+def test_text_on_its_nodes_trains_the_model_of_the_joint_corpus_under_flwr_run(flower: Flower, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    try_text.make_nodes(data)
+    folders = {"corpus-path": str(data / "node-{partition-id}"), "entity-key": str(data / "key"), "out": "run"}
+    words = try_text.as_run_config(try_text.SETTINGS | folders)
+    done = flower.run(words, app=try_text.EXAMPLE)
+    assert "fl-sim DONE" in done.stdout + done.stderr, (done.stdout + done.stderr)[-2000:]
+    run = RunFolder.open(flower.home / "fl-sim-runs" / "run")
+    assert try_text.apart(try_text.simulated(tmp_path), run) < try_text.SAME_MODEL
+
+
+@needs_openssl
+def test_nodes_with_folders_of_their_own_train_it_over_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    try_text.try_all(tmp_path)
+    said = capsys.readouterr().out
+    assert "distance from the model of fl-sim run on the joint corpus" in said
+    assert "node 1 has another entity key than node 0; allowed: the same on all nodes" in said
+    assert "corpus-path of node 0 is not given; allowed: a path, in the node's config" in said
