@@ -18,9 +18,14 @@ from fl_sim.research.representations.client.encoder_inputs import (
     drop_words,
     words_of,
 )
-from fl_sim.research.representations.client.encoders import MlpEncoder, WordBag, build_encoder
+from fl_sim.research.representations.client.encoders import (
+    FrozenEncoder,
+    LowerStates,
+    MlpEncoder,
+    WordBag,
+    build_encoder,
+)
 from fl_sim.research.representations.client.feed_forward import Draw
-from fl_sim.research.representations.client.frozen_layers import FrozenEncoder, LowerStates
 from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
 from fl_sim.research.representations.config import EncoderSection
 from fl_sim.research.representations.local_privacy import MECHANISMS, UnitL1, WordDropout

@@ -19,8 +19,8 @@ from fl_sim.config import ConfigError
 from fl_sim.research.representations.client.client_workspace import Workspace, open_data
 from fl_sim.research.representations.client.encoder_inputs import UNKNOWN
 from fl_sim.research.representations.client.feed_forward import Draw
-from fl_sim.research.representations.config import METHODS, ExperimentConfig, load_mapping
-from fl_sim.research.representations.evaluation.experiment_summary import summary
+from fl_sim.research.representations.config import METHODS, ExperimentConfig, ServerSection, load_mapping
+from fl_sim.research.representations.experiment_record import summary
 from fl_sim.research.representations.representation_experiment import run, train_and_release
 from fl_sim.research.representations.server.adversarial_training import (
     Clients,
@@ -30,7 +30,7 @@ from fl_sim.research.representations.server.adversarial_training import (
     weight_of,
 )
 from fl_sim.research.representations.server.heads import Server
-from fl_sim.research.representations.studies import adult_pages, adult_study, grid_selection, reproductions
+from fl_sim.research.representations.studies import adult_study, grid_selection, reproductions
 from fl_sim.research.representations.studies.study_runs import Options, collect_records
 from fl_sim.storage.run_folder import encode
 from tests.research.representations.tiny_bert import save_tiny_bert
@@ -184,10 +184,8 @@ def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
     data = open_data(config.data, 0)
 
     def server() -> Server:
-        return Server(
-            8, 2, 1, classifier=[], adversary=[6], dropout=0.2, adversary_dropout=0.1, style="reversal",
-            weighed="gradient", seed=4,
-        )  # fmt: skip
+        section = ServerSection(adversary=(6,), dropout=0.2, adversary_dropout=0.1)
+        return Server(8, 2, 1, section, "reversal", seed=4)
 
     split, head = Clients(Workspace(config)), server()
     train(split, head, data, config)
@@ -206,8 +204,7 @@ def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
             z = workspace.layer(workspace.encoder(workspace.batch("train", rows), draw), draw, scale)
             loss = joint.loss(
                 z, torch.from_numpy(data.train.labels[rows]), torch.from_numpy(data.train.private[rows]),
-                weight=weight_of(config, epoch), orthogonal=config.server.orthogonal,
-                draw=draw,
+                weight_of(config, epoch), draw,
             )  # fmt: skip
             optimizer.zero_grad()
             loss.backward()
@@ -414,7 +411,7 @@ def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
     assert "ε of unconstrained" not in shown
     privacy = {"layer": "l2", "epsilon_claimed": 12.0, "epsilon_any_text": 84.85}
     euclid = {**table, "chosen": [{"system": "noise", "relaxation": 0.01, "privacy": privacy}]}
-    assert "* ε of noise at relaxation threshold 1.0: 84.85 proven (12.00 claimed)\n" in adult_pages.as_markdown(euclid)
+    assert "* ε of noise at relaxation threshold 1.0: 84.85 proven (12.00 claimed)\n" in adult_study.as_markdown(euclid)
     with pytest.raises(ConfigError, match="layer is 'dpnr'; allowed for adult: l1, l2"):
         reproductions.run("adult", dataclasses.replace(options, layer="dpnr"))
 
