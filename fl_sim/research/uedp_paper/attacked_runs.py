@@ -54,12 +54,17 @@ def attacked_panels(
     return records
 
 
-def published(attacks: Mapping[str, Mapping[str, object]]) -> Attacks:
+def published(value: Any, *, measured: bool = True) -> Any:
     """Return records of attacks without the (δ, ε) pairs of their bounds, which the rates follow from.
 
     Measured figures have six digits. Bounds keep all, because rounding could lower them.
     """
-    return {name: _published(one) for name, one in attacks.items()}
+    if isinstance(value, Mapping):
+        kept = {key: one for key, one in value.items() if key != "claims"}
+        return {key: published(one, measured=measured and key not in _BOUNDS) for key, one in kept.items()}
+    if isinstance(value, list | tuple):
+        return [published(one, measured=measured) for one in value]
+    return float(f"{value:.6g}") if measured and isinstance(value, float) else value
 
 
 def _raw_corpus(run: PlannedRun, figure: LeakageFigure, store: CorpusStore) -> str | None:
@@ -107,15 +112,3 @@ def _kept_attacks(folder: RunFolder, options: Options, raw: str | None, kept: Pa
             replace_file(file, json.dumps(encode(known)).encode())
     attacks: Attacks = known["attacks"]
     return attacks
-
-
-def _published(value: Any, *, measured: bool = True) -> Any:
-    if isinstance(value, Mapping):
-        return {
-            key: _published(one, measured=measured and key not in _BOUNDS)
-            for key, one in value.items()
-            if key != "claims"
-        }
-    if isinstance(value, list | tuple):
-        return [_published(one, measured=measured) for one in value]
-    return float(f"{value:.6g}") if measured and isinstance(value, float) else value

@@ -96,8 +96,9 @@ class _NoNormalisation(UnitL1):
     def normalise(self, vectors: Floats) -> Floats:
         return np.nan_to_num(np.clip(vectors, -1, 1))
 
-    def _in_ball(self, steps: Floats) -> Floats:
-        return np.ones(len(steps), dtype=bool)
+    @property
+    def _most_steps(self) -> int:
+        return 3 * self.steps
 
 
 class _ZeroAsACorner(UnitL1):

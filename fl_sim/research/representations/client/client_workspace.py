@@ -66,6 +66,9 @@ from fl_sim.strategies.primitives import streams
 
 _TOY_ROWS = 6000
 
+_dpnr_ag = functools.lru_cache(maxsize=1)(read_dpnr_ag)
+"""DPNR's AG set: one object for all seeds, because its splits are the file's."""
+
 _SPLIT_NUMBER = {name: number for number, name in enumerate(SPLITS)}
 
 
@@ -180,12 +183,6 @@ def open_data(spec: DataSection, seed: int) -> LabelledData:
     if spec.name == "table":
         return read_own_table(source, seed, spec.table)
     return read_adult(source, seed, spec.columns, spec.split) if spec.name == "adult" else _dpnr_ag(source)
-
-
-@functools.lru_cache(maxsize=1)
-def _dpnr_ag(source: Path) -> LabelledData:
-    """Return DPNR's AG set: one object for all seeds, because its splits are the file's."""
-    return read_dpnr_ag(source)
 
 
 @functools.lru_cache(maxsize=2)
