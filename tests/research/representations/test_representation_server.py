@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from torch.nn import functional
 
 from fl_sim.research.representations.client.feed_forward import Draw
 from fl_sim.research.representations.config import AdversaryStyle, ServerSection
-from fl_sim.research.representations.server.adversarial_training import ADAPTIVE, rising_weight
 from fl_sim.research.representations.server.heads import (
     NUM_DIVERSE,
     Server,
@@ -112,19 +110,6 @@ def test_coavoux_adversaries_learn_the_truth_and_encoders_the_opposite() -> None
     truth = functional.cross_entropy(adversary(z), s[:, 0])
     weights = adversary.linears[0].weight
     torch.testing.assert_close(gradient(total, weights), gradient(truth, weights))
-
-
-def test_lambda_grows_from_zero_towards_its_weight() -> None:
-    assert rising_weight(2.0, 0, 30) == 0.0
-    assert rising_weight(2.0, 15, 30) == pytest.approx(2 * (2 / (1 + math.exp(-3.5)) - 1))
-    found = [rising_weight(1.0, epoch, 30) for epoch in range(31)]
-    assert found == sorted(found)
-    assert found[-1] == pytest.approx(0.998, abs=1e-3)
-
-
-def test_adaptive_schedules_of_the_study() -> None:
-    assert [ADAPTIVE["1/n"](n) for n in (1, 2, 5)] == [1, 0.5, 0.2]
-    assert [ADAPTIVE["10/n"](n) for n in (1, 2, 5)] == [10, 5, 2]
 
 
 def correlated(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
