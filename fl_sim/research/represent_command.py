@@ -1,7 +1,4 @@
-"""Private text representations: encode, perturb, classify, attack; claimed and proven ε beside each other.
-
-`fl-sim reproduce` makes the published tables of such systems.
-"""
+"""`fl-sim represent`; the published tables of such systems are made by `fl-sim reproduce`."""
 
 from __future__ import annotations
 

@@ -164,8 +164,7 @@ def _project(
     projection = np.eye(states.shape[1])
     for number, column in enumerate(data.train.private.T):
         rng = streams.generator(config.seed, "inlp", number)
-        null_space, _ = null_space_projection(states @ projection, column, config.training.inlp_rounds, rng)
-        projection = projection @ null_space
+        projection = projection @ null_space_projection(states @ projection, column, config.training.inlp_rounds, rng)
 
     def project(vectors: Floats) -> Floats:
         return np.asarray(hidden(vectors) @ projection, dtype=np.float32)

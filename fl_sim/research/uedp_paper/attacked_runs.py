@@ -39,7 +39,9 @@ def attacked_panels(
         attacked = []
         for number, run in enumerate(done, start=1):
             store.say(f"attacking {run.name} ({number} of {len(done)})")
-            raw = _raw_corpus(run, figure, store)
+            raw = None  # the corpus from which the run's was de-identified
+            if run.curve.deidentified is not None:
+                raw = store.prepared(panel.corpus, figure.corpora[panel.corpus], run.curve.entities, seed=run.seed)
             attacked.append(_attacked(run, figure, raw, out / _ATTACKS))
         if attacked:
             records.append(
@@ -65,14 +67,6 @@ def published(value: Any, *, measured: bool = True) -> Any:
     if isinstance(value, list | tuple):
         return [published(one, measured=measured) for one in value]
     return float(f"{value:.6g}") if measured and isinstance(value, float) else value
-
-
-def _raw_corpus(run: PlannedRun, figure: LeakageFigure, store: CorpusStore) -> str | None:
-    """Return the corpus from which a run's was de-identified; None for a run on the text as it is."""
-    if run.curve.deidentified is None:
-        return None
-    source = figure.corpora[run.panel.corpus]
-    return store.prepared(run.panel.corpus, source, run.curve.entities, seed=run.seed)
 
 
 def _attacked(run: PlannedRun, figure: LeakageFigure, raw: str | None, kept: Path) -> AttackedRunRecord:

@@ -125,12 +125,10 @@ def test_null_space_projection_has_its_rank_and_hides_what_linear_classifiers_re
     from sklearn.linear_model import LogisticRegression
 
     vectors, private = correlated(np.random.default_rng(0))
-    projection, scores = null_space_projection(vectors, private, rounds, np.random.default_rng(1))
+    projection = null_space_projection(vectors, private, rounds, np.random.default_rng(1))
     np.testing.assert_allclose(projection, projection.T, atol=1e-10)
     np.testing.assert_allclose(projection @ projection, projection, atol=1e-10)
     assert np.linalg.matrix_rank(projection, tol=1e-8) == 6 - rounds
-    assert scores[0] > 0.8
-    assert scores[-1] <= scores[0]
     left = vectors @ projection
     assert LogisticRegression().fit(left, private).score(left, private) < 0.62
     first = LogisticRegression(max_iter=200).fit(vectors, private).coef_

@@ -134,9 +134,7 @@ class Workspace:
     def release(self, split: str, seed: int | None) -> NDArray[np.float32]:
         """Return the vectors that the clients send of a split, float32 (n, k).
 
-        Args:
-            split: all rows of it are sent.
-            seed: of the noise; None draws from the operating system.
+        Noise follows from ``seed``; None draws it from the operating system.
         """
         generator = None if seed is None else streams.generator(seed, "release", _SPLIT_NUMBER[split])
         return self.layer.release(self.encode(split), generator)

@@ -90,17 +90,12 @@ def words_of(text: str) -> list[str]:
 
 
 class Vocabulary:
-    """Ids of words, the most frequent first; id 0 stands for every other word.
+    """Ids of the words of public texts, the most frequent first; id 0 stands for every other word."""
 
-    Args:
-        texts: public texts to count words in.
-        least: occurrences that a word needs.
-    """
-
-    def __init__(self, texts: Iterable[str], least: int = 1) -> None:
+    def __init__(self, texts: Iterable[str]) -> None:
         counts = Counter(word for text in texts for word in words_of(text))
         del counts[UNKNOWN_WORD]
-        common = sorted((word for word, n in counts.items() if n >= least), key=lambda word: (-counts[word], word))
+        common = sorted(counts, key=lambda word: (-counts[word], word))
         self.ids = {word: number for number, word in enumerate(common, start=UNKNOWN + 1)}
 
     def __len__(self) -> int:

@@ -12,10 +12,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fl_sim.data_prep.records import CorpusError
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 SPLITS = (TRAIN, VALIDATION, TEST)
@@ -120,3 +123,11 @@ def cut(order: Integers, shares: Sequence[float]) -> list[Integers]:
     """Return consecutive parts of ``order`` of the given shares; the last part takes the rounding."""
     ends = [round(len(order) * sum(shares[: k + 1])) for k in range(len(shares) - 1)]
     return np.split(order, ends)
+
+
+def corpus_file(source: Path, name: str) -> Path:
+    """Return a file of a corpus's folder, as it is or packed; CorpusError if it is not there."""
+    file = next((path for end in ("", ".xz", ".gz") if (path := source / f"{name}{end}").is_file()), None)
+    if file is None:
+        raise CorpusError(f"{source}: no {name} (or .xz, .gz) in this folder")
+    return file

@@ -112,13 +112,7 @@ def attack(
 ) -> Attack:
     """Train an attacker per attribute on ``train`` and return its metrics on ``test``.
 
-    Args:
-        train: representations, float32 (n, k).
-        train_private: their attributes, 0 or 1, int64 (n, p).
-        test: representations, float32 (m, k).
-        test_private: their attributes, int64 (m, p).
-        seed: of weights and batches.
-        attacker: its size, training and inputs.
+    Representations are float32 (n, k) and (m, k), their attributes 0 or 1, int64 (n, p) and (m, p).
     """
     own, others = _scaled(train, test, attacker.inputs)
     columns = enumerate(train_private.T)

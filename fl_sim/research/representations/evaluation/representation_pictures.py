@@ -44,12 +44,9 @@ def group_names(attribute: str) -> tuple[str, str]:
 
 
 def scatter(panels: Mapping[str, NDArray[Any]], groups: NDArray[np.int64], attribute: str) -> Figure:
-    """Return a panel for each set of points of the same examples, by their private attribute.
+    """Return a panel for each set of points, (n, 2), of the same examples, by their private attribute.
 
-    Args:
-        panels: title to points, (n, 2).
-        groups: the attribute's values, 0 or 1, int64 (n,).
-        attribute: its name.
+    ``panels`` are points by title, ``groups`` the attribute's values, 0 or 1, int64 (n,).
     """
     from matplotlib.figure import Figure
 

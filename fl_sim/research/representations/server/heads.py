@@ -60,10 +60,7 @@ def orthogonality(first: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
 
     The loss is 0 if every row of the one is orthogonal to every row of the other (Bousmalis et al. 2016, as used by Han
     et al.). The lengths carry no gradient. Σ (a_i·b_j)² = ⟨AᵀA, BᵀB⟩ costs B·h² instead of B²·h.
-
-    Args:
-        first: float32 (B, h).
-        others: float32 (B, h) each.
+    All are float32 (B, h).
     """
     directions = _directions(first)
     pairs = [(directions * _directions(other)).sum() / (len(first) * len(other)) for other in others]
@@ -115,12 +112,7 @@ class Server(nn.Module):
     ) -> torch.Tensor:
         """Return the training loss; the encoder steps along its gradient in z, the server along that in its weights.
 
-        Args:
-            z: float32 (B, k).
-            classes: int64 (B,).
-            private: int64 (B, p).
-            weight: λ of this epoch.
-            draw: the randomness of the step.
+        ``z`` is float32 (B, k), ``classes`` int64 (B,), ``private`` int64 (B, p); ``weight`` is λ of this epoch.
         """
         total = functional.cross_entropy(self.classifier(z, draw), classes)
         for number in range(private.shape[1] if self.copies else 0):
