@@ -55,7 +55,7 @@ _SEPARATOR = "===================="
 
 
 def read_dpnr_ag(source: Path) -> LabelledData:
-    """Return DPNR's AG set of the folder ``source``: ``ag_data.txt`` (or .xz, .gz), lines ``label<TAB>text<TAB>private``.
+    """Return DPNR's AG set of the folder ``source``: ``ag_data.txt`` (or packed), lines ``label<TAB>text<TAB>private``.
 
     Raises:
         CorpusError: for a malformed line; names file and line.
@@ -91,7 +91,7 @@ def read_labelled_ag_news(source: Path, seed: int, rows: int | None = None) -> L
 
 
 def read_sst2(source: Path, seed: int, rows: int | None = None) -> LabelledData:
-    """Return SST-2 of the folder ``source``: ``train.tsv`` and ``test.tsv`` (or .xz, .gz), lines ``label<TAB>sentence``."""
+    """Return SST-2 of ``source``: ``train.tsv`` and ``test.tsv`` (or packed), lines ``label<TAB>sentence``."""
     training, test = (_tsv(corpus_file(source, f"{name}.tsv")) for name in (TRAIN, TEST))
     return _draw("sst2", SENTIMENTS, training, test, seed, rows)
 
