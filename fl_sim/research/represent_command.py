@@ -1,7 +1,4 @@
-"""Private text representations: encode, perturb, classify, attack; claimed and proven ε beside each other.
-
-`fl-sim reproduce` makes the published tables of such systems.
-"""
+"""`fl-sim represent`; the published tables of such systems are made by `fl-sim reproduce`."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ def run(
     from fl_sim.config import merged, nested, parse_assignments, read_toml
     from fl_sim.research.representations import representation_experiment
     from fl_sim.research.representations.config import load_mapping
-    from fl_sim.research.representations.evaluation.experiment_summary import summary
+    from fl_sim.research.representations.experiment_record import summary
 
     check_writable("--out", out, new_folder=True)
     check_writable("--picture", picture, new_folder=True)
@@ -69,7 +66,7 @@ def _draw(config: ExperimentConfig, path: Path) -> None:
     from fl_sim.config import ConfigError
     from fl_sim.formats import format_epsilon
     from fl_sim.research.representations.client.client_workspace import open_data
-    from fl_sim.research.representations.evaluation.representation_pictures import draw_tsne, group_names
+    from fl_sim.research.representations.evaluation.representation_pictures import draw_tsne
     from fl_sim.research.representations.representation_experiment import train_and_release
 
     data = open_data(config.data, config.seed)
@@ -81,4 +78,4 @@ def _draw(config: ExperimentConfig, path: Path) -> None:
     sent = train_and_release(config).released["test"]
     mechanism = config.mechanism(sent.shape[1])
     title = f"{config.method}, ε = {'∞' if mechanism is None else format_epsilon(mechanism.proven_epsilon)} proven"
-    draw_tsne({title: sent}, data.test.private[:, 0], group_names(data.attributes[0]), path, config.seed)
+    draw_tsne(title, sent, data.test.private[:, 0], data.attributes[0], path, config.seed)

@@ -1,4 +1,4 @@
-"""Make a figure or table of the UeDP paper, or one of ours: run, draw and record it."""
+"""`fl-sim reproduce`."""
 
 from __future__ import annotations
 

@@ -134,13 +134,9 @@ class EncoderSection(StrictModel):
         return self.model if self.run is None else str(Path(self.run).expanduser() / MODEL_FOLDER)
 
     @model_validator(mode="after")
-    def _trains_layers_of_a_transformer(self) -> EncoderSection:
+    def _has_the_layers(self) -> EncoderSection:
         if self.trained_layers is not None and self.kind != "transformer":
             raise ValueError(f"trained_layers is {self.trained_layers}; allowed with kind = 'transformer'")
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_first_layer(self) -> EncoderSection:
         if self.first_width is not None and (self.kind != "mlp" or self.layers < 2):
             raise ValueError(f"first_width is {self.first_width}; allowed with kind = 'mlp' and at least two layers")
         return self

@@ -38,12 +38,9 @@ words alone, M ε-DP for *any* two texts, independent drops, and no word that is
 amplify); tests/research/representations/test_local_privacy.py has a counterexample for each.
 
 **Floating point.** A Laplace sample in doubles added to a double leaks in its low bits (Mironov 2012). A *release*
-therefore avoids doubles: x is rounded to a public grid of width w, a power of two, such that the norm bound holds in
-integers, and the noise is a discrete Laplace, P(n) ∝ e^(−|n|/t), t = ⌈b/w⌉, drawn exactly from uniform integers
-(Canonne, Kamath and Steinke 2020). The ratio of two outputs' probabilities is then at most e^ε for every output,
-exactly. With a seed the uniform integers come from numpy's generator, and anybody who knows the seed can repeat them;
-without one they come from the operating system. Training uses ordinary doubles and has no guarantee (the papers'
-training data are public).
+therefore consists of integers: x on a public grid of width w, a power of two, such that the norm bound holds in
+integers, plus discrete Laplace noise, P(n) ∝ e^(−|n|/t), t = ⌈b/w⌉. The ratio of two outputs' probabilities is then at
+most e^ε for every output, exactly. Training uses ordinary doubles and has no guarantee.
 """
 
 from __future__ import annotations
@@ -302,14 +299,24 @@ class _UnitBall(Mechanism):
         return 2.0
 
     @abstractmethod
-    def _in_ball(self, steps: Integers) -> npt.NDArray[np.bool_]:
-        """Return whether each row of steps, int64 (n, k), lies in the ball, bool (n,); exact."""
+    def _length(self, vectors: Floats) -> Floats:
+        """Return the norm of each row, float64 (n, 1)."""
+
+    @property
+    @abstractmethod
+    def _most_steps(self) -> int:
+        """Return the largest L1 norm of a vector in the ball, in steps of the grid."""
+
+    def normalise(self, vectors: Floats) -> Floats:
+        scaled = _rescale(vectors)
+        length = self._length(scaled)
+        return np.divide(scaled, length, out=np.zeros_like(scaled), where=length > 0)
 
     def on_grid(self, vectors: Floats) -> Integers:
         """Round towards zero, which stays in the ball; a row that rounding of doubles put outside loses steps of its
         largest coordinate."""
         steps = np.trunc(self.normalise(vectors) * self.steps).astype(np.int64)
-        while (outside := np.flatnonzero(~self._in_ball(steps))).size:
+        while (outside := np.flatnonzero(np.abs(steps).sum(axis=1) > self._most_steps)).size:
             largest = np.abs(steps[outside]).argmax(axis=1)
             steps[outside, largest] -= np.sign(steps[outside, largest])
         return steps
@@ -324,13 +331,12 @@ class UnitL1(_UnitBall):
     def sensitivity(self) -> float:
         return 2.0
 
-    def normalise(self, vectors: Floats) -> Floats:
-        scaled = _rescale(vectors)
-        length = np.abs(scaled).sum(axis=1, keepdims=True)
-        return np.divide(scaled, length, out=np.zeros_like(scaled), where=length > 0)
+    def _length(self, vectors: Floats) -> Floats:
+        return np.asarray(np.abs(vectors).sum(axis=1, keepdims=True))
 
-    def _in_ball(self, steps: Integers) -> npt.NDArray[np.bool_]:
-        return np.abs(steps).sum(axis=1) <= self.steps
+    @property
+    def _most_steps(self) -> int:
+        return self.steps
 
 
 class UnitL2(_UnitBall):
@@ -342,14 +348,13 @@ class UnitL2(_UnitBall):
     def sensitivity(self) -> float:
         return 2.0 * math.sqrt(self.dimensions)
 
-    def normalise(self, vectors: Floats) -> Floats:
-        scaled = _rescale(vectors)
-        length = np.sqrt(np.square(scaled).sum(axis=1, keepdims=True))
-        return np.divide(scaled, length, out=np.zeros_like(scaled), where=length > 0)
+    def _length(self, vectors: Floats) -> Floats:
+        return np.asarray(np.sqrt(np.square(vectors).sum(axis=1, keepdims=True)))
 
-    def _in_ball(self, steps: Integers) -> npt.NDArray[np.bool_]:
+    @property
+    def _most_steps(self) -> int:
         # Δ needs ‖x‖₁ ≤ √k alone; squares of steps would overflow on the finest grids.
-        return np.abs(steps).sum(axis=1) <= math.isqrt(self.dimensions * self.steps**2)
+        return math.isqrt(self.dimensions * self.steps**2)
 
 
 MECHANISMS: dict[str, type[Mechanism]] = {kind.name: kind for kind in (MinMax, MinMaxShared, UnitL1, UnitL2)}

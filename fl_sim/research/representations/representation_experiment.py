@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -132,30 +133,21 @@ def train_and_release(config: ExperimentConfig) -> TrainedSystem:
 
 def _train(config: ExperimentConfig, data: LabelledData, observe: Callable[[EpochRow], None]) -> TrainedSystem:
     workspace = Workspace(config)
-    server = Server(
-        workspace.width,
-        len(data.classes),
-        len(data.attributes),
-        classifier=list(config.server.classifier),
-        adversary=list(config.server.adversary),
-        dropout=config.server.dropout,
-        adversary_dropout=config.server.dropout_of_adversaries,
-        style=config.system.style if data.attributes else "none",
-        weighed=config.server.weighed,
-        seed=short_seed(config.seed, "server"),
-    )
+    style = config.system.style if data.attributes else "none"
+    seed = short_seed(config.seed, "server")
+    server = Server(workspace.encoder.width, len(data.classes), len(data.attributes), config.server, style, seed)
     epochs = train(Clients(workspace), server, data, config, observe)
-    seed = None if config.privacy.secure_noise else config.seed
+    noise_seed = None if config.privacy.secure_noise else config.seed
     splits = [VALIDATION, TEST]
     if _attackers(config, data) or config.system.projects:
         splits.append(TRAIN)
-    sent = {split: workspace.release(split, seed) for split in splits}
+    sent = {split: workspace.release(split, noise_seed) for split in splits}
     server.eval()
     if config.system.projects:
         trained = _project(config, data, server, epochs, sent)
     else:
         trained = TrainedSystem(epochs, sent, sent, lambda z: server.predictions(torch.from_numpy(z)).numpy())
-    others = [workspace.release_with(TEST, r.epsilon, r.word_dropout, seed) for r in config.releases]
+    others = [workspace.release_with(TEST, r.epsilon, r.word_dropout, noise_seed) for r in config.releases]
     return replace(trained, releases=tuple(others))
 
 
@@ -172,8 +164,7 @@ def _project(
     projection = np.eye(states.shape[1])
     for number, column in enumerate(data.train.private.T):
         rng = streams.generator(config.seed, "inlp", number)
-        null_space, _ = null_space_projection(states @ projection, column, config.training.inlp_rounds, rng)
-        projection = projection @ null_space
+        projection = projection @ null_space_projection(states @ projection, column, config.training.inlp_rounds, rng)
 
     def project(vectors: Floats) -> Floats:
         return np.asarray(hidden(vectors) @ projection, dtype=np.float32)
@@ -270,14 +261,8 @@ def _attackers(config: ExperimentConfig, data: LabelledData) -> dict[str, attack
 
 
 def _attacker_row(result: attacks.Attack) -> AttackRow:
-    return {
-        "accuracy": result.accuracy,
-        "f1": result.f1,
-        "absent": result.absent,
-        "present": result.present,
-        "empirical_privacy_x": 1 - result.accuracy,
-        "empirical_privacy_f": 1 - result.f1,
-    }
+    empirical = {"empirical_privacy_x": 1 - result.accuracy, "empirical_privacy_f": 1 - result.f1}
+    return cast(AttackRow, {**asdict(result), **empirical})
 
 
 def _baseline(config: ExperimentConfig, data: LabelledData) -> Metrics:

@@ -39,7 +39,9 @@ def attacked_panels(
         attacked = []
         for number, run in enumerate(done, start=1):
             store.say(f"attacking {run.name} ({number} of {len(done)})")
-            raw = _raw_corpus(run, figure, store)
+            raw = None  # the corpus from which the run's was de-identified
+            if run.curve.deidentified is not None:
+                raw = store.prepared(panel.corpus, figure.corpora[panel.corpus], run.curve.entities, seed=run.seed)
             attacked.append(_attacked(run, figure, raw, out / _ATTACKS))
         if attacked:
             records.append(
@@ -54,20 +56,17 @@ def attacked_panels(
     return records
 
 
-def published(attacks: Mapping[str, Mapping[str, object]]) -> Attacks:
+def published(value: Any, *, measured: bool = True) -> Any:
     """Return records of attacks without the (δ, ε) pairs of their bounds, which the rates follow from.
 
     Measured figures have six digits. Bounds keep all, because rounding could lower them.
     """
-    return {name: _published(one) for name, one in attacks.items()}
-
-
-def _raw_corpus(run: PlannedRun, figure: LeakageFigure, store: CorpusStore) -> str | None:
-    """Return the corpus from which a run's was de-identified; None for a run on the text as it is."""
-    if run.curve.deidentified is None:
-        return None
-    source = figure.corpora[run.panel.corpus]
-    return store.prepared(run.panel.corpus, source, run.curve.entities, seed=run.seed)
+    if isinstance(value, Mapping):
+        kept = {key: one for key, one in value.items() if key != "claims"}
+        return {key: published(one, measured=measured and key not in _BOUNDS) for key, one in kept.items()}
+    if isinstance(value, list | tuple):
+        return [published(one, measured=measured) for one in value]
+    return float(f"{value:.6g}") if measured and isinstance(value, float) else value
 
 
 def _attacked(run: PlannedRun, figure: LeakageFigure, raw: str | None, kept: Path) -> AttackedRunRecord:
@@ -107,15 +106,3 @@ def _kept_attacks(folder: RunFolder, options: Options, raw: str | None, kept: Pa
             replace_file(file, json.dumps(encode(known)).encode())
     attacks: Attacks = known["attacks"]
     return attacks
-
-
-def _published(value: Any, *, measured: bool = True) -> Any:
-    if isinstance(value, Mapping):
-        return {
-            key: _published(one, measured=measured and key not in _BOUNDS)
-            for key, one in value.items()
-            if key != "claims"
-        }
-    if isinstance(value, list | tuple):
-        return [_published(one, measured=measured) for one in value]
-    return float(f"{value:.6g}") if measured and isinstance(value, float) else value

@@ -44,12 +44,7 @@ _DIGITS = 3  # of a user's sum in the record
 def add_comparisons(
     figure: TrainingFigure, curves: Sequence[CurveRecord], runs: Runs
 ) -> tuple[list[CurveRecord], Predictions]:
-    """Return the curves with their comparisons, and each held-out user's prediction targets, a list per seed.
-
-    Args:
-        figure: with x = "joint".
-        curves: of one panel.
-        runs: all runs of the panel.
+    """Return a panel's curves with their comparisons, and each held-out user's prediction targets, a list per seed.
 
     Raises:
         ResultsError: a run is missing, or was measured on other users than those of the same seed.

@@ -270,7 +270,6 @@ class EpsilonCurveRecord(RecordModel):
         as_published: by the paper's accountant, a claim.
         proven_everywhere: for a user and an entity that all users mention, after the last round.
         printed: the paper's own figures, by rounds.
-        at_printed: by the paper's accountant, at the same rounds.
     """
 
     name: Name
@@ -281,14 +280,11 @@ class EpsilonCurveRecord(RecordModel):
     proven_user_entity: tuple[float, ...]
     proven_everywhere: float
     printed: dict[str, float]
-    at_printed: dict[str, float]
-    section: str
 
 
 class EpsilonPanelRecord(RecordModel):
     name: Name
     title: str
-    users: int
     curves: tuple[EpsilonCurveRecord, ...]
 
 

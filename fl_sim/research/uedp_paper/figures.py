@@ -28,13 +28,7 @@ _OWN_KEYS = ("seed", "out", "corpus.path", "corpus.feature_cache")  # the figure
 
 
 class HeldOutDraw(StrictModel):
-    """Users who are held out by a draw instead of the corpus's own split.
-
-    Attributes:
-        splits: whose users train or are held out; sentences of other splits are left out.
-        users: how many are held out; all others train.
-        seeds: runs of these seeds have a draw of their own, by the seed; those of other seeds the corpus's own split.
-    """
+    """Users of ``splits`` who are held out by a draw, in runs of ``seeds``, instead of the corpus's own split."""
 
     splits: tuple[str, ...] = Field(min_length=1)
     users: int = Field(ge=1)
@@ -42,14 +36,9 @@ class HeldOutDraw(StrictModel):
 
 
 class CorpusSource(StrictModel):
-    """The source of a corpus: a folder below ``--data`` for ``fl-sim prepare``, or a corpus that ships.
+    """The source of a corpus: a folder below ``--data`` for ``fl-sim prepare kind``, or a corpus that ships.
 
-    Attributes:
-        kind: a ``KIND`` of ``fl-sim prepare``, or the name of a corpus that ships.
-        source: the folder below ``--data``; with kind ``prepared`` also the name of a corpus that ships.
-        flags: further flags of ``fl-sim prepare KIND``, by name without leading dashes; ``true`` for a flag without a
-            value.
-        held_out: draws of other held-out users; None for the corpus's own split in all runs.
+    With kind ``prepared`` the source may also be the name of a corpus that ships.
     """
 
     kind: Words
@@ -80,20 +69,11 @@ class PointSettings(StrictModel):
 
 
 class CurveSettings(StrictModel):
-    """One strategy with its settings, in every panel.
+    """One strategy with its settings, in every panel or in ``panels``.
 
-    Attributes:
-        set: settings of ``fl-sim run`` on top of the figure's and the panel's.
-        full_only: only with ``--full``.
-        deidentified: the mode of ``fl-sim corpus deidentify`` for the training split; held-out text stays unchanged.
-        entities: the sensitive kinds of entities (``fl-sim prepare --entities``).
-        points: a run per point and seed, of which the figure shows the ends; without points, a run per seed, which the
-            figure shows round by round.
-        panels: names of its panels; empty means all.
-        grid: values of settings: the curve stands for a curve per combination, whose label ends in its values.
-        budget: in a figure with x = "joint": the ε that each of the figure's joint ε sets. ``joint``: that of any user
-            with any entity. ``user``: that of any user, as large as the reference curve's at that joint ε. None: the
-            curve's own noise, or none.
+    Without points there is a run per seed, which the figure shows round by round. ``budget`` is the ε that each of the
+    figure's joint ε sets: that of any user with any entity, or that of any user, as large as the reference curve's.
+    None: the curve's own noise, or none.
     """
 
     name: Name
@@ -158,13 +138,7 @@ class _Figure(StrictModel):
 
 
 class Tuning(StrictModel):
-    """How the settings of a figure's curves were chosen.
-
-    Attributes:
-        command: makes the trials again.
-        words: on what text they ran, and what was chosen.
-        trials: the result of every trial, by its label: the method, a colon and its settings.
-    """
+    """How the settings of a figure's curves were chosen; ``trials`` are labelled "method: settings"."""
 
     command: Words
     words: Words
@@ -172,21 +146,7 @@ class Tuning(StrictModel):
 
 
 class TrainingFigure(_Figure):
-    """Runs over seeds, drawn as utility against ε, or a value that the points vary.
-
-    Attributes:
-        x: ``epsilon`` or ``value``; ``curve``: a row for the end of each curve, for curves of the same
-            guarantee; or ``joint``: a comparison at equal ε of any user with any entity.
-        x_words: the quantity of ``value``.
-        seeds: every curve runs once per seed.
-        metric: the figure of result.json that the curves show; lower is better.
-        baseline: a curve without a guarantee; the table then has each curve's share of the way from the starting model
-            to it.
-        joint: with x = "joint", the ε of any user with any entity at which curves are compared.
-        reference: with x = "joint", the curve from which differences are taken, user by user.
-        tuning: how the settings were chosen.
-        set: settings of all runs.
-    """
+    """Runs over seeds, drawn as utility against ε, or a value that the points vary."""
 
     kind: Literal["training", "leakage"] = "training"
     x: Literal["epsilon", "value", "curve", "joint"]

@@ -68,7 +68,6 @@ from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.paper_model import (
     PublishedSettings,
     curve_as_published,
-    epsilon_as_published,
     proven_event,
 )
 
@@ -250,7 +249,6 @@ def epsilon_panels(figure: EpsilonFigure) -> tuple[EpsilonPanelRecord, ...]:
         EpsilonPanelRecord(
             name=panel.name,
             title=panel.title,
-            users=panel.users,
             curves=tuple(_curve(figure, panel, curve) for curve in panel.curves),
         )
         for panel in figure.panels
@@ -301,8 +299,6 @@ def _curve(figure: EpsilonFigure, panel: EpsilonPanel, curve: EpsilonCurve) -> E
         proven_user_entity=tuple(epsilon_curve(event, bounded_entity, rounds, figure.delta).tolist()),
         proven_everywhere=epsilon(event, unbounded_entity, figure.rounds, figure.delta),
         printed=curve.published,
-        at_printed={number: epsilon_as_published(settings, int(number), figure.delta) for number in curve.published},
-        section=curve.section,
     )
 
 

@@ -152,5 +152,5 @@ def test_pictures_keep_like_vectors_together_and_are_written(tmp_path: Path) -> 
     centres = [points[groups == g].mean(axis=0) for g in (0, 1)]
     spread = max(points[groups == g].std() for g in (0, 1))
     assert np.linalg.norm(centres[0] - centres[1]) > spread
-    draw_tsne({"plain": vectors}, groups, ("female", "male"), tmp_path / "x.svg", seed=0)
+    draw_tsne("plain", vectors, groups, "sex", tmp_path / "x.svg", seed=0)
     assert "<svg" in (tmp_path / "x.svg").read_text()

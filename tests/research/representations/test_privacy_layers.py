@@ -12,15 +12,19 @@ import transformers
 from fl_sim.clients.errors import ModelError
 from fl_sim.research.representations.client.encoder_inputs import (
     UNKNOWN_WORD,
-    Table,
     TokenLists,
     Vocabulary,
     drop_words,
     words_of,
 )
-from fl_sim.research.representations.client.encoders import MlpEncoder, WordBag, build_encoder
+from fl_sim.research.representations.client.encoders import (
+    FrozenEncoder,
+    LowerStates,
+    MlpEncoder,
+    WordBag,
+    build_encoder,
+)
 from fl_sim.research.representations.client.feed_forward import Draw
-from fl_sim.research.representations.client.frozen_layers import FrozenEncoder, LowerStates
 from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
 from fl_sim.research.representations.config import EncoderSection
 from fl_sim.research.representations.local_privacy import MECHANISMS, UnitL1, WordDropout
@@ -131,13 +135,6 @@ def test_words_and_vocabulary() -> None:
     filled = drop_words(["a b"], WordDropout(1.0, filler=UNKNOWN_WORD), np.random.default_rng(0))
     assert Vocabulary([*filled, "a"]).encode(words_of(filled[0])) == [0, 0], "also if a text contains it"
     assert drop_words(["a  Bush."], WordDropout(0.0, frozenset({"bush"})), np.random.default_rng(0)) == ["a"]
-
-
-def test_tables_are_rows() -> None:
-    table = Table(np.arange(6, dtype=np.float32).reshape(3, 2))
-    assert table.batch(np.array([2, 0])).tolist() == [[4, 5], [0, 1]]
-    with pytest.raises(ModelError, match=r"\(n, d\)"):
-        Table(np.zeros(3, dtype=np.float32))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from fl_sim.config import ConfigError
-from fl_sim.research.representations.evaluation.word_attack import (
+from fl_sim.research.representations.studies import reproductions, words_study
+from fl_sim.research.representations.studies.study_runs import Options
+from fl_sim.research.representations.studies.words_study import (
     NEAREST,
     WordAttack,
     WordVectors,
@@ -18,8 +20,6 @@ from fl_sim.research.representations.evaluation.word_attack import (
     part_texts,
     recover_words,
 )
-from fl_sim.research.representations.studies import reproductions, words_study
-from fl_sim.research.representations.studies.study_runs import Options
 
 
 def _own_texts(name: str, source: Path, size: int, seed: int) -> tuple[list[str], list[str]]:
@@ -50,16 +50,16 @@ def test_a_rank_is_that_of_a_stable_sort() -> None:
 
 def test_the_attack_tells_the_initial_vectors_apart_and_a_layer_protects() -> None:
     user, attacker = part_texts(_sentences(300, 0), "samples", 0)
-    rows = attack_words(user, attacker, WordAttack((16,), "dpnr", (1.0, 100_000.0)), seed=0)
-    shares = {(row.setting.initial, row.setting.epsilon): row.recovery.first for row in rows}
+    rows = attack_words(user, attacker, WordAttack(16, "dpnr", (1.0, 100_000.0)), seed=0)
+    shares = {(row["initial"], row["epsilon"]): row["first"] for row in rows}
     assert set(shares) == {(name, None) for name in ("word", "rank", "different")} | {
         ("word", 1.0),
         ("word", 100_000.0),
     }
     assert shares["word", None] > shares["different", None] + 0.2
     assert shares["word", 100_000.0] > shares["word", 1.0] + 0.2
-    (noisy,) = (row for row in rows if row.setting.epsilon == 1.0)
-    assert (noisy.epsilon_proven, noisy.epsilon_claimed) == (pytest.approx(16.0), pytest.approx(1.0))
+    (noisy,) = (row for row in rows if row["epsilon"] == 1.0)
+    assert (noisy["epsilon_proven"], noisy["epsilon_claimed"]) == (pytest.approx(16.0), pytest.approx(1.0))
 
 
 def test_without_gensim_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,9 +78,7 @@ def test_halves_are_disjoint_and_samples_overlap() -> None:
 
 @pytest.mark.nightly
 def test_the_three_situations_have_a_table_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        words_study, "ATTACKS", (WordAttack((8,), "dpnr", (1.0,)), WordAttack((8,), "l1", (10.0, 20.0)))
-    )
+    monkeypatch.setattr(words_study, "ATTACKS", (WordAttack(8, "dpnr", (1.0,)), WordAttack(8, "l1", (10.0, 20.0))))
     monkeypatch.setattr(words_study, "_texts_of", _own_texts)
     table = reproductions.run("words", Options(tmp_path, (0, 1)))
     assert set(table["situations"]) == set(words_study.SITUATIONS)

@@ -38,9 +38,14 @@ from fl_sim.research.representations.client.encoder_inputs import (
     token_ids,
     words_of,
 )
-from fl_sim.research.representations.client.encoders import Encoder, build_encoder, model_spec
+from fl_sim.research.representations.client.encoders import (
+    Encoder,
+    FrozenEncoder,
+    LowerStates,
+    build_encoder,
+    model_spec,
+)
 from fl_sim.research.representations.client.feed_forward import short_seed
-from fl_sim.research.representations.client.frozen_layers import FrozenEncoder, LowerStates
 from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
 from fl_sim.research.representations.config import DataSection, EncoderSection, ExperimentConfig
 from fl_sim.research.representations.corpora.labelled import SPLITS, TRAIN, LabelledData
@@ -61,6 +66,9 @@ from fl_sim.strategies.primitives import streams
 
 _TOY_ROWS = 6000
 
+_dpnr_ag = functools.lru_cache(maxsize=1)(read_dpnr_ag)
+"""DPNR's AG set: one object for all seeds, because its splits are the file's."""
+
 _SPLIT_NUMBER = {name: number for number, name in enumerate(SPLITS)}
 
 
@@ -78,7 +86,9 @@ class Workspace:
     def __init__(self, config: ExperimentConfig) -> None:
         self.config = config
         self.data = open_data(config.data, config.seed)
-        self._encoding = None if self.data.is_table else _encoding_of(config, self.data)
+        # A bag reads the same words whatever its width.
+        read_by = EncoderSection(kind="bag") if config.encoder.kind == "bag" else config.encoder
+        self._encoding = None if self.data.is_table else _encoding_of(self.data, read_by, config.feature_cache)
         size = self.data.train.table.shape[1] if self._encoding is None else self._encoding.size
         if self._encoding is None and config.encoder.kind not in ("table", "mlp"):
             raise ModelError(f"encoder.kind is {config.encoder.kind!r}; allowed for {self.data.name}: table, mlp")
@@ -103,20 +113,15 @@ class Workspace:
             self._encoding.plain[split] = self._encoding.encode(texts)
         return self._encoding.plain[split]
 
-    @property
-    def width(self) -> int:
-        """Return k."""
-        return self.encoder.width
-
     def batch(self, split: str, rows: NDArray[np.int64]) -> Any:
         """Return the encoder's input of ``rows``, int64 (B,), of a split."""
         return self._inputs[split].batch(rows)
 
     def encode(self, split: str) -> torch.Tensor:
         """Return the encoder's vectors of a split before the privacy layer, float32 (n, k), in evaluation."""
-        return self._encode_inputs(self._inputs[split])
+        return self._encode(self._inputs[split])
 
-    def _encode_inputs(self, inputs: EncoderInputs) -> torch.Tensor:
+    def _encode(self, inputs: EncoderInputs) -> torch.Tensor:
         rows = np.arange(len(inputs))
         self.encoder.eval()
         with torch.no_grad():
@@ -129,9 +134,7 @@ class Workspace:
     def release(self, split: str, seed: int | None) -> NDArray[np.float32]:
         """Return the vectors that the clients send of a split, float32 (n, k).
 
-        Args:
-            split: all rows of it are sent.
-            seed: of the noise; None draws from the operating system.
+        Noise follows from ``seed``; None draws it from the operating system.
         """
         generator = None if seed is None else streams.generator(seed, "release", _SPLIT_NUMBER[split])
         return self.layer.release(self.encode(split), generator)
@@ -145,7 +148,7 @@ class Workspace:
         """
         dropout = replace(self.layer.dropout, rate=word_dropout)
         layer = PrivacyLayer(build_mechanism(self.config.layer, self.encoder.width, epsilon), dropout)
-        vectors = self._encode_inputs(self.read(split, dropout))
+        vectors = self._encode(self.read(split, dropout))
         purpose = f"release {epsilon!r} {word_dropout!r}"
         generator = None if seed is None else streams.generator(seed, purpose, _SPLIT_NUMBER[split])
         return layer.release(vectors, generator), layer.guarantee
@@ -180,12 +183,6 @@ def open_data(spec: DataSection, seed: int) -> LabelledData:
     return read_adult(source, seed, spec.columns, spec.split) if spec.name == "adult" else _dpnr_ag(source)
 
 
-@functools.lru_cache(maxsize=1)
-def _dpnr_ag(source: Path) -> LabelledData:
-    """Return DPNR's AG set: one object for all seeds, because its splits are the file's."""
-    return read_dpnr_ag(source)
-
-
 @functools.lru_cache(maxsize=2)
 def _cached_entity_words(path: str | None) -> frozenset[str]:
     return frozenset() if path is None else entity_words(Corpus.open(Path(path).expanduser()))
@@ -203,14 +200,8 @@ class _Encoding:
     plain: dict[str, EncoderInputs] = field(default_factory=dict)
 
 
-def _encoding_of(config: ExperimentConfig, data: LabelledData) -> _Encoding:
-    # A bag reads the same words whatever its width.
-    encoder = EncoderSection(kind="bag") if config.encoder.kind == "bag" else config.encoder
-    return _build_encoding(data, encoder, config.feature_cache)
-
-
 @functools.lru_cache(maxsize=2)
-def _build_encoding(data: LabelledData, spec: EncoderSection, feature_cache: str | None) -> _Encoding:
+def _encoding_of(data: LabelledData, spec: EncoderSection, feature_cache: str | None) -> _Encoding:
     """Return the encoding of texts as words, tokens or frozen features."""
     if spec.kind == "bag":
         vocabulary = Vocabulary(data.train.texts)

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_sim.clients.errors import ModelError
 from fl_sim.research.representations.local_privacy import WordDropout
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*|[^\w\s]")
@@ -44,23 +42,10 @@ class Ragged:
     states: torch.Tensor | None = None
 
 
-class EncoderInputs(ABC):
-    """n inputs; any rows of them form a batch."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def batch(self, rows: NDArray[np.int64]) -> Any:
-        """Return the input of the encoder's ``forward`` for ``rows``, int64 (B,)."""
-
-
-class Table(EncoderInputs):
+class Table:
     """Rows of numbers, float32 (n, d); a batch is a tensor (B, d)."""
 
     def __init__(self, rows: NDArray[np.float32]) -> None:
-        if rows.ndim != 2:
-            raise ModelError(f"inputs are {rows.shape}; allowed: (n, d)")
         self.rows = torch.from_numpy(np.array(rows, dtype=np.float32))
 
     def __len__(self) -> int:
@@ -70,7 +55,7 @@ class Table(EncoderInputs):
         return self.rows[torch.from_numpy(rows)]
 
 
-class TokenLists(EncoderInputs):
+class TokenLists:
     """A list of token ids for each text; a batch is :class:`Ragged`."""
 
     def __init__(self, texts: Sequence[Sequence[int]]) -> None:
@@ -84,6 +69,10 @@ class TokenLists(EncoderInputs):
         ends = np.cumsum([0, *map(len, chosen)])
         tokens = np.concatenate(chosen) if chosen else np.empty(0, dtype=np.int64)
         return Ragged(torch.from_numpy(tokens), torch.from_numpy(ends[:-1].astype(np.int64)))
+
+
+EncoderInputs = Table | TokenLists
+"""n inputs; ``batch`` returns the input of the encoder's ``forward`` for rows, int64 (B,)."""
 
 
 def token_ids(tokenizer: Any, texts: Sequence[str], boundary: tuple[int, int], max_tokens: int) -> list[list[int]]:
@@ -101,17 +90,12 @@ def words_of(text: str) -> list[str]:
 
 
 class Vocabulary:
-    """Ids of words, the most frequent first; id 0 stands for every other word.
+    """Ids of the words of public texts, the most frequent first; id 0 stands for every other word."""
 
-    Args:
-        texts: public texts to count words in.
-        least: occurrences that a word needs.
-    """
-
-    def __init__(self, texts: Iterable[str], least: int = 1) -> None:
+    def __init__(self, texts: Iterable[str]) -> None:
         counts = Counter(word for text in texts for word in words_of(text))
         del counts[UNKNOWN_WORD]
-        common = sorted((word for word, n in counts.items() if n >= least), key=lambda word: (-counts[word], word))
+        common = sorted(counts, key=lambda word: (-counts[word], word))
         self.ids = {word: number for number, word in enumerate(common, start=UNKNOWN + 1)}
 
     def __len__(self) -> int:

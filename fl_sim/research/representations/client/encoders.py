@@ -7,34 +7,47 @@
 | ``bag`` | words of a vocabulary: the mean of their vectors (``nn.EmbeddingBag``; the study of DPNR) | everything |
 | ``transformer`` | tokens of any Hugging Face model: its pooled last state | everything, or its upper layers |
 
-A frozen Hugging Face encoder reads every text once (`fl_sim.research.representations.client.frozen_layers`); its
-features are the input of ``table`` or ``mlp``.
+A frozen Hugging Face encoder, or the frozen lower layers of one, reads every text once. Its features are the input of
+``table`` or ``mlp``. Features, and what enters the first trained layer (in float16), are kept in files of
+``feature_cache`` if there is one, which experiments, seeds and processes share. They are as private as the texts.
 
 >>> encoder = build_encoder(EncoderSection(kind="mlp", width=8), inputs=3, seed=0)
 >>> encoder(torch.ones(2, 3)).shape
 torch.Size([2, 8])
+>>> tokens, states = [[2, 5, 3], [2, 3]], [np.zeros((3, 4), np.float16), np.ones((2, 4), np.float16)]
+>>> batch = TokenStates(tokens, states).batch(np.array([1]))
+>>> batch.tokens.tolist(), batch.states.shape, batch.states.dtype
+([2, 3], torch.Size([2, 4]), torch.float32)
 """
 
 from __future__ import annotations
 
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from fl_sim.clients.batches import Batch
+from fl_sim.clients.batches import Batch, Examples
 from fl_sim.clients.errors import ModelError
+from fl_sim.clients.frozen_states import SentenceStates, ensure_features, feature_path, sentence_features, state_path
 from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_names import POOLER
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Classification
-from fl_sim.research.representations.client.encoder_inputs import Ragged
+from fl_sim.data_prep.store.encode import EncodedSplit
+from fl_sim.research.representations.client.encoder_inputs import EncoderInputs, Ragged, TokenLists, token_ids
 from fl_sim.research.representations.client.feed_forward import Draw, FeedForward
 from fl_sim.research.representations.config import EncoderSection
 
+_SEED = 0  # irrelevant: a frozen encoder has no new weights
 _ROWS_OF_UPPER_LAYERS = 64  # their states fit into a processor's cache
 
 
@@ -185,20 +198,74 @@ def padded_batch(batch: Ragged) -> Batch:
     """Return lists of token ids as a padded batch for `fl_sim.clients.models.classifier`."""
     lengths = torch.diff(batch.offsets, append=torch.tensor([len(batch.tokens)]))
     positions = torch.arange(int(lengths.max())).expand(len(lengths), -1)
+    is_token = positions < lengths[:, None]
     inputs = torch.zeros_like(positions)
-    inputs[positions < lengths[:, None]] = batch.tokens
+    inputs[is_token] = batch.tokens
+    states = None
+    if batch.states is not None:
+        states = torch.zeros(*is_token.shape, batch.states.shape[1])
+        states[is_token] = batch.states
     return Batch(
         inputs=inputs,
         targets=torch.zeros(len(lengths), 1, dtype=torch.int64),
         positions=positions.contiguous(),
         predictions=torch.ones(len(lengths)),
         lengths=lengths,
-        states=None if batch.states is None else _padded_states(batch.states, positions < lengths[:, None]),
+        states=states,
     )
 
 
-def _padded_states(states: torch.Tensor, is_token: torch.Tensor) -> torch.Tensor:
-    """Return states (total, h) as rows, (B, T, h), zero where ``is_token`` (B, T) is false."""
-    rows = torch.zeros(*is_token.shape, states.shape[1])
-    rows[is_token] = states
-    return rows
+class FrozenEncoder:
+    """A Hugging Face encoder that is not trained; ``cache`` is a folder for features, None stores nothing."""
+
+    def __init__(self, spec: EncoderSection, cache: Path | None = None) -> None:
+        self._model = load_model(model_spec(spec, "head"), _SEED, Classification(("0", "1")))
+        self._cache = cache
+        self.width = classifier_of(self._model).width
+
+    def features(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the features of ``texts``, float32 (n, h), from the cache if it has those of the same texts."""
+        encoded = encode_texts(texts, self._model)
+        if self._cache is None:
+            return sentence_features(self._model, Examples(encoded).read(range(len(texts))))
+        return np.asarray(ensure_features(self._model, encoded, feature_path(self._model, encoded, self._cache)))
+
+
+def encode_texts(texts: Sequence[str], model: LanguageModel) -> EncodedSplit:
+    """Return ``[bos] + tokens + [eos]`` of each text, truncated to the model's context."""
+    rows = token_ids(model.tokenizer, texts, (model.bos_id, model.eos_id), model.max_tokens)
+    offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    tokens = np.fromiter((token for row in rows for token in row), dtype=np.int32, count=int(offsets[-1]))
+    return EncodedSplit(tokens, offsets)
+
+
+class TokenStates(TokenLists):
+    """Token ids of each text with what enters the first trained layer, float16 (tokens, h) each."""
+
+    def __init__(self, texts: Sequence[Sequence[int]], states: Sequence[NDArray[Any]]) -> None:
+        super().__init__(texts)
+        self._states = states
+
+    def batch(self, rows: NDArray[np.int64]) -> Ragged:
+        states = np.concatenate([self._states[row] for row in rows]).astype(np.float32)
+        return replace(super().batch(rows), states=torch.from_numpy(states))
+
+
+class LowerStates:
+    """The frozen lower layers of an encoder with ``trained_layers``; ``cache`` is a folder for their states."""
+
+    def __init__(self, spec: EncoderSection, cache: Path | None = None) -> None:
+        self._model = load_partly_frozen(spec, _SEED)
+        self._cache = cache
+
+    def read(self, texts: Sequence[str]) -> EncoderInputs:
+        """Return the inputs of ``texts``; of tokens alone if every layer trains."""
+        encoded = encode_texts(texts, self._model)
+        bounds = encoded.offsets[1:-1]
+        tokens = [part.tolist() for part in np.split(encoded.tokens, bounds)] if texts else []
+        if self._model.lower is None:
+            return TokenLists(tokens)
+        with tempfile.TemporaryDirectory() as scratch:
+            path = state_path(self._model, encoded, self._cache or Path(scratch))
+            states = SentenceStates(self._model, encoded, path)
+            return TokenStates(tokens, states(np.arange(len(texts))))

@@ -87,12 +87,7 @@ class FeedForward(nn.Module):
         self.name = name
 
     def hidden(self, x: torch.Tensor, draw: Draw | None = None) -> torch.Tensor:
-        """Return the input of the last layer, float32 (B, h).
-
-        Args:
-            x: float32 (B, k).
-            draw: the randomness of a training step; None in evaluation, without dropout.
-        """
+        """Return the input of the last layer, float32 (B, h), of ``x``, float32 (B, k); no dropout without a draw."""
         for number, layer in enumerate(list(self.linears)[:-1]):
             x = apply_dropout(torch.relu(layer(x)), self.dropout, draw, f"{self.name} dropout {number}")
         return x

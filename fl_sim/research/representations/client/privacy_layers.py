@@ -30,9 +30,7 @@ from fl_sim.research.representations.local_privacy import (
 class PrivacyLayer(nn.Module):
     """Normalisation and noise on the encoder's vectors; the identity without a mechanism.
 
-    Args:
-        mechanism: of `fl_sim.research.representations.local_privacy`; None sends vectors unchanged.
-        dropout: of words before the encoder, part of the guarantee.
+    ``dropout`` of words happens before the encoder, and is part of the guarantee.
     """
 
     def __init__(self, mechanism: Mechanism | None, dropout: WordDropout = NO_DROPOUT) -> None:
@@ -65,9 +63,7 @@ class PrivacyLayer(nn.Module):
     def release(self, vectors: torch.Tensor, generator: np.random.Generator | None) -> NDArray[np.float32]:
         """Return the sent vectors, float32 (n, k); rounding the grid's doubles is post-processing.
 
-        Args:
-            vectors: float32 (n, k).
-            generator: of the noise; None draws from the operating system.
+        Without a ``generator`` the operating system draws the noise.
         """
         doubles = vectors.detach().double().numpy()
         if self.mechanism is None:

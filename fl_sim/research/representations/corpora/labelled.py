@@ -12,6 +12,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,39 +35,24 @@ class LabelledSplit:
         inputs: float32 (n, d), or n texts.
         labels: classes from 0, int64 (n,).
         private: private attributes, 0 or 1, int64 (n, p); p may be 0.
-
-    Raises:
-        CorpusError: if the three differ in length.
     """
 
     inputs: Inputs
     labels: Integers
     private: Integers
 
-    def __post_init__(self) -> None:
-        sizes = (len(self.inputs), len(self.labels), len(self.private))
-        if len(set(sizes)) > 1 or self.private.ndim != 2:
-            raise CorpusError(
-                f"a split has {sizes[0]} inputs, {sizes[1]} labels, private {self.private.shape}; "
-                "allowed: equally many of each"
-            )
-
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Return the inputs of a corpus of texts; CorpusError for a table."""
-        if isinstance(self.inputs, np.ndarray):
-            raise CorpusError("these examples are rows of numbers; allowed here: texts")
-        return self.inputs
+        """Return the inputs of a corpus of texts."""
+        return cast(tuple[str, ...], self.inputs)
 
     @property
     def table(self) -> NDArray[np.float32]:
-        """Return the inputs of a table, float32 (n, d); CorpusError for texts."""
-        if not isinstance(self.inputs, np.ndarray):
-            raise CorpusError("these examples are texts; allowed here: rows of numbers")
-        return self.inputs
+        """Return the inputs of a table, float32 (n, d)."""
+        return cast(NDArray[np.float32], self.inputs)
 
     def take(self, rows: Integers) -> LabelledSplit:
         """Return the examples of ``rows``, int64 (m,), in this order."""
@@ -128,8 +115,6 @@ class LabelledData:
 
 def shuffled(rows: int, seed: int, purpose: str) -> Integers:
     """Return a permutation of 0 … rows − 1, int64 (rows,), that is a pure function of ``seed`` and ``purpose``."""
-    if seed < 0:
-        raise CorpusError(f"seed {seed} must not be negative")
     name = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little")
     return np.random.default_rng(np.random.SeedSequence([seed, name])).permutation(rows)
 
@@ -138,3 +123,11 @@ def cut(order: Integers, shares: Sequence[float]) -> list[Integers]:
     """Return consecutive parts of ``order`` of the given shares; the last part takes the rounding."""
     ends = [round(len(order) * sum(shares[: k + 1])) for k in range(len(shares) - 1)]
     return np.split(order, ends)
+
+
+def corpus_file(source: Path, name: str) -> Path:
+    """Return a file of a corpus's folder, as it is or packed; CorpusError if it is not there."""
+    file = next((path for end in ("", ".xz", ".gz") if (path := source / f"{name}{end}").is_file()), None)
+    if file is None:
+        raise CorpusError(f"{source}: no {name} (or .xz, .gz) in this folder")
+    return file

@@ -46,6 +46,7 @@ from fl_sim.research.representations.corpora.labelled import (
     Integers,
     LabelledData,
     LabelledSplit,
+    corpus_file,
     cut,
     shuffled,
 )
@@ -306,11 +307,7 @@ def read_adult(source: Path, seed: int, columns: AdultColumns = "nine", split: A
     paper: "a total of 9 features", after Wu, Zhang and Wu 2019), or all but race, with the lowest and the unfinished
     schools as two groups.
 
-    Args:
-        source: the folder with ``adult.data`` and ``adult.test`` (or .xz, .gz).
-        seed: of the order of rows.
-        columns: the paper's ``nine``, or those of its ``code``.
-        split: shares as in the ``paper``, or in its ``code``.
+    ``source`` is the folder with ``adult.data`` and ``adult.test`` (or .xz, .gz); ``seed`` draws the order of rows.
 
     Raises:
         CorpusError: naming file and line, for a row of another shape or an unknown value.
@@ -332,9 +329,7 @@ def read_adult(source: Path, seed: int, columns: AdultColumns = "nine", split: A
 
 def _adult_rows(source: Path, name: str) -> list[list[str]]:
     """Return the complete rows of a file."""
-    path = next((source / f"{name}{end}" for end in ("", ".xz", ".gz") if (source / f"{name}{end}").is_file()), None)
-    if path is None:
-        raise CorpusError(f"{source}: no {name} (or .xz, .gz) in this folder")
+    path = corpus_file(source, name)
     rows = []
     for number, line in decoded_lines(path):
         cells = [cell.strip() for cell in line.strip().rstrip(".").split(",")]

@@ -24,7 +24,7 @@ The words of a prepared corpus's entities, to be dropped before the encoder.
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,7 @@ from fl_sim.research.representations.corpora.labelled import (
     VALIDATION,
     LabelledData,
     LabelledSplit,
+    corpus_file,
     cut,
     shuffled,
 )
@@ -54,12 +55,12 @@ _SEPARATOR = "===================="
 
 
 def read_dpnr_ag(source: Path) -> LabelledData:
-    """Return DPNR's AG set of the folder ``source``: ``ag_data.txt`` (or .xz), lines ``label<TAB>text<TAB>private``.
+    """Return DPNR's AG set of the folder ``source``: ``ag_data.txt`` (or packed), lines ``label<TAB>text<TAB>private``.
 
     Raises:
         CorpusError: for a malformed line; names file and line.
     """
-    path = _file(source, _DPNR_FILE)
+    path = corpus_file(source, _DPNR_FILE)
     splits: dict[str, LabelledSplit] = {}
     rows: list[tuple[str, int, list[int]]] = []
     for number, line in decoded_lines(path):
@@ -90,8 +91,8 @@ def read_labelled_ag_news(source: Path, seed: int, rows: int | None = None) -> L
 
 
 def read_sst2(source: Path, seed: int, rows: int | None = None) -> LabelledData:
-    """Return SST-2 of the folder ``source``: ``train.tsv`` and ``test.tsv`` (or .xz), lines ``label<TAB>sentence``."""
-    training, test = (_tsv(_file(source, f"{name}.tsv")) for name in (TRAIN, TEST))
+    """Return SST-2 of ``source``: ``train.tsv`` and ``test.tsv`` (or packed), lines ``label<TAB>sentence``."""
+    training, test = (_tsv(corpus_file(source, f"{name}.tsv")) for name in (TRAIN, TEST))
     return _draw("sst2", SENTIMENTS, training, test, seed, rows)
 
 
@@ -157,14 +158,6 @@ def _tsv(path: Path) -> list[tuple[str, int]]:
             raise CorpusError(f"{path}, line {number}: no tab, must be label<TAB>sentence")
         rows.append((text.strip(), _number(label, len(SENTIMENTS), "label", f"{path}, line {number}")))
     return rows
-
-
-def _file(source: Path, name: str) -> Path:
-    candidates: Iterable[Path] = (source / f"{name}{suffix}" for suffix in ("", ".xz"))
-    file = next((path for path in candidates if path.is_file()), None)
-    if file is None:
-        raise CorpusError(f"{source}: no {name} (or .xz) in this folder")
-    return file
 
 
 def entity_words(corpus: Corpus) -> frozenset[str]:

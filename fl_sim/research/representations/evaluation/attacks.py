@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from fl_sim.research.representations.client.feed_forward import Draw, FeedForward, short_seed
-from fl_sim.research.representations.server.group_metrics import f1
+from fl_sim.research.representations.server.group_metrics import accuracy, f1
 from fl_sim.research.representations.server.inlp import fit_quietly
 from fl_sim.strategies.primitives import streams
 
@@ -112,37 +112,27 @@ def attack(
 ) -> Attack:
     """Train an attacker per attribute on ``train`` and return its metrics on ``test``.
 
-    Args:
-        train: representations, float32 (n, k).
-        train_private: their attributes, 0 or 1, int64 (n, p).
-        test: representations, float32 (m, k).
-        test_private: their attributes, int64 (m, p).
-        seed: of weights and batches.
-        attacker: its size, training and inputs.
+    Representations are float32 (n, k) and (m, k), their attributes 0 or 1, int64 (n, p) and (m, p).
     """
     own, others = _scaled(train, test, attacker.inputs)
     columns = enumerate(train_private.T)
     guesses = np.stack([_guesses(own, column, others, seed, number, attacker) for number, column in columns], axis=1)
-    correct = guesses == test_private
-    return Attack(
-        accuracy=float(correct.mean()),
-        f1=f1(guesses, test_private),
-        absent=tuple(_mean(correct[test_private[:, a] == 0, a]) for a in range(correct.shape[1])),
-        present=tuple(_mean(correct[test_private[:, a] == 1, a]) for a in range(correct.shape[1])),
-    )
+    return _attack_of(guesses, test_private)
 
 
 def majority_attack(train_private: Integers, test_private: Integers) -> Attack:
     """Return the metrics of always guessing each attribute's more frequent value; 0 or 1, int64 (n, p) and (m, p)."""
     common = (train_private.mean(axis=0) > 0.5).astype(np.int64)
-    correct = common == test_private
-    guesses = np.broadcast_to(common, test_private.shape)
-    return Attack(
-        accuracy=float(correct.mean()),
-        f1=f1(guesses, test_private),
-        absent=tuple(float(value == 0) for value in common),
-        present=tuple(float(value == 1) for value in common),
+    return _attack_of(np.broadcast_to(common, test_private.shape), test_private)
+
+
+def _attack_of(guesses: Integers, truth: Integers) -> Attack:
+    """Return the metrics of guesses, int64 (m, p)."""
+    absent, present = (
+        tuple(accuracy(guesses[held, a], truth[held, a]) for a, held in enumerate((truth == value).T))
+        for value in (0, 1)
     )
+    return Attack(float((guesses == truth).mean()), f1(guesses, truth), absent, present)
 
 
 def leakage(train: Floats, train_private: Integers, test: Floats, test_private: Integers, seed: int) -> float:
@@ -225,7 +215,3 @@ def _guesses(
     with torch.no_grad():
         scores = model(test)
     return np.asarray(scores.argmax(dim=1).numpy(), dtype=np.int64)
-
-
-def _mean(correct: NDArray[np.bool_]) -> float:
-    return float(correct.mean()) if len(correct) else float("nan")

@@ -37,12 +37,10 @@ def largest_log_ratio(mechanism: Mechanism, vectors: Floats) -> float:
     It is the largest log-ratio of an output's probabilities. Coordinates are independent with noise P(n) ∝ e^(−|n|/t),
     so an output's ratio is at most that of the output that equals one of the two: the L1 distance on the grid, over t.
 
-    Args:
-        mechanism: with independent noise on each coordinate.
-        vectors: float64 (n, k).
+    ``vectors`` are float64 (n, k).
 
     Raises:
-        PrivacyError: for ``dpnr-shared``.
+        PrivacyError: for ``dpnr-shared``, whose coordinates share their noise.
     """
     if isinstance(mechanism, MinMaxShared):
         raise PrivacyError("layer is 'dpnr-shared'; allowed: one with independent noise on each coordinate")

@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,9 @@ from fl_sim.research.representations.client.feed_forward import short_seed
 from fl_sim.stop_signals import raise_missed_stop
 from fl_sim.storage.run_folder import replace_file
 from fl_sim.strategies.primitives import streams
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PERPLEXITY = 30.0
 _MOST_POINTS = 2000
@@ -38,32 +43,31 @@ def group_names(attribute: str) -> tuple[str, str]:
     return _VALUES.get(attribute, (f"no {attribute}", attribute))
 
 
-def draw_tsne(
-    panels: dict[str, NDArray[np.float32]], groups: NDArray[np.int64], names: tuple[str, str], path: Path, seed: int
-) -> None:
-    """Draw a panel for each set of vectors of the same examples, as a PNG or SVG.
+def scatter(panels: Mapping[str, NDArray[Any]], groups: NDArray[np.int64], attribute: str) -> Figure:
+    """Return a panel for each set of points, (n, 2), of the same examples, by their private attribute.
 
-    Args:
-        panels: title to vectors, float32 (n, k).
-        groups: 0 or 1, int64 (n,).
-        names: of the groups 0 and 1.
-        path: of the picture.
-        seed: of the sampled rows and of t-SNE.
+    ``panels`` are points by title, ``groups`` the attribute's values, 0 or 1, int64 (n,).
     """
     from matplotlib.figure import Figure
 
-    rows = np.sort(streams.generator(seed, "t-SNE rows").permutation(len(groups))[:_MOST_POINTS])
-    figure = Figure(figsize=(4 * len(panels), 4), layout="constrained")
-    for number, (title, vectors) in enumerate(panels.items(), start=1):
-        axes = figure.add_subplot(1, len(panels), number)
-        points = tsne(vectors[rows], seed)
-        for value, name in enumerate(names):
-            of_group = points[groups[rows] == value]
-            axes.scatter(of_group[:, 0], of_group[:, 1], s=4, alpha=0.6, label=name)
-        axes.set_title(title)
+    figure = Figure(figsize=(4 * len(panels), 4.3), layout="constrained")
+    row = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, points) in zip(row, panels.items(), strict=True):
+        for value, name in enumerate(group_names(attribute)):
+            axes.scatter(*points[groups == value].T, s=5, alpha=0.6, label=name)
+        axes.set_title(title, fontsize="medium")
         axes.set_xticks([])
         axes.set_yticks([])
-    figure.axes[0].legend(markerscale=3)
+    row[0].legend(markerscale=3, fontsize="small")
+    return figure
+
+
+def draw_tsne(
+    title: str, vectors: NDArray[np.float32], groups: NDArray[np.int64], attribute: str, path: Path, seed: int
+) -> None:
+    """Draw a picture of vectors, float32 (n, k), as a PNG or SVG; ``seed`` is that of sampled rows and of t-SNE."""
+    rows = np.sort(streams.generator(seed, "t-SNE rows").permutation(len(groups))[:_MOST_POINTS])
+    figure = scatter({title: tsne(vectors[rows], seed)}, groups[rows], attribute)
     buffer = io.BytesIO()
     figure.savefig(buffer, format=path.suffix.lstrip(".") or "png")
     replace_file(path, buffer.getvalue())

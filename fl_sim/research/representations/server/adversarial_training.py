@@ -131,7 +131,7 @@ def train(
     history = []
     for epoch in range(config.training.stop_after or config.training.epochs):
         order = streams.generator(config.seed, "epoch order", epoch).permutation(len(data.train))
-        weight, scale = weight_of(config, epoch), training_noise(config, clients.workspace.width, epoch)
+        weight, scale = weight_of(config, epoch), training_noise(config, clients.workspace.encoder.width, epoch)
         losses = []
         server.train()
         for number, start in enumerate(range(0, len(order), config.training.batch_size)):
@@ -139,14 +139,7 @@ def train(
             seed = short_seed(config.seed, "step", epoch, number)
             z = clients.forward(rows, seed, scale).requires_grad_()
             batch = torch.from_numpy(rows)
-            loss = server.loss(
-                z,
-                classes[batch],
-                private[batch],
-                weight=weight,
-                orthogonal=config.server.orthogonal,
-                draw=Draw(seed, len(rows)),
-            )
+            loss = server.loss(z, classes[batch], private[batch], weight, Draw(seed, len(rows)))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -33,7 +33,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fl_sim.research.representations.client.feed_forward import Draw, FeedForward
-from fl_sim.research.representations.config import AdversaryStyle, Weighed
+from fl_sim.research.representations.config import AdversaryStyle, ServerSection
 
 NUM_DIVERSE = 3
 """Adversaries per attribute of ``multiple``, as in Han et al. (2021) and FEDERATE."""
@@ -60,10 +60,7 @@ def orthogonality(first: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
 
     The loss is 0 if every row of the one is orthogonal to every row of the other (Bousmalis et al. 2016, as used by Han
     et al.). The lengths carry no gradient. Σ (a_i·b_j)² = ⟨AᵀA, BᵀB⟩ costs B·h² instead of B²·h.
-
-    Args:
-        first: float32 (B, h).
-        others: float32 (B, h) each.
+    All are float32 (B, h).
     """
     directions = _directions(first)
     pairs = [(directions * _directions(other)).sum() / (len(first) * len(other)) for other in others]
@@ -79,8 +76,7 @@ def _directions(states: torch.Tensor) -> torch.Tensor:
 class Server(nn.Module):
     """Classifier and adversaries of vectors of ``inputs`` (k) numbers, for ``attributes`` (p) private attributes.
 
-    ``classifier`` and ``adversary`` are the widths of hidden layers, ``weighed`` the factor of λ; all weights follow
-    from ``seed``.
+    All weights follow from ``seed``.
     """
 
     def __init__(
@@ -88,24 +84,19 @@ class Server(nn.Module):
         inputs: int,
         classes: int,
         attributes: int,
-        *,
-        classifier: list[int],
-        adversary: list[int],
-        dropout: float,
-        adversary_dropout: float,
+        section: ServerSection,
         style: AdversaryStyle,
-        weighed: Weighed,
         seed: int,
     ) -> None:
         super().__init__()
+        self.section = section
         self.style = style
-        self.weighed = weighed
         copies = {"none": 0, "multiple": NUM_DIVERSE}.get(style, 1)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            self.classifier = FeedForward([inputs, *classifier, classes], dropout, "classifier")
+            self.classifier = FeedForward([inputs, *section.classifier, classes], section.dropout, "classifier")
             self.adversaries = nn.ModuleList(
-                FeedForward([inputs, *adversary, 2], adversary_dropout, f"adversary {a} {copy}")
+                FeedForward([inputs, *section.adversary, 2], section.dropout_of_adversaries, f"adversary {a} {copy}")
                 for a in range(attributes)
                 for copy in range(copies)
             )
@@ -116,20 +107,12 @@ class Server(nn.Module):
         z: torch.Tensor,
         classes: torch.Tensor,
         private: torch.Tensor,
-        *,
         weight: float,
-        orthogonal: float,
         draw: Draw,
     ) -> torch.Tensor:
         """Return the training loss; the encoder steps along its gradient in z, the server along that in its weights.
 
-        Args:
-            z: float32 (B, k).
-            classes: int64 (B,).
-            private: int64 (B, p).
-            weight: λ of this epoch.
-            orthogonal: λ_ort.
-            draw: the randomness of the step.
+        ``z`` is float32 (B, k), ``classes`` int64 (B,), ``private`` int64 (B, p); ``weight`` is λ of this epoch.
         """
         total = functional.cross_entropy(self.classifier(z, draw), classes)
         for number in range(private.shape[1] if self.copies else 0):
@@ -138,7 +121,7 @@ class Server(nn.Module):
             if self.style == "coavoux":
                 total = total + self._multidetasking_loss(group[0], z, target, weight, draw)
             else:
-                total = total + self._reversal_loss(group, z, target, weight, orthogonal, draw)
+                total = total + self._reversal_loss(group, z, target, weight, draw)
         return total
 
     def predictions(self, z: torch.Tensor) -> torch.Tensor:
@@ -152,15 +135,9 @@ class Server(nn.Module):
             return self.classifier.hidden(z)
 
     def _reversal_loss(
-        self,
-        group: list[FeedForward],
-        z: torch.Tensor,
-        target: torch.Tensor,
-        weight: float,
-        orthogonal: float,
-        draw: Draw,
+        self, group: list[FeedForward], z: torch.Tensor, target: torch.Tensor, weight: float, draw: Draw
     ) -> torch.Tensor:
-        on_loss = self.weighed == "loss"
+        on_loss = self.section.weighed == "loss"
         inputs = reverse_gradient(z, 1.0 if on_loss else weight)
         states = [adversary.hidden(inputs, draw) for adversary in group]
         scores = [adversary.linears[-1](state) for adversary, state in zip(group, states, strict=True)]
@@ -168,7 +145,7 @@ class Server(nn.Module):
         if on_loss:
             total = weight * total
         if len(states) > 1:
-            total = total + orthogonal * orthogonality(*states)
+            total = total + self.section.orthogonal * orthogonality(*states)
         return total
 
     def _multidetasking_loss(

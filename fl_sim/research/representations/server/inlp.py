@@ -48,31 +48,22 @@ def row_space_projection(weights: Floats) -> Floats:
     return np.asarray(basis @ basis.T)
 
 
-def null_space_projection(
-    vectors: Floats, private: NDArray[np.int64], rounds: int, rng: np.random.Generator
-) -> tuple[Floats, list[float]]:
-    """Return P, float64 (k, k), and the accuracy of each round's classifier.
+def null_space_projection(vectors: Floats, private: NDArray[np.int64], rounds: int, rng: np.random.Generator) -> Floats:
+    """Return P, float64 (k, k), symmetric and idempotent, of rank k − (directions removed).
 
-    P is symmetric and idempotent, of rank k − (directions removed).
-
-    Args:
-        vectors: float64 (n, k).
-        private: one attribute, 0 or 1, int64 (n,).
-        rounds: number of classifiers.
-        rng: draws each classifier's training rows.
+    ``vectors`` are float64 (n, k), ``private`` is one attribute, 0 or 1, int64 (n,); ``rng`` draws the training rows of
+    each of the ``rounds`` classifiers.
     """
     from sklearn.linear_model import LogisticRegression
 
     size = vectors.shape[1]
     removed = np.zeros((0, size))
     projection = np.eye(size)
-    accuracies = []
     for _ in range(rounds):
         rows = rng.permutation(len(vectors))[:_MOST_ROWS]
         projected = vectors[rows] @ projection
         classifier = fit_quietly(LogisticRegression(max_iter=200), projected, private[rows])
-        accuracies.append(float(classifier.score(projected, private[rows])))
         # The part of the weights in directions that were removed before is the solver's rounding.
         removed = np.vstack([removed, classifier.coef_ @ projection])
         projection = np.eye(size) - row_space_projection(removed)
-    return projection, accuracies
+    return projection

@@ -5,6 +5,8 @@ have for Adult: fairness against accuracy (figure 3), leakage and accuracy again
 
 >>> fairest_by_accuracy([Candidate(0, 1, 0.831, 0.08), Candidate(0, 2, 0.834, 0.02), Candidate(1, 1, 0.84, 0.05)])
 {83: 2.0, 84: 5.0}
+>>> threshold_name(0.01), threshold_name(0.0)
+('relaxation threshold 1.0', 'best validation accuracy')
 """
 
 from __future__ import annotations
@@ -13,11 +15,19 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
+from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.experiment_record import ExperimentRecord
 from fl_sim.research.representations.server.group_metrics import share_error
-from fl_sim.research.representations.studies.agreement import Estimate, Published, estimate, reproduces
+from fl_sim.research.representations.studies.agreement import (
+    Estimate,
+    Published,
+    estimate,
+    reproduces,
+    spread,
+    table_cell,
+)
 from fl_sim.research.representations.studies.grid_selection import (
     FULL,
     RELAXATION,
@@ -31,9 +41,9 @@ from fl_sim.research.representations.studies.grid_selection import (
     selected_by_epsilon,
     selected_by_threshold,
 )
-from fl_sim.research.representations.studies.study_runs import Log, Options, collect_records, heading
-
-Row = dict[str, Any]
+from fl_sim.research.representations.studies.study_pictures import Curve, Panel, Picture, curves_of, draw_panels
+from fl_sim.research.representations.studies.study_runs import Log, Options, Record, collect_records, heading
+from fl_sim.research.study_files import markdown_table
 
 
 class Summary(TypedDict):
@@ -48,6 +58,8 @@ METRICS = ("accuracy", "tpr_gap", "leakage", "mdl")
 SHOWN = (*METRICS, "mdl_online")
 """The paper's metrics, with MDL as summed by its published code (every step from the first row on again), and MDL of
 its equation 10, for which no figure is published."""
+_ON_EVERY_MODEL = METRICS[:3]  # MDL is measured on the models of table 3 alone
+_LABELS = {"accuracy": "Accuracy", "tpr_gap": "TPR-gap", "leakage": "Leakage"}
 
 PUBLISHED: dict[str, dict[str, tuple[float, float] | None]] = {
     system: dict(zip(METRICS, figures, strict=True))
@@ -77,7 +89,7 @@ NETWORK: dict[str, dict[str, str | float | list[int]]] = {
 """That of FEDERATE's published code for Adult, with which Random and Unconstrained reproduce, not its paper's."""
 
 
-def reproduce(options: Options, log: Log = lambda line: None) -> Row:
+def reproduce(options: Options, log: Log = lambda line: None) -> Record:
     """Return the table as a JSON-ready mapping: published and measured figures, selected points, every value."""
     grid = FULL if options.full else THIN
     data = {"name": "adult", "source": str(options.source), "split": "code"}
@@ -99,8 +111,8 @@ def reproduce(options: Options, log: Log = lambda line: None) -> Row:
         for of in SYSTEMS[1:]:
             for centre, gap in fairest_by_accuracy(candidates_of(of_seed[of])).items():
                 gaps[of, centre].append(gap)
-    chosen: list[Row] = []
-    by_epsilon: list[Row] = []
+    chosen: list[Record] = []
+    by_epsilon: list[Record] = []
     for final, record in zip(finals, collect_records([f.config for f in finals], options, log), strict=True):
         (chosen if final.relaxations else by_epsilon).extend(_rows(final, record))
     selections = {
@@ -126,7 +138,7 @@ def reproduce(options: Options, log: Log = lambda line: None) -> Row:
     }
 
 
-def _rows(final: Selected, record: ExperimentRecord) -> Iterator[Row]:
+def _rows(final: Selected, record: ExperimentRecord) -> Iterator[Record]:
     """Yield a row of figures for each threshold that selects a model; one, without any, for the choice of an ε."""
     test = record["metrics"]["test"]
     attribute, gaps = next(iter(test["groups"].items()))
@@ -156,7 +168,7 @@ def _rows(final: Selected, record: ExperimentRecord) -> Iterator[Row]:
         }
 
 
-def _summary(system: str, rows: Sequence[Row]) -> dict[str, Summary]:
+def _summary(system: str, rows: Sequence[Record]) -> dict[str, Summary]:
     """Return each metric over the seeds, beside its published figure; of those that every seed has."""
     metrics: dict[str, Summary] = {}
     for metric in (metric for metric in SHOWN if all(metric in row["figures"] for row in rows)):
@@ -187,9 +199,9 @@ def fairest_by_accuracy(candidates: Sequence[Candidate]) -> dict[int, float]:
     return dict(sorted(fairest.items()))
 
 
-def epsilon_rows(chosen: Sequence[Row]) -> list[Row]:
+def epsilon_rows(chosen: Sequence[Record]) -> list[Record]:
     """Return a row per system and ε: test accuracy and leakage over the seeds; ``chosen`` has one of each seed."""
-    groups: dict[tuple[str, float, float], list[Row]] = defaultdict(list)
+    groups: dict[tuple[str, float, float], list[Record]] = defaultdict(list)
     for row in chosen:
         privacy = row["privacy"]
         groups[row["system"], privacy["epsilon_any_text"], privacy["epsilon_claimed"]].append(row)
@@ -201,3 +213,101 @@ def epsilon_rows(chosen: Sequence[Row]) -> list[Row]:
         }
         for (system, proven, claimed), rows in sorted(groups.items())
     ]
+
+
+def as_markdown(table: Record) -> str:
+    """Return the tables in Markdown: measured ± deviation [± half width] (published ± deviation), ✓ if reproduced."""
+    seeds = len(table["seeds"])
+    selections = {selection["relaxation"]: selection["rows"] for selection in table["selections"]}
+    lines: list[str] = []
+    for relaxation in (RELAXATION, 0.0):
+        rows = ([of, *(_cell(row[m], seeds) for m in SHOWN)] for of, row in selections[relaxation].items())
+        lines += [f"Selected by {threshold_name(relaxation)}:", "", *markdown_table(["system", *SHOWN], rows), ""]
+        counts = table["reproduced"][str(relaxation)]
+        lines += [f"Reproduced: {counts['reproduced']} of {counts['published']} published figures.", ""]
+    lines += [*_epsilon_lines(table["chosen"]), ""]
+    lines += ["All relaxation thresholds (the paper's tables 4 to 6, here on Adult; nothing is published for it):", ""]
+    swept = (
+        [system, f"{100 * rt:.1f}", *(spread(rows[system][m]["measured"], seeds, 2) for m in _ON_EVERY_MODEL)]
+        for system in selections[RELAXATION]
+        for rt, rows in selections.items()
+    )
+    lines += [*markdown_table(["system", "RT", *_ON_EVERY_MODEL], swept), ""]
+    lines.append(
+        "Accuracy and leakage on the test split against ε (figure 4), models selected at relaxation threshold 1.0:"
+    )
+    metrics = ("accuracy", "leakage", "tpr_gap")
+    by_epsilon = (
+        [
+            row["system"],
+            *(format_epsilon(row[name]) for name in ("epsilon_proven", "epsilon_claimed")),
+            *(spread(row[metric], row["seeds"], 2) for metric in metrics),
+        ]
+        for row in table["by_epsilon"]
+    )
+    lines += ["", *markdown_table(["system", "ε proven", "ε claimed", *metrics], by_epsilon), ""]
+    lines += ["The smallest validation TPR-gap of any model within half a point of an accuracy (figure 3):", ""]
+    return "\n".join([*lines, *_fairness_table(table["fairness_by_accuracy"])]) + "\n"
+
+
+def threshold_name(relaxation: float) -> str:
+    """Return a rule of selection in words."""
+    return f"relaxation threshold {100 * relaxation:.1f}" if relaxation else "best validation accuracy"
+
+
+def _cell(figure: Record, seeds: int) -> str:
+    published = None if figure["published"] is None else "{:.2f} ± {:.2f}".format(*figure["published"])
+    return table_cell(figure["measured"], seeds, 2, published, figure["agrees"])
+
+
+def _epsilon_lines(chosen: Sequence[Record]) -> Iterator[str]:
+    """Yield a line of proven and claimed ε for each system with a privacy layer."""
+    for system in dict.fromkeys(row["system"] for row in chosen):
+        rows = [row["privacy"] for row in chosen if row["system"] == system and row["relaxation"] == RELAXATION]
+        if rows[0].get("layer", "none") != "none":
+            pairs = sorted({(privacy["epsilon_any_text"], privacy["epsilon_claimed"]) for privacy in rows})
+            text = "; ".join(f"{format_epsilon(p)} proven ({format_epsilon(c)} claimed)" for p, c in pairs)
+            yield f"* ε of {system} at relaxation threshold {100 * RELAXATION:.1f}: {text}"
+
+
+def _fairness_table(rows: Sequence[Record]) -> list[str]:
+    """Return a row per accuracy and a column per system; in brackets the number of seeds with such a model."""
+    systems = list(dict.fromkeys(row["system"] for row in rows))
+    gaps = {(row["accuracy"], row["system"]): f"{row['tpr_gap']['mean']:.2f} ({row['seeds']})" for row in rows}
+    centres = sorted({accuracy for accuracy, _ in gaps})
+    cells = ([str(centre), *(gaps.get((centre, system), "–") for system in systems)] for centre in centres)
+    return markdown_table(["validation accuracy", *systems], cells)
+
+
+def draw(table: Record) -> list[Picture]:
+    """Return the pictures of the table: the thresholds, and both trade-offs."""
+    thresholds = tuple(100 * selection["relaxation"] for selection in table["selections"])
+    swept = []
+    for metric in _ON_EVERY_MODEL:
+        curves = tuple(
+            Curve(of, thresholds, tuple(selection["rows"][of][metric]["measured"] for selection in table["selections"]))
+            for of in table["rows"]
+            if of != "random"  # it has no model
+        )
+        swept.append(Panel(_LABELS[metric], curves))
+    by_epsilon = [
+        Panel(_LABELS[metric], curves_of(table["by_epsilon"], "system", "epsilon_proven", metric))
+        for metric in _ON_EVERY_MODEL
+    ]
+    fairest = Panel(
+        "The smallest validation TPR-gap within half a point of an accuracy",
+        curves_of(table["fairness_by_accuracy"], "system", "accuracy", "tpr_gap"),
+    )
+    return [
+        Picture(
+            "thresholds", "Accuracy, TPR-gap and leakage against the relaxation threshold",
+            draw_panels(swept, "relaxation threshold, points of accuracy", "percent", log=False),
+        ),
+        Picture(
+            "epsilon", "Accuracy, leakage and TPR-gap against proven ε", draw_panels(by_epsilon, "ε, proven", "percent")
+        ),
+        Picture(
+            "fairness", "The fairest model of each accuracy",
+            draw_panels([fairest], "validation accuracy, percent", "TPR-gap, percent", log=False),
+        ),
+    ]  # fmt: skip

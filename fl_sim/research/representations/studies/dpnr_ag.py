@@ -271,11 +271,7 @@ def _fairness(rows: Rows) -> list[Record]:
         for layer in LAYERS:
             private = rows[encoder, layer, ATTACKED, 0.0]
             own = [fairness_row(layer, person, plain, private) for person in AG_PERSONS]
-            change = _mean_of(private, "accuracy") - _mean_of(plain, "accuracy")
+            after, before = (estimate([one["accuracy"] for one in of])["mean"] for of in (private, plain))
             words = verdict([row["standard_errors"] for row in own if "published" in row])
-            made += [{"encoder": encoder, **row, "accuracy_change": change, "verdict": words} for row in own]
+            made += [{"encoder": encoder, **row, "accuracy_change": after - before, "verdict": words} for row in own]
     return made
-
-
-def _mean_of(values: Sequence[Record], name: str) -> float:
-    return estimate([value[name] for value in values])["mean"]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.corpora.labelled_text import AG_PERSONS
-from fl_sim.research.representations.evaluation.representation_pictures import group_names, tsne
+from fl_sim.research.representations.evaluation.representation_pictures import scatter, tsne
 from fl_sim.research.representations.studies.agreement import mark, spread, table_cell
 from fl_sim.research.representations.studies.dpnr_published import (
     ATTACKED,
@@ -206,21 +206,9 @@ def _curves(rows: Sequence[Row], metric: str, against: str, published: Mapping[f
 
 def _draw_tsne(table: Mapping[str, Any]) -> Figure:
     """Draw figure 4's panels."""
-    from matplotlib.figure import Figure
-
     content = table["tsne"]
-    named = np.array([int(value) for value in content["named"]])
-    figure = Figure(figsize=(4 * len(content["points"]), 4.3), layout="constrained")
-    panels = figure.subplots(1, len(content["points"]), squeeze=False)[0]
-    for axes, (name, text) in zip(panels, content["points"].items(), strict=True):
-        points = unpack_points(text)
-        for value, words in enumerate(group_names(content["person"])):
-            axes.scatter(*points[named == value].T, s=5, alpha=0.6, label=words)
-        axes.set_title(_title(name, table["rows"]), fontsize="medium")
-        axes.set_xticks([])
-        axes.set_yticks([])
-    panels[0].legend(markerscale=3, fontsize="small")
-    return figure
+    points = {_title(name, table["rows"]): unpack_points(text) for name, text in content["points"].items()}
+    return scatter(points, np.array([int(value) for value in content["named"]]), content["person"])
 
 
 def _title(system: str, rows: Sequence[Row]) -> str:

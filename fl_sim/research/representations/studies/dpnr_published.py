@@ -7,10 +7,7 @@ accuracies, as if the two systems erred independently. (On the same texts the se
 
 >>> published_figures("dpnr-shared", 1.0, 0.5)
 {'accuracy': 77.42}
->>> narrowing("Arafat")
-1.89
->>> error = gap_error(0.8, 1190, 0.65, 267)  # texts without Arafat, and with him
->>> 3.0 < 100 * error < 3.3
+>>> 3.0 < gap_error((80.0, -15.0), (1190, 267)) < 3.3  # texts without Arafat, and with him
 True
 >>> verdict([2.5, 3.1, 2.2]), verdict([2.5, 0.4, -0.3]), verdict([-3.0, -2.1, -4.0])
 ('narrower', 'not told apart', 'wider')
@@ -82,18 +79,8 @@ def published_figures(system: str, epsilon: float | None, rate: float) -> Record
     return published
 
 
-def narrowing(person: str) -> float:
-    """Return by how many points DPNR's gap between texts without and with ``person`` is smaller than NON-PRIV's."""
-    return round(abs(TABLE_7["non-priv"][person][1]) - abs(TABLE_7["dpnr"][person][1]), 2)
-
-
 _TOLD_APART = 2.0  # standard errors
 _LEVEL_95 = 1.96
-
-
-def gap_error(absent: float, absences: int, present: float, presences: int) -> float:
-    """Return the standard error of the difference of accuracies, shares of 1, of groups of such sizes."""
-    return math.hypot(share_error(absent, absences), share_error(present, presences))
 
 
 def verdict(standard_errors: Sequence[float]) -> str:
@@ -124,9 +111,11 @@ def fairness_row(system: str, person: str, plain: Sequence[Record], private: Seq
         "standard_errors": round(mean / error, 2),
     }
     if person in TABLE_7["dpnr"]:
-        published = narrowing(person)
-        row["published"] = published
-        row["published_standard_errors"] = round(published / _published_error(person, plain[0]["sizes"][person]), 2)
+        gaps = [abs(TABLE_7[name][person][1]) for name in ("non-priv", "dpnr")]
+        published = row["published"] = round(gaps[0] - gaps[1], 2)
+        sizes = plain[0]["sizes"][person]
+        of_paper = math.hypot(*(gap_error(TABLE_7[name][person], sizes) for name in ("non-priv", "dpnr")))
+        row["published_standard_errors"] = round(published / of_paper, 2)
         row["agrees"] = bool(abs(published - mean) <= _LEVEL_95 * error)
     return row
 
@@ -158,12 +147,13 @@ def _listed(values: Iterator[float]) -> str:
 
 def _mean_error(person: str, seeds: Sequence[Record]) -> float:
     """Return the sampling error of a gap, in percent: the mean over the seeds, which share their test texts."""
-    return statistics.fmean(_gap_error(figures["task"][person], figures["sizes"][person]) for figures in seeds)
+    return statistics.fmean(gap_error(figures["task"][person], figures["sizes"][person]) for figures in seeds)
 
 
-def _gap_error(task: Sequence[float], sizes: Sequence[int]) -> float:
-    return 100 * gap_error(task[0] / 100, sizes[0], (task[0] + task[1]) / 100, sizes[1])
+def gap_error(task: Sequence[float], sizes: Sequence[int]) -> float:
+    """Return the standard error, in percent, of a difference of accuracies of two groups of such sizes.
 
-
-def _published_error(person: str, sizes: Sequence[int]) -> float:
-    return math.hypot(*(_gap_error(TABLE_7[system][person], sizes) for system in ("non-priv", "dpnr")))
+    ``task`` has the accuracy of the first group, and what is added to it in the second, in percent.
+    """
+    rates = (task[0] / 100, (task[0] + task[1]) / 100)
+    return 100 * math.hypot(*(share_error(rate, size) for rate, size in zip(rates, sizes, strict=True)))

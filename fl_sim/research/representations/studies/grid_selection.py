@@ -53,11 +53,7 @@ FULL = Grid(_WEIGHTS, _ORTHOGONAL, _EPSILONS, _EPSILONS, (2, 3, 4, 5, 6, 7))
 def grid_points(settings: Mapping[str, Any], system: str, grid: Grid, layer: str) -> Iterator[ExperimentConfig]:
     """Yield the grid points of a system, without attacks.
 
-    Args:
-        settings: of all systems: seed, data, encoder and server.
-        system: one of :data:`SYSTEMS`.
-        grid: its values.
-        layer: of systems with noise.
+    ``settings`` are those of all systems: seed, data, encoder and server; ``layer`` is that of systems with noise.
     """
     noisy = system in NOISY
     base = load_mapping(

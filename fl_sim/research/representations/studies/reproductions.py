@@ -12,14 +12,7 @@ from pathlib import Path
 
 from fl_sim.config import ConfigError
 from fl_sim.research.representations.representation_experiment import describe_environment
-from fl_sim.research.representations.studies import (
-    adult_pages,
-    adult_study,
-    ag_study,
-    dpnr_ag,
-    dpnr_pages,
-    words_study,
-)
+from fl_sim.research.representations.studies import adult_study, ag_study, dpnr_ag, dpnr_pages, words_study
 from fl_sim.research.representations.studies.study_pictures import Picture
 from fl_sim.research.representations.studies.study_runs import Log, Options, Record
 from fl_sim.research.study_files import read_json, results_file, write_json
@@ -52,9 +45,9 @@ REPRODUCTIONS = {
         "FEDERATE's table 3 (Adult)",
         "adult",
         adult_study.reproduce,
-        adult_pages.as_markdown,
+        adult_study.as_markdown,
         ("l1", "l2"),
-        draw=adult_pages.draw,
+        draw=adult_study.draw,
     ),
     "ag-study": Reproduction(
         "the study's figures 7 and 8 (AG News, SST-2)",

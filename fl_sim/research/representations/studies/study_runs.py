@@ -56,10 +56,6 @@ class Options:
     jobs: int = 1
     work: Path | None = None
 
-    def __post_init__(self) -> None:
-        if not self.seeds:
-            raise ConfigError("seeds are missing; allowed: at least one")
-
 
 def heading(name: str, paper: str, options: Options) -> Record:
     """Return the first entries of a table's record: format, name, paper, grid and seeds."""
@@ -99,12 +95,8 @@ def collect(
 ) -> dict[str, Made]:
     """Return what ``work`` makes of every task, by name; run the tasks that the work folder lacks, and keep them there.
 
-    Args:
-        work: a function of a module, which depends on its task alone.
-        tasks: file name to task, as JSON, because workers are other processes.
-        options: of the reproduction.
-        words: the beginning of a record's line of progress.
-        log: called with that line.
+    ``work`` is a function of a module and depends on its task alone, which is JSON, because workers are other
+    processes; ``tasks`` are by file name. ``words`` is the beginning of a record's line of progress.
     """
     records: dict[str, Made] = {}
     if options.work is not None:
