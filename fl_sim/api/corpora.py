@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fl_sim.data_prep.readers.cleaning import Preprocessing
     from fl_sim.data_prep.readers.reader import RawCorpus
     from fl_sim.data_prep.records import Sentence
-    from fl_sim.data_prep.tagger_quality.evaluation import Evaluation
+    from fl_sim.data_prep.tagger_evaluation import Evaluation
 
 log = logging.getLogger(__name__)
 
@@ -196,8 +196,8 @@ def evaluate_tagger(
         CorpusError: there is no such tagger, corpus or split, or no mention that counts.
         PluginError: a tagger cannot be imported, or its interface is wrong.
     """
-    from fl_sim.data_prep.tagger_quality.evaluation import attach as attach_figures
-    from fl_sim.data_prep.tagger_quality.evaluation import check_same_tagger, check_writable, evaluate, gold_corpus
+    from fl_sim.data_prep.tagger_evaluation import attach as attach_figures
+    from fl_sim.data_prep.tagger_evaluation import check_same_tagger, check_writable, evaluate, gold_corpus
     from fl_sim.data_prep.taggers.categories import Selection
     from fl_sim.data_prep.taggers.tagger_registry import default_tagger, make_tagger, with_high_recall
 

@@ -30,7 +30,7 @@ from fl_sim.clients.training import gradient_path_of
 from fl_sim.clients.worker.round_progress import FOLDER as PROGRESS_FOLDER
 from fl_sim.clients.worker.round_progress import RoundWatch
 from fl_sim.config import EngineConfig, RunConfig
-from fl_sim.data_prep.tagger_quality.evaluation import read_coverage
+from fl_sim.data_prep.tagger_evaluation import read_coverage
 from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record

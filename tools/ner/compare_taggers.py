@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.tagger_quality.evaluation import Evaluation, GoldCorpus, evaluate, gold_corpus
-from fl_sim.data_prep.tagger_quality.scores import Estimate
+from fl_sim.data_prep.tagger_evaluation import Evaluation, GoldCorpus, evaluate, gold_corpus
+from fl_sim.data_prep.tagger_scores import Estimate
 from fl_sim.data_prep.taggers.spacy_tagger import PREFERRED
 from fl_sim.data_prep.taggers.tagger_registry import make_tagger, with_high_recall
 from tools.ner.open_sets import read_open_sets

@@ -23,7 +23,7 @@ from spacy.util import load_model, load_model_from_config
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.manifest import fingerprint_of, record_of
-from fl_sim.data_prep.tagger_quality.evaluation import evaluate
+from fl_sim.data_prep.tagger_evaluation import evaluate
 from fl_sim.data_prep.taggers.spacy_tagger import SpacyTagger
 from tools.ner.distillation import hashed_vectors
 from tools.ner.open_sets import LABELS, OPEN_SETS, TRAIN, NamedPart, read_open_sets, synthetic_parts

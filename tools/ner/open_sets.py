@@ -20,8 +20,8 @@ from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 from fl_sim.data_prep.store.manifest import FileRecord, record_of
 from fl_sim.data_prep.store.textfiles import stored_file
-from fl_sim.data_prep.tagger_quality.evaluation import GoldCorpus
-from fl_sim.data_prep.tagger_quality.scores import kind_of
+from fl_sim.data_prep.tagger_evaluation import GoldCorpus
+from fl_sim.data_prep.tagger_scores import kind_of
 
 LABELS = ("LOC", "MISC", "ORG", "PER")
 """The labels of our tagger: the scheme of CoNLL-2003."""

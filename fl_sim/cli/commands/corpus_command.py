@@ -18,8 +18,8 @@ from fl_sim.cli.verbs import VerbGroup, as_json, quiet
 
 if TYPE_CHECKING:
     from fl_sim.data_prep.records import Sentence
-    from fl_sim.data_prep.tagger_quality.evaluation import Evaluation
-    from fl_sim.data_prep.tagger_quality.scores import Estimate
+    from fl_sim.data_prep.tagger_evaluation import Evaluation
+    from fl_sim.data_prep.tagger_scores import Estimate
 
 _SENTENCES_PER_TICK = 200
 _HIDING_WORDS = {

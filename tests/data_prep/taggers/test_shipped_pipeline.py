@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fl_sim.data_prep.tagger_quality.evaluation import evaluate, gold_corpus
+from fl_sim.data_prep.tagger_evaluation import evaluate, gold_corpus
 from fl_sim.data_prep.taggers.categories import Selection
 from fl_sim.data_prep.taggers.spacy_tagger import MODELS, SHIPPED
 from fl_sim.data_prep.taggers.tagger_registry import make_tagger, with_high_recall

@@ -13,7 +13,7 @@ from fl_sim.cli.main import main
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.tagger_quality.evaluation import COVERAGE_FILE, read_coverage
+from fl_sim.data_prep.tagger_evaluation import COVERAGE_FILE, read_coverage
 from fl_sim.data_prep.taggers.tagger_registry import make_tagger
 from fl_sim.reporting.report import report_text
 from fl_sim.reporting.run_facts import read_facts

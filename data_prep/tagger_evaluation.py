@@ -26,7 +26,7 @@ from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
 from fl_sim.data_prep.records import CorpusError, Record, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, comparable, fingerprint_of, record_of
-from fl_sim.data_prep.tagger_quality.scores import (
+from fl_sim.data_prep.tagger_scores import (
     HIDING,
     UNKNOWN_NAME,
     Estimate,
@@ -64,7 +64,7 @@ class Evaluation(Record):
 
     Attributes:
         tagger: its description.
-        hiding: the shares of :data:`fl_sim.data_prep.tagger_quality.scores.HIDING`.
+        hiding: the shares of :data:`fl_sim.data_prep.tagger_scores.HIDING`.
         flagged: share of all sentences in which the tagger marks anything.
         flag_precision: share of the flagged sentences that are sensitive.
         matching: match → kind ("any" for all) → precision, recall, f1.

@@ -12,7 +12,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from fl_sim.data_prep.records import CorpusError, Mention
-from fl_sim.data_prep.tagger_quality.scores import ANY, ScoredSentence, Tally, figures, kind_of
+from fl_sim.data_prep.tagger_scores import ANY, ScoredSentence, Tally, figures, kind_of
 from tests.data_prep.marked import said
 
 NAMES = frozenset({"PER", "ORG", "LOC", "MISC"})

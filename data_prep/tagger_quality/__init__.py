@@ -1,1 +1,0 @@
-"""How well a tagger finds what a gold corpus marks."""
