@@ -201,6 +201,12 @@ def replace_file(path: Path, content: bytes) -> None:
     replace_file_by(path, lambda temporary: temporary.write_bytes(content))
 
 
+def replace_private_file(path: Path, content: bytes) -> None:
+    """Replace the file at ``path`` as :func:`replace_file` does, and give no rights on it to others."""
+    with owner_only():
+        replace_file(path, content)
+
+
 def replace_file_by(path: Path, write: Callable[[Path], object]) -> None:
     """Replace the file at ``path`` atomically by what ``write`` writes to another path in the same folder."""
     check_replaceable(path)

@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_sim.api.runs import Run
+from fl_sim.api.runs import Run, folder_of
 from fl_sim.reporting.comparison import ComparedRun, Pair, compare_runs, comparison_text
 from fl_sim.reporting.comparison import Comparison as ComparedRuns
 from fl_sim.reporting.run_facts import NO_GUARANTEE
-from fl_sim.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,12 +82,10 @@ class Comparison:
         Raises:
             OSError: the file cannot be written.
         """
-        from fl_sim.files import owner_only
-        from fl_sim.storage.run_folder import replace_file
+        from fl_sim.files import replace_private_file
 
         target = Path(path)
-        with owner_only():
-            replace_file(target, self.page().encode())
+        replace_private_file(target, self.page().encode())
         return target
 
 
@@ -101,7 +98,7 @@ def compare(runs: Sequence[Run | str | Path]) -> Comparison:
     Raises:
         ResultsError: there is no run, one is given twice, is no run folder, or is corrupt.
     """
-    return Comparison(compare_runs([run.folder if isinstance(run, Run) else RunFolder.open(run) for run in runs]))
+    return Comparison(compare_runs([folder_of(run) for run in runs]))
 
 
 def _row(run: ComparedRun, pair: Pair | None) -> Iterator[tuple[str, Any]]:

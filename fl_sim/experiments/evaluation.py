@@ -38,8 +38,6 @@ def held_out_sample(encoded: EncodedSplit, max_sentences: int, seed: int) -> Int
     """Return the ids of a sample of held-out sentences, sorted, int64 (n,); n is at most ``max_sentences``.
 
     Args:
-        encoded: the held-out split.
-        max_sentences: size of the sample.
         seed: of the sample; runs with the same seed have the same sample.
     """
     sentences = len(encoded.offsets) - 1
@@ -69,8 +67,6 @@ class HeldOutSentences:
 
         Args:
             model: its context length and end token decide which sentences are cut.
-            source: examples of the split.
-            texts: of the split.
             ids: int64 (n,).
         """
         examples = source.read(ids)
@@ -82,10 +78,7 @@ class HeldOutSentences:
     ) -> HeldOutSentences:
         """Return the sentences with features or states of what is frozen in ``model``; unchanged if nothing is kept.
 
-        Args:
-            model: of the run.
-            folder: of the file of features or states, which is written if it is missing.
-            observer: called with the progress.
+        Their file in ``folder`` is written if it is missing.
         """
         if not self.examples or not (model.reads_features or model.lower):
             return self
@@ -109,16 +102,11 @@ def measure(model: LanguageModel, sentences: HeldOutSentences) -> HeldOut:
 
 
 def reference(model: LanguageModel, train: Examples, sentences: HeldOutSentences) -> dict[str, float]:
-    """Return the metrics of a reference that is estimated from the training text alone.
+    """Return the metrics of a reference that is estimated from the training text alone, on the held-out sentences.
 
     For next-word prediction: ``unigram_perplexity``, ``unigram_perplexity_per_word``, ``unigram_bits_per_byte`` and
     ``unigram_accuracy`` of the add-one-smoothed unigram model on the same tokens. For classification:
     ``majority_error`` of the most frequent class.
-
-    Args:
-        model: its task and vocabulary.
-        train: the training examples.
-        sentences: the held-out sentences.
     """
     if isinstance(model.task, Classification):
         return {"majority_error": _majority_error(train, sentences.examples)}

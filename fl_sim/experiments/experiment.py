@@ -157,7 +157,6 @@ class Experiment:
         """Claim the run's folder, check everything that can be checked, and start the run's record.
 
         Args:
-            config: the run.
             when_planned: called once ε of the run is known, before the model is built and the corpus is read, so that
                 the engine can start meanwhile; returns the device of the server's model.
             observers: called besides those of the configuration.
@@ -193,14 +192,10 @@ class Experiment:
         anchor: str | None = None,
         open_text: OpenText = OwnText,
     ) -> Experiment:
-        """Open a stopped run, to be continued after its last checkpoint.
+        """Open a stopped run, to be continued after its last checkpoint; other arguments as of :meth:`create`.
 
         Args:
-            path: the run's folder.
-            when_planned: as for :meth:`create`.
-            observers: as for :meth:`create`.
             anchor: the anchor from now on (:mod:`fl_sim.storage.open_run`); None for that of the configuration.
-            open_text: as for :meth:`create`.
 
         Raises:
             PluginError: if an observer of its configuration cannot be loaded.

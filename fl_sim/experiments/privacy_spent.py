@@ -143,11 +143,7 @@ def account_for(
 
 
 class PrivacySpent:
-    """The releases of a run at work under one plan, and ε of them.
-
-    Attributes:
-        sampling_seed: of the samples of users, entities and sentences.
-    """
+    """The releases of a run at work under one plan, and ε of them."""
 
     def __init__(self, run: OpenRun, config: RunConfig, planned: Planned) -> None:
         self._run = run

@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -107,7 +107,6 @@ class PrivateSettings:
         """Return the plan of a training.
 
         Args:
-            rounds: T, the number of rounds.
             earlier: the releases on which the initial model rests, which a target includes; None for none.
 
         Raises:
@@ -145,10 +144,6 @@ class PrivateSettings:
             found.append("Metrics of the app leave the nodes unprotected (forward_metrics); no ε covers them.")
         return found
 
-    def record(self) -> dict[str, object]:
-        """Return the settings as a JSON object."""
-        return asdict(self)
-
 
 RELEASED_MODELS = "released_models.txt"
 """The file in a run's folder with the digests of the models that it released, a line each."""
@@ -167,10 +162,7 @@ def keep_digest(folder: Path, digest: str) -> None:
 def earlier_of(folder: Path, digest: str, seed: int | None) -> Earlier:
     """Return the earlier releases on which the initial model of a new run rests; none if no run beside it released it.
 
-    Args:
-        folder: of the run; the others are beside it.
-        digest: of the initial model.
-        seed: of the run; None for secure noise.
+    ``seed`` is None for secure noise.
 
     Raises:
         LedgerError, LineageError: the earlier run's ledger, or that of one before it, cannot be trusted.
@@ -206,8 +198,6 @@ class AppTraining:
     """What a training of an app is.
 
     Attributes:
-        settings: its privacy settings.
-        plan: the plan of its rounds.
         computed_from: what its releases are computed from, to which the ledger is bound; its ``settings`` are recorded.
         earlier: the releases on which its initial model rests, which every ε counts.
     """
@@ -222,11 +212,8 @@ class AppRun:
     """Hold the open folder of a run of a Flower app; build it with :meth:`begin` or :meth:`resume`.
 
     Attributes:
-        folder: its files.
-        plan: its plan.
         noise_key: part of the key of its seeded noise.
         resumed_from: the checkpoint after which it goes on; None for a run that begins.
-        last_row: the last row of its metrics.
     """
 
     def __init__(self, run: OpenRun, training: AppTraining) -> None:
@@ -272,10 +259,6 @@ class AppRun:
         A run with a checkpoint goes on from there, whatever the initial model is now: an app may begin with a random
         one, and the run stays bound to its first.
 
-        Args:
-            path: of the folder.
-            training: as when the run began.
-
         Raises:
             ResultsError: it is not such a run, is finished, is at work in another process, or would compute other
                 releases; the message names the first setting that differs.
@@ -305,10 +288,6 @@ class AppRun:
 
         Seeded noise is a function of the sum, too: the server knows no digest of the nodes' data, by which two runs of
         one seed would have other noise.
-
-        Args:
-            server_round: the round, from 1.
-            total: a keyed hash of the sum; empty for secure noise.
 
         Raises as :meth:`OpenRun.record_release`.
         """
@@ -340,7 +319,6 @@ class AppRun:
 
         Args:
             server_round: the round; 0 is the initial model.
-            figures: what the round counted, and what the app measured, by name.
         """
         spent = {"releases": len(self._ledger.entries), "epsilon_user": self.epsilon()}
         self.last_row = {"round": server_round, **spent, **figures}
@@ -356,9 +334,7 @@ class AppRun:
 
         Args:
             stopped: why the training ended, ``rounds`` or ``epsilon_budget``.
-            enrolled: the number of users in the last round.
             measured: the names of the app's own figures in the metrics.
-            warnings: what its owner should know, one sentence each.
         """
         last = {name: value for name, value in self.last_row.items() if name != "round"}
         series = {name: self.folder.measured(name) for name in measured}

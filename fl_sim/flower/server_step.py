@@ -95,13 +95,7 @@ class WrappedStrategy:
         return first.content
 
     def stepped(self, content: RecordDict, layout: ArrayLayout, average: npt.NDArray[np.float64]) -> ArrayRecord:
-        """Return the next model.
-
-        Args:
-            content: of the round's requests.
-            layout: of the model.
-            average: the noisy average of the updates, float64 (d,).
-        """
+        """Return the next model after the noisy average of the updates, float64 (d,)."""
         key, arrays = next(iter(content.array_records.items()))
         weight = str(getattr(self.strategy, "weighted_by_key", "num-examples"))
         target = layout.vector(arrays)

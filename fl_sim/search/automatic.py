@@ -61,12 +61,7 @@ _TRIALS = 4
 
 @dataclass(frozen=True)
 class Automatic:
-    """A configuration with all settings chosen.
-
-    Attributes:
-        config: of the run, with the origin of its settings.
-        notes: what was chosen and where it comes from, a sentence each.
-    """
+    """A configuration with all settings chosen and their origin, and what was chosen and where it comes from."""
 
     config: RunConfig
     notes: tuple[str, ...]
@@ -191,10 +186,9 @@ def _planned(
 ) -> tuple[Chosen, list[Tradeoff]]:
     """Return strategy, rates and cap of the best ratio, planned on public text, and what is found under other bounds.
 
+    ``affordable`` counts the sentences of all rounds.
+
     Args:
-        stated: the run.
-        corpus: the public text.
-        affordable: sentences of all rounds.
         keep_mentions: the least share of mentions that bounds keep, in weight.
     """
     ownership, privacy = corpus.ownership("train"), stated.privacy

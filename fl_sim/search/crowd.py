@@ -109,7 +109,6 @@ class KnownCrowd(Crowd):
     """A crowd of whom it is known who mentions whom.
 
     Args:
-        ownership: users, sentences and entities of the corpus.
         weights: the factor on every sentence's sampling rate, float64 (S,).
     """
 
@@ -132,13 +131,9 @@ class KnownCrowd(Crowd):
 
 
 class CountedCrowd(Crowd):
-    """A crowd of whom counts are known: all is a function of these, and of the bounds.
+    """A crowd of whom the declared n_u and n_e are known: all is a function of these, and of k and m.
 
     Counts that are declared larger than they are, or of absent users, are taken at their word, so that a budget holds.
-
-    Args:
-        counts: n_u and n_e, as declared.
-        guarantee: with k and m.
     """
 
     def __init__(self, counts: DeclaredCounts, guarantee: Guarantee) -> None:

@@ -84,13 +84,7 @@ class Range(_Strict):
 
 
 class RandomSearch(_Strict):
-    """Draws from the ranges of several keys.
-
-    Attributes:
-        samples: number of draws.
-        seed: of the draws.
-        keys: range of each key.
-    """
+    """Draws from the ranges of several keys."""
 
     samples: int = Field(ge=1, le=MOST_RUNS)
     seed: int = Field(default=0, ge=0)
@@ -219,7 +213,6 @@ class Ending:
     """How a run ended.
 
     Attributes:
-        name: of the run.
         status: ``done``, ``interrupted``, ``failed`` or ``diverged``.
         reason: of a failure or divergence, in one line; the name of the signal that interrupted.
     """
@@ -230,13 +223,7 @@ class Ending:
 
 
 def claim_folder(out: Path, name: str, described: Mapping[str, object], noun: str) -> None:
-    """Create the folder of many runs, or check that it is the folder of the same.
-
-    Args:
-        out: the folder.
-        name: of the file in it that describes them.
-        described: what they are, JSON-ready.
-        noun: what they are called in an error.
+    """Create the folder of many runs, or check that it is that of the same: the file ``name`` in it describes them.
 
     Raises:
         ResultsError: the folder is that of others, or of something else.
@@ -439,9 +426,6 @@ def run_sweep(
     others. Ctrl-C ends each run after its current round, and then the sweep.
 
     Args:
-        sweep: the runs.
-        out: the sweep's folder.
-        jobs: runs at once; above 1, each in its own process.
         observe: called with the ending of every run, finished ones included.
 
     Raises:

@@ -95,12 +95,9 @@ class OpenRun:
         anchor: str | None,
         secure_noise: bool,
     ) -> OpenRun:
-        """Write the files with which the record of a new run begins.
+        """Write the files with which the record of a new run begins, on an initial model of this lineage.
 
         Args:
-            claim: of its folder.
-            config: the content of config.json.
-            lineage: of the initial model.
             ancestors: the heads of those runs of the lineage whose releases count in every ε.
             anchor: a setting (:meth:`Anchor.of`).
             secure_noise: whether noise cannot be repeated.
@@ -129,8 +126,6 @@ class OpenRun:
         """Open the record of a run that stopped, and check it against every head that was kept.
 
         Args:
-            claim: of its folder.
-            folder: its files.
             anchor: a setting (:meth:`Anchor.of`).
             secure_noise: whether noise cannot be repeated.
             replaced: whether ``anchor`` is another one than until now, so that a missing file begins with this ledger.
@@ -183,8 +178,6 @@ class OpenRun:
         """Record a release before its noise is drawn; return the name of the stream of seeded noise.
 
         Args:
-            terms: the release record of the round.
-            server_round: the round, from 1.
             total: a keyed hash of the sum; empty for secure noise.
             one_sum: whether a round may have one sum under seeded noise alone, as under an ε budget.
 
@@ -212,7 +205,6 @@ class OpenRun:
         """Replace the checkpoint by the state after a round, with the heads of ledger, settings and metrics.
 
         Args:
-            server_round: the round that ended.
             vector: the model, float32 or float64 (d,).
             state: the server's arrays, by name.
         """
@@ -386,10 +378,9 @@ class ReleaseParts(TextDigests, ReleaseSelection, total=False):
 
 @dataclass(frozen=True)
 class Computation:
-    """All that the releases of a run are computed from.
+    """All that the releases of a run are computed from: settings and digests.
 
     Attributes:
-        parts: settings and digests.
         salt: random text, so that the digest does not tell which corpus it was.
     """
 
@@ -438,11 +429,7 @@ class Computation:
         return computation
 
     def check(self, parts: ReleaseParts, folder: Path) -> None:
-        """Check that the run in ``folder`` would still compute the same releases.
-
-        Args:
-            parts: what they would be computed from now.
-            folder: of the run.
+        """Check that the run in ``folder`` would still compute the same releases, now from ``parts``.
 
         Raises:
             ResultsError: a part differs; the message names the first one.

@@ -134,12 +134,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str, *, config: Mapping[str, object], environment: Environment) -> RunFolder:
-        """Create a run folder at ``path``, with its parents; an empty folder may exist already.
-
-        Args:
-            path: of the folder.
-            config: content of config.json.
-            environment: content of environment.json.
+        """Create a run folder at ``path``, with its parents and settings; an empty folder may exist already.
 
         Raises:
             ResultsError: the folder is not empty, ``path`` is a file, or it cannot be written.
@@ -278,11 +273,7 @@ class RunFolder:
         return {"config": settings, "metrics": self._rows_hash.hexdigest(), "metrics_bytes": self._rows_hashed}
 
     def check_head(self, head: Mapping[str, object], *, rows: bool = True) -> None:
-        """Check that the settings, and the metrics that ``head`` covers, are unchanged.
-
-        Args:
-            head: as :meth:`head` returned it.
-            rows: whether to check the metrics.
+        """Check that the settings and, with ``rows``, the metrics that ``head`` covers are unchanged.
 
         Raises:
             ResultsError: a file was changed or truncated; names it.
@@ -301,7 +292,6 @@ class RunFolder:
         A resumed run calls it again, as does a run that was killed in this method.
 
         Args:
-            result: the content of result.json.
             present: writes summary and plots (`fl_sim.reporting.plots`); it can read ``result`` already.
         """
         self._closing = {"format": RESULT_FORMAT, **result}
@@ -321,12 +311,7 @@ class RunFolder:
 
 
 def rows_of(run: Path, last_round: int) -> list[Row]:
-    """Return the metrics of a run up to round ``last_round`` as its observers saw them, a row each.
-
-    Args:
-        run: the run's folder.
-        last_round: the last round to return.
-    """
+    """Return the metrics of a run up to round ``last_round`` as its observers saw them, a row each."""
     return [row for row in _read_rows(run / "metrics.jsonl")[0] if _round_of(row) <= last_round]
 
 
@@ -346,8 +331,6 @@ def default_run_path(
     """Return a free path: ``runs/20261120-183355-uedp-seed0``, or ``…-2``, ``…-3`` if it is taken.
 
     Args:
-        base: the parent folder.
-        strategy: name of the strategy.
         seed: root seed of the run; None for a run without one, whose name has none.
         now: time of the name; None for the current time.
     """

@@ -101,13 +101,7 @@ class Declared:
 
 
 def counts_of(privacy: PrivacyConfig, protected: Ownership, declared: Declared) -> DeclaredCounts:
-    """Return the counts that a run declares: those of its file, else of the corpus; rounded up if it rounds them.
-
-    Args:
-        privacy: the section ``[privacy]``.
-        protected: the split, without the entities that are declared public.
-        declared: what the owner declares about the corpus.
-    """
+    """Return the counts that a run declares: those of its file, else of the corpus; rounded up if it rounds them."""
     counts = declared.counts or DeclaredCounts.of(protected)
     return counts.rounded_up() if privacy.round_counts else counts
 
@@ -117,7 +111,6 @@ class EnforcedBounds:
     """The guarantee of a run, and the weights by which its corpus keeps it.
 
     Attributes:
-        guarantee: the public bounds.
         ownership: users, sentences and entities of the split; without entities that are declared public.
         weights: w, the factor on every sentence's sampling rate, float64 (S,); all 1 without bounds.
         declared: the entities that are declared public, public weights and declared counts.
@@ -136,12 +129,7 @@ class EnforcedBounds:
 
     @classmethod
     def of(cls, privacy: PrivacyConfig, ownership: Ownership, declared: Declared = Declared()) -> EnforcedBounds:
-        """Enforce the bounds of a configuration on a split.
-
-        Args:
-            privacy: the section ``[privacy]``.
-            ownership: users, sentences and entities of the split.
-            declared: what the owner declares about the corpus.
+        """Enforce the bounds of a configuration on a split of which the owner declares something.
 
         Raises:
             CorpusError: the corpus exceeds its declared counts.
@@ -318,13 +306,10 @@ NOTHING_EARLIER = Earlier()
 
 
 def target_of(guarantee: Guarantee, unit: str, *, clips_sentences: bool, population: int) -> tuple[str, Units]:
-    """Return the metric that a target or budget limits, and its units; none if no public bound supports it.
+    """Return the metric that a target or budget of a unit limits, and its units; none if no public bound supports it.
 
     Args:
-        guarantee: the public bounds.
-        unit: ``user``, or ``user_entity`` for any user with any entity.
         clips_sentences: whether a sentence moves the sum by at most its clip.
-        population: N.
     """
     if unit == "user":
         return "epsilon_user", named_units("epsilon_user", (ProtectedUnit(guarantee.user, robust=False),))
@@ -338,9 +323,7 @@ def units_of(
     """Return the units of every metric of a run; the headline first, and only if a bound supports it.
 
     Args:
-        guarantee: the public bounds.
         entity_bounds: what the corpus's entities contribute, by quantile.
-        mechanism: of the run.
     """
     kind = "any" if guarantee.covers_any_entity else "stated"
     units: dict[str, tuple[ProtectedUnit, ...]] = {}
@@ -382,13 +365,7 @@ class EpsilonCurves:
     def of(
         cls, plan: PrivacyPlan, units_of_metrics: Mapping[str, Units], earlier: Earlier = NOTHING_EARLIER
     ) -> EpsilonCurves:
-        """Return all curves of a plan whose initial model rests on ``earlier`` releases: the headline first.
-
-        Args:
-            plan: mechanism, rounds and δ.
-            units_of_metrics: as :func:`units_of`.
-            earlier: the releases on which the initial model rests.
-        """
+        """Return all curves of a plan whose initial model rests on ``earlier`` releases: the headline first."""
         event = plan.mechanism.event()
         relies_on_detection = bool(earlier.composed) or (event is not None and event.q_e < 1)
         unknown = np.concatenate(([math.inf if earlier.composed else 0.0], np.full(plan.rounds, math.inf)))

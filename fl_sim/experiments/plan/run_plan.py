@@ -128,11 +128,7 @@ def plan_run(
     """Return the plan of a run.
 
     Args:
-        config: of the run.
-        ownership: users, sentences and entities of the training split.
         noise_multiplier: z that a resumed run recorded for its target; None to calibrate it now.
-        declared: what the owner declares about the corpus; None for nothing.
-        earlier: the releases on which the initial model rests.
 
     Raises:
         CorpusError: the corpus exceeds its declared counts.
@@ -197,8 +193,6 @@ def untuned_plan(config: RunConfig, ownership: Ownership, population: int | None
     """Return the plan with the configured noise multiplier, or the strategy's default.
 
     Args:
-        config: of the run.
-        ownership: users, sentences and entities of the training split.
         population: N; None for the configured one, or the users of the split.
     """
     privacy = config.privacy
@@ -274,11 +268,7 @@ def noise_for_target(
 ) -> float:
     """Return the smallest noise multiplier at which every unit of a configured target meets it.
 
-    Args:
-        plan: mechanism, rounds and δ.
-        privacy: with the target.
-        units: of the target; none if no bound supports it.
-        earlier: the releases on which the initial model rests.
+    There is no unit if no bound supports the target.
 
     Raises:
         ConfigError: no bound supports the target, or no noise meets it.

@@ -102,9 +102,6 @@ class NodeFacts(_Told):
         partition: its place among the nodes, which orders their users.
         identity: a keyed digest of the folder, of all that is computed from it, and of the model.
         entity_key: a value that tells keys apart.
-        model: SHA-256 of the weights that a public seed gives.
-        tokenizer: SHA-256 of the tokens of a public text.
-        release: the version of samples and sums.
         preparation: how its names were marked and normalised.
         sought_labels: the labels that were looked for.
         warnings: of the folder, for whoever reads an ε.
@@ -126,7 +123,6 @@ class Enrolment:
     """What a node answers.
 
     Attributes:
-        facts: about the node.
         users: the pseudonym of each user, uint8 (N, 16).
         content: a keyed digest of what each user trains on, uint8 (N, 16).
         sentences: n_u, int64 (N,).
@@ -212,8 +208,6 @@ class HeldSpec(_Told):
     Attributes:
         question: which split, for which model.
         identity: of the folder and the model when the run began (:attr:`NodeFacts.identity`).
-        place: of the node.
-        limits: the bounds of the run.
         users: the declared counts of the node's users.
         names: the declared counts of the node's names, in ascending order of their digests.
     """
@@ -231,7 +225,6 @@ class HeldText:
     """A node's folder, read and encoded.
 
     Attributes:
-        enrolment: what the node tells of it.
         ownership: the incidence, sampled by the digests of names.
         encoded: the tokens, in memory.
         targets: the classes, int32 (S,); None if the task has none.
@@ -277,10 +270,7 @@ def open_held_text(folder: str, key: bytes, partition: int, question: Question) 
     """Return the text in a prepared folder; what was read stays in memory until the folder changes.
 
     Args:
-        folder: the prepared corpus.
         key: of the digests of names.
-        partition: the place of the node among all nodes.
-        question: of the server: which split, for which model.
 
     Raises:
         CorpusError: the folder is no prepared corpus of one part with this split, or damaged.
@@ -374,12 +364,7 @@ def _encoded(corpus: Corpus, split: str, model: LanguageModel) -> EncodedSplit:
 
 
 def padded(own: Ownership, place: Place) -> Ownership:
-    """Return the incidence of a node in the numbering of all nodes; other nodes' sentences have no owner and no names.
-
-    Args:
-        own: of the node's folder.
-        place: of the node.
-    """
+    """Return the incidence of a node, placed among all nodes; other nodes' sentences have no owner and no names."""
     sentences_after = place.sentences - place.first_sentence - own.num_sentences
     users_after = place.users - place.first_user - own.num_users
     user_offsets = np.pad(own.user_offsets + place.first_sentence, (place.first_user, users_after), mode="edge")
