@@ -97,12 +97,7 @@ class Experiment:
     """
 
     def __init__(
-        self,
-        inputs: RunInputs,
-        run: OpenRun,
-        when_planned: WhenPlanned,
-        observers: Observers,
-        open_text: OpenText,
+        self, inputs: RunInputs, run: OpenRun, when_planned: WhenPlanned, observers: Observers, open_text: OpenText
     ) -> None:
         config, corpus, planned = inputs.config, inputs.corpus, inputs.planned
         device = when_planned(config.placed_engine)

@@ -313,11 +313,7 @@ class UserLevelDifferentialPrivacy(Strategy):
             "plan": plan.record(),
             "initial_model": digest_of([layout.vector(initial)]),
             "model_layout": hashlib.sha256(f"{layout}".encode()).hexdigest(),
-            "code": {
-                "fl_sim": environment.version("fl-sim"),
-                "releases": RELEASE_FORMAT,
-                "noise": noise_digest(),
-            },
+            "code": {"fl_sim": environment.version("fl-sim"), "releases": RELEASE_FORMAT, "noise": noise_digest()},
         }
 
     def _vector(self, arrays: ArrayRecord) -> npt.NDArray[np.floating]:

@@ -197,10 +197,7 @@ class OpenRun:
 
     @owner_only()
     def write_checkpoint(
-        self,
-        server_round: int,
-        vector: npt.NDArray[np.floating],
-        state: Mapping[str, npt.NDArray[np.floating]],
+        self, server_round: int, vector: npt.NDArray[np.floating], state: Mapping[str, npt.NDArray[np.floating]]
     ) -> None:
         """Replace the checkpoint by the state after a round, with the heads of ledger, settings and metrics.
 

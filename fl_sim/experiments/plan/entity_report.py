@@ -97,10 +97,7 @@ def entity_epsilons(
 
 
 def bounded_entity_epsilons(
-    bounds: EnforcedBounds,
-    training: Training,
-    population: int,
-    observe: Observe = lambda done, total: None,
+    bounds: EnforcedBounds, training: Training, population: int, observe: Observe = lambda done, total: None
 ) -> EntityEpsilons:
     """Return ε of every entity of a corpus under the bounds of a run with N users, at most that of any entity.
 

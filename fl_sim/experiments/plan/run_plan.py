@@ -24,13 +24,7 @@ from fl_sim.clients.models.architectures.model_source import source_of
 from fl_sim.clients.selection import num_extended, sentences_per_entity
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.guarantees import (
-    NOTHING_EARLIER,
-    Declared,
-    EnforcedBounds,
-    EpsilonCurves,
-    Units,
-)
+from fl_sim.experiments.plan.guarantees import NOTHING_EARLIER, Declared, EnforcedBounds, EpsilonCurves, Units
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.formats import format_epsilon, format_number
 from fl_sim.strategies.accounting.adjacency import PrivacyError

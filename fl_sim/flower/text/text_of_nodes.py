@@ -304,10 +304,7 @@ def places_of(users: Sequence[int], sentences: Sequence[int]) -> list[Place]:
 def question_of(config: RunConfig, classes: tuple[str, ...]) -> Question:
     """Return what a run asks its nodes; ``classes`` are those of its task."""
     return Question(
-        split=config.corpus.train_split,
-        task=config.task,
-        model=config.model.model_dump_json(),
-        classes=classes,
+        split=config.corpus.train_split, task=config.task, model=config.model.model_dump_json(), classes=classes
     )
 
 

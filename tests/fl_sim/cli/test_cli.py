@@ -121,10 +121,7 @@ def test_an_error_that_a_library_made_of_an_interruption(monkeypatch: pytest.Mon
     ("arguments", "line"),
     [
         (["rnu"], "fl-sim: No such command 'rnu'. Did you mean 'run'? (see fl-sim --help)"),
-        (
-            ["run", "--epsilon", "2"],
-            "fl-sim run: No such option '--epsilon'. (Did you mean one of: '--epsilon-b",
-        ),
+        (["run", "--epsilon", "2"], "fl-sim run: No such option '--epsilon'. (Did you mean one of: '--epsilon-b"),
         (["run", "--rounds"], "fl-sim run: Option '--rounds' requires an argument (see fl-sim run --help)"),
         (["run", "a.toml", "b.toml"], "fl-sim run: Got unexpected extra argument (b.toml) (see fl-sim run --help)"),
         (["audit", "mechanism"], "fl-sim audit mechanism: --z is missing (see fl-sim audit mechanism --help)"),

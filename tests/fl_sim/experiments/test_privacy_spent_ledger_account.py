@@ -21,11 +21,7 @@ USER, BOTH = Adjacency(9), Adjacency(9, ContributionBound(2, 2))
 
 
 def ledger_of(
-    folder: Path,
-    count: int,
-    seed: int,
-    guarantee: Guarantee = GRAPH,
-    ancestors: tuple[Ledger, ...] = (),
+    folder: Path, count: int, seed: int, guarantee: Guarantee = GRAPH, ancestors: tuple[Ledger, ...] = ()
 ) -> Ledger:
     folder.mkdir(parents=True)
     ledger = Ledger.create(folder, [ancestor.head for ancestor in ancestors])

@@ -97,12 +97,7 @@ STATED = {"known": "nothing", "population": 20, "entity_bound": 10, "entity_user
 )
 @pytest.mark.parametrize(
     ("target", "strategy", "rates"),
-    [
-        (0.3, "uedp", {}),
-        (4.0, "uedp", {}),
-        (4.0, "uedp", {"q_u": 0.2, "q_s": 1.0}),
-        (4.0, "user_level", {"q_u": 0.2}),
-    ],
+    [(0.3, "uedp", {}), (4.0, "uedp", {}), (4.0, "uedp", {"q_u": 0.2, "q_s": 1.0}), (4.0, "user_level", {"q_u": 0.2})],
     ids=["small", "uedp", "uedp, sampled users", "user_level"],
 )
 def test_a_target_is_met_and_not_by_more_than_half_a_percent(

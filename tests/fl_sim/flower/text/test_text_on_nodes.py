@@ -25,15 +25,7 @@ from fl_sim.data_prep.store.contribution_limits import ContributionLimits
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines.grids import GridError, InlineGrid
 from fl_sim.flower.text import held_text
-from fl_sim.flower.text.held_text import (
-    ENROL_MESSAGE,
-    HeldSpec,
-    HeldText,
-    NodesError,
-    Place,
-    Question,
-    open_held_text,
-)
+from fl_sim.flower.text.held_text import ENROL_MESSAGE, HeldSpec, HeldText, NodesError, Place, Question, open_held_text
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import Ledger
 from tests.e2e.small_runs import MODEL, PUBLISHED, SAME_MODEL, apart, measured, model_of
