@@ -100,7 +100,6 @@ def test_a_paired_interval_is_narrower_than_the_spread_of_users(two: list[RunFol
     found = compare_runs(two).paired[0]
     assert (found.run, found.baseline) == ("B", "A")
     pair = found.difference
-    assert pair is not None
     assert (pair.users, pair.better_for) == (USERS, 0.0)
     nats = np.array(sums()["nats"]).sum() / np.array(sums()["predictions"]).sum()
     assert pair.value == pytest.approx(math.exp(nats + 0.1) - math.exp(nats))

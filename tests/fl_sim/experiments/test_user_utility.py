@@ -48,9 +48,7 @@ def evaluated(model: Any, corpus: fl_sim.Corpus) -> tuple[dict[str, Any], Any, l
     sentences = HeldOutSentences(examples, TextSizes.of(texts, whole), IDS)
     measured = held_out(model, examples)
     found = summarise(model, corpus, "train", "validation", sentences, measured, seed=3)
-    assert found is not None
     facts = found.record()
-    assert facts is not None
     assert found == summarise(model, corpus, "train", "validation", sentences, measured, seed=3)
     return facts, measured, texts, sentences
 
@@ -114,12 +112,10 @@ def test_entity_tokens_by_their_names_mentions_in_training(tmp_path: Path) -> No
     sentences = HeldOutSentences(examples, TextSizes.of(texts, np.ones(5, dtype=bool)), np.arange(5))
     measured = held_out(model, examples)
     found = summarise(model, corpus, "train", "validation", sentences, measured, seed=3)
-    assert found is not None
     classes = {row.in_words(): row for row in found.by_training_mentions}
     assert {words: row.members for words, row in classes.items()} == {"0": 1, "1": 1, "2–3": 2}
     starts = np.cumsum([0, *measured.predictions[:-1]])
     target_nats = measured.target_nats
-    assert target_nats is not None
 
     def bits(name: str) -> float:
         """Return bits per byte of the first tokens of the sentences with a name, which are the name's."""
@@ -159,7 +155,6 @@ def test_a_resumed_run_says_the_same(tmp_path: Path) -> None:
     run = fl_sim.run(small_runs.configuration(corpus, tmp_path / "run", rounds=1, **small_runs.QUICK_TO_LOAD))
     said = (run.result or {})["held_out"]
     by_user = run.folder.held_out_users
-    assert by_user is not None
     assert len(by_user["nats"]) == said["users"]
     assert (run.path / "held_out_users.json").stat().st_mode & 0o777 == 0o600
     assert said["users"] == 6

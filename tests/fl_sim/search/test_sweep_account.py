@@ -39,7 +39,6 @@ def test_a_sweep_over_bounds_states_an_entity_that_every_run_covers(tmp_path: Pa
     runs = [finished_run(tmp_path / name, seed, bound) for seed, (name, bound) in enumerate(P95.items())]
     accounts = [_joint_account(order) for order in itertools.permutations(runs)]
     (event,) = {MECHANISM.event()}
-    assert event is not None
     widest = composed_epsilon([(event, Adjacency(20, P95["wider"]), 8)], 1e-5)
     for account in accounts:
         assert account["epsilon_user_entity"] == pytest.approx(widest, rel=1e-6)
@@ -52,6 +51,5 @@ def test_a_sum_of_weights_of_one_run_bounds_no_sentences_of_another(tmp_path: Pa
     accounts = [_joint_account(order)["epsilon_user_entity"] for order in itertools.permutations(runs)]
     assert accounts[0] == accounts[1]
     event = MECHANISM.event()
-    assert event is not None
     parts = [(event, Adjacency(20, WEIGHTS, weighted=True), 4), (event, Adjacency(20, ContributionBound(6, 3)), 4)]
     assert accounts[0] == pytest.approx(composed_epsilon(parts, 1e-5), rel=1e-6)
