@@ -52,8 +52,6 @@ class Origin(BaseModel):
 
     Attributes:
         made_by: command and version.
-        corpus: name of the public corpus.
-        fingerprint: of the public corpus.
         sampled_sentences: hashes of some of its sentences.
         users: N of the private run for which it searched, as stated.
         sentences: expected sentences a round of that run, as stated or as on the public corpus.

@@ -58,9 +58,6 @@ class Engine:
     def start(self, config: EngineConfig) -> str:
         """Start the engine in the background, and return the device of the server's model.
 
-        Args:
-            config: :attr:`RunConfig.placed_engine`.
-
         Raises:
             EngineError: if it cannot be started as configured, as far as known without Ray; if the server reserves a
                 share of a GPU, also if Ray has none to give.

@@ -73,7 +73,6 @@ class Machine:
     """A machine of a Ray cluster.
 
     Attributes:
-        address: its address in the cluster.
         cpus, gpus: cores and GPUs that it gave to Ray.
         free_cpus, free_gpus: those that nothing has reserved; the GPUs are summed over fractions.
     """

@@ -220,11 +220,7 @@ def reserve_server_share(device: str, share: float) -> ServerShare:
 
 
 def visible_index(gpu: str, visible: str | None) -> int:
-    """Return the index of a GPU among those that this process sees.
-
-    Args:
-        visible: the names of the GPUs that this process sees, as in CUDA_VISIBLE_DEVICES; None if it sees all.
-    """
+    """Return the index of a GPU among those ``visible`` to this process, as in CUDA_VISIBLE_DEVICES; None is all."""
     names = [name.strip() for name in visible.split(",")] if visible else []
     return names.index(gpu) if gpu in names else int(gpu)
 
@@ -318,8 +314,6 @@ class RayEngine:
         """Run a ServerApp on Flower's simulation engine, once: Flower shuts its Ray down.
 
         Args:
-            server: the ServerApp.
-            client: the ClientApp of every node.
             stopped_by: returns the name of the signal that asked the run to stop after its round, if any did.
 
         Raises:

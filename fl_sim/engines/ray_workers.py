@@ -274,11 +274,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A worker that cannot open corpus and model.
-
-    Attributes:
-        lacks_files: whether the machine does not see the server's files.
-    """
+    """A worker that cannot open corpus and model, and whether that is because it does not see the server's files."""
 
     machine: str
     reason: str

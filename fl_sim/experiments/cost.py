@@ -89,8 +89,6 @@ def forecast(
     """Return the cost of a run that is about to begin with this plan, on this training split.
 
     Args:
-        model: its model, with what it keeps of frozen layers.
-        sample: held-out sentences as the model reads them.
         where: a folder on the disk of the run's folder.
     """
     sentences = expected_sentences(planned, ownership)

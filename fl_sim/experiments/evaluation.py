@@ -35,11 +35,7 @@ _AT_ONCE = 1 << 20  # tokens counted at a time, so that counting needs no memory
 
 
 def held_out_sample(encoded: EncodedSplit, max_sentences: int, seed: int) -> IntArray:
-    """Return the ids of a sample of held-out sentences, sorted, int64 (n,); n is at most ``max_sentences``.
-
-    Args:
-        seed: of the sample; runs with the same seed have the same sample.
-    """
+    """Return the ids of a sample of held-out sentences, sorted, int64 (n,); n is at most ``max_sentences``."""
     sentences = len(encoded.offsets) - 1
     if sentences <= max_sentences:
         return np.arange(sentences, dtype=np.int64)
@@ -49,13 +45,7 @@ def held_out_sample(encoded: EncodedSplit, max_sentences: int, seed: int) -> Int
 
 @dataclass(frozen=True, eq=False)
 class HeldOutSentences:
-    """The n sentences on which a run is measured.
-
-    Attributes:
-        examples: the sentences as input of the model.
-        sizes: of their texts.
-        ids: of the sentences in their split, int64 (n,).
-    """
+    """The n sentences on which a run is measured, their ids in the split, int64 (n,), and the sizes of their texts."""
 
     examples: list[Example]
     sizes: TextSizes
@@ -63,12 +53,7 @@ class HeldOutSentences:
 
     @classmethod
     def of(cls, model: LanguageModel, source: Examples, texts: pa.ChunkedArray, ids: IntArray) -> HeldOutSentences:
-        """Return the sentences ``ids`` of a split.
-
-        Args:
-            model: its context length and end token decide which sentences are cut.
-            ids: int64 (n,).
-        """
+        """Return the sentences ``ids``, int64 (n,), of a split; the model's context and end token decide which are cut."""
         examples = source.read(ids)
         whole = np.array([len(e) > 0 and int(e.tokens[-1]) == model.eos_id for e in examples], dtype=bool)
         return cls(examples, TextSizes.of(texts.take(pa.array(ids)).to_pylist(), whole), ids)

@@ -155,7 +155,6 @@ class Experiment:
             when_planned: called once ε of the run is known, before the model is built and the corpus is read, so that
                 the engine can start meanwhile; returns the device of the server's model.
             observers: called besides those of the configuration.
-            open_text: opens the training text.
 
         Raises:
             ConfigError, PluginError, PrivacyError, CorpusError, ModelError, ResultsError: for anything that cannot
@@ -224,12 +223,7 @@ class Experiment:
 
     @owner_only()
     def execute(self, grid: Grid, open_workers: OpenWorkers = expect_workers) -> None:
-        """Run the remaining rounds and finish the run folder.
-
-        Args:
-            grid: the nodes.
-            open_workers: called once the files of the workspace are written; before round 1 the run waits for it.
-        """
+        """Run the remaining rounds and finish the run folder; round 1 waits for workers that ``open_workers`` opens."""
         try:
             self.folder.truncate_metrics(after_round=self._first_round - 1 if self._first_round > 1 else -1)
             on_reading = partial(self._observers.tell, "on_reading")

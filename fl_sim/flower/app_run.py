@@ -104,10 +104,7 @@ class PrivateSettings:
         return self.seed is None
 
     def plan(self, rounds: int, earlier: Earlier | None = None) -> PrivacyPlan:
-        """Return the plan of a training.
-
-        Args:
-            earlier: the releases on which the initial model rests, which a target includes; None for none.
+        """Return the plan of a training; a target includes the ``earlier`` releases, on which the initial model rests.
 
         Raises:
             PrivacyError: no noise meets the target, or ``rounds`` is impossible.
@@ -315,11 +312,7 @@ class AppRun:
 
     @owner_only()
     def add_row(self, server_round: int, figures: Row) -> None:
-        """Append a round to the metrics, with the releases so far and their ε.
-
-        Args:
-            server_round: the round; 0 is the initial model.
-        """
+        """Append a round, 0 for the initial model, to the metrics, with the releases so far and their ε."""
         spent = {"releases": len(self._ledger.entries), "epsilon_user": self.epsilon()}
         self.last_row = {"round": server_round, **spent, **figures}
         self.folder.append_metrics(self.last_row)
@@ -330,12 +323,7 @@ class AppRun:
 
     @owner_only()
     def finish(self, stopped: str, enrolled: int, measured: list[str], warnings: list[str]) -> None:
-        """Write the result.
-
-        Args:
-            stopped: why the training ended, ``rounds`` or ``epsilon_budget``.
-            measured: the names of the app's own figures in the metrics.
-        """
+        """Write the result: that the training ended by ``rounds`` or ``epsilon_budget``, and names of what it measured."""
         last = {name: value for name, value in self.last_row.items() if name != "round"}
         series = {name: self.folder.measured(name) for name in measured}
         failed = {kind: int(sum(self.folder.measured(f"failed_{kind}"))) for kind in REJECTIONS}

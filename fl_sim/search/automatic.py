@@ -187,9 +187,6 @@ def _planned(
     """Return strategy, rates and cap of the best ratio, planned on public text, and what is found under other bounds.
 
     ``affordable`` counts the sentences of all rounds.
-
-    Args:
-        keep_mentions: the least share of mentions that bounds keep, in weight.
     """
     ownership, privacy = corpus.ownership("train"), stated.privacy
     users, target = privacy.population or 1, privacy.target_epsilon or TARGET

@@ -50,13 +50,7 @@ _NEARBY = 1.5  # ratio between the noise multipliers of most neighbours
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A target ε and a compute budget.
-
-    Attributes:
-        target_epsilon: the largest allowed ε.
-        delta: δ of the target.
-        sentences_per_round: the largest expected number of sentences whose gradients a round computes.
-        rounds: the largest number of released rounds.
+    """A target ε at ``delta``, and a budget of rounds and of expected sentences whose gradients a round computes.
 
     Raises:
         ConfigError: for an impossible value.
@@ -82,7 +76,6 @@ class Settings:
     """Rates, cap and rounds, with the noise that the target needs.
 
     Attributes:
-        event: rates, cap and noise multiplier of a round.
         sentences: expected number of sentences whose gradients a round computes.
         signal: expected number of sentences that count in a round after the cap: Σ_u E min(k_u, ŵ).
         different: expected number of different sentences that count in all rounds.

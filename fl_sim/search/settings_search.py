@@ -179,11 +179,7 @@ def _target_units(config: RunConfig, mechanism: Mechanism) -> Units:
 
 @dataclass(frozen=True)
 class PublicText:
-    """The public corpus on which trials train, and whose held-out users score them.
-
-    Attributes:
-        declared: what the private run declares about names.
-    """
+    """The public corpus on which trials train, and whose held-out users score them."""
 
     name: str
     corpus: Corpus
@@ -236,11 +232,7 @@ class PublicText:
         """Return the configuration of a trial, whose rounds have the private run's noise-to-signal ratio.
 
         Args:
-            run: the private run.
-            settings: what is tried.
             sentences: the most expected sentences a round; the signal of a round is at most the private run's.
-            seed: of the trial.
-            out: its folder.
 
         Returns:
             The configuration, and the mechanism of the trial's rates.

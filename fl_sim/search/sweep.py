@@ -189,9 +189,7 @@ class Point:
 
     Attributes:
         number: of the setting, from 0; runs that differ in the seed alone share it.
-        settings: varied values by key.
         seed: of the sweep, names the repetition.
-        run_seed: root seed of the run.
     """
 
     number: int
@@ -255,7 +253,6 @@ def run_batch(configs: Mapping[str, RunConfig], jobs: int = 1) -> Iterator[Endin
     others. Ctrl-C, SIGTERM and SIGHUP end each running run after its round and start no other.
 
     Args:
-        configs: the runs by name.
         jobs: runs at once; above 1, each in its own process.
     """
     if jobs == 1:
@@ -354,9 +351,7 @@ class Row:
     """The figures of one setting over its seeds.
 
     Attributes:
-        settings: varied values by key.
         runs: how many ended, diverged ones included.
-        values: the metric of each.
         mean, deviation: of the metric; None if a seed diverged, which a mean without it would hide.
         noise_multiplier: z; None without a finished run.
         epsilon_any, epsilon_user, epsilon_user_entity_p95, epsilon_user_entity_robust_p95: the largest of any seed.
@@ -423,10 +418,8 @@ def run_sweep(
     """Run the unfinished runs of ``sweep``, write its table, and return how the runs ended and the table.
 
     A stopped run resumes after its last checkpoint, a finished one is skipped, and a failed one does not stop the
-    others. Ctrl-C ends each run after its current round, and then the sweep.
-
-    Args:
-        observe: called with the ending of every run, finished ones included.
+    others. Ctrl-C ends each run after its current round, and then the sweep. ``observe`` gets every ending, also that
+    of a finished run.
 
     Raises:
         ResultsError: ``out`` is not a folder of this sweep.

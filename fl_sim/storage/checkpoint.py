@@ -35,14 +35,7 @@ _ROUND, _LEDGER, _FOLDER, _CHECKSUM = "round", "ledger", "folder", "sha256"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state of a run after a round.
-
-    Attributes:
-        vector: the model, float32 (d,).
-        optimizer: the optimizer's state by name.
-        ledger: head of the ledger (:attr:`fl_sim.strategies.ledger.Ledger.head`).
-        folder: head of settings and metrics (:meth:`fl_sim.storage.run_folder.RunFolder.head`).
-    """
+    """The state of a run after a round: the model, float32 (d,), optimizer's arrays, and heads of ledger and folder."""
 
     server_round: int
     vector: npt.NDArray[np.float32]

@@ -113,7 +113,6 @@ class Lineage:
     """Describe the runs that trained a model, oldest first; without any, the model counts as public.
 
     Attributes:
-        ancestors: the known runs.
         lost: whether some runs are unknown, because a lineage was lost.
         lost_apart_from: fingerprints of corpora that share no user and no entity with those of the unknown runs, as
             their owner stated.

@@ -68,8 +68,6 @@ class OpenRun:
     """The folder of a run that is at work; build it with :meth:`begin` or :meth:`resume`.
 
     Attributes:
-        folder: its files.
-        ledger: its releases.
         checkpoint: the last one of a run that resumes; None before the first.
         noise_key: a secret digest of what the releases are computed from, part of the key of seeded noise; empty before
             :meth:`bind`.
@@ -126,8 +124,6 @@ class OpenRun:
         """Open the record of a run that stopped, and check it against every head that was kept.
 
         Args:
-            anchor: a setting (:meth:`Anchor.of`).
-            secure_noise: whether noise cannot be repeated.
             replaced: whether ``anchor`` is another one than until now, so that a missing file begins with this ledger.
             rows: whether the rows of the metrics must be those of a checkpoint of round 0.
 
@@ -157,7 +153,6 @@ class OpenRun:
         """Bind the ledger to what the releases are computed from, once; a resumed run must compute the same.
 
         Args:
-            parts: what they would be computed from now.
             as_begun: the parts that stay what they were when the run began, whatever they would be now.
 
         Raises:
@@ -238,8 +233,6 @@ class Anchor:
 
         Args:
             setting: a file, :data:`NO_ANCHOR`, or None for one in the user's state folder if noise is secure.
-            secure_noise: whether noise cannot be repeated.
-            run: the identity in the ledger.
         """
         if setting == NO_ANCHOR:
             return cls(None)

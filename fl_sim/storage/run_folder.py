@@ -287,12 +287,9 @@ class RunFolder:
                 raise ResultsError(f"{file}: was changed after the run's last checkpoint; the run cannot go on from it")
 
     def finish(self, result: Mapping[str, object], present: Callable[[RunFolder], None] | None = None) -> None:
-        """Finish the run: write the files of ``present``, and result.json last.
+        """Finish the run: write the files of ``present``, which can read ``result`` already, and result.json last.
 
         A resumed run calls it again, as does a run that was killed in this method.
-
-        Args:
-            present: writes summary and plots (`fl_sim.reporting.plots`); it can read ``result`` already.
         """
         self._closing = {"format": RESULT_FORMAT, **result}
         content = _dump(self._closing, self.result_file, indent=2) + b"\n"
@@ -328,12 +325,7 @@ def check_free(path: Path) -> None:
 def default_run_path(
     base: Path | str = "runs", *, strategy: str, seed: int | None, now: datetime | None = None
 ) -> Path:
-    """Return a free path: ``runs/20261120-183355-uedp-seed0``, or ``…-2``, ``…-3`` if it is taken.
-
-    Args:
-        seed: root seed of the run; None for a run without one, whose name has none.
-        now: time of the name; None for the current time.
-    """
+    """Return a free path: ``runs/20261120-183355-uedp-seed0``, or ``…-2``, ``…-3`` if it is taken."""
     stamp = (now or datetime.now()).strftime("%Y%m%d-%H%M%S")
     name = re.sub(r"[^\w.-]+", "-", strategy)  # it may be an import path
     first = Path(base) / (f"{stamp}-{name}" if seed is None else f"{stamp}-{name}-seed{seed}")
@@ -528,10 +520,8 @@ class Utility:
 
     Attributes:
         column: its key in a metrics row and in the result (``initial_<column>`` for the starting model).
-        words: its name in texts.
         reference: key in the result of the utility without a model.
         reference_words: name of that reference in texts.
-        form: format specification.
     """
 
     column: str

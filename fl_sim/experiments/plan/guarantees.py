@@ -274,12 +274,7 @@ def _weights(guarantee: Guarantee, ownership: Ownership, counts: DeclaredCounts)
 
 
 def _most_contributions(counts: DeclaredCounts, most: int | None) -> EntityContributions:
-    """Return the most that entities can contribute by their counts alone: n_e sentences, of anybody.
-
-    Args:
-        counts: n_u and n_e.
-        most: k, the most that the weights of an entity add up to; None for no limit.
-    """
+    """Return the most that entities can contribute by their counts alone: n_e sentences, of anybody, and at most k."""
     sentences = counts.entities
     users, each = (np.minimum(sentences, limit) for limit in (len(counts.users), counts.users.max(initial=0)))
     return EntityContributions(users, sentences if most is None else np.minimum(sentences, most), each)
@@ -306,11 +301,7 @@ NOTHING_EARLIER = Earlier()
 
 
 def target_of(guarantee: Guarantee, unit: str, *, clips_sentences: bool, population: int) -> tuple[str, Units]:
-    """Return the metric that a target or budget of a unit limits, and its units; none if no public bound supports it.
-
-    Args:
-        clips_sentences: whether a sentence moves the sum by at most its clip.
-    """
+    """Return the metric that a target or budget of a unit limits, and its units; none if no public bound supports it."""
     if unit == "user":
         return "epsilon_user", named_units("epsilon_user", (ProtectedUnit(guarantee.user, robust=False),))
     metric = "epsilon_any" if guarantee.covers_any_entity else "epsilon_stated"
@@ -320,11 +311,7 @@ def target_of(guarantee: Guarantee, unit: str, *, clips_sentences: bool, populat
 def units_of(
     guarantee: Guarantee, entity_bounds: Mapping[str, ContributionBound], mechanism: Mechanism
 ) -> dict[str, Units]:
-    """Return the units of every metric of a run; the headline first, and only if a bound supports it.
-
-    Args:
-        entity_bounds: what the corpus's entities contribute, by quantile.
-    """
+    """Return the units of every metric of a run; the headline first, and only if a bound supports it."""
     kind = "any" if guarantee.covers_any_entity else "stated"
     units: dict[str, tuple[ProtectedUnit, ...]] = {}
     event = mechanism.event()
@@ -351,12 +338,9 @@ def named_units(metric: str, units: Sequence[ProtectedUnit]) -> Units:
 
 @dataclass(frozen=True, slots=True)
 class EpsilonCurves:
-    """ε after 0, 1, …, T rounds, under the names of the metrics.
+    """ε after 0, 1, …, T rounds, float64 (T+1,), under the names of the metrics.
 
     Every curve is proven except the mechanism's claims (:meth:`~fl_sim.strategies.mechanism.Mechanism.claims`).
-
-    Attributes:
-        curves: float64 (T+1,) by name.
     """
 
     curves: Mapping[str, npt.NDArray[np.float64]]

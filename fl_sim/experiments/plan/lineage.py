@@ -72,11 +72,7 @@ class Earlier:
     def epsilon_curve(
         self, plan: PrivacyPlan, metric: str, unit: ProtectedUnit, rounds: Sequence[int]
     ) -> npt.NDArray[np.float64]:
-        """Return ε of the earlier releases and each number of rounds of ``plan``, float64 (len(rounds),).
-
-        Args:
-            unit: the protected unit of the metric in this run.
-        """
+        """Return ε of the earlier releases and each number of rounds of ``plan``, float64 (len(rounds),)."""
         if not self.composed:
             return plan.epsilon_curve(unit.adjacency, rounds, robust=unit.robust)
         event, releases = plan.mechanism.event(), self._releases(metric)

@@ -97,11 +97,8 @@ class Planned:
 
     Attributes:
         plan: the mechanism, with the noise for a target filled in.
-        bounds: what users and entities contribute at most, and how the corpus keeps it.
-        guarantees: ε after every round.
         rounds: number of rounds to release; fewer than the plan's if a budget ends the run.
         warnings: for the owner, each a sentence.
-        earlier: the releases on which the initial model rests.
     """
 
     plan: PrivacyPlan

@@ -74,8 +74,6 @@ class Question(_Told):
     """What the server asks a node.
 
     Attributes:
-        split: the split that trains, of the node's folder.
-        task: what the model predicts.
         model: the model's specification, JSON.
         classes: their names, in the order of the model's scores; empty if the task has none.
     """
@@ -103,7 +101,6 @@ class NodeFacts(_Told):
         identity: a keyed digest of the folder, of all that is computed from it, and of the model.
         entity_key: a value that tells keys apart.
         preparation: how its names were marked and normalised.
-        sought_labels: the labels that were looked for.
         warnings: of the folder, for whoever reads an ε.
     """
 
@@ -187,14 +184,7 @@ _PUBLIC_SENTENCES = 500  # of the bundled corpus, whose tokens tell tokenizers a
 
 
 class Place(_Told):
-    """Where a node's users and sentences lie among those of all nodes.
-
-    Attributes:
-        first_user: the first of the node's users.
-        users: the users of all nodes.
-        first_sentence: the first of the node's sentences.
-        sentences: the sentences of all nodes.
-    """
+    """Where a node's users and sentences lie among those of all nodes: the first of its own, and the numbers of all."""
 
     first_user: int
     users: int
@@ -206,7 +196,6 @@ class HeldSpec(_Told):
     """Name what a node opens for a round; sent with every request, because its processes may keep nothing.
 
     Attributes:
-        question: which split, for which model.
         identity: of the folder and the model when the run began (:attr:`NodeFacts.identity`).
         users: the declared counts of the node's users.
         names: the declared counts of the node's names, in ascending order of their digests.
@@ -267,10 +256,7 @@ class HeldText:
 
 
 def open_held_text(folder: str, key: bytes, partition: int, question: Question) -> HeldText:
-    """Return the text in a prepared folder; what was read stays in memory until the folder changes.
-
-    Args:
-        key: of the digests of names.
+    """Return the text in a prepared folder, its names by ``key``; what was read stays in memory until it changes.
 
     Raises:
         CorpusError: the folder is no prepared corpus of one part with this split, or damaged.

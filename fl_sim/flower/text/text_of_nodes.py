@@ -167,7 +167,6 @@ class HeldFederation(Federation):
     """The users of a run, each with the node that holds it.
 
     Attributes:
-        question: by which a node says what it holds.
         known: what each node of the grid holds, by the node's id; None for nothing of this run.
     """
 
