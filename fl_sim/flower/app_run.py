@@ -323,7 +323,7 @@ class AppRun:
 
     @owner_only()
     def finish(self, stopped: str, enrolled: int, measured: list[str], warnings: list[str]) -> None:
-        """Write the result: that the training ended by ``rounds`` or ``epsilon_budget``, and names of what it measured."""
+        """Write the result: the training ended by ``rounds`` or ``epsilon_budget``, and ``measured`` these figures."""
         last = {name: value for name, value in self.last_row.items() if name != "round"}
         series = {name: self.folder.measured(name) for name in measured}
         failed = {kind: int(sum(self.folder.measured(f"failed_{kind}"))) for kind in REJECTIONS}

@@ -301,7 +301,7 @@ NOTHING_EARLIER = Earlier()
 
 
 def target_of(guarantee: Guarantee, unit: str, *, clips_sentences: bool, population: int) -> tuple[str, Units]:
-    """Return the metric that a target or budget of a unit limits, and its units; none if no public bound supports it."""
+    """Return the metric that a target or budget of a unit limits, and its units; none if no bound supports it."""
     if unit == "user":
         return "epsilon_user", named_units("epsilon_user", (ProtectedUnit(guarantee.user, robust=False),))
     metric = "epsilon_any" if guarantee.covers_any_entity else "epsilon_stated"
