@@ -185,16 +185,9 @@ def test_the_page_works(corpus: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        (
-            "nobody",
-            "observer is 'nobody'; allowed: tensorboard, wandb, mlflow, csv, or an import path such as "
-            "my_module:my_observer",
-        ),
+        ("nobody", "observer is 'nobody'; allowed: tensorboard, wandb, mlflow, csv, or an import path such as"),
         ("no_such_module:X", "observer 'no_such_module:X' cannot be imported (No module named 'no_such_module')"),
-        (
-            "pathlib:Path",
-            "observer 'pathlib:Path' is <class 'pathlib.Path'>; allowed: an object, or a class that takes",
-        ),
+        ("pathlib:Path", "observer 'pathlib:Path' is <class 'pathlib.Path'>; allowed: an object, or a class that"),
         ("needy:Needy", "observer 'needy:Needy' cannot be made without arguments (TypeError: "),
     ],
 )

@@ -256,21 +256,13 @@ def test_a_corpus_without_entities_has_no_entity_to_protect() -> None:
         ({}, "N is the corpus's number of users", {"population": 20}),
         (OLD, "settings chosen on this corpus: not covered by ε", {}),
         ({"entity_bound": "unbounded"}, "no bound on entities is enforced, so ε of any user with any entity is", {}),
-        (
-            {"known": "nothing", "population": 20, "entity_bound": 3},
-            "no bound on entities is enforced, so ε of any user with any entity is",
-            {},
-        ),
+        ({"known": "nothing", "population": 20, "entity_bound": 3}, "no bound on entities is enforced, so ε of", {}),
         (
             {"strategy": "published", "settings_from_corpus": True},
             "W_e and W_s are the corpus's",
             PUBLIC_SUMS | {"population": 20},
         ),
-        (
-            {"server.momentum": 0.5},
-            "server.momentum has no effect",
-            {"server.optimizer": "sgd", "server.momentum": 0.5},
-        ),
+        ({"server.momentum": 0.5}, "momentum has no effect", {"server.optimizer": "sgd", "server.momentum": 0.5}),
         ({"strategy": "noiseless"}, "gives no guarantee", {"strategy": "user_level"}),
     ],
 )
