@@ -13,10 +13,6 @@ False
 
 >>> visible_index("3", visible="2,3"), visible_index("1", visible=None)
 (1, 1)
-
->>> engine = EngineConfig(cpus_per_node=2)
->>> backend_config(engine)["client_resources"]["num_cpus"]
-2
 """
 
 from __future__ import annotations

@@ -7,17 +7,6 @@ hold it forever. Workers open corpus and model before the first round, and keep 
 named. One that does not see the server's files gets them once, through Ray's object store
 (:mod:`fl_sim.clients.worker.sent_files`).
 
->>> from unittest.mock import patch
->>> import numpy as np
->>> from flwr.supercore.task_identity import TaskIdentity
->>> stored = []
->>> broadcast = Broadcast(put=stored.append)
->>> arrays = ArrayRecord([np.ones(10**6, np.float32)])
->>> with patch.multiple(TaskIdentity, _task_id=1, _run_id=1, _node_id=1):
-...     messages = [Message(RecordDict({"arrays": arrays}), node, "train") for node in (2, 3)]
->>> [len(broadcast.lightened(message).content["arrays"]["0"].data) for message in messages], len(stored)
-([0, 0], 1)
-
 >>> Refused("10.0.0.7", "ModelError: device is 'cuda', but torch sees 0 CUDA devices here").in_words()
 "the worker on 10.0.0.7 cannot work: ModelError: device is 'cuda', but torch sees 0 CUDA devices here"
 """

@@ -53,7 +53,7 @@ class HeldOutSentences:
 
     @classmethod
     def of(cls, model: LanguageModel, source: Examples, texts: pa.ChunkedArray, ids: IntArray) -> HeldOutSentences:
-        """Return the sentences ``ids``, int64 (n,), of a split; context and end token of the model decide what is cut."""
+        """Return the sentences ``ids``, int64 (n,), of a split; context and end token of the model say what is cut."""
         examples = source.read(ids)
         whole = np.array([len(e) > 0 and int(e.tokens[-1]) == model.eos_id for e in examples], dtype=bool)
         return cls(examples, TextSizes.of(texts.take(pa.array(ids)).to_pylist(), whole), ids)

@@ -15,15 +15,6 @@ runs, composes the releases of both, as a run on a corpus does with the lineage 
 
 >>> earlier_of(Path("no/such/run"), "0a1b", seed=None).composed
 ()
-
->>> import tempfile
->>> settings = PrivateSettings(population=10, sampling_rate=0.5, clip_norm=1.0, noise_multiplier=2.0, seed=0)
->>> with tempfile.TemporaryDirectory() as folder:
-...     run = AppRun.begin(Path(folder) / "run", AppTraining(settings, settings.plan(rounds=3), {"settings": {}}))
-...     _ = run.before_release(1, "5a17")
-...     run.add_row(1, {"accuracy": 0.5})
-...     round(run.epsilon(), 2)
-1.35
 """
 
 from __future__ import annotations

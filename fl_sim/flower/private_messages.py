@@ -13,9 +13,6 @@ Norms, sums and noise are computed over the arrays of a model as one vector.
 
 >>> user_number("partition-id 3") == user_number("partition-id 3") != user_number("partition-id 4")
 True
->>> asked = PrivateRound(server_round=1, users=(7, 9), seeds=(b"a", b"b"), clip_norm=1.0, forward_metrics=False)
->>> PrivateRound.read(asked.record()) == asked
-True
 """
 
 from __future__ import annotations

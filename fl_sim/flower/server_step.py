@@ -1,9 +1,7 @@
 """Take the server's step: by a wrapped Flower strategy, or by one of our server optimizers.
 
-The step is post-processing of the noisy average.
-
 The strategy composes the requests (FedProx adds its μ there) and moves the model (FedAdam, FedAvgM …). It sees one
-reply a round: the model plus the noisy average of bounded updates. So whatever it does costs no ε.
+reply a round: the model plus the noisy average of bounded updates. So its step is post-processing, and costs no ε.
 
 >>> WrappedStrategy(FedAvg(fraction_train=0.1))  # doctest: +ELLIPSIS
 Traceback (most recent call last):

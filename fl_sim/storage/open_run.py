@@ -24,12 +24,6 @@ Assumption: whoever edits a run's files does not edit computation, ledger and he
 ...     Computation.read(Path(folder)).check({"settings": {"seed": 0, "rounds": 4}, "corpus": "0a1b"}, Path("run"))
 Traceback (most recent call last):
 fl_sim.storage.run_folder.ResultsError: run: rounds is 4; allowed: 3, as when the run began, or a new run
-
->>> with tempfile.TemporaryDirectory() as folder:
-...     ledger = Ledger.create(Path(folder))
-...     anchor = Anchor(Path(folder) / "kept.json", required=True)
-...     anchor.write(ledger)
-...     anchor.check(ledger)
 """
 
 from __future__ import annotations

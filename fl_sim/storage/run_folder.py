@@ -30,18 +30,15 @@ and ``failed_KIND`` of each kind that occurred (``fl_sim.strategies.messages.REJ
 ``epsilon_as_published``: its paper's claim, always shown beside the proven ε.
 
 result.json has ``stopped`` ("rounds", "epsilon_budget", "interrupted" or "diverged"), ``signal`` (the name of the one
-that interrupted the run), ``plan`` (the fields of
-``fl_sim.strategies.mechanism.PrivacyPlan.record``), ``corpus`` (``name``, ``users``, ``sentences``),
-``user_sentences`` (n'), ``releases`` and ``ledger`` (all releases, which ε covers, and the head hash of the ledger),
-``model_files``
-(the checksum of each file of the model), ``initial_model`` (the earlier runs that trained it, if any: the heads of
-those ``composed``, the number ``left_out``, and whether its owner stated that it is ``disjoint``), ``reach``
-(contribution bounds: median, p95 and max, each with the fields
-of ``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``,
-``failed_nodes`` (replies that count as zero, by kind), the held-out figures at the end and
-(``initial_…``) at the start with ``unigram_perplexity`` or ``majority_error`` as a reference, ``held_out`` (the last
-evaluation by user, fl_sim.experiments.user_utility), and ``warnings`` (a list of texts). Readers accept
-missing keys.
+that interrupted the run), ``plan`` (the fields of ``fl_sim.strategies.mechanism.PrivacyPlan.record``), ``corpus``
+(``name``, ``users``, ``sentences``), ``user_sentences`` (n'), ``releases`` and ``ledger`` (all releases, which ε
+covers, and the head hash of the ledger), ``model_files`` (the checksum of each file of the model), ``initial_model``
+(the earlier runs that trained it, if any: the heads of those ``composed``, the number ``left_out``, and whether its
+owner stated that it is ``disjoint``), ``reach`` (contribution bounds: median, p95 and max, each with the fields of
+``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``, ``failed_nodes`` (replies that count as zero,
+by kind), the held-out figures at the end and (``initial_…``) at the start with ``unigram_perplexity`` or
+``majority_error`` as a reference, ``held_out`` (the last evaluation by user, fl_sim.experiments.user_utility), and
+``warnings`` (a list of texts). Readers accept missing keys.
 
 JSON has no infinity, and null would make "no guarantee" look like "unknown". So the floats inf, -inf and nan are stored
 as the strings "inf", "-inf" and "nan", and this module reads them as floats. ``None`` is null.

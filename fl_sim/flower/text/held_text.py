@@ -9,10 +9,6 @@ pads its arrays to that numbering, so that every draw is that of a simulation on
 counts of its own users and names, which the server sends, it computes the weights of its sentences. Of other nodes it
 learns besides how many users and sentences come before and after its own.
 
->>> question = Question(split="train", task="next-word", model="{}", classes=("no", "yes"))
->>> Question.from_record(question.to_record()) == question
-True
-
 >>> own = Ownership(np.array([0, 2]), np.array([0, 1, 1]), np.array([0], dtype=np.int32), num_entities=1)
 >>> joint = padded(own, Place(first_user=1, users=3, first_sentence=4, sentences=9))
 >>> joint.num_users, joint.num_sentences, joint.sentences_of(np.array([1]))[0].tolist()
