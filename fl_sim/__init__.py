@@ -31,62 +31,26 @@ if TYPE_CHECKING:
     from fl_sim.reporting.comparison import Comparison
     from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
-_MODULES = {
-    "account": "api.accounts",
-    "account_published": "api.accounts",
-    "account_runs": "api.accounts",
-    "calibrate": "api.accounts",
-    "audit": "api.audits",
-    "audit_published": "api.audits",
-    "Comparison": "reporting.comparison",
-    "compare": "api.compared_runs",
-    "Corpus": "api.corpora",
-    "corpus_stats": "api.corpora",
-    "open_corpus": "api.corpora",
-    "prepare": "api.corpora",
-    "leak": "api.audits",
-    "Plot": "api.runs",
-    "Run": "api.runs",
-    "open_run": "api.runs",
-    "plot_runs": "api.runs",
-    "resume": "api.runs",
-    "run": "api.runs",
-    "ConfigError": "config",
-    "RunConfig": "config",
-    "Observer": "experiments.observers",
-    "RunStart": "experiments.observers",
-    "PublishedSettings": "strategies.accounting.paper_model",
-    "__version__": "package_version",
+_NAMES = {
+    "api.accounts": "account account_published account_runs calibrate",
+    "api.audits": "audit audit_published leak",
+    "api.compared_runs": "compare",
+    "api.corpora": "Corpus corpus_stats open_corpus prepare",
+    "api.runs": "Plot Run open_run plot_runs resume run",
+    "config": "ConfigError RunConfig",
+    "experiments.observers": "Observer RunStart",
+    "package_version": "__version__",
+    "reporting.comparison": "Comparison",
+    "strategies.accounting.paper_model": "PublishedSettings",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 """The module of each public name: torch, Flower and matplotlib take seconds to import."""
 
 __all__ = [
-    "Comparison",
-    "ConfigError",
-    "Corpus",
-    "Observer",
-    "Plot",
-    "PublishedSettings",
-    "Run",
-    "RunConfig",
-    "RunStart",
-    "__version__",
-    "account",
-    "account_published",
-    "account_runs",
-    "audit",
-    "audit_published",
-    "calibrate",
-    "compare",
-    "corpus_stats",
-    "leak",
-    "open_corpus",
-    "open_run",
-    "plot_runs",
-    "prepare",
-    "resume",
-    "run",
-]
+    "Comparison", "ConfigError", "Corpus", "Observer", "Plot", "PublishedSettings", "Run", "RunConfig", "RunStart",
+    "__version__", "account", "account_published", "account_runs", "audit", "audit_published", "calibrate", "compare",
+    "corpus_stats", "leak", "open_corpus", "open_run", "plot_runs", "prepare", "resume", "run",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -74,10 +74,7 @@ class TrackingConfig(_Section):
         "`offline`",
     )
     timeout: float = Field(
-        60.0,
-        gt=0,
-        le=3600,
-        description="seconds that Weights & Biases or MLflow may take for an answer",
+        60.0, gt=0, le=3600, description="seconds that Weights & Biases or MLflow may take for an answer"
     )
 
 

@@ -41,7 +41,6 @@ class Key:
 
     Attributes:
         name: with its section, such as ``privacy.q_u``.
-        allowed: the allowed values, in words.
         default: in TOML; empty if there is none.
         meaning: its effect.
         is_text: whether any text is allowed, so that ``2024`` means the folder and not the number.

@@ -52,18 +52,13 @@ class Origin(BaseModel):
 
     Attributes:
         made_by: command and version.
-        corpus: name of the public corpus.
-        fingerprint: of the public corpus.
         sampled_sentences: hashes of some of its sentences.
-        seed: of the search.
         users: N of the private run for which it searched, as stated.
         sentences: expected sentences a round of that run, as stated or as on the public corpus.
         epsilon: the target of that run, at ``delta`` for ``unit``; None if it has no noise.
         unit: ``user`` or ``user_entity``.
-        delta: δ.
         metric: the score of trials; lower is better.
         settings: the settings that were chosen, nested as in a configuration.
-        trials: all trials.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

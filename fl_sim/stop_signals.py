@@ -40,11 +40,7 @@ _before_block: int | None = None
 
 
 class Stopped(KeyboardInterrupt):
-    """A stop signal that ends the program at once, as Ctrl-C does.
-
-    Attributes:
-        name: of the signal.
-    """
+    """A stop signal that ends the program at once, as Ctrl-C does."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -121,7 +121,7 @@ class Federation:
     workspace: str
     sentences_per_user: npt.NDArray[np.int64]
     seed: int
-    load: npt.NDArray[np.float64] | None = None
+    load: npt.NDArray[np.number] | None = field(default=None, kw_only=True)
 
     @property
     def num_users(self) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from fl_sim.config import RunConfig
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from tests.made_once import copy_of, made_once
@@ -40,6 +42,12 @@ def _sentences(users: int, each: int) -> Iterator[Sentence]:
     yield Sentence("lonely", "hermit", "Ada comes here.", (Mention(0, 3, "PER"),))
     for user in range(2):
         yield Sentence("plain", f"user {user}", "Nobody comes here.", ())
+
+
+def configured(corpus: Path | str, out: Path | str, **settings: Any) -> RunConfig:
+    """Return a run of two rounds on the tiny model, with nodes in this process."""
+    base: dict[str, Any] = {"engine.name": "inline", "corpus.path": str(corpus), "rounds": 2, "out": str(out)}
+    return RunConfig.from_mapping(base | MODEL | settings)
 
 
 def command_line(settings: Mapping[str, object]) -> list[str]:

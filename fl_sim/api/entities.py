@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_sim.api.accounts import DELTA, Figures, round_event, settings_of
-from fl_sim.api.runs import Run
+from fl_sim.api.runs import Run, folder_of
 from fl_sim.config import ConfigError, RunConfig, parse_value
 from fl_sim.data_prep.identity import NOBODY, entities_of_users, entity_of_name
 from fl_sim.data_prep.store.corpus import Corpus
@@ -24,7 +24,7 @@ from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.privacy_spent import read_ledgers
 from fl_sim.experiments.run_inputs import check_text
 from fl_sim.experiments.run_record import Record, recorded_bounds
-from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.accounting.accountant import Strategy
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.guarantee import Known
@@ -185,7 +185,7 @@ def entities_of_run(run: Run | str | Path) -> Entities:
         ConfigError: its ε cannot be computed entity by entity.
         LedgerError: its ledger cannot be trusted.
     """
-    folder = run.folder if isinstance(run, Run) else RunFolder.open(run)
+    folder = folder_of(run)
     record = Record.read(folder)
     config, corpus = record.config, record.open_corpus(folder)
     check_text(corpus)

@@ -317,8 +317,12 @@ def plot_runs(runs: Sequence[Run | str | Path], x: X | None = None, unit: str | 
     """
     from fl_sim.reporting import plots
 
-    facts = [read_facts(run.folder if isinstance(run, Run) else RunFolder.open(run)) for run in runs]
-    return Plot(plots.run_picture(facts, x, unit))
+    return Plot(plots.run_picture([read_facts(folder_of(run)) for run in runs], x, unit))
+
+
+def folder_of(run: Run | str | Path) -> RunFolder:
+    """Return the folder of a run that is open, or given as the path of its folder."""
+    return run.folder if isinstance(run, Run) else RunFolder.open(run)
 
 
 def configuration(config: RunConfig | str | Path | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> RunConfig:

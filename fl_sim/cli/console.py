@@ -41,12 +41,7 @@ _LESS = "the model is not finite; try a lower server.learning_rate, or less nois
 
 
 def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quiet: bool) -> int:
-    """Show a run's progress and print its summary, or its result as one JSON object.
-
-    Args:
-        start: starts or resumes a run with the given observers, and returns the run when it ends.
-        as_json: print the result instead of the summary.
-        quiet: show no notes and no progress.
+    """Show a run's progress, unless ``quiet``, and print its summary, or its result as one JSON object.
 
     Returns:
         The exit code: 0, 3 if the run diverged, or 128 and the signal's number if it was interrupted (and can be
@@ -74,9 +69,6 @@ class ProgressBar(Observer):
 
     Within a round the bar follows the sentences that are done. Where stderr is no terminal, rounds are lines: the
     first, the last, and those at least ten seconds apart; a round of more than half a minute has lines of its own.
-
-    Args:
-        quiet: show nothing.
     """
 
     def __init__(self, quiet: bool = False) -> None:

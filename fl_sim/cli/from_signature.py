@@ -108,24 +108,17 @@ def options_of(source: Callable[..., Any], but: Sequence[str] = (), **flags: str
     """Return a decorator that gives a command the arguments and options of a function or dataclass.
 
     Args:
-        source: The function, or a dataclass whose fields are the options.
         but: Names of parameters that the command leaves out.
         flags: Flags by the name of the parameter, where the look of the name is not meant.
     """
     parameters = parameters_of(source, but, **flags)
 
     def decorate(function: Function) -> Function:
-        for parameter in reversed(parameters):
-            function = _added(function, parameter)
+        # where click keeps what its own decorators add, the last first
+        function.__dict__.setdefault("__click_params__", []).extend(reversed(parameters))
         return function
 
     return decorate
-
-
-def _added(function: Function, parameter: click.Parameter) -> Function:
-    """Return the function with one more parameter, kept where click looks for those of its decorators."""
-    function.__dict__.setdefault("__click_params__", []).append(parameter)
-    return function
 
 
 def parameters_by(*decorators: Callable[[Any], Any]) -> list[click.Parameter]:
@@ -167,12 +160,9 @@ def meanings(source: Callable[..., Any]) -> dict[str, str]:
             told |= dict.fromkeys(names, line[entry.end() :])
         elif within and line.strip():
             told |= {name: f"{told[name]} {line.strip()}" for name in names}
-    return {name: _capitalised(plain(words)) for name, words in told.items()}
-
-
-def _capitalised(words: str) -> str:
-    """Return words with a capital, unless they begin with a symbol such as z or ε."""
-    return words[:1].upper() + words[1:] if words[1:2].isalpha() else words
+    told = {name: plain(words) for name, words in told.items()}
+    # a symbol at the beginning, such as z or ε, gets no capital
+    return {name: words[:1].upper() + words[1:] if words[1:2].isalpha() else words for name, words in told.items()}
 
 
 def plain(words: str) -> str:
@@ -205,15 +195,11 @@ def _parameter(
         multiple=several,
         required=required,
         show_default=default not in (None, "", ()) and not several and not required,
-        callback=_default_if_empty(default) if several and not required else None,
+        # the function's own default stands for no value at all
+        callback=(lambda ctx, parameter, value: value or default) if several and not required else None,
         help=f"{words} May be repeated." if several else words,
         **settings,
     )
-
-
-def _default_if_empty(default: Any) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return the callback of a repeated option: the function's own default stands for no value at all."""
-    return lambda ctx, parameter, value: value or default
 
 
 def _kind(

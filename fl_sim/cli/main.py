@@ -61,12 +61,7 @@ def _until_stopped(words: list[str]) -> int:
 
 
 def _run(words: list[str], running: dict[str, str]) -> int:
-    """Parse the words and run the verb; return the exit code.
-
-    Args:
-        words: what follows ``fl-sim``.
-        running: gets the words of the command that is at work, under :data:`~fl_sim.cli.verbs.PATH`.
-    """
+    """Parse the words and run the verb; return the exit code."""
     try:
         with fl_sim.make_context("fl-sim", words, obj=running) as context:
             code = int(fl_sim.invoke(context) or 0)

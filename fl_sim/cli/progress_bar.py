@@ -33,13 +33,9 @@ class Show(Protocol):
 
 @contextmanager
 def counting(what: str, quiet: bool = False) -> Iterator[Show]:
-    """Give a function that shows how much is done, on standard error.
+    """Give a function that shows how much is done of ``what``, such as "texts", on standard error.
 
     Where that is no terminal, lines appear: the first after three seconds, then one every ten.
-
-    Args:
-        what: is done, such as "texts".
-        quiet: show nothing.
     """
     console = Console(stderr=True, quiet=quiet)
     if quiet:
@@ -74,12 +70,7 @@ def counted(done: float, total: float | None) -> str:
 
 
 class Lines:
-    """The lines that stand for a bar.
-
-    Args:
-        what: is counted.
-        clock: tells the seconds.
-    """
+    """The lines that stand for a bar."""
 
     def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._what, self._clock = what, clock

@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 def check_writable(flag: str, path: Path | None, *, new_folder: bool = False) -> None:
     """Raise ConfigError if no file can be written at ``path``, which the flag of that name gave; None is nothing.
 
-    A link or a device is refused, too. What killed commands left of the same file beside it is removed.
+    A ``new_folder`` may be missing, because it is made.
 
-    Args:
-        flag: for the message.
-        path: of the file.
-        new_folder: the folder may be missing, because it is made.
+    A link or a device is refused, too. What killed commands left of the same file beside it is removed.
     """
     if path is None:
         return

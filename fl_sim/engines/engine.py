@@ -58,9 +58,6 @@ class Engine:
     def start(self, config: EngineConfig) -> str:
         """Start the engine in the background, and return the device of the server's model.
 
-        Args:
-            config: :attr:`RunConfig.placed_engine`.
-
         Raises:
             EngineError: if it cannot be started as configured, as far as known without Ray; if the server reserves a
                 share of a GPU, also if Ray has none to give.
@@ -88,13 +85,7 @@ class Engine:
 
 
 def run_inline(server: ServerApp, client: ClientApp, num_nodes: int, run_config: UserConfig | None = None) -> None:
-    """Run a ServerApp with ``num_nodes`` nodes in this process, one after the other.
-
-    Args:
-        server: the ServerApp.
-        client: the ClientApp of every node.
-        num_nodes: number of nodes.
-        run_config: Flower's run config, which server and nodes see.
+    """Run a ServerApp with ``num_nodes`` nodes of a ClientApp in this process, one after the other.
 
     Raises:
         GridError: if every node failed in one round.

@@ -54,11 +54,6 @@ class InlineGrid(Grid):
     """A grid of nodes that run the ClientApp in this thread, one per pull; an exception becomes an error reply.
 
     So one reply exists at a time, if the caller uses each before it asks for the next.
-
-    Args:
-        client: the ClientApp of every node.
-        num_nodes: the number of nodes.
-        run_config: Flower's run config, which the nodes see.
     """
 
     def __init__(self, client: ClientApp, num_nodes: int, run_config: UserConfig | None = None) -> None:
@@ -117,7 +112,6 @@ class AttendedGrid(Grid):
     that none can work (no access to the corpus, no memory): it ends the run before any noise is released.
 
     Args:
-        grid: does the work.
         num_nodes: wait until ``grid`` has this many nodes (Flower starts the server while it registers them).
         stop: once set, waiting for replies raises :class:`RunStopped`.
 

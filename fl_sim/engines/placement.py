@@ -73,7 +73,6 @@ class Machine:
     """A machine of a Ray cluster.
 
     Attributes:
-        address: its address in the cluster.
         cpus, gpus: cores and GPUs that it gave to Ray.
         free_cpus, free_gpus: those that nothing has reserved; the GPUs are summed over fractions.
     """
@@ -108,12 +107,7 @@ class Machine:
 
 
 def count_workers(machines: Sequence[Machine], cpus: int, gpus: float) -> int:
-    """Return how many workers fit on the machines.
-
-    Args:
-        machines: of the cluster.
-        cpus: cores of a worker.
-        gpus: GPUs of a worker, a fraction or a whole number.
+    """Return how many workers of so many cores and GPUs (a fraction, or a whole number) fit on the machines.
 
     Raises:
         EngineError: no machine has room for one; the message names all machines, and what is free there.
@@ -129,11 +123,9 @@ def count_workers(machines: Sequence[Machine], cpus: int, gpus: float) -> int:
 
 
 def machines_of(nodes: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[str, float]]) -> list[Machine]:
-    """Return the machines that are alive.
+    """Return the machines that are alive, of what ``ray.nodes()`` returns, with the free resources by node.
 
-    Args:
-        nodes: as ``ray.nodes()`` returns them.
-        free: the free resources of each node by its id; a node that has not reported yet counts as free.
+    A node that has not reported yet counts as free.
     """
     machines = []
     for node in nodes:

@@ -13,10 +13,6 @@ False
 
 >>> visible_index("3", visible="2,3"), visible_index("1", visible=None)
 (1, 1)
-
->>> engine = EngineConfig(cpus_per_node=2)
->>> backend_config(engine)["client_resources"]["num_cpus"]
-2
 """
 
 from __future__ import annotations
@@ -166,12 +162,7 @@ _RESERVED_LOOK_SECONDS = 0.05
 
 
 class ServerShare(NamedTuple):
-    """A reserved share of a GPU.
-
-    Attributes:
-        device: in the view of this process, such as ``cuda:1``.
-        holder: the worker that holds it, until it is killed or this process ends.
-    """
+    """A reserved share of a GPU, which a worker holds until it is killed or this process ends."""
 
     device: str
     holder: Any
@@ -225,12 +216,7 @@ def reserve_server_share(device: str, share: float) -> ServerShare:
 
 
 def visible_index(gpu: str, visible: str | None) -> int:
-    """Return the index of a GPU among those that this process sees.
-
-    Args:
-        gpu: as Ray names it.
-        visible: the names of the GPUs that this process sees, as in CUDA_VISIBLE_DEVICES; None if it sees all.
-    """
+    """Return the index of a GPU among those ``visible`` to this process, as in CUDA_VISIBLE_DEVICES; None is all."""
     names = [name.strip() for name in visible.split(",")] if visible else []
     return names.index(gpu) if gpu in names else int(gpu)
 
@@ -281,9 +267,6 @@ class RayEngine:
     Starting Ray and importing torch in every worker takes as long as the preparation of a run, so both happen at once.
     Ray's processes end with the thread that started them, so one thread lives as long as the engine.
 
-    Args:
-        engine: the Ray to start or to join.
-
     Raises:
         EngineError: if it cannot be started as configured, as far as known without Ray (:func:`check_engine`).
     """
@@ -313,11 +296,7 @@ class RayEngine:
         return "cpu" if share is None else share.device
 
     def open_workers(self, spec: str) -> Callable[[], None]:
-        """Let all workers open corpus and model; return a function that waits until they have.
-
-        Args:
-            spec: the workspace, in JSON.
-        """
+        """Let all workers open corpus and model; return a function that waits until they have."""
         from fl_sim.engines.ray_workers import WorkerCheck
 
         check = self._check = WorkerCheck(self._started.result().workers, spec, self._engine.timeout)
@@ -331,8 +310,6 @@ class RayEngine:
         """Run a ServerApp on Flower's simulation engine, once: Flower shuts its Ray down.
 
         Args:
-            server: the ServerApp.
-            client: the ClientApp of every node.
             stopped_by: returns the name of the signal that asked the run to stop after its round, if any did.
 
         Raises:
@@ -446,10 +423,6 @@ def backend_config(engine: EngineConfig) -> dict[str, dict[str, ConfigRecordValu
 
 def _start(engine: EngineConfig, given_up: threading.Event) -> _Started:
     """Start or join Ray, reserve the server's share, and start as many workers as there is room for.
-
-    Args:
-        engine: the Ray to start or to join.
-        given_up: ends the start before its next step.
 
     Raises:
         EngineError: if Ray cannot be started or joined, or has no room for a worker or for the server's share.

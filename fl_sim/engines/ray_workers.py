@@ -7,17 +7,6 @@ hold it forever. Workers open corpus and model before the first round, and keep 
 named. One that does not see the server's files gets them once, through Ray's object store
 (:mod:`fl_sim.clients.worker.sent_files`).
 
->>> from unittest.mock import patch
->>> import numpy as np
->>> from flwr.supercore.task_identity import TaskIdentity
->>> stored = []
->>> broadcast = Broadcast(put=stored.append)
->>> arrays = ArrayRecord([np.ones(10**6, np.float32)])
->>> with patch.multiple(TaskIdentity, _task_id=1, _run_id=1, _node_id=1):
-...     messages = [Message(RecordDict({"arrays": arrays}), node, "train") for node in (2, 3)]
->>> [len(broadcast.lightened(message).content["arrays"]["0"].data) for message in messages], len(stored)
-([0, 0], 1)
-
 >>> Refused("10.0.0.7", "ModelError: device is 'cuda', but torch sees 0 CUDA devices here").in_words()
 "the worker on 10.0.0.7 cannot work: ModelError: device is 'cuda', but torch sees 0 CUDA devices here"
 """
@@ -55,12 +44,7 @@ _SMALL_BYTES = 100_000  # Ray sends smaller arguments within the request
 
 
 class SharedArray(Array):
-    """An array of a message, of which the message carries a handle alone.
-
-    Args:
-        array: the array.
-        handle: of its numbers in Ray's object store.
-    """
+    """An array of a message, of which the message carries a handle in Ray's object store alone."""
 
     def __init__(self, array: Array, handle: Any) -> None:
         super().__init__(array.dtype, array.shape, array.stype, b"")
@@ -76,9 +60,6 @@ class Broadcast:
     """Replace the arrays of messages by handles; an array that several messages share is put into the store once.
 
     The store keeps the arrays of the last message, which are those of its whole round.
-
-    Args:
-        put: returns the handle of an array; Ray's by default.
     """
 
     def __init__(self, put: Put = ray.put) -> None:
@@ -121,11 +102,8 @@ class WorkerPool(BasicActorPool):
     decides how long to retry.
 
     Args:
-        workers: handles of Flower's actors.
         ask: returns a restarting worker's pending answer, which comes once the worker has restarted.
         judge: says of that answer whether the worker can work, is to be asked again, or stays out for good.
-        args: of Flower's pool.
-        kwargs: of Flower's pool.
     """
 
     def __init__(
@@ -213,10 +191,7 @@ _START_LOOK_SECONDS = 0.05
 def start_workers(number: int, resources: Mapping[str, Any], on_start: Callable[[], None]) -> list[Any]:
     """Return handles of workers that have their cores and GPUs; they load their libraries meanwhile.
 
-    Args:
-        number: of workers.
-        resources: options of Ray's actors.
-        on_start: called in every worker's process.
+    ``on_start`` is called in every worker's process.
 
     Raises:
         EngineError: Ray has room for none of them.
@@ -276,10 +251,8 @@ class Opened:
     """A worker that has opened corpus and model.
 
     Attributes:
-        machine: its address.
         device: of its model, in its own view: the GPU that is reserved for it is the first.
         gpus: the GPUs of the machine that are reserved for it.
-        threads: with which it computes.
     """
 
     machine: str
@@ -290,13 +263,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A worker that cannot open corpus and model.
-
-    Attributes:
-        machine: its address.
-        reason: why, in one line.
-        lacks_files: whether the machine does not see the server's files.
-    """
+    """A worker that cannot open corpus and model, and whether that is because it does not see the server's files."""
 
     machine: str
     reason: str
@@ -310,10 +277,7 @@ class Refused:
 def open_in_worker(actor: object, spec: str, files: Sequence[SentFile] | None) -> Opened | Refused:
     """Open the workspace in this worker; Ray calls it in the worker's process.
 
-    Args:
-        actor: of Flower; not used.
-        spec: the workspace, in JSON.
-        files: the server's files; None if machines are expected to have them.
+    The server's ``files`` are None if machines are expected to have them.
     """
     context = ray.get_runtime_context()
     machine = ray.util.get_node_ip_address()
@@ -336,13 +300,7 @@ def remove_in_worker(actor: object, token: str) -> None:
 
 
 class WorkerCheck:
-    """Open one workspace in all workers of a run, and in those that restart.
-
-    Args:
-        workers: handles of Flower's actors.
-        spec: the workspace, in JSON.
-        timeout: seconds that opening may take.
-    """
+    """Open one workspace in all workers of a run, and in those that restart."""
 
     def __init__(self, workers: Sequence[Any], spec: str, timeout: float) -> None:
         self._workers, self._spec, self._timeout = workers, spec, timeout

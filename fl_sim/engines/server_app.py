@@ -45,12 +45,9 @@ def main(grid: Grid, context: Context) -> None:
 def run_experiment(grid: Grid, prepare: Callable[[AttendedGrid], Experiment], nodes: int = 1) -> None:
     """Prepare and run an experiment, and log its rounds for ``flwr run --stream``.
 
-    Flower always exits with 0, so the last line says ``DONE``, ``DIVERGED`` or ``FAILED`` and where the results are.
+    ``prepare`` returns the experiment, given the grid of so many nodes.
 
-    Args:
-        grid: of Flower.
-        prepare: returns the experiment, given the grid.
-        nodes: the number of nodes to wait for.
+    Flower always exits with 0, so the last line says ``DONE``, ``DIVERGED`` or ``FAILED`` and where the results are.
     """
     try:
         attended = AttendedGrid(grid, nodes)
@@ -73,12 +70,7 @@ def run_experiment(grid: Grid, prepare: Callable[[AttendedGrid], Experiment], no
 
 
 def make_server_app(experiment: Experiment, open_workers: OpenWorkers = expect_workers) -> ServerApp:
-    """Return a ServerApp that runs an experiment prepared in this process.
-
-    Args:
-        experiment: of the run.
-        open_workers: as for :meth:`Experiment.execute`.
-    """
+    """Return a ServerApp that runs an experiment prepared in this process."""
     prepared = ServerApp()
 
     @prepared.main()
@@ -94,10 +86,6 @@ def read_run_config(values: Mapping[str, Any], nodes: int) -> RunConfig:
     An empty text means the default. The SuperLink that runs the app is detached and has its own working directory, so
     no path may depend on it: a relative ``out`` (and the default one) is in :func:`results_folder`, and a corpus needs
     its absolute path.
-
-    Args:
-        values: Flower's run config.
-        nodes: number of SuperNodes.
 
     Raises:
         ConfigError: for an impossible configuration, or a corpus given by a relative path.

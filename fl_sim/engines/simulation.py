@@ -31,7 +31,6 @@ def run(config: RunConfig, on_row: RowCallback | None = None, observers: Sequenc
     """Run a configuration from its first round to its end.
 
     Args:
-        config: the run.
         on_row: called with the metrics of every round (round 0 is the initial model); an exception in it ends the run.
         observers: called besides those of the configuration; their exceptions are ignored.
 
@@ -56,9 +55,6 @@ def resume(
     """Resume a run that was interrupted or killed; the result is the same as without the interruption.
 
     Args:
-        folder: of the run.
-        on_row: as for :func:`run`.
-        observers: as for :func:`run`.
         anchor: the file that keeps the ledger's head from now on; None for that of the run's configuration.
 
     Raises:

@@ -86,14 +86,9 @@ class Forecast:
 def forecast(
     config: RunConfig, planned: Planned, ownership: Ownership, model: LanguageModel, sample: list[Example], where: Path
 ) -> Forecast:
-    """Return the cost of a run that is about to begin.
+    """Return the cost of a run that is about to begin with this plan, on this training split.
 
     Args:
-        config: of the run.
-        planned: its plan.
-        ownership: of its training split.
-        model: its model, with what it keeps of frozen layers.
-        sample: held-out sentences as the model reads them.
         where: a folder on the disk of the run's folder.
     """
     sentences = expected_sentences(planned, ownership)
@@ -134,12 +129,9 @@ def expected_selection(planned: Planned, ownership: Ownership) -> float:
 def seconds_per_sentence(model: LanguageModel, sample: list[Example], threads: int = 1) -> float:
     """Return the seconds that a plain gradient takes for a sentence of mean length; 0 without a sentence.
 
-    One small batch is measured, of sentences of about median length, which need little padding, as those of a round do.
+    The model is not changed; a worker computes with so many threads.
 
-    Args:
-        model: of the run; it is not changed.
-        sample: sentences as it reads them.
-        threads: with which a worker computes.
+    One small batch is measured, of sentences of about median length, which need little padding, as those of a round do.
     """
     asked = sorted((example for example in sample if model.task.size(example)), key=model.task.size)
     if not asked:

@@ -35,13 +35,7 @@ _AT_ONCE = 1 << 20  # tokens counted at a time, so that counting needs no memory
 
 
 def held_out_sample(encoded: EncodedSplit, max_sentences: int, seed: int) -> IntArray:
-    """Return the ids of a sample of held-out sentences, sorted, int64 (n,); n is at most ``max_sentences``.
-
-    Args:
-        encoded: the held-out split.
-        max_sentences: size of the sample.
-        seed: of the sample; runs with the same seed have the same sample.
-    """
+    """Return the ids of a sample of held-out sentences, sorted, int64 (n,); n is at most ``max_sentences``."""
     sentences = len(encoded.offsets) - 1
     if sentences <= max_sentences:
         return np.arange(sentences, dtype=np.int64)
@@ -51,13 +45,7 @@ def held_out_sample(encoded: EncodedSplit, max_sentences: int, seed: int) -> Int
 
 @dataclass(frozen=True, eq=False)
 class HeldOutSentences:
-    """The n sentences on which a run is measured.
-
-    Attributes:
-        examples: the sentences as input of the model.
-        sizes: of their texts.
-        ids: of the sentences in their split, int64 (n,).
-    """
+    """The n sentences on which a run is measured, their ids in the split, int64 (n,), and the sizes of their texts."""
 
     examples: list[Example]
     sizes: TextSizes
@@ -65,14 +53,7 @@ class HeldOutSentences:
 
     @classmethod
     def of(cls, model: LanguageModel, source: Examples, texts: pa.ChunkedArray, ids: IntArray) -> HeldOutSentences:
-        """Return the sentences ``ids`` of a split.
-
-        Args:
-            model: its context length and end token decide which sentences are cut.
-            source: examples of the split.
-            texts: of the split.
-            ids: int64 (n,).
-        """
+        """Return the sentences ``ids``, int64 (n,), of a split; context and end token of the model say what is cut."""
         examples = source.read(ids)
         whole = np.array([len(e) > 0 and int(e.tokens[-1]) == model.eos_id for e in examples], dtype=bool)
         return cls(examples, TextSizes.of(texts.take(pa.array(ids)).to_pylist(), whole), ids)
@@ -82,10 +63,7 @@ class HeldOutSentences:
     ) -> HeldOutSentences:
         """Return the sentences with features or states of what is frozen in ``model``; unchanged if nothing is kept.
 
-        Args:
-            model: of the run.
-            folder: of the file of features or states, which is written if it is missing.
-            observer: called with the progress.
+        Their file in ``folder`` is written if it is missing.
         """
         if not self.examples or not (model.reads_features or model.lower):
             return self
@@ -109,16 +87,11 @@ def measure(model: LanguageModel, sentences: HeldOutSentences) -> HeldOut:
 
 
 def reference(model: LanguageModel, train: Examples, sentences: HeldOutSentences) -> dict[str, float]:
-    """Return the metrics of a reference that is estimated from the training text alone.
+    """Return the metrics of a reference that is estimated from the training text alone, on the held-out sentences.
 
     For next-word prediction: ``unigram_perplexity``, ``unigram_perplexity_per_word``, ``unigram_bits_per_byte`` and
     ``unigram_accuracy`` of the add-one-smoothed unigram model on the same tokens. For classification:
     ``majority_error`` of the most frequent class.
-
-    Args:
-        model: its task and vocabulary.
-        train: the training examples.
-        sentences: the held-out sentences.
     """
     if isinstance(model.task, Classification):
         return {"majority_error": _majority_error(train, sentences.examples)}

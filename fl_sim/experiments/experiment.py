@@ -97,12 +97,7 @@ class Experiment:
     """
 
     def __init__(
-        self,
-        inputs: RunInputs,
-        run: OpenRun,
-        when_planned: WhenPlanned,
-        observers: Observers,
-        open_text: OpenText,
+        self, inputs: RunInputs, run: OpenRun, when_planned: WhenPlanned, observers: Observers, open_text: OpenText
     ) -> None:
         config, corpus, planned = inputs.config, inputs.corpus, inputs.planned
         device = when_planned(config.placed_engine)
@@ -157,11 +152,9 @@ class Experiment:
         """Claim the run's folder, check everything that can be checked, and start the run's record.
 
         Args:
-            config: the run.
             when_planned: called once ε of the run is known, before the model is built and the corpus is read, so that
                 the engine can start meanwhile; returns the device of the server's model.
             observers: called besides those of the configuration.
-            open_text: opens the training text.
 
         Raises:
             ConfigError, PluginError, PrivacyError, CorpusError, ModelError, ResultsError: for anything that cannot
@@ -193,14 +186,10 @@ class Experiment:
         anchor: str | None = None,
         open_text: OpenText = OwnText,
     ) -> Experiment:
-        """Open a stopped run, to be continued after its last checkpoint.
+        """Open a stopped run, to be continued after its last checkpoint; other arguments as of :meth:`create`.
 
         Args:
-            path: the run's folder.
-            when_planned: as for :meth:`create`.
-            observers: as for :meth:`create`.
             anchor: the anchor from now on (:mod:`fl_sim.storage.open_run`); None for that of the configuration.
-            open_text: as for :meth:`create`.
 
         Raises:
             PluginError: if an observer of its configuration cannot be loaded.
@@ -234,12 +223,7 @@ class Experiment:
 
     @owner_only()
     def execute(self, grid: Grid, open_workers: OpenWorkers = expect_workers) -> None:
-        """Run the remaining rounds and finish the run folder.
-
-        Args:
-            grid: the nodes.
-            open_workers: called once the files of the workspace are written; before round 1 the run waits for it.
-        """
+        """Run the remaining rounds and finish the run folder; round 1 waits for workers that ``open_workers`` opens."""
         try:
             self.folder.truncate_metrics(after_round=self._first_round - 1 if self._first_round > 1 else -1)
             on_reading = partial(self._observers.tell, "on_reading")

@@ -109,10 +109,8 @@ def account_for(
     """Return ε of all releases that ``ledgers`` record.
 
     Args:
-        ledgers: of runs on one corpus, as :func:`read_ledgers` returns them.
         user: the protected user alone.
         both: the user together with an entity within a contribution bound.
-        delta: δ, in (0, 1).
         joined_at: the round at which the protected user and entity joined, of a single run; None counts all releases.
             An entity joined in that round only if no earlier sentence mentioned it, detected or not. So the robust ε,
             which also holds if the tagger missed the entity, counts all releases, those of the run's ancestors too.
@@ -143,11 +141,7 @@ def account_for(
 
 
 class PrivacySpent:
-    """The releases of a run at work under one plan, and ε of them.
-
-    Attributes:
-        sampling_seed: of the samples of users, entities and sentences.
-    """
+    """The releases of a run at work under one plan, and ε of them."""
 
     def __init__(self, run: OpenRun, config: RunConfig, planned: Planned) -> None:
         self._run = run

@@ -45,11 +45,7 @@ def released_model(run: RunFolder) -> LanguageModel:
 
 
 def initial_model(run: RunFolder, config: RunConfig) -> LanguageModel:
-    """Return the model with which a run began.
-
-    Args:
-        run: the run, with a model in its folder.
-        config: of the run.
+    """Return the model with which a run of this configuration began; its folder has a model.
 
     Raises:
         ModelError: it cannot be loaded, or has other weights than when the run began.

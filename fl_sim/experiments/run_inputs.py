@@ -38,13 +38,7 @@ if TYPE_CHECKING:  # what reports and checks need of this module does without to
 
 @dataclass(frozen=True, eq=False)
 class RunInputs:
-    """What a run trains on, and by which plan.
-
-    Attributes:
-        config: of the run.
-        corpus: its corpus.
-        planned: its plan.
-    """
+    """What a run trains on, and by which plan."""
 
     config: RunConfig
     corpus: Corpus
@@ -80,7 +74,6 @@ def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:
     """Open the corpus of a run with the splits that it needs; every checksum is verified, because ε depends on it.
 
     Args:
-        config: of the run.
         fingerprint: of the corpus when the run began; sentences appended since are left out.
 
     Raises:
@@ -186,12 +179,7 @@ def task_of(config: RunConfig, corpus: Corpus) -> Task:
 
 
 def build_model(config: RunConfig, task: Task, device: str | None = None) -> LanguageModel:
-    """Build the model of a run.
-
-    Args:
-        config: of the run.
-        task: what the model predicts.
-        device: of the model; None for that of the configuration.
+    """Build the model of a run for a task, on ``device`` or that of the configuration.
 
     Raises:
         ModelError: it cannot be loaded, does not fit into memory, cannot do the task, or is not finite.

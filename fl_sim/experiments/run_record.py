@@ -51,9 +51,7 @@ class Record:
     """The state of a run when it began.
 
     Attributes:
-        config: configuration of the run.
         plan: fields of its plan, with the noise calibrated for a target.
-        fingerprint: checksum of the corpus.
         strategy_origin: origin of the strategy's code; empty for a built-in strategy.
     """
 
@@ -150,15 +148,9 @@ def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, o
 
 
 def computed_from(config: RunConfig, planned: Planned, text: TextDigests, initial_model: str) -> ReleaseParts:
-    """Return what the releases of a run are computed from.
+    """Return what the releases of a run are computed from: settings, plan, digests of training text and weights.
 
     The engine and the number of nodes and workers are left out: the run is the same on any.
-
-    Args:
-        config: of the run.
-        planned: its plan.
-        text: digests of the training text.
-        initial_model: digest of the weights.
     """
     return {
         "settings": released_settings(config),
@@ -181,12 +173,6 @@ def recorded_bounds(folder: RunFolder, record: Record, corpus: Corpus, ledger: L
 
     They are enforced anew on the corpus. Bounds that the ledger does not state, or weights that its releases were not
     computed from, are refused: no ε of them is that of the run.
-
-    Args:
-        folder: of the run.
-        record: of the run.
-        corpus: of the run, as :meth:`Record.open_corpus` returns it.
-        ledger: of the run.
 
     Raises:
         ResultsError: config.json, the corpus or the weights are not what the ledger stands for.

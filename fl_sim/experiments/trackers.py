@@ -22,7 +22,7 @@ import secrets
 import shutil
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Real
 from pathlib import PurePath
 from typing import Any
@@ -77,23 +77,15 @@ def settings(config: RunConfig) -> dict[str, object]:
 
 
 class Tracker(Observer):
-    """An observer that sends rounds, and goes on where it was when a run is resumed.
-
-    Attributes:
-        name: by which a configuration names the tracker.
-        folder: of the run, for its files.
-    """
+    """An observer that sends rounds, and goes on where it was when a run is resumed; a configuration gives its name."""
 
     name = ""
 
     @abstractmethod
-    def begin(self, start: RunStart, noted: Notes | None, rows: Sequence[Row]) -> Notes:
-        """Begin to track a run, or go on with it; return what a resumed run has to know.
+    def begin(self, start: RunStart, noted: Notes | None) -> Notes:
+        """Begin to track a run, or go on with one of which this ``noted``; return what a resumed run must know.
 
-        Args:
-            start: what observers learn of the run.
-            noted: what this returned when the run began; None of a run that the tracker has not begun to track.
-            rows: of the rounds before the first that is to come; a server may have some or all of them, and later ones.
+        The rounds before the first that is to come follow; a server may have some or all of them, and later ones.
         """
 
     def on_start(self, start: RunStart) -> None:
@@ -104,8 +96,9 @@ class Tracker(Observer):
         except (ValueError, TypeError) as error:
             raise ResultsError(f"{file}: is corrupt (no JSON object)") from error
         self.folder = start.path
-        rows = [] if start.last_round is None else rows_of(start.path, start.last_round)
-        known[self.name] = self.begin(start, known.get(self.name), rows)
+        known[self.name] = self.begin(start, known.get(self.name))
+        for row in [] if start.last_round is None else rows_of(start.path, start.last_round):
+            self.on_round(row)
         replace_file(file, json.dumps(known, indent=2).encode() + b"\n")
 
 
@@ -114,11 +107,9 @@ class CSVTracker(Tracker):
 
     name = "csv"
 
-    def begin(self, start: RunStart, noted: Notes | None, rows: Sequence[Row]) -> Notes:
-        """Take note of the rounds before a checkpoint."""
+    def begin(self, start: RunStart, noted: Notes | None) -> Notes:
+        """Begin without a row."""
         self._rows: list[dict[str, float]] = []
-        for row in rows:
-            self.on_round(row)
         return {"file": ROUNDS_FILE}
 
     def on_round(self, row: Row) -> None:
@@ -132,8 +123,8 @@ class TensorBoardTracker(Tracker):
 
     name = "tensorboard"
 
-    def begin(self, start: RunStart, noted: Notes | None, rows: Sequence[Row]) -> Notes:
-        """Write the events anew with the rounds before a checkpoint."""
+    def begin(self, start: RunStart, noted: Notes | None) -> Notes:
+        """Write the events anew."""
         from torch.utils.tensorboard import SummaryWriter
 
         folder = self.folder / "tensorboard"
@@ -142,8 +133,6 @@ class TensorBoardTracker(Tracker):
         self._writer = SummaryWriter(str(folder))
         table = json.dumps(settings(start.config), indent=2, ensure_ascii=False)
         self._writer.add_text("settings", f"```json\n{table}\n```")
-        for row in rows:
-            self.on_round(row)
         return {"folder": str(folder)}
 
     def on_round(self, row: Row) -> None:
@@ -166,7 +155,7 @@ class WandbTracker(Tracker):
 
     name = "wandb"
 
-    def begin(self, start: RunStart, noted: Notes | None, rows: Sequence[Row]) -> Notes:
+    def begin(self, start: RunStart, noted: Notes | None) -> Notes:
         """Open the run, or go on with the run of the same id.
 
         The server knows the rounds that it has. An offline run is one file, which ``wandb sync`` sends as a whole: a
@@ -208,8 +197,6 @@ class WandbTracker(Tracker):
         )
         _open[noted["id"]] = self._run
         self._first = 0 if mode == "offline" else int(self._run.starting_step)
-        for row in rows:
-            self.on_round(row)
         return {"id": noted["id"], "mode": mode, "files": str(self._run.settings.sync_dir)}
 
     def on_round(self, row: Row) -> None:
@@ -236,7 +223,7 @@ class MLflowTracker(Tracker):
 
     name = "mlflow"
 
-    def begin(self, start: RunStart, noted: Notes | None, rows: Sequence[Row]) -> Notes:
+    def begin(self, start: RunStart, noted: Notes | None) -> Notes:
         """Create the run, or go on with it after the last round that the store has."""
         # Read when MLflow is imported: no reports on its use, and no long wait for a server that does not answer.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -261,8 +248,6 @@ class MLflowTracker(Tracker):
             self._client.update_run(self._id, status="RUNNING")
             history = self._client.get_metric_history(self._id, "releases")
             self._last_sent = max((kept.step for kept in history), default=-1)
-        for row in rows:
-            self.on_round(row)
         return {"uri": uri, "run_id": self._id}
 
     def on_round(self, row: Row) -> None:

@@ -61,7 +61,6 @@ class TextOfRun(RunInputs):
     """What a training text belongs to.
 
     Attributes:
-        model: of the run, before training.
         folder: for files of the run, which it removes at its end.
     """
 

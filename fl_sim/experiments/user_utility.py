@@ -37,11 +37,7 @@ Span = tuple[int, int]
 
 
 def token_spans(texts: Sequence[str], tokenizer: Any) -> list[list[Span]] | None:
-    """Return the characters of every token of every text, without special tokens.
-
-    Args:
-        texts: the sentences.
-        tokenizer: of transformers, as the model reads its texts.
+    """Return the characters of every token of every text, without special tokens, as the model reads its texts.
 
     Returns:
         A list per text; None if the tokenizer does not know its tokens' places.
@@ -53,12 +49,7 @@ def token_spans(texts: Sequence[str], tokenizer: Any) -> list[list[Span]] | None
 
 
 def is_entity_token(spans: Sequence[Span], mentions: Sequence[Span]) -> NDArray[np.bool_]:
-    """Return which targets of a sentence have a character in a mention, bool (k + 1,); the last is its end.
-
-    Args:
-        spans: the characters of its k tokens.
-        mentions: those of its mentions.
-    """
+    """Return which targets of a sentence have a character in a mention, bool (k + 1,); the last is its end."""
     overlaps = [any(max(start, first) < min(end, last) for first, last in mentions) for start, end in spans]
     return np.array([*overlaps, False])
 
@@ -102,13 +93,7 @@ class Ratio:
 
 
 def task_ratios(model: LanguageModel, measured: HeldOut, sizes: TextSizes) -> list[Ratio]:
-    """Return the figures of the model's task; the first one is that of deciles.
-
-    Args:
-        model: its task decides.
-        measured: losses and errors of n sentences.
-        sizes: of their texts.
-    """
+    """Return the figures of the model's task, from what n sentences measured; the first one is that of deciles."""
     targets = measured.predictions.astype(float)
     if not isinstance(model.task, NextWord):
         return [Ratio("error", measured.wrong.astype(float), targets)]
@@ -130,15 +115,10 @@ def summarise(
     measured: HeldOut,
     seed: int,
 ) -> HeldOutFigures | None:
-    """Return what an evaluation says by user.
+    """Return what an evaluation of a model on a held-out split says by user.
 
     Args:
-        model: that was evaluated.
-        corpus: of the run.
-        train_split: the split that trained.
-        split: the held-out split.
         sentences: the n sentences of the evaluation.
-        measured: the model's losses on them.
         seed: of the run; the resamples follow from it.
 
     Returns:
@@ -174,9 +154,7 @@ def sums_by_user(ownership: Ownership, ids: NDArray[np.int64], measured: HeldOut
     """Return the sums of an evaluation by held-out user, so that runs on the same users compare user by user.
 
     Args:
-        ownership: of the held-out split.
         ids: of the n sentences, int64 (n,).
-        measured: the model's losses and errors on them.
 
     Returns:
         Lists of one entry a user, in the order of the users' numbers and without these: ``predictions``, the number of

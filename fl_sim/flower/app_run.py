@@ -15,15 +15,6 @@ runs, composes the releases of both, as a run on a corpus does with the lineage 
 
 >>> earlier_of(Path("no/such/run"), "0a1b", seed=None).composed
 ()
-
->>> import tempfile
->>> settings = PrivateSettings(population=10, sampling_rate=0.5, clip_norm=1.0, noise_multiplier=2.0, seed=0)
->>> with tempfile.TemporaryDirectory() as folder:
-...     run = AppRun.begin(Path(folder) / "run", AppTraining(settings, settings.plan(rounds=3), {"settings": {}}))
-...     _ = run.before_release(1, "5a17")
-...     run.add_row(1, {"accuracy": 0.5})
-...     round(run.epsilon(), 2)
-1.35
 """
 
 from __future__ import annotations
@@ -31,7 +22,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -104,11 +95,7 @@ class PrivateSettings:
         return self.seed is None
 
     def plan(self, rounds: int, earlier: Earlier | None = None) -> PrivacyPlan:
-        """Return the plan of a training.
-
-        Args:
-            rounds: T, the number of rounds.
-            earlier: the releases on which the initial model rests, which a target includes; None for none.
+        """Return the plan of a training; a target includes the ``earlier`` releases, on which the initial model rests.
 
         Raises:
             PrivacyError: no noise meets the target, or ``rounds`` is impossible.
@@ -145,10 +132,6 @@ class PrivateSettings:
             found.append("Metrics of the app leave the nodes unprotected (forward_metrics); no ε covers them.")
         return found
 
-    def record(self) -> dict[str, object]:
-        """Return the settings as a JSON object."""
-        return asdict(self)
-
 
 RELEASED_MODELS = "released_models.txt"
 """The file in a run's folder with the digests of the models that it released, a line each."""
@@ -167,10 +150,7 @@ def keep_digest(folder: Path, digest: str) -> None:
 def earlier_of(folder: Path, digest: str, seed: int | None) -> Earlier:
     """Return the earlier releases on which the initial model of a new run rests; none if no run beside it released it.
 
-    Args:
-        folder: of the run; the others are beside it.
-        digest: of the initial model.
-        seed: of the run; None for secure noise.
+    ``seed`` is None for secure noise.
 
     Raises:
         LedgerError, LineageError: the earlier run's ledger, or that of one before it, cannot be trusted.
@@ -206,8 +186,6 @@ class AppTraining:
     """What a training of an app is.
 
     Attributes:
-        settings: its privacy settings.
-        plan: the plan of its rounds.
         computed_from: what its releases are computed from, to which the ledger is bound; its ``settings`` are recorded.
         earlier: the releases on which its initial model rests, which every ε counts.
     """
@@ -222,11 +200,8 @@ class AppRun:
     """Hold the open folder of a run of a Flower app; build it with :meth:`begin` or :meth:`resume`.
 
     Attributes:
-        folder: its files.
-        plan: its plan.
         noise_key: part of the key of its seeded noise.
         resumed_from: the checkpoint after which it goes on; None for a run that begins.
-        last_row: the last row of its metrics.
     """
 
     def __init__(self, run: OpenRun, training: AppTraining) -> None:
@@ -272,10 +247,6 @@ class AppRun:
         A run with a checkpoint goes on from there, whatever the initial model is now: an app may begin with a random
         one, and the run stays bound to its first.
 
-        Args:
-            path: of the folder.
-            training: as when the run began.
-
         Raises:
             ResultsError: it is not such a run, is finished, is at work in another process, or would compute other
                 releases; the message names the first setting that differs.
@@ -306,10 +277,6 @@ class AppRun:
         Seeded noise is a function of the sum, too: the server knows no digest of the nodes' data, by which two runs of
         one seed would have other noise.
 
-        Args:
-            server_round: the round, from 1.
-            total: a keyed hash of the sum; empty for secure noise.
-
         Raises as :meth:`OpenRun.record_release`.
         """
         one_sum = self._settings.epsilon_budget is not None
@@ -336,12 +303,7 @@ class AppRun:
 
     @owner_only()
     def add_row(self, server_round: int, figures: Row) -> None:
-        """Append a round to the metrics, with the releases so far and their ε.
-
-        Args:
-            server_round: the round; 0 is the initial model.
-            figures: what the round counted, and what the app measured, by name.
-        """
+        """Append a round, 0 for the initial model, to the metrics, with the releases so far and their ε."""
         spent = {"releases": len(self._ledger.entries), "epsilon_user": self.epsilon()}
         self.last_row = {"round": server_round, **spent, **figures}
         self.folder.append_metrics(self.last_row)
@@ -352,14 +314,7 @@ class AppRun:
 
     @owner_only()
     def finish(self, stopped: str, enrolled: int, measured: list[str], warnings: list[str]) -> None:
-        """Write the result.
-
-        Args:
-            stopped: why the training ended, ``rounds`` or ``epsilon_budget``.
-            enrolled: the number of users in the last round.
-            measured: the names of the app's own figures in the metrics.
-            warnings: what its owner should know, one sentence each.
-        """
+        """Write the result: the training ended by ``rounds`` or ``epsilon_budget``, and ``measured`` these figures."""
         last = {name: value for name, value in self.last_row.items() if name != "round"}
         series = {name: self.folder.measured(name) for name in measured}
         failed = {kind: int(sum(self.folder.measured(f"failed_{kind}"))) for kind in REJECTIONS}

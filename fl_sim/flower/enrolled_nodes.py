@@ -47,10 +47,6 @@ class EnrolledNodes:
 
         A node that fails to answer takes no part, and is asked again before the next round.
 
-        Args:
-            grid: the nodes.
-            timeout: seconds to wait for the answers.
-
         Raises:
             ProtocolError: no node at all has enrolled; the message has the first one's reason.
         """
@@ -60,7 +56,8 @@ class EnrolledNodes:
         content = enrolment_request()
         refused, shared = list[str](), list[str]()
         asked = [Message(content, node, MessageType.TRAIN) for node in new]
-        for reply in sorted(self._answers(grid, asked, timeout), key=lambda reply: reply.metadata.src_node_id):
+        replies = grid.send_and_receive(asked, timeout=timeout) if asked else []
+        for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
             try:
                 shared += self._settle(reply)
             except ProtocolError as error:
@@ -88,9 +85,6 @@ class EnrolledNodes:
         for number in included.tolist():
             by_node.setdefault(self._node_of[number], []).append(number)
         return {node: tuple(users) for node, users in by_node.items()}
-
-    def _answers(self, grid: Grid, asked: list[Message], timeout: float) -> list[Message]:
-        return list(grid.send_and_receive(asked, timeout=timeout)) if asked else []
 
     def _settle(self, reply: Message) -> list[str]:
         """Take in a node's answer; return at most one line, on users whom another node has.

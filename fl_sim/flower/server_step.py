@@ -1,9 +1,7 @@
 """Take the server's step: by a wrapped Flower strategy, or by one of our server optimizers.
 
-The step is post-processing of the noisy average.
-
 The strategy composes the requests (FedProx adds its μ there) and moves the model (FedAdam, FedAvgM …). It sees one
-reply a round: the model plus the noisy average of bounded updates. So whatever it does costs no ε.
+reply a round: the model plus the noisy average of bounded updates. So its step is post-processing, and costs no ε.
 
 >>> WrappedStrategy(FedAvg(fraction_train=0.1))  # doctest: +ELLIPSIS
 Traceback (most recent call last):
@@ -95,13 +93,7 @@ class WrappedStrategy:
         return first.content
 
     def stepped(self, content: RecordDict, layout: ArrayLayout, average: npt.NDArray[np.float64]) -> ArrayRecord:
-        """Return the next model.
-
-        Args:
-            content: of the round's requests.
-            layout: of the model.
-            average: the noisy average of the updates, float64 (d,).
-        """
+        """Return the next model after the noisy average of the updates, float64 (d,)."""
         key, arrays = next(iter(content.array_records.items()))
         weight = str(getattr(self.strategy, "weighted_by_key", "num-examples"))
         target = layout.vector(arrays)

@@ -23,6 +23,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -308,15 +309,11 @@ class UserLevelDifferentialPrivacy(Strategy):
         """Return what the releases of the run are computed from, as far as the server knows it."""
         app = {f"train_config.{name}": value for name, value in config.items()}
         return {
-            "settings": self.settings.record() | self._step.settings() | app | {"rounds": plan.rounds},
+            "settings": asdict(self.settings) | self._step.settings() | app | {"rounds": plan.rounds},
             "plan": plan.record(),
             "initial_model": digest_of([layout.vector(initial)]),
             "model_layout": hashlib.sha256(f"{layout}".encode()).hexdigest(),
-            "code": {
-                "fl_sim": environment.version("fl-sim"),
-                "releases": RELEASE_FORMAT,
-                "noise": noise_digest(),
-            },
+            "code": {"fl_sim": environment.version("fl-sim"), "releases": RELEASE_FORMAT, "noise": noise_digest()},
         }
 
     def _vector(self, arrays: ArrayRecord) -> npt.NDArray[np.floating]:

@@ -61,12 +61,7 @@ _TRIALS = 4
 
 @dataclass(frozen=True)
 class Automatic:
-    """A configuration with all settings chosen.
-
-    Attributes:
-        config: of the run, with the origin of its settings.
-        notes: what was chosen and where it comes from, a sentence each.
-    """
+    """A configuration with all settings chosen and their origin, and what was chosen and where it comes from."""
 
     config: RunConfig
     notes: tuple[str, ...]
@@ -191,11 +186,7 @@ def _planned(
 ) -> tuple[Chosen, list[Tradeoff]]:
     """Return strategy, rates and cap of the best ratio, planned on public text, and what is found under other bounds.
 
-    Args:
-        stated: the run.
-        corpus: the public text.
-        affordable: sentences of all rounds.
-        keep_mentions: the least share of mentions that bounds keep, in weight.
+    ``affordable`` counts the sentences of all rounds.
     """
     ownership, privacy = corpus.ownership("train"), stated.privacy
     users, target = privacy.population or 1, privacy.target_epsilon or TARGET

@@ -58,13 +58,9 @@ def _up_to(most: int, bounds: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Bounds that a search tries.
+    """Bounds that a search tries, as a section ``[privacy]`` and as k and m, and the users under them.
 
-    Attributes:
-        privacy: the section ``[privacy]`` with the bounds.
-        guarantee: k and m, and what may be known.
-        crowd: the users under these bounds.
-        units: of the target; none if no bound supports it.
+    ``units`` are those of the target; none if no bound supports it.
     """
 
     privacy: PrivacyConfig
@@ -82,14 +78,10 @@ class Candidate:
         by_counts: bool = False,
         declared: Declared = _NOTHING,
     ) -> Candidate:
-        """Return the candidate of a section ``[privacy]``.
+        """Return the candidate of a section ``[privacy]``, on a corpus of which its owner declares something.
 
         Args:
-            privacy: with bounds.
-            ownership: users, sentences and entities of the corpus.
-            population: N.
             by_counts: whether to read nothing but the counts that a run declares: those of its file, or rounded ones.
-            declared: what is declared about the corpus.
 
         Raises:
             CorpusError: the corpus exceeds its declared counts.

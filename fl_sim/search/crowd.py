@@ -52,11 +52,7 @@ class Rates(Protocol):
 
 
 class Crowd(ABC):
-    """The users of a corpus under bounds: their sentences, and the probabilities that these count.
-
-    Args:
-        sentences_per_user: n_u, int64 (N,).
-    """
+    """The users of a corpus under bounds: their sentences n_u, int64 (N,), and the probabilities that these count."""
 
     def __init__(self, sentences_per_user: IntArray) -> None:
         self.sentences_per_user = sentences_per_user
@@ -106,12 +102,7 @@ class Crowd(ABC):
 
 
 class KnownCrowd(Crowd):
-    """A crowd of whom it is known who mentions whom.
-
-    Args:
-        ownership: users, sentences and entities of the corpus.
-        weights: the factor on every sentence's sampling rate, float64 (S,).
-    """
+    """A crowd of whom it is known who mentions whom, with weights on sentences' sampling rates, float64 (S,)."""
 
     def __init__(self, ownership: Ownership, weights: Floats) -> None:
         super().__init__(ownership.sentences_per_user)
@@ -132,13 +123,9 @@ class KnownCrowd(Crowd):
 
 
 class CountedCrowd(Crowd):
-    """A crowd of whom counts are known: all is a function of these, and of the bounds.
+    """A crowd of whom the declared n_u and n_e are known: all is a function of these, and of k and m.
 
     Counts that are declared larger than they are, or of absent users, are taken at their word, so that a budget holds.
-
-    Args:
-        counts: n_u and n_e, as declared.
-        guarantee: with k and m.
     """
 
     def __init__(self, counts: DeclaredCounts, guarantee: Guarantee) -> None:
@@ -187,13 +174,7 @@ def _factors(bound: int | None, counts: IntArray) -> Floats:
 
 
 def capped_mean(n: Floats, p: Floats, cap: float) -> Floats:
-    """Return E min(K, cap) with K ~ Binomial(n, p), float64 (m,).
-
-    Args:
-        n: integers, float64 (m,).
-        p: in [0, 1], float64 (m,).
-        cap: at least 0, may be fractional.
-    """
+    """Return E min(K, cap) with K ~ Binomial(n, p), float64 (m,); n and p are (m,), and the cap may be fractional."""
     floor = int(cap)
     mean = np.zeros(len(n))
     for below in range(min(floor, int(n.max(initial=0)))):

@@ -50,13 +50,7 @@ _NEARBY = 1.5  # ratio between the noise multipliers of most neighbours
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A target ε and a compute budget.
-
-    Attributes:
-        target_epsilon: the largest allowed ε.
-        delta: δ of the target.
-        sentences_per_round: the largest expected number of sentences whose gradients a round computes.
-        rounds: the largest number of released rounds.
+    """A target ε at ``delta``, and a budget of rounds and of expected sentences whose gradients a round computes.
 
     Raises:
         ConfigError: for an impossible value.
@@ -82,8 +76,6 @@ class Settings:
     """Rates, cap and rounds, with the noise that the target needs.
 
     Attributes:
-        event: rates, cap and noise multiplier of a round.
-        rounds: number of rounds.
         sentences: expected number of sentences whose gradients a round computes.
         signal: expected number of sentences that count in a round after the cap: Σ_u E min(k_u, ŵ).
         different: expected number of different sentences that count in all rounds.
@@ -118,14 +110,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Tradeoff:
-    """What bounds cost and bring: settings that meet the target under them, and what they keep of the corpus.
+    """What bounds (k and m) cost and bring: the best settings under them, and what they keep of the corpus.
 
     Attributes:
-        privacy: the section ``[privacy]`` with the bounds.
-        guarantee: k and m.
         kept_sentences: the mean weight of a sentence.
         kept_mentions: the mean weight of the sentence of a mention.
-        settings: the best under these bounds.
     """
 
     privacy: PrivacyConfig
@@ -169,13 +158,10 @@ def _as_good(choices: Collection[_Choice], ratio: Callable[[_Choice], float]) ->
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The best bounds and settings, and their alternatives.
+    """The best bounds, the settings under them, and the alternatives, by their signal-to-noise ratios.
 
     Attributes:
-        bounds: the best bounds.
         trades: what was found under each of the bounds, in the order in which they were tried.
-        best: the settings under the best bounds.
-        others: further ones under them, by their signal-to-noise ratios.
         fewer_rounds: ``best`` with half and a quarter of the rounds.
     """
 
@@ -198,15 +184,13 @@ def propose(
     alternatives: int = 4,
     observe: Observe = lambda done, total: None,
 ) -> Proposal:
-    """Return the bounds and settings of the best ratios that meet ``goal``, and their alternatives.
+    """Return the bounds and settings of the best ratios that meet ``goal``, and so many alternatives.
+
+    ``observe`` is called before each of the ``choices`` of bounds is tried.
 
     Args:
-        choices: the bounds to try.
         candidate_of: what they keep of the corpus, and the units of the target, of which the largest ε counts.
-        goal: target and budget.
         keep_mentions: the least share of mentions that bounds keep, in weight; None for any.
-        alternatives: number of further settings.
-        observe: called before each of the bounds is tried.
 
     Raises:
         ConfigError: no bounds keep the mentions, or no settings meet the target.
@@ -238,7 +222,7 @@ def propose(
         )
     bounds, search = good[best_first(found)[0]]
     ranked = search.ranked()
-    fewer = (search.shortened(ranked[0], goal.rounds // part) for part in (2, 4) if goal.rounds >= part)
+    fewer = (search.settings_of(ranked[0].event, goal.rounds // part) for part in (2, 4) if goal.rounds >= part)
     shorter = tuple(settings for settings in fewer if settings is not None)
     first = max([ranked[0], *shorter], key=lambda settings: settings.signal_to_noise)
     others = tuple(settings for settings in ranked if settings is not first)[:alternatives]
@@ -284,29 +268,23 @@ class _Search:
         """Return where the settings were evaluated."""
         return next(point for point, evaluated in self._evaluated.items() if evaluated is settings)
 
-    def shortened(self, settings: Settings, rounds: int) -> Settings | None:
-        """Return the same rates and cap with another number of rounds; None if no noise meets the target."""
-        noise = self._meet(settings.event, rounds)
+    def settings_of(self, event: RoundEvent, rounds: int) -> Settings | None:
+        """Return the settings with these rates and this cap; None if no noise meets the target."""
+        noise = self._meet(event, rounds)
         if noise is None:
             return None
-        return Settings.of(replace(settings.event, noise_multiplier=noise), rounds, self.crowd)
+        return Settings.of(replace(event, noise_multiplier=noise), rounds, self.crowd)
 
     def value(self, point: _Point) -> float:
         """Return the ratio at a point; 0 if no noise meets the target."""
         if point not in self._evaluated:
-            self._evaluated[point] = self._settings(point)
+            share, cap, q_e = SHARES[point[_SHARE]], float(CAPS[point[_CAP]]), ENTITY_RATES[point[_ENTITY_RATE]]
+            active = self.crowd.sampled_sentences(q_e)
+            rate = min(1.0, rounded_down(share * self.goal.sentences_per_round / active, 3))
+            event = RoundEvent("uedp", 1.0, q_u=1.0, q_e=q_e, q_s=rate, user_cap=cap)
+            self._evaluated[point] = self.settings_of(event, self.goal.rounds)
         settings = self._evaluated[point]
         return settings.signal_to_noise if settings else 0.0
-
-    def _settings(self, point: _Point) -> Settings | None:
-        share, cap, q_e = SHARES[point[0]], float(CAPS[point[1]]), ENTITY_RATES[point[2]]
-        active = self.crowd.sampled_sentences(q_e)
-        rate = min(1.0, rounded_down(share * self.goal.sentences_per_round / active, 3))
-        event = RoundEvent("uedp", 1.0, q_u=1.0, q_e=q_e, q_s=rate, user_cap=cap)
-        noise = self._meet(event, self.goal.rounds)
-        if noise is None:
-            return None
-        return Settings.of(replace(event, noise_multiplier=noise), self.goal.rounds, self.crowd)
 
     def _meet(self, event: RoundEvent, rounds: int) -> float | None:
         """Return the noise multiplier at which every unit meets the target; None if none does."""

@@ -179,14 +179,7 @@ def _target_units(config: RunConfig, mechanism: Mechanism) -> Units:
 
 @dataclass(frozen=True)
 class PublicText:
-    """The public corpus on which trials train, and whose held-out users score them.
-
-    Attributes:
-        name: of the corpus.
-        corpus: with a split ``train``, and a held-out split.
-        ownership: of its training split.
-        declared: what the private run declares about names.
-    """
+    """The public corpus on which trials train, and whose held-out users score them."""
 
     name: str
     corpus: Corpus
@@ -239,11 +232,7 @@ class PublicText:
         """Return the configuration of a trial, whose rounds have the private run's noise-to-signal ratio.
 
         Args:
-            run: the private run.
-            settings: what is tried.
             sentences: the most expected sentences a round; the signal of a round is at most the private run's.
-            seed: of the trial.
-            out: its folder.
 
         Returns:
             The configuration, and the mechanism of the trial's rates.
@@ -303,10 +292,7 @@ class Search:
     """Hold what a search does.
 
     Attributes:
-        trials: number of settings.
         sentences: expected sentences a round of the last trials.
-        seed: of the settings and the trials.
-        jobs: trials at once.
         round_factors: numbers of rounds that are tried, as multiples of the given one.
         bounds: bounds that are tried, with the rates under them, best first; none if they are given.
 
@@ -342,9 +328,6 @@ class Tried:
     """A trial that ended.
 
     Attributes:
-        name: of its folder.
-        number: of its settings, from 0.
-        trial: its settings and score.
         reason: of a failure; the name of the signal that interrupted it.
         interrupted: whether it was interrupted, so that the search ends.
     """
@@ -421,8 +404,6 @@ def ranked_bounds(run: PrivateRun, public: PublicText, keep_mentions: float | No
     A round has about as many sentences under all of them: q_s follows, and z from the target.
 
     Args:
-        run: the private run.
-        public: the public text, off which all is read.
         keep_mentions: the least share of its mentions that bounds keep, in weight.
 
     Raises:

@@ -84,13 +84,7 @@ class Range(_Strict):
 
 
 class RandomSearch(_Strict):
-    """Draws from the ranges of several keys.
-
-    Attributes:
-        samples: number of draws.
-        seed: of the draws.
-        keys: range of each key.
-    """
+    """Draws from the ranges of several keys."""
 
     samples: int = Field(ge=1, le=MOST_RUNS)
     seed: int = Field(default=0, ge=0)
@@ -195,9 +189,7 @@ class Point:
 
     Attributes:
         number: of the setting, from 0; runs that differ in the seed alone share it.
-        settings: varied values by key.
         seed: of the sweep, names the repetition.
-        run_seed: root seed of the run.
     """
 
     number: int
@@ -219,7 +211,6 @@ class Ending:
     """How a run ended.
 
     Attributes:
-        name: of the run.
         status: ``done``, ``interrupted``, ``failed`` or ``diverged``.
         reason: of a failure or divergence, in one line; the name of the signal that interrupted.
     """
@@ -230,13 +221,7 @@ class Ending:
 
 
 def claim_folder(out: Path, name: str, described: Mapping[str, object], noun: str) -> None:
-    """Create the folder of many runs, or check that it is the folder of the same.
-
-    Args:
-        out: the folder.
-        name: of the file in it that describes them.
-        described: what they are, JSON-ready.
-        noun: what they are called in an error.
+    """Create the folder of many runs, or check that it is that of the same: the file ``name`` in it describes them.
 
     Raises:
         ResultsError: the folder is that of others, or of something else.
@@ -268,7 +253,6 @@ def run_batch(configs: Mapping[str, RunConfig], jobs: int = 1) -> Iterator[Endin
     others. Ctrl-C, SIGTERM and SIGHUP end each running run after its round and start no other.
 
     Args:
-        configs: the runs by name.
         jobs: runs at once; above 1, each in its own process.
     """
     if jobs == 1:
@@ -367,9 +351,7 @@ class Row:
     """The figures of one setting over its seeds.
 
     Attributes:
-        settings: varied values by key.
         runs: how many ended, diverged ones included.
-        values: the metric of each.
         mean, deviation: of the metric; None if a seed diverged, which a mean without it would hide.
         noise_multiplier: z; None without a finished run.
         epsilon_any, epsilon_user, epsilon_user_entity_p95, epsilon_user_entity_robust_p95: the largest of any seed.
@@ -436,13 +418,8 @@ def run_sweep(
     """Run the unfinished runs of ``sweep``, write its table, and return how the runs ended and the table.
 
     A stopped run resumes after its last checkpoint, a finished one is skipped, and a failed one does not stop the
-    others. Ctrl-C ends each run after its current round, and then the sweep.
-
-    Args:
-        sweep: the runs.
-        out: the sweep's folder.
-        jobs: runs at once; above 1, each in its own process.
-        observe: called with the ending of every run, finished ones included.
+    others. Ctrl-C ends each run after its current round, and then the sweep. ``observe`` gets every ending, also that
+    of a finished run.
 
     Raises:
         ResultsError: ``out`` is not a folder of this sweep.

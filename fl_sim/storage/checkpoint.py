@@ -35,15 +35,7 @@ _ROUND, _LEDGER, _FOLDER, _CHECKSUM = "round", "ledger", "folder", "sha256"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state of a run after a round.
-
-    Attributes:
-        server_round: the last finished round.
-        vector: the model, float32 (d,).
-        optimizer: the optimizer's state by name.
-        ledger: head of the ledger (:attr:`fl_sim.strategies.ledger.Ledger.head`).
-        folder: head of settings and metrics (:meth:`fl_sim.storage.run_folder.RunFolder.head`).
-    """
+    """The state of a run after a round: the model, float32 (d,), optimizer's arrays, and heads of ledger and folder."""
 
     server_round: int
     vector: npt.NDArray[np.float32]
@@ -62,12 +54,7 @@ class Checkpoint:
         replace_file_by(folder / _FILE, lambda path: _save(path, tensors, metadata))
 
     def fits(self, size: int, optimizer: Mapping[str, npt.NDArray[np.floating]]) -> bool:
-        """Return whether model and optimizer state have these shapes.
-
-        Args:
-            size: d, parameters of the model.
-            optimizer: a state of the same optimizer.
-        """
+        """Return whether the model has ``size`` parameters, and its optimizer arrays of the shapes of ``optimizer``."""
         shapes = {name: value.shape for name, value in self.optimizer.items()}
         return self.vector.shape == (size,) and shapes == {name: value.shape for name, value in optimizer.items()}
 
@@ -126,13 +113,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _save(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file array by array: the library's own writer hides the system's error behind one of its own.
-
-    Args:
-        path: of the file.
-        tensors: float32 or float64 arrays by name.
-        metadata: texts by name.
-    """
+    """Write a safetensors file array by array: the library's own writer hides an error of the system behind its own."""
     header, end = dict[str, object]({"__metadata__": dict(metadata)}), 0
     for name, value in tensors.items():
         first, end = end, end + value.nbytes

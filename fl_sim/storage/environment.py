@@ -30,9 +30,7 @@ class Environment(TypedDict, total=False):
     """What :func:`describe` returns; a folder of another version may lack some of it.
 
     Attributes:
-        fl_sim: its version.
         git: of the checkout; None in an installed wheel.
-        cpus: of the machine.
         libraries: version by name; None for one that is not installed.
     """
 

@@ -39,7 +39,6 @@ class LedgerCheck:
     Attributes:
         problem: why no ε of the run can be trusted, in one line that names the file; None if nothing is wrong.
         notes: what a reader should know of a ledger that is in order.
-        ledger: the ledger; None if it cannot be read.
     """
 
     problem: str | None = None

@@ -74,11 +74,7 @@ def changed(expected: Mapping[str, str], actual: Mapping[str, str]) -> list[str]
 
 
 def check(folder: Path, result: Mapping[str, object]) -> None:
-    """Check that ``folder`` holds the model of the run with this result.
-
-    Args:
-        folder: of the model.
-        result: content of the run's result.json.
+    """Check that ``folder`` holds the model of the run with this content of result.json.
 
     Raises:
         ResultsError: a file was changed, removed or added, or the result has no checksums.
@@ -102,8 +98,6 @@ class Ancestor:
     """Describe one run that trained a model.
 
     Attributes:
-        ledger: its releases.
-        corpus: the fingerprint of its corpus.
         units: its protected unit by metric, as JSON objects of the layer above.
         apart_from: fingerprints of corpora that share no user and no entity with this one, as their owner stated.
     """
@@ -119,7 +113,6 @@ class Lineage:
     """Describe the runs that trained a model, oldest first; without any, the model counts as public.
 
     Attributes:
-        ancestors: the known runs.
         lost: whether some runs are unknown, because a lineage was lost.
         lost_apart_from: fingerprints of corpora that share no user and no entity with those of the unknown runs, as
             their owner stated.

@@ -24,12 +24,6 @@ Assumption: whoever edits a run's files does not edit computation, ledger and he
 ...     Computation.read(Path(folder)).check({"settings": {"seed": 0, "rounds": 4}, "corpus": "0a1b"}, Path("run"))
 Traceback (most recent call last):
 fl_sim.storage.run_folder.ResultsError: run: rounds is 4; allowed: 3, as when the run began, or a new run
-
->>> with tempfile.TemporaryDirectory() as folder:
-...     ledger = Ledger.create(Path(folder))
-...     anchor = Anchor(Path(folder) / "kept.json", required=True)
-...     anchor.write(ledger)
-...     anchor.check(ledger)
 """
 
 from __future__ import annotations
@@ -68,8 +62,6 @@ class OpenRun:
     """The folder of a run that is at work; build it with :meth:`begin` or :meth:`resume`.
 
     Attributes:
-        folder: its files.
-        ledger: its releases.
         checkpoint: the last one of a run that resumes; None before the first.
         noise_key: a secret digest of what the releases are computed from, part of the key of seeded noise; empty before
             :meth:`bind`.
@@ -95,12 +87,9 @@ class OpenRun:
         anchor: str | None,
         secure_noise: bool,
     ) -> OpenRun:
-        """Write the files with which the record of a new run begins.
+        """Write the files with which the record of a new run begins, on an initial model of this lineage.
 
         Args:
-            claim: of its folder.
-            config: the content of config.json.
-            lineage: of the initial model.
             ancestors: the heads of those runs of the lineage whose releases count in every ε.
             anchor: a setting (:meth:`Anchor.of`).
             secure_noise: whether noise cannot be repeated.
@@ -129,10 +118,6 @@ class OpenRun:
         """Open the record of a run that stopped, and check it against every head that was kept.
 
         Args:
-            claim: of its folder.
-            folder: its files.
-            anchor: a setting (:meth:`Anchor.of`).
-            secure_noise: whether noise cannot be repeated.
             replaced: whether ``anchor`` is another one than until now, so that a missing file begins with this ledger.
             rows: whether the rows of the metrics must be those of a checkpoint of round 0.
 
@@ -162,7 +147,6 @@ class OpenRun:
         """Bind the ledger to what the releases are computed from, once; a resumed run must compute the same.
 
         Args:
-            parts: what they would be computed from now.
             as_begun: the parts that stay what they were when the run began, whatever they would be now.
 
         Raises:
@@ -183,8 +167,6 @@ class OpenRun:
         """Record a release before its noise is drawn; return the name of the stream of seeded noise.
 
         Args:
-            terms: the release record of the round.
-            server_round: the round, from 1.
             total: a keyed hash of the sum; empty for secure noise.
             one_sum: whether a round may have one sum under seeded noise alone, as under an ε budget.
 
@@ -204,15 +186,11 @@ class OpenRun:
 
     @owner_only()
     def write_checkpoint(
-        self,
-        server_round: int,
-        vector: npt.NDArray[np.floating],
-        state: Mapping[str, npt.NDArray[np.floating]],
+        self, server_round: int, vector: npt.NDArray[np.floating], state: Mapping[str, npt.NDArray[np.floating]]
     ) -> None:
         """Replace the checkpoint by the state after a round, with the heads of ledger, settings and metrics.
 
         Args:
-            server_round: the round that ended.
             vector: the model, float32 or float64 (d,).
             state: the server's arrays, by name.
         """
@@ -249,8 +227,6 @@ class Anchor:
 
         Args:
             setting: a file, :data:`NO_ANCHOR`, or None for one in the user's state folder if noise is secure.
-            secure_noise: whether noise cannot be repeated.
-            run: the identity in the ledger.
         """
         if setting == NO_ANCHOR:
             return cls(None)
@@ -386,10 +362,9 @@ class ReleaseParts(TextDigests, ReleaseSelection, total=False):
 
 @dataclass(frozen=True)
 class Computation:
-    """All that the releases of a run are computed from.
+    """All that the releases of a run are computed from: settings and digests.
 
     Attributes:
-        parts: settings and digests.
         salt: random text, so that the digest does not tell which corpus it was.
     """
 
@@ -438,11 +413,7 @@ class Computation:
         return computation
 
     def check(self, parts: ReleaseParts, folder: Path) -> None:
-        """Check that the run in ``folder`` would still compute the same releases.
-
-        Args:
-            parts: what they would be computed from now.
-            folder: of the run.
+        """Check that the run in ``folder`` would still compute the same releases, now from ``parts``.
 
         Raises:
             ResultsError: a part differs; the message names the first one.

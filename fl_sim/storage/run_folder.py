@@ -30,18 +30,15 @@ and ``failed_KIND`` of each kind that occurred (``fl_sim.strategies.messages.REJ
 ``epsilon_as_published``: its paper's claim, always shown beside the proven ε.
 
 result.json has ``stopped`` ("rounds", "epsilon_budget", "interrupted" or "diverged"), ``signal`` (the name of the one
-that interrupted the run), ``plan`` (the fields of
-``fl_sim.strategies.mechanism.PrivacyPlan.record``), ``corpus`` (``name``, ``users``, ``sentences``),
-``user_sentences`` (n'), ``releases`` and ``ledger`` (all releases, which ε covers, and the head hash of the ledger),
-``model_files``
-(the checksum of each file of the model), ``initial_model`` (the earlier runs that trained it, if any: the heads of
-those ``composed``, the number ``left_out``, and whether its owner stated that it is ``disjoint``), ``reach``
-(contribution bounds: median, p95 and max, each with the fields
-of ``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``,
-``failed_nodes`` (replies that count as zero, by kind), the held-out figures at the end and
-(``initial_…``) at the start with ``unigram_perplexity`` or ``majority_error`` as a reference, ``held_out`` (the last
-evaluation by user, fl_sim.experiments.user_utility), and ``warnings`` (a list of texts). Readers accept
-missing keys.
+that interrupted the run), ``plan`` (the fields of ``fl_sim.strategies.mechanism.PrivacyPlan.record``), ``corpus``
+(``name``, ``users``, ``sentences``), ``user_sentences`` (n'), ``releases`` and ``ledger`` (all releases, which ε
+covers, and the head hash of the ledger), ``model_files`` (the checksum of each file of the model), ``initial_model``
+(the earlier runs that trained it, if any: the heads of those ``composed``, the number ``left_out``, and whether its
+owner stated that it is ``disjoint``), ``reach`` (contribution bounds: median, p95 and max, each with the fields of
+``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``, ``failed_nodes`` (replies that count as zero,
+by kind), the held-out figures at the end and (``initial_…``) at the start with ``unigram_perplexity`` or
+``majority_error`` as a reference, ``held_out`` (the last evaluation by user, fl_sim.experiments.user_utility), and
+``warnings`` (a list of texts). Readers accept missing keys.
 
 JSON has no infinity, and null would make "no guarantee" look like "unknown". So the floats inf, -inf and nan are stored
 as the strings "inf", "-inf" and "nan", and this module reads them as floats. ``None`` is null.
@@ -134,12 +131,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str, *, config: Mapping[str, object], environment: Environment) -> RunFolder:
-        """Create a run folder at ``path``, with its parents; an empty folder may exist already.
-
-        Args:
-            path: of the folder.
-            config: content of config.json.
-            environment: content of environment.json.
+        """Create a run folder at ``path``, with its parents and settings; an empty folder may exist already.
 
         Raises:
             ResultsError: the folder is not empty, ``path`` is a file, or it cannot be written.
@@ -278,11 +270,7 @@ class RunFolder:
         return {"config": settings, "metrics": self._rows_hash.hexdigest(), "metrics_bytes": self._rows_hashed}
 
     def check_head(self, head: Mapping[str, object], *, rows: bool = True) -> None:
-        """Check that the settings, and the metrics that ``head`` covers, are unchanged.
-
-        Args:
-            head: as :meth:`head` returned it.
-            rows: whether to check the metrics.
+        """Check that the settings and, with ``rows``, the metrics that ``head`` covers are unchanged.
 
         Raises:
             ResultsError: a file was changed or truncated; names it.
@@ -296,13 +284,9 @@ class RunFolder:
                 raise ResultsError(f"{file}: was changed after the run's last checkpoint; the run cannot go on from it")
 
     def finish(self, result: Mapping[str, object], present: Callable[[RunFolder], None] | None = None) -> None:
-        """Finish the run: write the files of ``present``, and result.json last.
+        """Finish the run: write the files of ``present``, which can read ``result`` already, and result.json last.
 
         A resumed run calls it again, as does a run that was killed in this method.
-
-        Args:
-            result: the content of result.json.
-            present: writes summary and plots (`fl_sim.reporting.plots`); it can read ``result`` already.
         """
         self._closing = {"format": RESULT_FORMAT, **result}
         content = _dump(self._closing, self.result_file, indent=2) + b"\n"
@@ -321,12 +305,7 @@ class RunFolder:
 
 
 def rows_of(run: Path, last_round: int) -> list[Row]:
-    """Return the metrics of a run up to round ``last_round`` as its observers saw them, a row each.
-
-    Args:
-        run: the run's folder.
-        last_round: the last round to return.
-    """
+    """Return the metrics of a run up to round ``last_round`` as its observers saw them, a row each."""
     return [row for row in _read_rows(run / "metrics.jsonl")[0] if _round_of(row) <= last_round]
 
 
@@ -343,14 +322,7 @@ def check_free(path: Path) -> None:
 def default_run_path(
     base: Path | str = "runs", *, strategy: str, seed: int | None, now: datetime | None = None
 ) -> Path:
-    """Return a free path: ``runs/20261120-183355-uedp-seed0``, or ``…-2``, ``…-3`` if it is taken.
-
-    Args:
-        base: the parent folder.
-        strategy: name of the strategy.
-        seed: root seed of the run; None for a run without one, whose name has none.
-        now: time of the name; None for the current time.
-    """
+    """Return a free path: ``runs/20261120-183355-uedp-seed0``, or ``…-2``, ``…-3`` if it is taken."""
     stamp = (now or datetime.now()).strftime("%Y%m%d-%H%M%S")
     name = re.sub(r"[^\w.-]+", "-", strategy)  # it may be an import path
     first = Path(base) / (f"{stamp}-{name}" if seed is None else f"{stamp}-{name}-seed{seed}")
@@ -545,10 +517,8 @@ class Utility:
 
     Attributes:
         column: its key in a metrics row and in the result (``initial_<column>`` for the starting model).
-        words: its name in texts.
         reference: key in the result of the utility without a model.
         reference_words: name of that reference in texts.
-        form: format specification.
     """
 
     column: str

@@ -18,13 +18,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def test_a_configuration_survives_being_recorded() -> None:
-    config = RunConfig.from_mapping(
-        {
-            "model.lora_targets": ["c_attn", "c_fc"],
-            "privacy": {"q_u": 1, "user-sentences": 40},
-            "engine.gpus_per_node": 0.5,
-        }
-    )
+    privacy = {"q_u": 1, "user-sentences": 40}
+    given = {"model.lora_targets": ["c_attn", "c_fc"], "privacy": privacy, "engine.gpus_per_node": 0.5}
+    config = RunConfig.from_mapping(given)
     assert config.model.lora_targets == ("c_attn", "c_fc")
     assert RunConfig.from_mapping(config.model_dump(mode="json")) == config
 
@@ -169,11 +165,8 @@ def test_values_on_the_command_line(key: str, text: str, value: Any) -> None:
 
 
 def test_assignments() -> None:
-    assert parse_assignments(["privacy.q-u=0.5", " rounds = 3 ", "out=a=b"]) == {
-        "privacy.q_u": 0.5,
-        "rounds": 3,
-        "out": "a=b",
-    }
+    given = parse_assignments(["privacy.q-u=0.5", " rounds = 3 ", "out=a=b"])
+    assert given == {"privacy.q_u": 0.5, "rounds": 3, "out": "a=b"}
     assert parse_assignments(["rounds=3", "rounds=3"]) == {"rounds": 3}
     for wrong in ("rounds", "=3", ""):
         with pytest.raises(ConfigError, match=r"section\.key=value"):
@@ -215,6 +208,11 @@ def test_every_key_is_described() -> None:
         ({}, []),
         ({"local.epochs": 2}, ["local.epochs"]),
         ({"local.epochs": 2, "privacy.strategy": "user_level"}, []),
+        ({"local.epochs": 2, "privacy.strategy": "user_level", "local.update": "gradients"}, ["local.epochs"]),
+        ({"local.optimizer": "adam"}, ["local.optimizer"]),
+        ({"local.optimizer": "adam", "privacy.strategy": "user_level"}, []),
+        ({"local.update": "gradients", "privacy.strategy": "user_level"}, []),
+        ({"local.update": "gradients", "privacy.strategy": "published"}, ["local.update"]),
         ({"local.update": "steps"}, ["local.update"]),
         ({"local.update": "steps", "local.batch_size": 4, "privacy.strategy": "noiseless"}, []),
         ({"local.batch_size": 4, "privacy.strategy": "noiseless"}, ["local.batch_size"]),
@@ -238,6 +236,8 @@ def test_every_key_is_described() -> None:
         ({"engine.gpus_per_node": 0.0, "engine.name": "inline"}, []),
         ({"privacy.target_unit": "user"}, ["privacy.target_unit"]),
         ({"privacy.target_unit": "user", "privacy.epsilon_budget": 3.0}, []),
+        ({"privacy.clip_count_noise": 3.0}, ["privacy.clip_count_noise"]),
+        ({"privacy.clip_count_noise": 3.0, "privacy.clip_quantile": 0.5}, []),
     ],
 )
 def test_settings_without_effect_are_named(settings: dict[str, Any], idle: list[str]) -> None:

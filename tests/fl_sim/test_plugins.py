@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fl_sim import plugins
 from fl_sim.plugins import PluginError, Registry
 
 Install = Callable[..., None]
@@ -118,12 +119,15 @@ def test_a_part_with_the_wrong_interface_is_refused() -> None:
 def test_a_module_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine_alone.py").write_text("def thing(): pass\n")
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.setattr(plugins, "_used", [])
     monkeypatch.chdir(tmp_path)
     assert registry().load("mine_alone:thing").__module__ == "mine_alone"
     before = list(sys.path)
     with pytest.raises(PluginError, match="No module named 'mine_not'"):
         registry().load("mine_not:thing")
     assert sys.path == before
+    assert registry(path="pathlib:Path").load("path") is Path
+    assert plugins.worker_environment() == {"FL_SIM_PLUGIN_FOLDERS": str(tmp_path)}
 
 
 def test_the_working_directory_hides_nothing_that_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,12 +37,7 @@ _STYLES = {"ok": "green", "note": "dim", "warning": "yellow", "failed": "bold re
 @as_json
 @quiet
 def doctor(
-    quick: bool,
-    model: str | None,
-    gpu_memory: float | None,
-    assignments: tuple[str, ...],
-    as_json: bool,
-    quiet: bool,
+    quick: bool, model: str | None, gpu_memory: float | None, assignments: tuple[str, ...], as_json: bool, quiet: bool
 ) -> int:
     """Check this installation and machine in a minute: versions, devices, and a short run on each engine.
 

@@ -16,9 +16,9 @@ from fl_sim.cli.progress_bar import counting
 from fl_sim.cli.verbs import Verb, as_json, quiet
 from fl_sim.cli.written_files import check_writable
 from fl_sim.data_prep.store.textfiles import decoded_lines
-from fl_sim.files import owner_only
+from fl_sim.files import replace_private_file
 from fl_sim.formats import printable
-from fl_sim.storage.run_folder import ResultsError, replace_file
+from fl_sim.storage.run_folder import ResultsError
 
 if TYPE_CHECKING:
     from fl_sim.clients.generation import Continuation
@@ -81,6 +81,6 @@ def _write(path: Path, texts: list[Continuation]) -> int:
         for text in texts
         if text.whole.strip()
     ]
-    with owner_only():  # texts of a noiseless run are as private as its corpus
-        replace_file(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    replace_private_file(path, lines.encode())  # texts of a noiseless run are as private as its corpus
     return len(rows)

@@ -18,9 +18,8 @@ from fl_sim.cli.from_signature import FILE, options_of
 from fl_sim.cli.progress_bar import counting
 from fl_sim.cli.verbs import Verb, as_json, quiet
 from fl_sim.cli.written_files import check_writable
-from fl_sim.files import owner_only
+from fl_sim.files import replace_private_file
 from fl_sim.reporting.leak_words import leak_text
-from fl_sim.storage.run_folder import replace_file
 
 EXIT_BEYOND = 1
 
@@ -41,8 +40,7 @@ def leak(runs: tuple[Path, ...], html: Path | None, as_json: bool, quiet: bool, 
     found = audits.leak(runs, progress=lambda words: counting(words, quiet), **options)
     print_json(found.record()) if as_json else print(leak_text(found.record()))
     if html is not None:
-        with owner_only():
-            replace_file(html, found.page().encode())
+        replace_private_file(html, found.page().encode())
     for state, words in _FAILS.items():
         for attack in found.in_state(state):
             print(f"fl-sim leak: {attack} is {words} (docs/audit.md).", file=sys.stderr)

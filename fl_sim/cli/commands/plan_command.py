@@ -84,12 +84,7 @@ def trials(
         add_setting(overrides, "privacy.population", users)
     private = RunConfig.load(None if config is None else str(config), overrides)
     ended = planning.plan_by_trials(
-        private,
-        out=out,
-        say=lambda words: say(words, quiet),
-        weigh=_weighed(quiet),
-        observer=_shown(quiet),
-        **search,
+        private, out=out, say=lambda words: say(words, quiet), weigh=_weighed(quiet), observer=_shown(quiet), **search
     )
     if isinstance(ended, Tried):
         return _interrupted(ended)
@@ -107,12 +102,7 @@ def trials(
 @as_json
 @quiet
 def auto(
-    out: str,
-    minutes: float,
-    keep_mentions: float | None,
-    overrides: dict[str, Any],
-    as_json: bool,
-    quiet: bool,
+    out: str, minutes: float, keep_mentions: float | None, overrides: dict[str, Any], as_json: bool, quiet: bool
 ) -> int:
     """Choose bounds, rates, noise, clip norm and optimizer by trials on public text, for ε 8 or --target-epsilon.
 

@@ -9,15 +9,14 @@ from pathlib import Path
 import click
 
 from fl_sim.api.compared_runs import compare
-from fl_sim.api.runs import PICTURES, Run, X, open_run, plot_runs
+from fl_sim.api.runs import PICTURES, X, open_run, plot_runs
 from fl_sim.cli.flags import is_default, print_json
 from fl_sim.cli.from_signature import FILE, FOLDER, options_of
 from fl_sim.cli.progress_bar import say
 from fl_sim.cli.verbs import Verb, as_json, quiet
 from fl_sim.cli.written_files import check_writable, csv_text
 from fl_sim.config import ConfigError
-from fl_sim.files import owner_only
-from fl_sim.storage.run_folder import replace_file
+from fl_sim.files import replace_private_file
 
 
 @click.command(cls=Verb)
@@ -56,25 +55,20 @@ def report(
             say(f"fl-sim report: {run.folder.truncated_tail}", quiet=quiet or not run.folder.truncated_tail)
         plot_runs(opened, x, unit).save(picture)
     if found is not None and csv is not None:
-        with owner_only():
-            replace_file(csv, csv_text(found.table()).encode())
+        replace_private_file(csv, csv_text(found.table()).encode())
     if found is not None and html is not None:
         found.save(html)
-    if found is None or len(opened) == 1:
-        _print_one(opened[0], as_json, for_whom)
-    else:
+    first = opened[0]
+    if found is not None and len(opened) > 1:
         print_json(found.record()) if as_json else print(found.text(), end="")
-    problems = opened[0].problems if found is None else found.problems
+    elif as_json:
+        print_json(first.facts())
+    else:
+        print(first.report_users() if for_whom else first.report(), end="")
+    problems = first.problems if found is None else found.problems
     for problem in problems:
         print(f"fl-sim report: {problem}; no ε of this run can be trusted", file=sys.stderr)
     return 2 if problems else 0
-
-
-def _print_one(run: Run, as_json: bool, for_whom: bool) -> None:
-    if as_json:
-        print_json(run.facts())
-    else:
-        print(run.report_users() if for_whom else run.report(), end="")
 
 
 def _check(runs: Sequence[Path], picture: Path | None, for_whom: bool) -> None:

@@ -40,14 +40,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training, and the user that is protected together with each entity.
-
-    Attributes:
-        event: release of every round.
-        rounds: number of rounds.
-        delta: δ at which ε is stated.
-        user: the protected user alone.
-    """
+    """A training of equal rounds with ε at ``delta``, and the user that is protected together with each entity."""
 
     event: RoundEvent
     rounds: int
@@ -85,12 +78,7 @@ Observe = Callable[[int, int], None]
 def entity_epsilons(
     ownership: Ownership, training: Training, observe: Observe = lambda done, total: None
 ) -> EntityEpsilons:
-    """Return ε of every entity of a corpus.
-
-    Args:
-        ownership: users, their sentences, and the entities that each mentions.
-        training: mechanism, rounds, δ and n'.
-        observe: called after each ε.
+    """Return ε of every entity of a corpus, together with the user of the training (n').
 
     Raises:
         ConfigError: the corpus has no entity.
@@ -109,21 +97,12 @@ def entity_epsilons(
 
 
 def bounded_entity_epsilons(
-    bounds: EnforcedBounds,
-    training: Training,
-    population: int,
-    observe: Observe = lambda done, total: None,
+    bounds: EnforcedBounds, training: Training, population: int, observe: Observe = lambda done, total: None
 ) -> EntityEpsilons:
-    """Return ε of every entity of a corpus under the bounds of a run, at most that of any entity.
+    """Return ε of every entity of a corpus under the bounds of a run with N users, at most that of any entity.
 
     Where sentences have weights, ε is that of the entity's contribution bound: its users, its largest user and the sum
     of the weights of its sentences. Elsewhere it is that of :func:`entity_epsilons`.
-
-    Args:
-        bounds: the corpus and the weights of its sentences.
-        training: mechanism, rounds, δ and n'.
-        population: N.
-        observe: called after each ε.
     """
     guarantee = bounds.guarantee
     if guarantee.weighted:
@@ -207,8 +186,6 @@ def pair_epsilons(bounds: EnforcedBounds, training: Training, user: int | None, 
     mention the entity. Where sentences have weights, ε of both is that of their contribution bounds.
 
     Args:
-        bounds: the corpus and the weights of its sentences.
-        training: mechanism, rounds and δ; its n' is that of any user.
         user: the user's id; None for any user, with at most n' sentences.
         entity: the entity's id; None for no entity.
     """

@@ -101,13 +101,7 @@ class Declared:
 
 
 def counts_of(privacy: PrivacyConfig, protected: Ownership, declared: Declared) -> DeclaredCounts:
-    """Return the counts that a run declares: those of its file, else of the corpus; rounded up if it rounds them.
-
-    Args:
-        privacy: the section ``[privacy]``.
-        protected: the split, without the entities that are declared public.
-        declared: what the owner declares about the corpus.
-    """
+    """Return the counts that a run declares: those of its file, else of the corpus; rounded up if it rounds them."""
     counts = declared.counts or DeclaredCounts.of(protected)
     return counts.rounded_up() if privacy.round_counts else counts
 
@@ -117,7 +111,6 @@ class EnforcedBounds:
     """The guarantee of a run, and the weights by which its corpus keeps it.
 
     Attributes:
-        guarantee: the public bounds.
         ownership: users, sentences and entities of the split; without entities that are declared public.
         weights: w, the factor on every sentence's sampling rate, float64 (S,); all 1 without bounds.
         declared: the entities that are declared public, public weights and declared counts.
@@ -136,12 +129,7 @@ class EnforcedBounds:
 
     @classmethod
     def of(cls, privacy: PrivacyConfig, ownership: Ownership, declared: Declared = Declared()) -> EnforcedBounds:
-        """Enforce the bounds of a configuration on a split.
-
-        Args:
-            privacy: the section ``[privacy]``.
-            ownership: users, sentences and entities of the split.
-            declared: what the owner declares about the corpus.
+        """Enforce the bounds of a configuration on a split of which the owner declares something.
 
         Raises:
             CorpusError: the corpus exceeds its declared counts.
@@ -286,12 +274,7 @@ def _weights(guarantee: Guarantee, ownership: Ownership, counts: DeclaredCounts)
 
 
 def _most_contributions(counts: DeclaredCounts, most: int | None) -> EntityContributions:
-    """Return the most that entities can contribute by their counts alone: n_e sentences, of anybody.
-
-    Args:
-        counts: n_u and n_e.
-        most: k, the most that the weights of an entity add up to; None for no limit.
-    """
+    """Return the most that entities can contribute by their counts alone: n_e sentences, of anybody, and at most k."""
     sentences = counts.entities
     users, each = (np.minimum(sentences, limit) for limit in (len(counts.users), counts.users.max(initial=0)))
     return EntityContributions(users, sentences if most is None else np.minimum(sentences, most), each)
@@ -318,14 +301,7 @@ NOTHING_EARLIER = Earlier()
 
 
 def target_of(guarantee: Guarantee, unit: str, *, clips_sentences: bool, population: int) -> tuple[str, Units]:
-    """Return the metric that a target or budget limits, and its units; none if no public bound supports it.
-
-    Args:
-        guarantee: the public bounds.
-        unit: ``user``, or ``user_entity`` for any user with any entity.
-        clips_sentences: whether a sentence moves the sum by at most its clip.
-        population: N.
-    """
+    """Return the metric that a target or budget of a unit limits, and its units; none if no bound supports it."""
     if unit == "user":
         return "epsilon_user", named_units("epsilon_user", (ProtectedUnit(guarantee.user, robust=False),))
     metric = "epsilon_any" if guarantee.covers_any_entity else "epsilon_stated"
@@ -335,13 +311,7 @@ def target_of(guarantee: Guarantee, unit: str, *, clips_sentences: bool, populat
 def units_of(
     guarantee: Guarantee, entity_bounds: Mapping[str, ContributionBound], mechanism: Mechanism
 ) -> dict[str, Units]:
-    """Return the units of every metric of a run; the headline first, and only if a bound supports it.
-
-    Args:
-        guarantee: the public bounds.
-        entity_bounds: what the corpus's entities contribute, by quantile.
-        mechanism: of the run.
-    """
+    """Return the units of every metric of a run; the headline first, and only if a bound supports it."""
     kind = "any" if guarantee.covers_any_entity else "stated"
     units: dict[str, tuple[ProtectedUnit, ...]] = {}
     event = mechanism.event()
@@ -368,12 +338,9 @@ def named_units(metric: str, units: Sequence[ProtectedUnit]) -> Units:
 
 @dataclass(frozen=True, slots=True)
 class EpsilonCurves:
-    """ε after 0, 1, …, T rounds, under the names of the metrics.
+    """ε after 0, 1, …, T rounds, float64 (T+1,), under the names of the metrics.
 
     Every curve is proven except the mechanism's claims (:meth:`~fl_sim.strategies.mechanism.Mechanism.claims`).
-
-    Attributes:
-        curves: float64 (T+1,) by name.
     """
 
     curves: Mapping[str, npt.NDArray[np.float64]]
@@ -382,13 +349,7 @@ class EpsilonCurves:
     def of(
         cls, plan: PrivacyPlan, units_of_metrics: Mapping[str, Units], earlier: Earlier = NOTHING_EARLIER
     ) -> EpsilonCurves:
-        """Return all curves of a plan whose initial model rests on ``earlier`` releases: the headline first.
-
-        Args:
-            plan: mechanism, rounds and δ.
-            units_of_metrics: as :func:`units_of`.
-            earlier: the releases on which the initial model rests.
-        """
+        """Return all curves of a plan whose initial model rests on ``earlier`` releases: the headline first."""
         event = plan.mechanism.event()
         relies_on_detection = bool(earlier.composed) or (event is not None and event.q_e < 1)
         unknown = np.concatenate(([math.inf if earlier.composed else 0.0], np.full(plan.rounds, math.inf)))

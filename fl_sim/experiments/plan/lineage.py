@@ -50,8 +50,6 @@ class Earlier:
     """Hold the lineage of a run's initial model, and which of its runs ε of this run composes.
 
     Attributes:
-        lineage: all runs that trained the initial model.
-        fingerprint: of this run's corpus.
         disjoint: whether the owner stated that the lineage's corpora share no user and no entity with this one.
     """
 
@@ -74,14 +72,7 @@ class Earlier:
     def epsilon_curve(
         self, plan: PrivacyPlan, metric: str, unit: ProtectedUnit, rounds: Sequence[int]
     ) -> npt.NDArray[np.float64]:
-        """Return ε of the earlier releases and each number of rounds of ``plan``, float64 (len(rounds),).
-
-        Args:
-            plan: the mechanism of this run's rounds, and δ.
-            metric: the name of the figure.
-            unit: the protected unit of the metric in this run.
-            rounds: numbers of rounds, each at least 1.
-        """
+        """Return ε of the earlier releases and each number of rounds of ``plan``, float64 (len(rounds),)."""
         if not self.composed:
             return plan.epsilon_curve(unit.adjacency, rounds, robust=unit.robust)
         event, releases = plan.mechanism.event(), self._releases(metric)
@@ -97,14 +88,7 @@ class Earlier:
         return math.inf if releases is None else accountant.composed_epsilon(releases, delta)
 
     def epsilon_of(self, entries: Sequence[Entry], metric: str, unit: ProtectedUnit, delta: float) -> float:
-        """Return ε of the earlier releases and ``entries`` of this run together.
-
-        Args:
-            entries: releases of this run.
-            metric: the name of the figure.
-            unit: the protected unit of the metric in this run.
-            delta: δ, in (0, 1).
-        """
+        """Return ε at ``delta`` of the earlier releases and ``entries`` of this run together, for a metric's unit."""
         earlier, own = self._releases(metric), parts_of(entries, _exposing(unit))
         return math.inf if earlier is None or own is None else accountant.composed_epsilon([*earlier, *own], delta)
 
@@ -179,12 +163,7 @@ class Earlier:
             raise LedgerError(f"{ledger.file}: names other ancestors than the run's own copy of them")
 
     def lineage_with(self, ledger: Ledger, units: Mapping[str, ProtectedUnit]) -> Lineage:
-        """Return the lineage of the model that this run trained.
-
-        Args:
-            ledger: of this run.
-            units: the protected unit of every metric of this run.
-        """
+        """Return the lineage of the model that this run trained, with its ledger and the units of its metrics."""
         apart = (self.fingerprint,) if self.disjoint else ()
         before = (replace(a, apart_from=(*a.apart_from, *apart)) for a in self.lineage.ancestors)
         own = Ancestor(ledger, self.fingerprint, {name: unit.record() for name, unit in units.items()})
@@ -214,10 +193,6 @@ def _exposing(unit: ProtectedUnit) -> Exposed:
 
 def earlier_of(config: RunConfig, fingerprint: str) -> Earlier:
     """Return the earlier releases on which the initial model of a run rests.
-
-    Args:
-        config: of the run.
-        fingerprint: of its corpus.
 
     Raises:
         LineageError, LedgerError: the model was trained by fl_sim, and its lineage is missing or was changed, and the
@@ -258,11 +233,6 @@ def run_of_seed(seed: int | None, ledgers: Sequence[Ledger]) -> Ledger | None:
 
 def earlier_of_record(config: RunConfig, folder: Path, fingerprint: str) -> Earlier:
     """Return the earlier releases of a run that began before, as its own folder keeps them.
-
-    Args:
-        config: of the run.
-        folder: of the run.
-        fingerprint: of its corpus.
 
     Raises:
         LineageError, LedgerError: they were changed, or the initial model was.

@@ -24,13 +24,7 @@ from fl_sim.clients.models.architectures.model_source import source_of
 from fl_sim.clients.selection import num_extended, sentences_per_entity
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.guarantees import (
-    NOTHING_EARLIER,
-    Declared,
-    EnforcedBounds,
-    EpsilonCurves,
-    Units,
-)
+from fl_sim.experiments.plan.guarantees import NOTHING_EARLIER, Declared, EnforcedBounds, EpsilonCurves, Units
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.formats import format_epsilon, format_number
 from fl_sim.strategies.accounting.adjacency import PrivacyError
@@ -103,11 +97,8 @@ class Planned:
 
     Attributes:
         plan: the mechanism, with the noise for a target filled in.
-        bounds: what users and entities contribute at most, and how the corpus keeps it.
-        guarantees: ε after every round.
         rounds: number of rounds to release; fewer than the plan's if a budget ends the run.
         warnings: for the owner, each a sentence.
-        earlier: the releases on which the initial model rests.
     """
 
     plan: PrivacyPlan
@@ -128,11 +119,7 @@ def plan_run(
     """Return the plan of a run.
 
     Args:
-        config: of the run.
-        ownership: users, sentences and entities of the training split.
         noise_multiplier: z that a resumed run recorded for its target; None to calibrate it now.
-        declared: what the owner declares about the corpus; None for nothing.
-        earlier: the releases on which the initial model rests.
 
     Raises:
         CorpusError: the corpus exceeds its declared counts.
@@ -197,8 +184,6 @@ def untuned_plan(config: RunConfig, ownership: Ownership, population: int | None
     """Return the plan with the configured noise multiplier, or the strategy's default.
 
     Args:
-        config: of the run.
-        ownership: users, sentences and entities of the training split.
         population: N; None for the configured one, or the users of the split.
     """
     privacy = config.privacy
@@ -274,11 +259,7 @@ def noise_for_target(
 ) -> float:
     """Return the smallest noise multiplier at which every unit of a configured target meets it.
 
-    Args:
-        plan: mechanism, rounds and δ.
-        privacy: with the target.
-        units: of the target; none if no bound supports it.
-        earlier: the releases on which the initial model rests.
+    There is no unit if no bound supports the target.
 
     Raises:
         ConfigError: no bound supports the target, or no noise meets it.

@@ -9,10 +9,6 @@ pads its arrays to that numbering, so that every draw is that of a simulation on
 counts of its own users and names, which the server sends, it computes the weights of its sentences. Of other nodes it
 learns besides how many users and sentences come before and after its own.
 
->>> question = Question(split="train", task="next-word", model="{}", classes=("no", "yes"))
->>> Question.from_record(question.to_record()) == question
-True
-
 >>> own = Ownership(np.array([0, 2]), np.array([0, 1, 1]), np.array([0], dtype=np.int32), num_entities=1)
 >>> joint = padded(own, Place(first_user=1, users=3, first_sentence=4, sentences=9))
 >>> joint.num_users, joint.num_sentences, joint.sentences_of(np.array([1]))[0].tolist()
@@ -74,8 +70,6 @@ class Question(_Told):
     """What the server asks a node.
 
     Attributes:
-        split: the split that trains, of the node's folder.
-        task: what the model predicts.
         model: the model's specification, JSON.
         classes: their names, in the order of the model's scores; empty if the task has none.
     """
@@ -102,11 +96,7 @@ class NodeFacts(_Told):
         partition: its place among the nodes, which orders their users.
         identity: a keyed digest of the folder, of all that is computed from it, and of the model.
         entity_key: a value that tells keys apart.
-        model: SHA-256 of the weights that a public seed gives.
-        tokenizer: SHA-256 of the tokens of a public text.
-        release: the version of samples and sums.
         preparation: how its names were marked and normalised.
-        sought_labels: the labels that were looked for.
         warnings: of the folder, for whoever reads an ε.
     """
 
@@ -126,7 +116,6 @@ class Enrolment:
     """What a node answers.
 
     Attributes:
-        facts: about the node.
         users: the pseudonym of each user, uint8 (N, 16).
         content: a keyed digest of what each user trains on, uint8 (N, 16).
         sentences: n_u, int64 (N,).
@@ -191,14 +180,7 @@ _PUBLIC_SENTENCES = 500  # of the bundled corpus, whose tokens tell tokenizers a
 
 
 class Place(_Told):
-    """Where a node's users and sentences lie among those of all nodes.
-
-    Attributes:
-        first_user: the first of the node's users.
-        users: the users of all nodes.
-        first_sentence: the first of the node's sentences.
-        sentences: the sentences of all nodes.
-    """
+    """Where a node's users and sentences lie among those of all nodes: the first of its own, and the numbers of all."""
 
     first_user: int
     users: int
@@ -210,10 +192,7 @@ class HeldSpec(_Told):
     """Name what a node opens for a round; sent with every request, because its processes may keep nothing.
 
     Attributes:
-        question: which split, for which model.
         identity: of the folder and the model when the run began (:attr:`NodeFacts.identity`).
-        place: of the node.
-        limits: the bounds of the run.
         users: the declared counts of the node's users.
         names: the declared counts of the node's names, in ascending order of their digests.
     """
@@ -231,7 +210,6 @@ class HeldText:
     """A node's folder, read and encoded.
 
     Attributes:
-        enrolment: what the node tells of it.
         ownership: the incidence, sampled by the digests of names.
         encoded: the tokens, in memory.
         targets: the classes, int32 (S,); None if the task has none.
@@ -274,13 +252,7 @@ class HeldText:
 
 
 def open_held_text(folder: str, key: bytes, partition: int, question: Question) -> HeldText:
-    """Return the text in a prepared folder; what was read stays in memory until the folder changes.
-
-    Args:
-        folder: the prepared corpus.
-        key: of the digests of names.
-        partition: the place of the node among all nodes.
-        question: of the server: which split, for which model.
+    """Return the text in a prepared folder, its names by ``key``; what was read stays in memory until it changes.
 
     Raises:
         CorpusError: the folder is no prepared corpus of one part with this split, or damaged.
@@ -374,12 +346,7 @@ def _encoded(corpus: Corpus, split: str, model: LanguageModel) -> EncodedSplit:
 
 
 def padded(own: Ownership, place: Place) -> Ownership:
-    """Return the incidence of a node in the numbering of all nodes; other nodes' sentences have no owner and no names.
-
-    Args:
-        own: of the node's folder.
-        place: of the node.
-    """
+    """Return the incidence of a node, placed among all nodes; other nodes' sentences have no owner and no names."""
     sentences_after = place.sentences - place.first_sentence - own.num_sentences
     users_after = place.users - place.first_user - own.num_users
     user_offsets = np.pad(own.user_offsets + place.first_sentence, (place.first_user, users_after), mode="edge")

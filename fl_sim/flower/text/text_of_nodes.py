@@ -74,12 +74,7 @@ def write_record(
 ) -> Corpus:
     """Write what nodes told as a prepared folder, with the held-out text.
 
-    Args:
-        enrolments: of all nodes; their places order the users.
-        split: the name of the split that trains.
-        held_out: the corpus with the held-out text.
-        held_out_split: the split of it.
-        out: the folder to make.
+    The places of the enrolments order the users.
 
     Raises:
         NodesError: the nodes do not fit together.
@@ -90,6 +85,7 @@ def write_record(
     told = CountsOfNodes(
         content=digest_of_all(node.content.tobytes() for node in nodes), nodes=tuple(map(_counts_of, nodes))
     )
+    known = held_out.manifest.settings
     evaluated = (replace(s, split=held_out_split) for s in sentences_of(held_out) if s.split == held_out_split)
     return write_corpus(
         chain(chain.from_iterable(empty_sentences(split, node) for node in nodes), evaluated),
@@ -99,7 +95,7 @@ def write_record(
         name=f"text of {len(nodes)} nodes",
         settings={"warnings": [*sorted({warning for node in nodes for warning in node.facts.warnings}), *_WARNINGS]},
         sought_labels=sorted(set.intersection(*(set(node.facts.sought_labels) for node in nodes))),
-        identity=_identity_of(held_out),
+        identity=Identity.of_corpus(known) if "identity" in known else DEFAULT_IDENTITY,
     )
 
 
@@ -147,25 +143,15 @@ def _check_together(nodes: Sequence[Enrolment]) -> None:
                 )
 
 
-def _identity_of(held_out: Corpus) -> Identity:
-    """Return the identity by which names of the held-out text are told apart."""
-    if "identity" not in held_out.manifest.settings:
-        return DEFAULT_IDENTITY
-    return Identity.of_corpus(held_out.manifest.settings)
-
-
 log = logging.getLogger("flwr")  # shown by `flwr run --stream`
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A node that holds users of the run.
+    """A node that holds the users ``first`` to ``stop`` of the run, without the last.
 
     Attributes:
-        partition: its place among the nodes.
         identity: of its folder and model when the run began.
-        first: its first user.
-        stop: its last user plus one.
         workspace: what it opens in a round, JSON.
     """
 
@@ -181,9 +167,6 @@ class HeldFederation(Federation):
     """The users of a run, each with the node that holds it.
 
     Attributes:
-        holders: in the order of their places.
-        question: by which a node says what it holds.
-        timeout: seconds to wait for the answers.
         known: what each node of the grid holds, by the node's id; None for nothing of this run.
     """
 
@@ -320,10 +303,7 @@ def places_of(users: Sequence[int], sentences: Sequence[int]) -> list[Place]:
 def question_of(config: RunConfig, classes: tuple[str, ...]) -> Question:
     """Return what a run asks its nodes; ``classes`` are those of its task."""
     return Question(
-        split=config.corpus.train_split,
-        task=config.task,
-        model=config.model.model_dump_json(),
-        classes=classes,
+        split=config.corpus.train_split, task=config.task, model=config.model.model_dump_json(), classes=classes
     )
 
 

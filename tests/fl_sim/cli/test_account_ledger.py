@@ -25,6 +25,7 @@ from fl_sim.strategies.ledger import (
     ReleaseRecord,
     epsilon_of,
     epsilon_of_any,
+    together,
 )
 from tests.e2e.small_runs import configuration, crashed, finished_run, small_corpus
 from tests.strategies.federation import plan
@@ -57,20 +58,11 @@ def account(capsys: pytest.CaptureFixture[str], line: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_one_run(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
-    report = account(capsys, f"ledger {ledger_of('a', ReleaseRecord.of(PLAN, 0), 50)} {ASKED}")
-    event = PLAN.event()
-    assert report["releases"] == 50
-    assert report["epsilon_user"] == epsilon(event, USER, 50, 1e-5)
-    assert report["epsilon_user_entity"] == epsilon(event, BOTH, 50, 1e-5)
-    assert report["epsilon_user_entity_robust"] == epsilon(event.robust(), BOTH, 50, 1e-5)
-    assert (report["user_sentences"], report["reach_users"], report["reach_total"]) == (15, 15, 20)
-
-
 def test_joined_at(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
     folder = ledger_of("a", ReleaseRecord.of(PLAN, 0), 50)
     report = account(capsys, f"ledger {folder} --joined-at 41 {ASKED}")
     assert (report["joined_at"], report["releases"], report["releases_robust"]) == (41, 10, 50)
+    assert (report["user_sentences"], report["reach_users"], report["reach_total"]) == (15, 15, 20)
     assert report["epsilon_user"] == epsilon(PLAN.event(), USER, 10, 1e-5)
     assert report["epsilon_user_entity"] == epsilon(PLAN.event(), BOTH, 10, 1e-5)
     # A sentence before round 41 whose mention the tagger missed is a release of the entity: it did not join in 41.
@@ -224,24 +216,12 @@ def test_the_budget_pays_for_lost_rounds_too(small: Path, tmp_path: Path) -> Non
 
 @pytest.mark.system
 def test_secure_runs_of_one_seed_have_other_noise_and_other_coins(small: Path, tmp_path: Path) -> None:
-    runs = [
-        simulation.run(
-            configuration(
-                small, tmp_path / name, rounds=5, privacy__secure_noise=True, privacy__q_u=0.5, privacy__q_s=0.5
-            )
-        )
-        for name in "ab"
-    ]
+    changes = {"rounds": 5, "privacy__secure_noise": True, "privacy__q_u": 0.5, "privacy__q_s": 0.5}
+    runs = [simulation.run(configuration(small, tmp_path / name, **changes)) for name in "ab"]
     first, second = (run.metrics() for run in runs)
     assert not np.isclose(first["noise_norm"].iloc[1:], second["noise_norm"].iloc[1:], rtol=1e-6).any()
     assert first["cohort_sentences"].tolist()[1:] != second["cohort_sentences"].tolist()[1:]
-    assert len(account_together(runs)) == 10
-
-
-def account_together(runs: list[RunFolder]) -> list:
-    from fl_sim.strategies.ledger import together
-
-    return together([Ledger.read(run.path) for run in runs])
+    assert len(together([Ledger.read(run.path) for run in runs])) == 10
 
 
 @pytest.mark.system

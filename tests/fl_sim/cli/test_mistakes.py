@@ -14,6 +14,8 @@ from fl_sim.engines import placement
 from fl_sim.engines.placement import EngineError, check_request, cores_here
 
 RUN = ["run", "--corpus", "bundled"]
+PLAN = ["plan", "formula", "nosuch", "--target-epsilon", "8", "--rounds", "9", "--sentences-per-round", "9"]
+COLUMNS = ["--text-column", "a", "--user-column", "b"]
 MISTAKES = {
     "verb": (["rnu"], "'rnu'"),
     "flag": ([*RUN, "--lerning-rate", "1"], "--lerning-rate"),
@@ -39,17 +41,11 @@ MISTAKES = {
     "picture": (["report", "nosuch", "--picture", "x.png"], "there is no such folder"),
     "entities": (["entities", "run", "nosuch"], "there is no such folder"),
     "sub-verb": (["corpus", "stat", "bundled"], "Did you mean 'stats'?"),
-    "plan": (
-        ["plan", "formula", "nosuch", "--target-epsilon", "8", "--rounds", "9", "--sentences-per-round", "9"],
-        "no such folder",
-    ),
+    "plan": (PLAN, "no such folder"),
     "account": (["account", "mechanism"], "--z is missing"),
     "sweep": (["sweep", "nosuch.toml", "--out", "sweep"], "cannot be read"),
     "tune": (["plan", "trials", "--public", "bundled", "--out", "tuned"], "privacy.population is not given"),
-    "source": (
-        ["prepare", "jsonl", "--source", "nosuch", "--text-column", "a", "--user-column", "b", "--out", "c"],
-        "No such file",
-    ),
+    "source": (["prepare", "jsonl", "--source", "nosuch", *COLUMNS, "--out", "c"], "No such file"),
 }
 
 PROGRAM = """

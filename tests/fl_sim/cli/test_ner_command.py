@@ -111,7 +111,6 @@ def test_a_corpus_carries_the_coverage_of_its_tagger_outside_of_its_fingerprint(
     again = Corpus.open(folder, verify=True)
     assert again.manifest == marked_by_rules.manifest
     coverage = read_coverage(again)
-    assert coverage is not None
     assert coverage.summary()["mentions_with_coin"]["value"] == pytest.approx(2 / 3)
 
 

@@ -9,18 +9,7 @@ import pytest
 from fl_sim.cli import progress_bar
 from fl_sim.cli.main import main
 
-ENTITIES = [
-    "entities",
-    "corpus",
-    "bundled",
-    "--z",
-    "4",
-    "--rounds",
-    "2",
-    "--q-s",
-    "0.05",
-    "--json",
-]
+ENTITIES = ["entities", "corpus", "bundled", "--z", "4", "--rounds", "2", "--q-s", "0.05", "--json"]
 
 
 def test_lines_come_at_sensible_intervals() -> None:

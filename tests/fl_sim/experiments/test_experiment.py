@@ -12,7 +12,6 @@ import pytest
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.worker.workspace import open_workspace
-from fl_sim.config import RunConfig
 from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
 from fl_sim.data_prep.records import ChangedCorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
@@ -22,16 +21,9 @@ from fl_sim.experiments.experiment import Experiment
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from tests import tiny
+from tests.tiny import configured
 
-
-@pytest.fixture(autouse=True)
-def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)
-
-
-def configured(corpus: Path | str, out: Path | str, **settings: Any) -> RunConfig:
-    base: dict[str, Any] = {"engine.name": "inline", "corpus.path": str(corpus), "rounds": 2, "out": str(out)}
-    return RunConfig.from_mapping(base | tiny.MODEL | settings)
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 
 class Broken(Exception):

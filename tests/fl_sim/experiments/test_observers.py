@@ -18,13 +18,13 @@ import torch
 
 import fl_sim
 from fl_sim.cli.main import main
-from fl_sim.config import RunConfig
 from fl_sim.engines import simulation
 from fl_sim.experiments.observers import Observer, RunStart
 from fl_sim.plugins import PluginError
 from fl_sim.storage.run_folder import decode
 from tests import tiny
 from tests.data_prep.plug_ins import page_section
+from tests.tiny import configured
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -86,11 +86,6 @@ class Breaking(Observer):
         self.calls.append(name)
         if name == method:
             raise error
-
-
-def configured(corpus: Path, out: Path, **settings: Any) -> RunConfig:
-    base: dict[str, Any] = {"engine.name": "inline", "corpus.path": str(corpus), "rounds": 2, **tiny.MODEL}
-    return RunConfig.from_mapping(base | settings | {"out": str(out)})
 
 
 def figures(folder: Any) -> Any:
@@ -185,16 +180,9 @@ def test_the_page_works(corpus: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        (
-            "nobody",
-            "observer is 'nobody'; allowed: tensorboard, wandb, mlflow, csv, or an import path such as "
-            "my_module:my_observer",
-        ),
+        ("nobody", "observer is 'nobody'; allowed: tensorboard, wandb, mlflow, csv, or an import path such as"),
         ("no_such_module:X", "observer 'no_such_module:X' cannot be imported (No module named 'no_such_module')"),
-        (
-            "pathlib:Path",
-            "observer 'pathlib:Path' is <class 'pathlib.Path'>; allowed: an object, or a class that takes",
-        ),
+        ("pathlib:Path", "observer 'pathlib:Path' is <class 'pathlib.Path'>; allowed: an object, or a class that"),
         ("needy:Needy", "observer 'needy:Needy' cannot be made without arguments (TypeError: "),
     ],
 )

@@ -41,8 +41,7 @@ def no_tracker_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def configured(corpus: Path, out: Path, *trackers: str, **changes: Any) -> RunConfig:
-    base: dict[str, Any] = {"engine.name": "inline", "corpus.path": str(corpus), "rounds": 2, **tiny.MODEL}
-    return RunConfig.from_mapping(base | {"observers": trackers} | changes | {"out": str(out)})
+    return tiny.configured(corpus, out, observers=trackers, **changes)
 
 
 def expected(run: Path) -> Steps:

@@ -11,11 +11,12 @@ import pytest
 
 import fl_sim
 from fl_sim.clients.models.losses import held_out
+from fl_sim.clients.models.tokenizers import load_tokenizer
 from fl_sim.clients.tasks import TextSizes
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.experiments.evaluation import HeldOutSentences
-from fl_sim.experiments.user_utility import summarise, sums_by_user
+from fl_sim.experiments.user_utility import covered_bytes, is_entity_token, summarise, sums_by_user, token_spans
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import CLASSES
 
@@ -48,9 +49,7 @@ def evaluated(model: Any, corpus: fl_sim.Corpus) -> tuple[dict[str, Any], Any, l
     sentences = HeldOutSentences(examples, TextSizes.of(texts, whole), IDS)
     measured = held_out(model, examples)
     found = summarise(model, corpus, "train", "validation", sentences, measured, seed=3)
-    assert found is not None
     facts = found.record()
-    assert facts is not None
     assert found == summarise(model, corpus, "train", "validation", sentences, measured, seed=3)
     return facts, measured, texts, sentences
 
@@ -114,12 +113,10 @@ def test_entity_tokens_by_their_names_mentions_in_training(tmp_path: Path) -> No
     sentences = HeldOutSentences(examples, TextSizes.of(texts, np.ones(5, dtype=bool)), np.arange(5))
     measured = held_out(model, examples)
     found = summarise(model, corpus, "train", "validation", sentences, measured, seed=3)
-    assert found is not None
     classes = {row.in_words(): row for row in found.by_training_mentions}
     assert {words: row.members for words, row in classes.items()} == {"0": 1, "1": 1, "2–3": 2}
     starts = np.cumsum([0, *measured.predictions[:-1]])
     target_nats = measured.target_nats
-    assert target_nats is not None
 
     def bits(name: str) -> float:
         """Return bits per byte of the first tokens of the sentences with a name, which are the name's."""
@@ -159,7 +156,6 @@ def test_a_resumed_run_says_the_same(tmp_path: Path) -> None:
     run = fl_sim.run(small_runs.configuration(corpus, tmp_path / "run", rounds=1, **small_runs.QUICK_TO_LOAD))
     said = (run.result or {})["held_out"]
     by_user = run.folder.held_out_users
-    assert by_user is not None
     assert len(by_user["nats"]) == said["users"]
     assert (run.path / "held_out_users.json").stat().st_mode & 0o777 == 0o600
     assert said["users"] == 6
@@ -177,3 +173,42 @@ def test_sums_by_user_are_those_of_the_evaluation(of_all_sizes: fl_sim.Corpus) -
         assert sums[name] == pytest.approx(expected)
     figure = facts["figures"]["perplexity_per_token"]["value"]
     assert math.exp(sum(sums["nats"]) / sum(sums["predictions"])) == pytest.approx(figure)
+
+
+# Tokens and the bytes of their text
+
+
+TEXTS = ["Ada Lovelace läuft.", "\U0001f600 Ω by Ada  ", "", "Rain."]
+
+
+def test_tokens_and_bytes_of_the_bundled_tokenizer() -> None:
+    tokenizer = load_tokenizer("bundled")
+    spans = token_spans(TEXTS, tokenizer)
+    ids = tokenizer(TEXTS, add_special_tokens=False)["input_ids"]
+    assert [len(found) for found in spans] == [len(tokens) for tokens in ids]
+    for text, found in zip(TEXTS, spans, strict=True):
+        covered = covered_bytes(text, found)
+        assert covered.sum() == len(text.encode()) + 1
+        assert (covered >= 0).all()
+    marked = is_entity_token(spans[0], [(0, 12)])
+    named = "".join(TEXTS[0][a:b] for (a, b), mark in zip(spans[0], marked, strict=False) if mark)
+    assert named.replace(" ", "") == "AdaLovelace"
+    assert not marked[-1]
+
+
+@pytest.mark.parametrize(
+    ("mention", "expected"),
+    [((0, 3), [1, 0, 0]), ((2, 4), [1, 1, 0]), ((3, 4), [0, 1, 0]), ((7, 9), [0, 0, 0]), ((1, 1), [0, 0, 0])],
+)
+def test_one_character_is_enough(mention: tuple[int, int], expected: list[int]) -> None:
+    assert is_entity_token([(0, 3), (3, 7)], [mention]).tolist() == [bool(x) for x in expected]
+
+
+def test_several_tokens_of_one_character_share_its_bytes_once() -> None:
+    assert covered_bytes("Ω!", [(0, 1), (0, 1), (1, 2)]).tolist() == [2, 0, 1, 1]
+
+
+def test_a_tokenizer_that_knows_no_places() -> None:
+    assert token_spans(TEXTS, object()) is None
+    assert token_spans([], load_tokenizer("bundled")) == []
+    np.testing.assert_array_equal(covered_bytes("ab", []), [3])

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -21,6 +22,7 @@ from fl_sim.engines.grids import context_of
 from fl_sim.flower import UserLevelClipping, UserLevelDifferentialPrivacy
 
 Train = Callable[[Message, Context], Message]
+Nodes = Mapping[int, tuple[ClientApp, Mapping[str, Any]]]
 SETTINGS: dict[str, Any] = {
     "population": 10,
     "sampling_rate": 0.5,
@@ -70,7 +72,7 @@ def client(
 class NodesHere(Grid):
     """Nodes in this process: ``nodes`` may change between rounds, and a message to one that is gone has no reply."""
 
-    def __init__(self, nodes: Mapping[int, tuple[ClientApp, Mapping[str, Any]]]) -> None:
+    def __init__(self, nodes: Nodes) -> None:
         self.nodes = dict(nodes)
         self.sent: list[Message] = []
         self.replies: list[Message] = []
@@ -130,7 +132,7 @@ def nodes_of(count: int, app: ClientApp | None = None, first: int = 100) -> dict
 
 def train(
     folder: Path,
-    nodes: Mapping[int, tuple[ClientApp, Mapping[str, Any]]] | NodesHere,
+    nodes: Nodes | NodesHere,
     *,
     rounds: int = 3,
     initial: ArrayRecord | None = None,
@@ -147,6 +149,19 @@ def train(
     with as_task():
         result = strategy.start(grid, initial or model(), num_rounds=rounds, timeout=5, evaluate_fn=evaluate_fn)
     return result, strategy
+
+
+def interrupted(
+    folder: Path, nodes: Mapping[int, tuple[ClientApp, Mapping[str, Any]]], at: int, **changes: Any
+) -> None:
+    """Train until the server is killed in round ``at``, before its checkpoint."""
+
+    def killed(server_round: int, arrays: ArrayRecord) -> None:
+        if server_round == at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(folder, nodes, evaluate_fn=killed, **changes)
 
 
 def as_task() -> AbstractContextManager[Any]:

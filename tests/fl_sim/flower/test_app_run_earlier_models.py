@@ -19,7 +19,7 @@ from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.primitives.limits import PrivacyError
-from tests.fl_sim.flower.apps import nodes_of, train
+from tests.fl_sim.flower.apps import interrupted, nodes_of, train
 
 
 def test_a_second_training_from_the_first_ones_model_states_epsilon_of_both(
@@ -44,14 +44,9 @@ def test_a_second_training_from_the_first_ones_model_states_epsilon_of_both(
 def test_a_third_training_counts_both_before_it_and_goes_on_after_a_stop(tmp_path: Path) -> None:
     one, _ = train(tmp_path / "1", nodes_of(3), rounds=1)
     two, _ = train(tmp_path / "2", nodes_of(3), rounds=1, seed=1, initial=one.arrays)
-
-    def killed(server_round: int, arrays: ArrayRecord) -> None:
-        if server_round == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "3", nodes_of(3), rounds=2, seed=2, initial=two.arrays, evaluate_fn=killed)
-    _, third = train(tmp_path / "3", nodes_of(3), rounds=2, seed=2, initial=two.arrays, resume=True)
+    changes = {"rounds": 2, "seed": 2, "initial": two.arrays}
+    interrupted(tmp_path / "3", nodes_of(3), 2, **changes)
+    _, third = train(tmp_path / "3", nodes_of(3), resume=True, **changes)
     stated = fl_sim.account_runs([tmp_path / "3"])
     assert stated["releases"] == 4
     assert third.epsilon() == pytest.approx(stated["epsilon_user"], rel=1e-3)

@@ -42,7 +42,18 @@ from fl_sim.strategies.messages import TrainReply
 from fl_sim.strategies.primitives.limits import PrivacyError
 from fl_sim.strategies.primitives.noise import grid_width
 from fl_sim.strategies.primitives.sampling import sampled_numbers
-from tests.fl_sim.flower.apps import SETTINGS, NodesHere, as_task, client, model, moved, nodes_of, train, weights
+from tests.fl_sim.flower.apps import (
+    SETTINGS,
+    NodesHere,
+    as_task,
+    client,
+    interrupted,
+    model,
+    moved,
+    nodes_of,
+    train,
+    weights,
+)  # fmt: skip
 
 
 def _still(message: Message, context: Context) -> Message:
@@ -116,17 +127,16 @@ def test_an_update_is_bounded_over_all_parameters_together(tmp_path: Path) -> No
 
 
 def test_examples_do_not_weigh(tmp_path: Path) -> None:
-    def heavy(message: Message, context: Context) -> Message:
+    def weighing(message: Message, context: Context) -> Message:
         reply = moved(message, np.eye(5)[0] * 0.5)
-        reply.content["metrics"]["num-examples"] = 10**9 if context.node_config["partition-id"] == 0 else 1
+        reply.content["metrics"]["num-examples"] = heaviest if context.node_config["partition-id"] == 0 else 1
         return reply
 
-    def light(message: Message, context: Context) -> Message:
-        return moved(message, np.eye(5)[0] * 0.5)
-
-    heavy_one, _ = train(tmp_path / "heavy", nodes_of(10, client(heavy)))
-    as_others, _ = train(tmp_path / "light", nodes_of(10, client(light)))
-    assert (weights(heavy_one) == weights(as_others)).all()
+    models = []
+    for heaviest in (1, 10**9):
+        result, _ = train(tmp_path / f"{heaviest}", nodes_of(10, client(weighing)))
+        models.append(weights(result))
+    assert (models[0] == models[1]).all()
 
 
 def test_failed_and_infinite_updates_count_as_zero(tmp_path: Path) -> None:
@@ -180,13 +190,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path, wrapped) 
     changes = {"server_optimizer": adam} if wrapped is None else {}
     made = (lambda: None) if wrapped is None else wrapped
     whole, reference = train(tmp_path / "whole", nodes_of(10), rounds=4, wrapped=made(), **changes)
-
-    def killed(server_round: int, arrays: ArrayRecord) -> None:
-        if server_round == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "r", nodes_of(10), rounds=4, wrapped=made(), evaluate_fn=killed, **changes)
+    interrupted(tmp_path / "r", nodes_of(10), 3, rounds=4, wrapped=made(), **changes)
     again = {**changes, "resume": True}
     resumed, strategy = train(tmp_path / "r", nodes_of(10, first=9_000), rounds=4, wrapped=made(), **again)
     assert (weights(whole) == weights(resumed)).all()
@@ -195,33 +199,17 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path, wrapped) 
     assert [row["round"] for row in _rows(tmp_path / "r")] == [0, 1, 2, 3, 4]
 
 
-def test_a_run_killed_before_its_result_has_only_that_left_to_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def measured(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        return MetricRecord({"accuracy": 0.1 + 0.2 * server_round})
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(AppRun, "finish", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train(tmp_path / "r", nodes_of(10), evaluate_fn=measured)
-    _, strategy = train(tmp_path / "r", nodes_of(10), evaluate_fn=measured, resume=True)
-    result = RunFolder.open(tmp_path / "r").result
-    assert result is not None
+def test_a_run_killed_before_its_result_has_only_that_left_to_write(tmp_path: Path) -> None:
+    with patch.object(AppRun, "finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "r", nodes_of(10), evaluate_fn=_accuracy)
+    _, strategy = train(tmp_path / "r", nodes_of(10), evaluate_fn=_accuracy, resume=True)
+    result = RunFolder.open(tmp_path / "r").result or {}
     assert (result["rounds"], result["epsilon_user"]) == (3, strategy.epsilon())
     assert result["measured"] == {"accuracy": [0.1, pytest.approx(0.7)]}
 
 
 def test_a_round_lost_under_secure_noise_counts_again(tmp_path: Path) -> None:
-    def killed(server_round: int, arrays: ArrayRecord) -> None:
-        if server_round == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "r", nodes_of(10), evaluate_fn=killed, seed=None)
+    interrupted(tmp_path / "r", nodes_of(10), 2, seed=None)
     _, strategy = train(tmp_path / "r", nodes_of(10), seed=None, resume=True)
     assert len(Ledger.read(tmp_path / "r").entries) == 4  # of three rounds
     _, four = train(tmp_path / "four", nodes_of(10), rounds=4)
@@ -405,7 +393,6 @@ def test_a_strategy_of_ones_own_says_that_one_reply_is_enough(tmp_path: Path) ->
 
     half, _ = train(tmp_path / "half", nodes_of(10), rounds=1, wrapped=Halved())
     whole, _ = train(tmp_path / "whole", nodes_of(10), rounds=1)
-    assert half.arrays is not None
     assert weights(half).shape == weights(whole).shape
 
 
@@ -421,8 +408,6 @@ def test_a_strategy_of_ones_own_says_that_one_reply_is_enough(tmp_path: Path) ->
 def test_models_that_cannot_be_protected_are_refused(
     tmp_path: Path, name: str, value: np.ndarray, message: str
 ) -> None:
-    from flwr.app import Array
-
     with pytest.raises(PrivacyError, match=message):
         train(tmp_path / "r", nodes_of(1), initial=ArrayRecord({name: Array(value)}))
 
@@ -447,12 +432,7 @@ def test_a_round_in_which_every_node_fails_releases_nothing(tmp_path: Path) -> N
     ],
 )  # fmt: skip
 def test_a_run_resumes_with_its_own_settings_alone(tmp_path: Path, changes: dict, message: str) -> None:
-    def killed(server_round: int, arrays: ArrayRecord) -> None:
-        if server_round == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "r", nodes_of(10), evaluate_fn=killed)
+    interrupted(tmp_path / "r", nodes_of(10), 2)
     before = (tmp_path / "r" / "ledger.jsonl").read_bytes()
     with pytest.raises(ResultsError) as refused:
         train(tmp_path / "r", nodes_of(10), resume=True, **changes)
@@ -466,13 +446,8 @@ def test_an_app_that_begins_with_a_random_model_goes_on_from_its_first(tmp_path:
         weight = np.random.default_rng(number).normal(size=5).astype(np.float32)
         return ArrayRecord({"weight": Array(weight), "scale": Array(np.zeros(()))})
 
-    def killed(server_round: int, arrays: ArrayRecord) -> None:
-        if server_round == rounds + 1:
-            raise KeyboardInterrupt
-
     whole, reference = train(tmp_path / "whole", nodes_of(10), initial=random_model(1))
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "r", nodes_of(10), initial=random_model(1), evaluate_fn=killed)
+    interrupted(tmp_path / "r", nodes_of(10), rounds + 1, initial=random_model(1))
     resumed, strategy = train(tmp_path / "r", nodes_of(10), initial=random_model(2), resume=True)
     assert (weights(whole) == weights(resumed)).all()
     assert strategy.epsilon() == reference.epsilon()
@@ -480,14 +455,9 @@ def test_an_app_that_begins_with_a_random_model_goes_on_from_its_first(tmp_path:
 
 
 def test_doubles_lose_no_digit_when_a_run_goes_on(tmp_path: Path) -> None:
-    def killed(server_round: int, arrays: ArrayRecord) -> None:
-        if server_round == 2:
-            raise KeyboardInterrupt
-
     changes = {"initial": ArrayRecord({"weight": Array(np.full(5, 0.1)), "scale": Array(np.zeros(()))})}
     whole, _ = train(tmp_path / "whole", nodes_of(5), **changes)
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "r", nodes_of(5), evaluate_fn=killed, **changes)
+    interrupted(tmp_path / "r", nodes_of(5), 2, **changes)
     resumed, _ = train(tmp_path / "r", nodes_of(5), resume=True, **changes)
     assert (weights(whole) == weights(resumed)).all()
 
@@ -656,11 +626,8 @@ def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_runs_are_audited_compared_and_drawn_like_others(tmp_path: Path) -> None:
-    def measured(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        return MetricRecord({"accuracy": 0.1 + 0.2 * server_round})
-
     for name, changes in {"one": {"sampling_rate": 0.5}, "two": {"sampling_rate": 0.4}}.items():
-        train(tmp_path / name, nodes_of(10), evaluate_fn=measured, **changes)
+        train(tmp_path / name, nodes_of(10), evaluate_fn=_accuracy, **changes)
     audit = audit_ledger(tmp_path / "one")
     assert audit.holds, audit.record()
     assert {"seed", "epsilon", "noise", "updates", "rate of users"} <= {check.name for check in audit.checks}
@@ -670,6 +637,10 @@ def test_runs_are_audited_compared_and_drawn_like_others(tmp_path: Path) -> None
     assert "accuracy 0.1 → 0.7" in page
     assert "ε of any user" in page
     assert "any entity" not in page
+
+
+def _accuracy(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    return MetricRecord({"accuracy": 0.1 + 0.2 * server_round})
 
 
 def _rows(folder: Path) -> list[dict]:

@@ -29,7 +29,6 @@ def test_what_is_written_is_read_again(optimizer: str, tmp_path: Path) -> None:
     written = checkpoint(7, optimizer)
     written.write(tmp_path / "checkpoint")
     read = Checkpoint.read(tmp_path / "checkpoint")
-    assert read is not None
     assert read.server_round == 7
     assert read.ledger == SEAL
     assert read.folder == FOLDER
@@ -45,7 +44,6 @@ def test_the_last_one_counts_and_no_other_file_stays(tmp_path: Path) -> None:
     for server_round in (1, 2):
         checkpoint(server_round).write(tmp_path)
     read = Checkpoint.read(tmp_path)
-    assert read is not None
     assert read.server_round == 2
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -66,7 +64,6 @@ def test_a_write_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: p
         with pytest.raises(OSError, match="No space"):
             checkpoint(2).write(tmp_path)
     read = Checkpoint.read(tmp_path)
-    assert read is not None
     assert read.server_round == 1
     assert len(list(tmp_path.iterdir())) == 1
 

@@ -53,14 +53,12 @@ def parts_of(units: tuple[ProtectedUnit, ProtectedUnit]) -> list[Part]:
     parts: list[Part] = []
     for mechanism, count, unit in zip((FIRST, SECOND), (3, 4), units, strict=True):
         event = mechanism.event()
-        assert event is not None
         parts.append((event.robust() if unit.robust else event, unit.adjacency, count))
     return parts
 
 
 def own_part(unit: ProtectedUnit, count: int) -> Part:
     event = OWN.mechanism.event()
-    assert event is not None
     return event.robust() if unit.robust else event, unit.adjacency, count
 
 
@@ -84,7 +82,6 @@ def test_an_earlier_line_says_itself_whether_sentences_have_weights(tmp_path: Pa
     ancestor = Ancestor(ledger_of(tmp_path / "first", FIRST, 3, counted), HERE, {ANY: SMALLER.record()})
     weighted = replace(SMALLER.adjacency, weighted=True)
     event = FIRST.event()
-    assert event is not None
     expected = composed_epsilon([(event, weighted, 3)], DELTA)
     assert Earlier(Lineage((ancestor,)), HERE).epsilon_before(ANY, DELTA) == pytest.approx(expected, rel=1e-9)
 
@@ -116,7 +113,6 @@ def test_a_continued_run_has_spent_before_its_first_round(ancestors: tuple[Ances
     earlier = Earlier(Lineage((replace(ancestor, units={**ancestor.units, **units}),)), HERE)
     guarantees = EpsilonCurves.of(no_entities, units_of(PUBLIC, bounds, no_entities.mechanism), earlier)
     event = SECOND.event()
-    assert event is not None
     for kind, one in (("", event), ("_robust", event.robust())):
         expected = composed_epsilon([(one, SMALLER.adjacency, 4)], DELTA)
         assert guarantees.after(0)[f"epsilon_user_entity{kind}_p95"] == pytest.approx(expected, rel=1e-6)

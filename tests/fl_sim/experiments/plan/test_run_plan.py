@@ -97,12 +97,7 @@ STATED = {"known": "nothing", "population": 20, "entity_bound": 10, "entity_user
 )
 @pytest.mark.parametrize(
     ("target", "strategy", "rates"),
-    [
-        (0.3, "uedp", {}),
-        (4.0, "uedp", {}),
-        (4.0, "uedp", {"q_u": 0.2, "q_s": 1.0}),
-        (4.0, "user_level", {"q_u": 0.2}),
-    ],
+    [(0.3, "uedp", {}), (4.0, "uedp", {}), (4.0, "uedp", {"q_u": 0.2, "q_s": 1.0}), (4.0, "user_level", {"q_u": 0.2})],
     ids=["small", "uedp", "uedp, sampled users", "user_level"],
 )
 def test_a_target_is_met_and_not_by_more_than_half_a_percent(
@@ -261,21 +256,13 @@ def test_a_corpus_without_entities_has_no_entity_to_protect() -> None:
         ({}, "N is the corpus's number of users", {"population": 20}),
         (OLD, "settings chosen on this corpus: not covered by ε", {}),
         ({"entity_bound": "unbounded"}, "no bound on entities is enforced, so ε of any user with any entity is", {}),
-        (
-            {"known": "nothing", "population": 20, "entity_bound": 3},
-            "no bound on entities is enforced, so ε of any user with any entity is",
-            {},
-        ),
+        ({"known": "nothing", "population": 20, "entity_bound": 3}, "no bound on entities is enforced, so ε of", {}),
         (
             {"strategy": "published", "settings_from_corpus": True},
             "W_e and W_s are the corpus's",
             PUBLIC_SUMS | {"population": 20},
         ),
-        (
-            {"server.momentum": 0.5},
-            "server.momentum has no effect",
-            {"server.optimizer": "sgd", "server.momentum": 0.5},
-        ),
+        ({"server.momentum": 0.5}, "momentum has no effect", {"server.optimizer": "sgd", "server.momentum": 0.5}),
         ({"strategy": "noiseless"}, "gives no guarantee", {"strategy": "user_level"}),
     ],
 )
@@ -289,3 +276,41 @@ def test_an_epsilon_that_cannot_be_proven_is_a_warning(monkeypatch: pytest.Monke
     monkeypatch.setattr(composition, "_TAIL_SHARE", 1e8)  # truncations use up more than δ
     said = " ".join(planned(delta=1.25e-14).warnings)
     assert "no finite ε can be computed at δ = 1.25e-14" in said
+
+
+# The noise of a larger population
+
+USERS, COHORT = 20, 160
+LARGER = {"noise_cohort": COHORT}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("privacy", [{"q_u": 0.5}, {"strategy": "user_level", "q_u": 0.5}, {"clip_quantile": 0.5}])
+def test_every_epsilon_is_that_of_the_noise_really_added(privacy: dict[str, Any]) -> None:
+    share = privacy.get("q_u", 1.0) * USERS / COHORT
+    rescaled, plain = planned(**privacy, **LARGER, noise_multiplier=4.0), planned(**privacy, noise_multiplier=4 * share)
+    assert rescaled.plan == plain.plan
+    assert rescaled.guarantees.after(10) == plain.guarantees.after(10)
+
+
+def test_the_noise_per_user_is_that_of_the_larger_cohort() -> None:
+    mechanism = planned(**LARGER, noise_multiplier=4.0).plan.mechanism
+    assert mechanism.noise_std(1.0) / mechanism.denominator == pytest.approx(4.0 * mechanism.user_clip(1.0) / COHORT)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "words"),
+    [
+        ({"noise_cohort": USERS - 1}, "privacy.noise_cohort is 19; allowed: at least 20"),
+        ({"noise_cohort": 10**9}, "privacy.noise_cohort is 1000000000; allowed: at most 80000 at z 4"),
+        (LARGER | {"secure_noise": True}, "secure_noise is true; allowed: one of them"),
+        (LARGER | {"epsilon_budget": 3.0}, "epsilon_budget is 3; allowed: one of them"),
+        (LARGER | {"target_epsilon": 4.0}, "target_epsilon is 4; allowed: one of them"),
+        (LARGER | {"strategy": "noiseless"}, "allowed: with uedp or user_level only"),
+        ({"noise_cohort": 0}, "privacy.noise_cohort is 0; allowed"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(privacy: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as error:
+        planned(**privacy)
+    assert "\n" not in str(error.value)

@@ -25,15 +25,7 @@ from fl_sim.data_prep.store.contribution_limits import ContributionLimits
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines.grids import GridError, InlineGrid
 from fl_sim.flower.text import held_text
-from fl_sim.flower.text.held_text import (
-    ENROL_MESSAGE,
-    HeldSpec,
-    HeldText,
-    NodesError,
-    Place,
-    Question,
-    open_held_text,
-)
+from fl_sim.flower.text.held_text import ENROL_MESSAGE, HeldSpec, HeldText, NodesError, Place, Question, open_held_text
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import Ledger
 from tests.e2e.small_runs import MODEL, PUBLISHED, SAME_MODEL, apart, measured, model_of
@@ -45,6 +37,15 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 @pytest.fixture
 def nodes(tmp_path: Path) -> Nodes:
     return Nodes(tmp_path)
+
+
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The nodes, by id, that no server sees."""
+    ids = set[int]()
+    shown = InlineGrid.get_node_ids
+    monkeypatch.setattr(InlineGrid, "get_node_ids", lambda grid: [n for n in shown(grid) if n not in ids])
+    return ids
 
 
 # --- the same model --------------------------------------------------------------------------------------------------
@@ -218,7 +219,7 @@ def test_a_folder_that_changed_since_the_stop_is_refused(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, copies: int
 ) -> None:
     _stopped_in_round(nodes, monkeypatch, "run", 2, rounds=3)
-    _write_again(nodes.folder / "node-1", lambda text: text.replace("boats", "ships"), copies)
+    _write_again(nodes.folder / "node-1", copies)
     with pytest.raises(NodesError, match=r"node 1: folder, entity key or model has changed .*; allowed: as it was"):
         nodes.run("run", {"resume": str(nodes.folder / "run")}, rounds=3)
     assert RunFolder.open(nodes.folder / "run").last_round == 1
@@ -230,7 +231,7 @@ def test_a_folder_that_changes_between_rounds_counts_as_zero(
 ) -> None:
     def change(number: int) -> None:
         if number == 2:
-            _write_again(nodes.folder / "node-1", lambda text: text.replace("boats", "ships"))
+            _write_again(nodes.folder / "node-1")
 
     _before_each_round(monkeypatch, change)
     rows = measured(nodes.run("run", rounds=2))
@@ -239,31 +240,24 @@ def test_a_folder_that_changes_between_rounds_counts_as_zero(
 
 
 @pytest.mark.system
-def test_an_absent_node_counts_as_zero_and_takes_part_again(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_node_counts_as_zero_and_takes_part_again(
+    nodes: Nodes, hidden: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = nodes.run("whole", rounds=3)
-    hidden: set[int] = set()
-    shown = InlineGrid.get_node_ids
-    monkeypatch.setattr(InlineGrid, "get_node_ids", lambda grid: [n for n in shown(grid) if n not in hidden])
     _before_each_round(monkeypatch, lambda number: hidden.update({3}) if number == 2 else hidden.clear())
     rows = measured(nodes.run("run", rounds=3))
     assert [row.get("failed_silent") for row in rows] == ["nan", "nan", 1.0, "nan"]
-    complete = measured(whole)
-    assert [row["cohort_sentences"] == complete[number]["cohort_sentences"] for number, row in enumerate(rows)][1:] == [
-        True,
-        False,
-        True,
-    ]
+    taken, complete = ([row.get("cohort_sentences") for row in run] for run in (rows, measured(whole)))
+    assert [one == other for one, other in zip(taken, complete, strict=True)][1:] == [True, False, True]
 
 
 @pytest.mark.nightly
 def test_a_node_that_joins_late_with_other_text_is_left_out(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    nodes: Nodes, hidden: set[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     said = [Sentence("train", user, f"{user} said so.", ()) for user in ("new", "newer")]
     write_corpus(said, nodes.folder / "node-2", name="late", needs_entities=False)
-    hidden = {4}
-    shown = InlineGrid.get_node_ids
-    monkeypatch.setattr(InlineGrid, "get_node_ids", lambda grid: [n for n in shown(grid) if n not in hidden])
+    hidden.add(4)
     _before_each_round(monkeypatch, lambda number: hidden.clear() if number == 2 else None)
     late = nodes.run("late", nodes=3, rounds=2)
     assert "node 2 holds nothing of this run; it is left out" in caplog.text
@@ -271,10 +265,9 @@ def test_a_node_that_joins_late_with_other_text_is_left_out(
 
 
 @pytest.mark.system
-def test_a_run_without_any_of_its_nodes_ends_before_a_release(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden: set[int] = set()
-    shown = InlineGrid.get_node_ids
-    monkeypatch.setattr(InlineGrid, "get_node_ids", lambda grid: [n for n in shown(grid) if n not in hidden])
+def test_a_run_without_any_of_its_nodes_ends_before_a_release(
+    nodes: Nodes, hidden: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     _before_each_round(monkeypatch, lambda number: hidden.update({2, 3} if number == 2 else ()))
     with pytest.raises(NodesError, match="no node of this run is there") as ended:
         nodes.run("run", rounds=2)
@@ -407,9 +400,9 @@ def test_a_record_of_counts_is_read_and_is_no_text_to_train_on_or_to_attack(
     assert not (nodes.folder / "again").exists()
 
 
-def _write_again(folder: Path, change: Callable[[str], str], copies: int = 1) -> None:
+def _write_again(folder: Path, copies: int = 1) -> None:
     """Prepare a node's folder anew with other texts, and so many copies of each."""
-    said = [Sentence(s.split, s.user, change(s.text), s.mentions, s.target) for s in sentences_of(Corpus.open(folder))]
+    said = [replace(s, text=s.text.replace("boats", "ships")) for s in sentences_of(Corpus.open(folder))]
     shutil.rmtree(folder)
     write_corpus(copies * said, folder, name="changed")
 

@@ -1,14 +1,19 @@
-"""The joint ε of a sweep over bounds, from ledgers alone: it holds for every run, in whatever order they come."""
+"""Sweeps: the joint ε of runs under several bounds, from ledgers alone; a stop signal starts no other run."""
 
 from __future__ import annotations
 
 import itertools
+import signal
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from fl_sim.search.sweep import _joint_account
+from fl_sim.config import RunConfig
+from fl_sim.search import sweep
+from fl_sim.search.sweep import DONE, INTERRUPTED, Ending, _joint_account, run_batch
+from fl_sim.stop_signals import stops_handled_by
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -39,7 +44,6 @@ def test_a_sweep_over_bounds_states_an_entity_that_every_run_covers(tmp_path: Pa
     runs = [finished_run(tmp_path / name, seed, bound) for seed, (name, bound) in enumerate(P95.items())]
     accounts = [_joint_account(order) for order in itertools.permutations(runs)]
     (event,) = {MECHANISM.event()}
-    assert event is not None
     widest = composed_epsilon([(event, Adjacency(20, P95["wider"]), 8)], 1e-5)
     for account in accounts:
         assert account["epsilon_user_entity"] == pytest.approx(widest, rel=1e-6)
@@ -52,6 +56,24 @@ def test_a_sum_of_weights_of_one_run_bounds_no_sentences_of_another(tmp_path: Pa
     accounts = [_joint_account(order)["epsilon_user_entity"] for order in itertools.permutations(runs)]
     assert accounts[0] == accounts[1]
     event = MECHANISM.event()
-    assert event is not None
     parts = [(event, Adjacency(20, WEIGHTS, weighted=True), 4), (event, Adjacency(20, ContributionBound(6, 3)), 4)]
     assert accounts[0] == pytest.approx(composed_epsilon(parts, 1e-5), rel=1e-6)
+
+
+# Stops
+
+
+def test_a_stop_in_the_last_round_of_a_run_starts_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a run just finishes, as it would have without the signal."""
+    stops = iter([False, True, False, False])
+
+    def finished(name: str, config: RunConfig) -> Ending:
+        with stops_handled_by(lambda signal_name: None):
+            if next(stops):
+                signal.raise_signal(signal.SIGTERM)
+        return Ending(name, DONE)
+
+    monkeypatch.setattr(sweep, "run_one", finished)
+    runs = {name: cast("RunConfig", None) for name in "abcd"}
+    assert list(run_batch(runs)) == [Ending("a", DONE), Ending("b", DONE), Ending("c", INTERRUPTED, "SIGTERM")]
+    assert list(run_batch({"d": runs["d"]})) == [Ending("d", DONE)]  # it was said, and the next command begins anew
