@@ -117,7 +117,7 @@ SPECS: dict[str, ModelSpec] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "value"), zip(SPECS, (math.nan, math.inf) * 2, strict=True))
+@pytest.mark.parametrize(("kind", "value"), list(zip(SPECS, (math.nan, math.inf) * 2, strict=True)))
 def test_one_parameter_that_is_not_finite_is_noticed(kind: str, value: float) -> None:
     model: LanguageModel = load_model(SPECS[kind], 0, Classification(["a", "b"]) if kind == "features" else None)
     assert has_finite_scores(model)

@@ -47,7 +47,7 @@ def _orders() -> Iterator[list[list[int]]]:
         yield [[first, second, third], [second, third], [third], [first, second, third]]
 
 
-@pytest.mark.parametrize("order", _orders(), ids=str)
+@pytest.mark.parametrize("order", list(_orders()), ids=str)
 def test_with_and_without_a_user_whom_two_nodes_name_all_others_are_the_same(order: list[list[int]]) -> None:
     holders = {1: (10, 11, TWICE), 2: (TWICE, 20, 21, 22), 5: (50,)}
     without = {node: tuple(user for user in users if user != TWICE) for node, users in holders.items()}
