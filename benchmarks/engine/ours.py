@@ -5,6 +5,7 @@ With ``profile`` in the workload, it prints what kinds of work its second round 
 
 import contextlib
 import sys
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -52,6 +53,7 @@ def main() -> None:
         "evaluation.max_sentences": 1,
         "checkpoint_every": 10**6,
     }
+    threading.excepthook = lambda _: None  # Flower's thread for the server ends with the interruption, too
     with contextlib.suppress(KeyboardInterrupt):
         simulation.run(config.changed(settings), on_row=wait_for_request)
 

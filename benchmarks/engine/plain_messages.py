@@ -77,6 +77,8 @@ def main() -> None:
             pipe.recv()
 
     plain.on_demand(round_of_all)
+    for pipe in pipes:
+        pipe.send(False)
 
 
 if __name__ == "__main__":
