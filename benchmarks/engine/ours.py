@@ -59,24 +59,24 @@ def main() -> None:
 
 
 class Profile:
-    """Seconds of a round by the kind of work: in the backward pass or not, and which operation."""
+    """Seconds of a round, by the clock, by the kind of work: in the backward pass or not, and which operation."""
 
     def __init__(self) -> None:
         self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
 
     def start(self) -> None:
         self._profiler.start()
-        self._began = time.process_time()
+        self._began = time.monotonic()
 
     def stop(self) -> None:
-        whole = time.process_time() - self._began
+        whole = time.monotonic() - self._began
         self._profiler.stop()
         seconds: Counter[str] = Counter()
         for event in self._profiler.events() or ():
             seconds[kind_of(event)] += event.self_cpu_time_total / 1e6
         for kind, spent in seconds.most_common():
-            print(f"{spent:6.2f} core-s  {kind}", file=sys.stderr)
-        print(f"{whole - seconds.total():6.2f} core-s  outside torch (of {whole:.2f})", file=sys.stderr)
+            print(f"{spent:6.2f} s  {kind}", file=sys.stderr)
+        print(f"{whole - seconds.total():6.2f} s  outside torch (of {whole:.2f})", file=sys.stderr)
 
 
 def kind_of(event: Any) -> str:
