@@ -48,8 +48,11 @@ def made_once(name: str, make: Callable[[Path], object]) -> Path:
 
 
 def copy_of(name: str, make: Callable[[Path], object], folder: Path) -> Path:
-    """Copy what :func:`made_once` returns to ``folder``, for a test that writes; return ``folder``."""
-    shutil.copytree(made_once(name, make), folder, dirs_exist_ok=True)
+    """Copy what :func:`made_once` returns to ``folder``, for a test that writes; return ``folder``.
+
+    The tokens that runs keep beside a corpus, maybe just now, are left out.
+    """
+    shutil.copytree(made_once(name, make), folder, ignore=shutil.ignore_patterns("tokens"), dirs_exist_ok=True)
     return folder
 
 

@@ -6,6 +6,7 @@ import tracemalloc
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from fl_sim.engines.engine import InlineGrid, _identity
-from fl_sim.strategies.aggregation import BoundedSumStrategy, OrderedSum, partition_users
+from fl_sim.strategies.aggregation import BoundedSumStrategy, Federation, OrderedSum, partition_users
 from fl_sim.strategies.messages import TrainReply, TrainRequest, runs_of, vector_to_arrays
 from fl_sim.strategies.postprocessing import ServerOptimizerConfig
 from fl_sim.strategies.primitives import sampling
@@ -265,6 +266,14 @@ def test_partition_covers_every_user_once(load: list[int], nodes: int) -> None:
     assert shards[-1][1] == len(load)
     assert all(first < stop for first, stop in shards)
     assert all(a[1] == b[0] for a, b in itertools.pairwise(shards))
+
+
+def test_nodes_get_equal_loads_if_these_are_known() -> None:
+    grid = SimpleNamespace(get_node_ids=lambda: [3, 4])
+    sentences, load = np.array([9, 1, 1, 1]), np.array([1.0, 1.0, 1.0, 1.0])
+    for given, stop in ((None, 1), (load, 2)):
+        shards = Federation("{}", sentences, 0, load=given).shards(grid)
+        assert [(shard.first, shard.stop) for shard in shards] == [(0, stop), (stop, 4)]
 
 
 def test_partition_balances_sentences() -> None:

@@ -85,8 +85,10 @@ class Counting:
         return letters(texts, **options)
 
 
-def encoded_once(corpus: Corpus, tokenizer: Any, out: Path, max_tokens: int = 16) -> list[list[int]]:
-    encoded = encode_once(corpus, "train", tokenizer, max_tokens, out, bos_id=BOS, eos_id=EOS)
+def encoded_once(
+    corpus: Corpus, tokenizer: Any, out: Path, max_tokens: int = 16, split: str = "train"
+) -> list[list[int]]:
+    encoded = encode_once(corpus, split, tokenizer, max_tokens, out, bos_id=BOS, eos_id=EOS)
     assert open_encoded(out).tokens.tolist() == encoded.tokens.tolist()
     return [encoded.sentence(s).tolist() for s in range(len(encoded.lengths))]
 
@@ -108,7 +110,8 @@ def test_other_tokens_are_made_anew(tmp_path: Path) -> None:
     encoded_once(corpus, other, tmp_path / "shorter", max_tokens=4)
     changed = replace(corpus, manifest=corpus.manifest.model_copy(update={"fingerprint": "0" * 64}))
     encoded_once(changed, other, tmp_path / "of-other-text")
-    assert other.calls == 3
+    encoded_once(corpus, other, tmp_path / "held-out", split="validation")
+    assert other.calls == 4
 
 
 def test_damaged_tokens_are_made_anew(tmp_path: Path) -> None:
