@@ -43,8 +43,9 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator
 
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.records import CorpusError, Mention, Record, Sentence, Settings
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
 from fl_sim.data_prep.store.layout import CANARIES_FILE
+from fl_sim.data_prep.store.manifest import Record
 from fl_sim.files import read_bytes
 
 if TYPE_CHECKING:

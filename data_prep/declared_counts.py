@@ -39,9 +39,10 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from pydantic import Field, ValidationError
 
-from fl_sim.data_prep.records import CorpusError, Record
+from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.contribution_limits import DeclaredCounts, IntArray
 from fl_sim.data_prep.store.layout import COUNTS_FILE
+from fl_sim.data_prep.store.manifest import Record
 from fl_sim.files import read_bytes
 
 if TYPE_CHECKING:

@@ -10,16 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pydantic import BaseModel, ConfigDict
-
 Settings = Mapping[str, object]
 """What shapes a corpus, as its manifest records it: JSON values by name."""
-
-
-class Record(BaseModel):
-    """The content of a JSON file, or a part of it: never changed, and without unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class CorpusError(ValueError):

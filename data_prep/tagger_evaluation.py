@@ -23,9 +23,9 @@ from pydantic import Field, ValidationError
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.readers.iob import IobReader, iob_files
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
-from fl_sim.data_prep.records import CorpusError, Record, Sentence
+from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.store.manifest import MANIFEST_FILE, comparable, fingerprint_of, record_of
+from fl_sim.data_prep.store.manifest import MANIFEST_FILE, Record, comparable, fingerprint_of, record_of
 from fl_sim.data_prep.tagger_scores import (
     HIDING,
     UNKNOWN_NAME,

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fl_sim.data_prep.identity import entity_key
-from fl_sim.data_prep.records import CorpusError, Mention, Record
+from fl_sim.data_prep.records import CorpusError, Mention
+from fl_sim.data_prep.store.manifest import Record
 from fl_sim.data_prep.taggers.categories import NAMES, Category, category_of
 
 UNKNOWN_NAME = "NAME"

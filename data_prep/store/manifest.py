@@ -9,9 +9,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fl_sim.data_prep.records import CorpusError, Record
+from fl_sim.data_prep.records import CorpusError
 from fl_sim.files import read_bytes, sha256_of
 from fl_sim.plugins import Registry
 
@@ -22,6 +22,12 @@ STRUCTURED = "structured"
 
 OFF = "off"
 """What that key says if nobody looked for it."""
+
+
+class Record(BaseModel):
+    """The content of a JSON file, or a part of it: never changed, and without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class FileRecord(Record):
