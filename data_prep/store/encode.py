@@ -161,7 +161,8 @@ def _link(source: Path, out_dir: Path) -> None:
             _link_or_copy(source / name, folder / name)
             if sha256_of(folder / name) != digests.get(name):
                 raise CorpusError(f"{source / name}: damaged")
-    os.utime(source)
+    with suppress(OSError):  # of another user, or just removed by another run
+        os.utime(source)
 
 
 def _keep(encoded: Path, source: Path) -> None:

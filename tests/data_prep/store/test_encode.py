@@ -141,3 +141,15 @@ def test_nothing_is_kept_where_nothing_can_be_written_or_named(tmp_path: Path) -
     (corpus.path / "tokens").write_text("a file is in the way")
     assert encoded_once(corpus, tokenizer, tmp_path / "first") == encoded_once(corpus, tokenizer, tmp_path / "second")
     assert tokenizer.calls == 2
+
+
+def test_kept_tokens_of_another_user_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: object) -> None:
+        raise PermissionError
+
+    corpus, tokenizer = Corpus.open(tiny_corpus(tmp_path / "corpus")), Counting()
+    first = encoded_once(corpus, tokenizer, tmp_path / "first")
+    for function in ("utime", "link"):
+        monkeypatch.setattr(f"os.{function}", refused)
+    assert encoded_once(corpus, tokenizer, tmp_path / "second") == first
+    assert tokenizer.calls == 1
