@@ -31,7 +31,7 @@ _STEPS = {"epochs": 2, "batch_size": 2, "optimizer": "adam", "learning_rate": 0.
 RUNS: dict[str, dict[str, Any]] = {
     "uedp": {},
     "uedp, two nodes": {"engine": {"name": "inline", "nodes": 2}},
-    "uedp, user clip": {"seed": 7, "privacy": {"clipping": "user", "user_sentences": "unbounded"}},
+    "uedp, user clip": {"seed": 7, "privacy": {"clipping": "user", "user_sentences": "unbounded", "known": "graph"}},
     "uedp, adaptive clip": {"privacy": {"clip_quantile": 0.5, "clip_norm": 5.0}},
     "uedp, target": {"privacy": {"target_epsilon": 4.0}, "averaging": {"kind": "tail", "tail": 0.5}},
     "uedp, budget": {"privacy": {"epsilon_budget": 4.0}, "server": {"optimizer": "sgd", "schedule": "cosine"}},
