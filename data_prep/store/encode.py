@@ -134,10 +134,11 @@ def encode_once(
 
 def _kept_tokens(corpus: Corpus) -> Path | None:
     """Return the folder of a corpus's kept tokens; None if there is no place for it."""
-    if corpus.path not in map(shipped_path, SHIPPED_CORPORA):
+    name = corpus.path.name
+    if name not in SHIPPED_CORPORA or corpus.path != shipped_path(name):
         return corpus.path / "tokens"
     try:
-        return cache_folder() / "tokens" / corpus.path.name
+        return cache_folder() / "tokens" / name
     except RuntimeError:
         return None
 
