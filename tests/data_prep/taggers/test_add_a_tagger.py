@@ -131,7 +131,10 @@ number = 3
         ("bad:TooMany", "yields mentions of more texts; allowed: of every text, once"),
         ("bad:Outside", "entity [0, 1000) of user 'ann' lies outside its text"),
         ("rules", "tagger 'rules' is claimed by bad:Good and fl_sim.data_prep.taggers.rule_tagger:RuleTagger"),
-        ("unheard", "tagger 'unheard' must be gold, rules, presidio, structured, spacy:NAME_OR_PATH, stanza[:LANGUA"),
+        (
+            "unheard",
+            "tagger 'unheard' must be gold, rules, presidio, structured, spacy:NAME_OR_PATH, stanza[:LANGUAGE], ",
+        ),
     ],
 )
 def test_bad_taggers(

@@ -45,8 +45,14 @@ def test_a_fault_is_refuted_with_exit_code_1(capsys: pytest.CaptureFixture[str])
     ("arguments", "message"),
     [
         (["audit", "mechanism", "--z", "1", "--epoch-rounds", "5"], "No such option '--epoch-rounds'"),
-        (["audit", "mechanism", "--strategy", "user_level", "--z", "1", "--q-s", "0.5"], "user_level with q_e 1.0"),
-        (["audit", "mechanism", "--strategy", "user_level", "--z", "1", "--user-cap", "3"], "user_cap is 3 with"),
+        (
+            ["audit", "mechanism", "--strategy", "user_level", "--z", "1", "--q-s", "0.5"],
+            "user_level with q_e 1.0 and q",
+        ),
+        (
+            ["audit", "mechanism", "--strategy", "user_level", "--z", "1", "--user-cap", "3"],
+            "user_cap is 3 with user_l",
+        ),
         (["audit", "rounds", "--canaries", "1"], "canaries is 1; allowed: an integer of 2 to 4096"),
         (["audit", "rounds", "--canaries", "8", "--case", "gpt"], "case is 'gpt'; allowed: uedp"),
         (["audit", "ledger", "no/such/run"], "no/such/run: there is no such folder"),

@@ -127,7 +127,10 @@ def test_an_error_that_a_library_made_of_an_interruption(monkeypatch: pytest.Mon
         (["audit", "mechanism"], "fl-sim audit mechanism: --z is missing (see fl-sim audit mechanism --help)"),
         (["sweep", "--out", "x"], "fl-sim sweep: CONFIG is missing (see fl-sim sweep --help)"),
         (["account", "mechanism", "--z", "x"], "fl-sim account mechanism: --z: 'x' is not a valid float (see fl-sim"),
-        (["account", "mechanism", "--clipping", "x"], "fl-sim account mechanism: --clipping is 'x'; allowed: sentence"),
+        (
+            ["account", "mechanism", "--clipping", "x"],
+            "fl-sim account mechanism: --clipping is 'x'; allowed: sentence, user (see fl-sim account mech",
+        ),
         (["audit"], "fl-sim audit: Missing command (see fl-sim audit --help)"),
     ],
 )

@@ -74,7 +74,7 @@ def test_the_text_has_every_run_and_fits_a_terminal(two: list[RunFolder], capsys
         ({"delta": 1e-6}, "δ is 1e-5 in A and 1e-6 in B"),
         (
             {"result": {"guarantee": GUARANTEE | {"known": "graph", "counts": ""}}},
-            "is counts in A and graph in B",
+            "what is known is counts in A and graph in B",
         ),
     ],
 )

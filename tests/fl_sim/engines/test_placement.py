@@ -111,12 +111,21 @@ def test_a_worker_on_a_gpu_has_one_and_the_server_none(settings: dict[str, Any],
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"model.device": "cuda", "engine.gpus_per_node": 0}, r"engine\.gpus_per_node is 0 and .*'cuda'; allowed: a"),
+        (
+            {"model.device": "cuda", "engine.gpus_per_node": 0},
+            r"engine\.gpus_per_node is 0 and .*'cuda'; allowed: a sh",
+        ),
         ({"model.device": "cuda:1"}, r"model\.device is 'cuda:1' and engine\.name is ray; allowed: cuda, .*'inline'$"),
-        ({"engine.gpus_per_node": 1.5}, r"engine\.gpus_per_node is 1\.5; allowed: 0, a fraction of at most 1, or"),
+        (
+            {"engine.gpus_per_node": 1.5},
+            r"engine\.gpus_per_node is 1\.5; allowed: 0, a fraction of at most 1, or whole",
+        ),
         ({"engine.gpus_per_node": -0.5}, r"engine\.gpus_per_node is -0\.5; allowed: 0, a fraction"),
         ({"engine.gpus_per_node": 1e-5}, r"engine\.gpus_per_node is 1e-05; allowed: 0, a fraction"),
-        ({"engine.server_device": "cuda"}, r"engine\.server_device is 'cuda' and model\.device is 'cpu'; allowed: cpu"),
+        (
+            {"engine.server_device": "cuda"},
+            r"engine\.server_device is 'cuda' and model\.device is 'cpu'; allowed: cpu$",
+        ),
         (
             {"engine.server_device": "cuda:1", "model.device": "cuda"},
             r"engine\.server_device is 'cuda:1' and model\.device is 'cuda'; allowed: cpu or cuda$",

@@ -180,9 +180,16 @@ def test_the_page_works(corpus: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("nobody", "observer is 'nobody'; allowed: tensorboard, wandb, mlflow, csv, or an import path such as"),
+        (
+            "nobody",
+            "observer is 'nobody'; allowed: tensorboard, wandb, mlflow, csv, or an import path such as "
+            "my_module:my_observer",
+        ),
         ("no_such_module:X", "observer 'no_such_module:X' cannot be imported (No module named 'no_such_module')"),
-        ("pathlib:Path", "observer 'pathlib:Path' is <class 'pathlib.Path'>; allowed: an object, or a class that"),
+        (
+            "pathlib:Path",
+            "observer 'pathlib:Path' is <class 'pathlib.Path'>; allowed: an object, or a class that takes",
+        ),
         ("needy:Needy", "observer 'needy:Needy' cannot be made without arguments (TypeError: "),
     ],
 )

@@ -48,8 +48,14 @@ def planned(ownership: Ownership, **privacy: object) -> Planned:
         ({"strategy": "user_level", "epoch_rounds": 5}, "epoch_rounds is 5; allowed: with sampling = random_alloc"),
         (ALLOCATED, "epoch_rounds is missing; allowed: a number"),
         (ALLOCATED | {"epoch_rounds": 5, "q_u": 0.1}, "q_u is 0.1 and epoch_rounds is 5; allowed: q_u 0.2, or none"),
-        (ALLOCATED | {"epoch_rounds": 5, "secure_noise": True}, "secure_noise is true and privacy.sampling is random_"),
-        ({"strategy": "published", "noise": "as-coded", "target_epsilon": 2.0}, "noise is as-coded and privacy.target"),
+        (
+            ALLOCATED | {"epoch_rounds": 5, "secure_noise": True},
+            "secure_noise is true and privacy.sampling is random_allocation; allowed: sampling = poisson",
+        ),
+        (
+            {"strategy": "published", "noise": "as-coded", "target_epsilon": 2.0},
+            "noise is as-coded and privacy.target_epsilon is 2; ",
+        ),
     ],
 )
 def test_settings_of_another_strategy_are_refused(settings: dict, message: str) -> None:
@@ -92,7 +98,10 @@ def test_weights_and_their_public_sums(ownership: Ownership) -> None:
         ({}, r"entity_weights is not given; allowed: a public constant, or settings_from_corpus = true"),
         ({"entity_weights": 4.0}, r"extended_weights is not given; allowed: a public constant, or settings_from_"),
         ({"extended_weights": 4.0, "estimator": "f_e"}, r"entity_weights is not given; "),
-        ({"entity_weights": 4.0, "extended_weights": 12.0, "user_weight_cap": 3.0}, r"user_weight_cap is 3; allowed: "),
+        (
+            {"entity_weights": 4.0, "extended_weights": 12.0, "user_weight_cap": 3.0},
+            r"user_weight_cap is 3; allowed: nothing, or settings_from_corpus = true",
+        ),
     ],
 )
 def test_sums_of_weights_are_never_read_off_the_corpus_unasked(

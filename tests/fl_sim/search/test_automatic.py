@@ -103,7 +103,10 @@ def test_settings_never_come_from_the_runs_own_corpus() -> None:
         (["--rounds", "3"], "rounds is given with fl-sim plan auto"),
         (["--minutes", "-1"], "--minutes is -1; allowed"),
         (["--set", "privacy.known=nothing"], "privacy.population is not given"),
-        (["--set", "privacy.known=nothing", "--set", "privacy.population=9000"], "no bound on entities is set;"),
+        (
+            ["--set", "privacy.known=nothing", "--set", "privacy.population=9000"],
+            "no bound on entities is set; allowed",
+        ),
         (["--keep-mentions", "1", "--set", "privacy.entity_bound=2"], "keep_mentions is 1; allowed: at most 0."),
         (["--set", "privacy.settings_from_corpus=true"], "privacy.settings_from_corpus is true with fl-sim plan auto"),
         (["--set", "task=classification"], "because no text with classes ships to choose"),

@@ -32,7 +32,10 @@ def test_the_key_of_the_noise_holds_every_part(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"settings": PARTS["settings"] | {"server.learning_rate": 3.0}}, r"server\.learning_rate is 3\.0; allowed: 0"),
+        (
+            {"settings": PARTS["settings"] | {"server.learning_rate": 3.0}},
+            r"server\.learning_rate is 3\.0; allowed: 0\.1",
+        ),
         ({"settings": {"seed": 0}}, r"server\.learning_rate is missing; allowed: 0\.1, as when the run began"),
         ({"settings": PARTS["settings"] | {"new": 1}}, "new is 1; allowed: missing"),
         ({"corpus": "0a1c"}, "corpus is not that of the run's beginning"),

@@ -198,14 +198,29 @@ def test_public_weights_lower_the_rate_of_every_sentence_with_the_name() -> None
     [
         ({"entity_bound": 0}, r"entity_bound is 0; allowed: an integer in \[1, 1000000000\] or unbounded"),
         ({"entity_bound": "corpus"}, r"entity_bound is 'corpus'; allowed: an integer"),
-        ({"strategy": "noiseless", "entity_bound": 3}, "entity_bound is 3 and privacy.strategy is noiseless, which"),
-        ({"strategy": "published", "user_sentences": 3}, "user_sentences is 3 and privacy.strategy is published,"),
-        (NOTHING | {"user_sentences": 3}, "user_sentences is 3 and privacy.known is nothing; allowed: no bound,"),
+        (
+            {"strategy": "noiseless", "entity_bound": 3},
+            "entity_bound is 3 and privacy.strategy is noiseless, which cannot keep it; allowed: no bound, or",
+        ),
+        (
+            {"strategy": "published", "user_sentences": 3},
+            "user_sentences is 3 and privacy.strategy is published, which cannot keep it; allowed: no bound, or",
+        ),
+        (
+            NOTHING | {"user_sentences": 3},
+            "user_sentences is 3 and privacy.known is nothing; allowed: no bound, because one that is enforced needs",
+        ),
         (GRAPH | {"round_counts": True}, "round_counts is given and privacy.known is graph; allowed: known = counts"),
         (GRAPH | {"counts": "c.json"}, "counts is given and privacy.known is graph; allowed: known = counts"),
         ({"known": "nothing"}, "population is not given and privacy.known is nothing; allowed: N, the"),
-        ({"user_sentences": "corpus"}, "user_sentences is corpus, the largest user's sentences, which is private;"),
-        ({"entity_users": 3}, "entity_users is 3 and privacy.known is counts; allowed: privacy.known = graph, because"),
+        (
+            {"user_sentences": "corpus"},
+            "user_sentences is corpus, the largest user's sentences, which is private; allowed: a number, unbounded",
+        ),
+        (
+            {"entity_users": 3},
+            "entity_users is 3 and privacy.known is counts; allowed: privacy.known = graph, because counts do not",
+        ),
         ({"strategy": "user_level", "missed_mentions": 3}, "missed_mentions is 3; allowed: with privacy.entity_bound"),
     ],
 )

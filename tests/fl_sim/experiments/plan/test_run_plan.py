@@ -262,7 +262,11 @@ def test_a_corpus_without_entities_has_no_entity_to_protect() -> None:
             "W_e and W_s are the corpus's",
             PUBLIC_SUMS | {"population": 20},
         ),
-        ({"server.momentum": 0.5}, "momentum has no effect", {"server.optimizer": "sgd", "server.momentum": 0.5}),
+        (
+            {"server.momentum": 0.5},
+            "server.momentum has no effect",
+            {"server.optimizer": "sgd", "server.momentum": 0.5},
+        ),
         ({"strategy": "noiseless"}, "gives no guarantee", {"strategy": "user_level"}),
     ],
 )
