@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 from engine.turns import Contender, all_ended, reported_end, start
 
-from fl_sim.clients.selection import Selection, select_for, thin
-from fl_sim.config import RunConfig
+from fl_sim.clients.selection import select_for, thin
+from fl_sim.config import RunConfig, parse_assignments
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.experiments.run_inputs import build_model, open_corpus, task_of
 from fl_sim.experiments.training_text import encode
+from fl_sim.strategies.messages import runs_of
 from fl_sim.strategies.primitives import sampling
 
 PLAIN = {"plain": 1, "plain, two processes": 2}
@@ -44,14 +45,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[*PLAIN, *OURS], help="only these contenders")
     parser.add_argument("--profile", action="store_true", help="profile one inline round, and compare nothing")
     args = parser.parse_args()
-    settings = dict(setting.split("=", 1) for setting in args.set)
+    settings = parse_assignments(args.set)
     config = RunConfig.load(args.config).changed(settings)
     with tempfile.TemporaryDirectory() as folder:
         messages = write_round(config, Path(folder))
-        spec = {
-            "config": str(args.config), "folder": folder, "rounds": 10**4, "counted": "cohort_sentences",
-            "batch_tokens": config.model.batch_tokens or 1024,
-        }  # fmt: skip
+        spec = {"config": str(args.config), "folder": folder, "rounds": 10**4, "counted": "cohort_sentences"}
         names = ["inline"] if args.profile else args.only
         contenders: list[Contender] = []
         with all_ended(contenders):
@@ -76,8 +74,8 @@ def write_round(config: RunConfig, folder: Path) -> int:
     users = sampling.sample_users(config.seed, 1, ownership.num_users, mechanism.q_u)
     round_seed = sampling.round_seed(config.seed, 1)
     rule = mechanism.client_rule(mechanism.clip_norm)
-    selection: Selection = select_for(rule, ownership, np.stack([users, users + 1], axis=1), round_seed)
-    if planned.bounds is not None and planned.bounds.weights is not None:
+    selection = select_for(rule, ownership, runs_of(users), round_seed)
+    if planned.bounds.enforces:
         selection = thin(selection, planned.bounds.weights, round_seed)
     model = build_model(config, task_of(config, corpus))
     encoded = encode(corpus, config.corpus.train_split, model, folder / "encoded").encoded

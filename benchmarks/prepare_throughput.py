@@ -90,13 +90,13 @@ def measure_tagged(source: Path, out: Path, pipeline: str, processes: int, batch
         turns: how often both are measured.
     """
     texts = [json.loads(line)["text"] for line in source.open(encoding="utf-8")]
+    options = {"batch_size": batch_size, "n_process": processes}
     figures = []
     for _ in range(turns):
         marking = make_marking(f"spacy:{pipeline}", has_gold=False, processes=processes, batch_size=batch_size)
         whole = seconds(lambda marking=marking: prepare_once(source, out, marking))
         shutil.rmtree(out)
-        pipe = lambda: spacy.load(pipeline).pipe(texts, batch_size=batch_size, n_process=processes)  # noqa: E731
-        bare = seconds(lambda pipe=pipe: deque(pipe(), maxlen=0))
+        bare = seconds(lambda: deque(spacy.load(pipeline).pipe(texts, **options), maxlen=0))
         figures.append((*whole, *bare))
         print(f"  prepare {whole[0]:.1f} s ({whole[1]:.1f}), nlp.pipe {bare[0]:.1f} s ({bare[1]:.1f})", flush=True)
     clock, processor, bare_clock, bare_processor = np.median(figures, axis=0)

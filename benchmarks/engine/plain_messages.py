@@ -54,10 +54,10 @@ def serve(spec: dict, share: int, pipe: Connection) -> None:
 def workload(spec: dict, share: int) -> tuple[torch.nn.Module, Batches]:
     """Return the model of the run, and the batches of one of ``processes`` shares of the round's sentences."""
     config = RunConfig.load(spec["config"]).changed(spec["settings"])
-    module = load_model(config.model, config.seed).module
+    model = load_model(config.model, config.seed)
     tokens, offsets = (np.load(plain.folder_of(spec) / f"{name}.npy") for name in ("tokens", "offsets"))
     sentences = np.split(tokens, offsets[1:-1])[share :: spec["processes"]]
-    return module, batches_of(sentences, spec["batch_tokens"])
+    return model.module, batches_of(sentences, model.batch_tokens)
 
 
 def main() -> None:

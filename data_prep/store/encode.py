@@ -117,53 +117,48 @@ def encode_once(
     where no file can be written, or of a tokenizer that cannot tell what it consists of. Arguments and errors are those
     of :func:`encode_split`.
     """
-    kept = _kept_tokens(corpus)
-    identity = _identity(tokenizer)
-    if kept is None or identity is None:
-        return encode_split(corpus.texts(split), tokenizer, max_tokens, out_dir, bos_id=bos_id, eos_id=eos_id)
-    deciding = [corpus.fingerprint, split, identity, max_tokens, bos_id, eos_id]
-    source = kept / sha256_of_json(deciding)
-    try:
-        _link(source, out_dir)
-    except (OSError, ValueError):  # there are none, or they are damaged
+    source = _kept_tokens(corpus, split, tokenizer, [max_tokens, bos_id, eos_id])
+    if source is None or not _linked(source, out_dir):
         encode_split(corpus.texts(split), tokenizer, max_tokens, out_dir, bos_id=bos_id, eos_id=eos_id)
-        with suppress(OSError, CorpusError):  # no room, a folder for reading alone, or another run keeps them now
-            _keep(out_dir, source)
+        if source is not None:
+            with suppress(OSError, CorpusError):  # no room, a folder for reading alone, or another run keeps them now
+                _keep(out_dir, source)
     return open_encoded(out_dir)
 
 
-def _kept_tokens(corpus: Corpus) -> Path | None:
-    """Return the folder of a corpus's kept tokens; None if there is no place for it."""
-    name = corpus.path.name
-    if name not in SHIPPED_CORPORA or corpus.path != shipped_path(name):
-        return corpus.path / "tokens"
-    try:
-        return cache_folder() / "tokens" / name
-    except RuntimeError:
-        return None
-
-
-def _identity(tokenizer: Tokenizer) -> str | None:
-    """Return the text of a fast tokenizer with its library's version; None for any other."""
+def _kept_tokens(corpus: Corpus, split: str, tokenizer: Tokenizer, limits: list[int]) -> Path | None:
+    """Return the folder of these tokens; None if there is no place for them, or the tokenizer is no fast one."""
     import tokenizers
 
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    return None if backend is None else f"tokenizers {tokenizers.__version__} {backend.to_str()}"
+    if backend is None:
+        return None
+    name, kept = corpus.path.name, corpus.path / "tokens"
+    if name in SHIPPED_CORPORA and corpus.path == shipped_path(name):
+        try:
+            kept = cache_folder() / "tokens" / name
+        except RuntimeError:  # no home
+            return None
+    return kept / sha256_of_json([corpus.fingerprint, split, tokenizers.__version__, backend.to_str(), *limits])
 
 
-def _link(source: Path, out_dir: Path) -> None:
-    """Make ``out_dir`` of kept tokens; OSError or ValueError if they are absent or not what was written.
+def _linked(source: Path, out_dir: Path) -> bool:
+    """Make ``out_dir`` of kept tokens, and return whether these are there and what was written.
 
     It does not depend on ``source`` afterwards: a later run may remove that.
     """
-    digests = json_object(read_bytes(source / _DIGESTS))
-    with folder_appearing_at(out_dir) as folder:
-        for name in (_TOKENS, _OFFSETS):
-            _link_or_copy(source / name, folder / name)
-            if sha256_of(folder / name) != digests.get(name):
-                raise CorpusError(f"{source / name}: damaged")
+    try:
+        digests = json_object(read_bytes(source / _DIGESTS))
+        with folder_appearing_at(out_dir) as folder:
+            for name in (_TOKENS, _OFFSETS):
+                _link_or_copy(source / name, folder / name)
+                if sha256_of(folder / name) != digests.get(name):
+                    raise CorpusError(f"{source / name}: damaged")
+    except (OSError, ValueError):
+        return False
     with suppress(OSError):  # of another user, or just removed by another run
         os.utime(source)
+    return True
 
 
 def _keep(encoded: Path, source: Path) -> None:

@@ -28,14 +28,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_sim.files import owner_only
+from fl_sim.files import replace_private_file
 from fl_sim.formats import format_delta, format_epsilon, printable, printable_lines
 from fl_sim.reporting.bootstrap import PairedDifference, Sums, are_same_users, paired_difference
 from fl_sim.reporting.held_out import interval, metric_words
 from fl_sim.reporting.recorded import measured_in_words, setting_in_words
 from fl_sim.reporting.run_facts import NO_GUARANTEE, PROVEN, STATES, RunFacts, pooled, read_facts
 from fl_sim.settings_origin import leaves
-from fl_sim.storage.run_folder import ResultsError, RunFolder, replace_file
+from fl_sim.storage.run_folder import ResultsError, RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,8 +186,7 @@ class Comparison:
             OSError: the file cannot be written.
         """
         target = Path(path)
-        with owner_only():
-            replace_file(target, self.page().encode())
+        replace_private_file(target, self.page().encode())
         return target
 
 
