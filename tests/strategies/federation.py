@@ -54,14 +54,14 @@ def zeros(request: TrainRequest, users: np.ndarray) -> TrainReply:
     return TrainReply(np.zeros_like(request.vector), len(users), len(users), 0, 0, 0.0)
 
 
-def is_gaussian_of(std: float, noise: np.ndarray) -> bool:
-    """Kolmogorov-Smirnov on all coordinates, and a chi-square test of the scale; level 1e-6 each.
+def is_gaussian_of(std: float, noise: np.ndarray, level: float = 1e-6) -> bool:
+    """Kolmogorov-Smirnov on all coordinates, and a chi-square test of the scale; ``level`` each.
 
     Secure noise is fresh at every run of the tests, so the level decides how often they fail for nothing.
     """
     flat = noise.ravel() / std
     variance = stats.chi2.cdf((flat**2).sum(), len(flat))
-    return stats.kstest(flat, "norm").pvalue > 1e-6 and 5e-7 < variance < 1 - 5e-7
+    return stats.kstest(flat, "norm").pvalue > level and level / 2 < variance < 1 - level / 2
 
 
 def strategy_of(privacy: PrivacyPlan, **parts: Any) -> BoundedSumStrategy:

@@ -61,7 +61,12 @@ def test_the_papers_sizes_are_the_defaults() -> None:
     shapes = dict(model.parameters.shapes())
     assert shapes["body.embedding.weight"] == (VOCABULARY, 100)
     assert [shapes[f"body.layers.{i}.recurrence.weight"][1] for i in range(3)] == [1150, 1150, 100]
-    assert model.num_parameters == 17_253_296  # tied
+    assert "decoder.weight" not in shapes  # tied
+    assert model.num_parameters == 17_253_296
+    module: Any = model.module
+    assert module.decoder.weight is module.body.embedding.weight
+    assert float(module.body.embedding.weight.detach().abs().max()) <= 0.1
+    assert float(module.body.layers[0].recurrence.weight.detach().abs().max()) <= 1150**-0.5
     assert not model.has_dropout
 
 

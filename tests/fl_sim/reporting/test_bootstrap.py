@@ -39,6 +39,13 @@ def test_intervals_cover_the_truth() -> None:
     assert 180 <= hits <= 198  # 95 % of 200, give or take
 
 
+def test_an_increasing_function_maps_the_interval() -> None:
+    (figure,) = intervals(np.array([[1.0, 1], [2, 1], [4, 1]]), np.random.default_rng(0))
+    mapped = figure.mapped(math.exp)
+    assert (mapped.value, mapped.low, mapped.high) == tuple(map(math.exp, (figure.value, figure.low, figure.high)))
+    assert mapped.record() == {"value": mapped.value, "low": mapped.low, "high": mapped.high}
+
+
 def test_one_user_has_no_interval() -> None:
     (figure,) = intervals(np.array([[3.0, 2.0]]), np.random.default_rng(0))
     assert figure.value == 1.5
