@@ -44,7 +44,7 @@ def by_definition(rule: WeightedGradients, seed: int) -> dict[int, float]:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"extended": False}, {"entity_weight_cap": 4.0}, {"extended_weight_cap": 6.0}, {"user_weight_cap": 3.0}],
+    [{}, {"extended": False}, {"entity_weight_cap": 2.0}, {"extended_weight_cap": 6.0}, {"user_weight_cap": 2.0}],
 )
 def test_the_selection_is_the_definition(changes: dict) -> None:
     rule = replace(RULE, **changes)
@@ -57,7 +57,7 @@ def test_the_selection_is_the_definition(changes: dict) -> None:
         assert dict(zip(chosen.sentences.tolist(), chosen.weights.tolist(), strict=True)) == pytest.approx(expected)
         owners = np.repeat(chosen.users, chosen.counts)
         np.testing.assert_array_equal(owners, CORPUS.user_of_sentence[chosen.sentences])
-        w_u = np.minimum(np.array(USERS) / 3, 1) if "user_weight_cap" in changes else 1.0
+        w_u = np.minimum(np.array(USERS) / 2, 1) if "user_weight_cap" in changes else 1.0
         np.testing.assert_allclose(chosen.user_weights, w_u)
         seen |= set(expected)
     assert seen == ({0, 2, 3, 5, 6} if changes.get("extended") is False else set(range(8)))
