@@ -167,31 +167,6 @@ def micro_batches(sizes: Sequence[int], max_batch_tokens: int) -> Iterator[list[
         yield group
 
 
-def user_groups(shapes: Sequence[tuple[int, int]], max_batch_tokens: int) -> Iterator[list[int]]:
-    """Yield the indices of users with similar numbers of sentences, one group per batch.
-
-    Every user is in one group. No user of a group has less than half as many sentences as another one.
-
-    Args:
-        shapes: for each user, the number of its sentences and the inputs of the longest.
-        max_batch_tokens: the largest padded size (users × most sentences × longest) of a group; a larger user is a
-            group of its own.
-    """
-    group: list[int] = []
-    longest = 0
-    for index in sorted(range(len(shapes)), key=lambda i: shapes[i], reverse=True):
-        sentences, inputs = shapes[index]
-        most = shapes[group[0]][0] if group else sentences
-        padded_size = (len(group) + 1) * most * max(longest, inputs)
-        if group and (padded_size > max_batch_tokens or 2 * sentences < most):
-            yield group
-            group, longest = [], 0
-        group.append(index)
-        longest = max(longest, inputs)
-    if group:
-        yield group
-
-
 def validate(examples: Sequence[Example], longest: int, vocabulary_size: int) -> None:
     """Check that examples, but those with features, neither fail inside a layer nor index another token's row.
 

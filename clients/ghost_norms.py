@@ -22,10 +22,11 @@ tensor(9.)
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -52,35 +53,12 @@ class Record:
         grad: the gradient of its output, (B, T, …), in the precision of the output.
         output: its output, detached, (B, T, …), for layers that ask for it (``Layer.reads_outputs``); None else.
         options: its other arguments, by name.
-        joined: the number of sentences that each of the B rows holds one after another.
     """
 
     inputs: torch.Tensor
     grad: torch.Tensor
     output: torch.Tensor | None
     options: Mapping[str, Any]
-    joined: int = 1
-
-    def of_users(self, users: int, factors: torch.Tensor | None) -> Record:
-        """Return the record with one row per user, of gradient Σ_s factors[s] · gradient_s over the user's sentences.
-
-        Args:
-            users: U; the B rows are sentences, those of a user adjacent, the same number for each user.
-            factors: float32 (B,); None for 1.
-        """
-
-        def rows(of_sentences: torch.Tensor) -> torch.Tensor:
-            return of_sentences.unflatten(0, (users, -1)).flatten(1, 2)
-
-        # The products are float32, also of bfloat16: rounding them would let a sentence exceed its clip.
-        grad = self.grad if factors is None else self.grad * factors.view(-1, *[1] * (self.grad.dim() - 1))
-        output = None if self.output is None else rows(self.output)
-        joined, shape = len(self.grad) // users, self.inputs.shape[:2]
-        options = {
-            name: rows(value) if isinstance(value, torch.Tensor) and value.shape[:2] == shape else value
-            for name, value in self.options.items()
-        }
-        return Record(rows(self.inputs), rows(grad), output, options, joined)
 
     def full(self) -> Record:
         """Return the record in float32, which is exact: norms and sums use the same numbers, and neither is rounded."""
@@ -96,17 +74,50 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Contribution(ABC):
-    """Hold the per-sentence gradients of one parameter for a batch of B sentences.
+    """Hold the per-sentence gradients of one parameter for a batch of B sentences; norms are computed when asked for.
 
     Attributes:
         name: the name of the parameter.
-        squared: squared norms of the per-sentence gradients, float64 (B,).
-        slack: a bound on the rounding error of ``squared``, float64 (B,).
+        rows: B.
     """
 
     name: str
-    squared: torch.Tensor
-    slack: torch.Tensor
+    rows: int
+
+    @property
+    def squared(self) -> torch.Tensor:
+        """Return the squared norms of the per-sentence gradients, float64 (B,)."""
+        return self.norms[0]
+
+    @property
+    def slack(self) -> torch.Tensor:
+        """Return a bound on the rounding error of ``squared``, float64 (B,)."""
+        return self.norms[1]
+
+    @functools.cached_property
+    @abstractmethod
+    def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ``squared`` and ``slack``."""
+
+    @property
+    def inner_slack(self) -> torch.Tensor:
+        """Return r, float64 (B,): the rounding error of an inner product of sentences s and s' is at most √(r_s·r_s').
+
+        For a sum of gradients, Σ_s f_s·g_s, that of the squared norm is then at most (Σ_s f_s·√r_s)².
+        """
+        return self.slack + GRAM_ROUNDING * self.squared
+
+    @abstractmethod
+    def only(self, rows: torch.Tensor | slice) -> Self:
+        """Return the gradients of some sentences, in the order of ``rows``, int64 (b,)."""
+
+    @abstractmethod
+    def stored(self) -> PerSentence:
+        """Return the gradients themselves, (B, …)."""
+
+    @abstractmethod
+    def inner(self, other: Contribution) -> torch.Tensor:
+        """Return ⟨gradient_s, other gradient_s⟩, float64 (B,), for gradients of the same parameter from any pass."""
 
     @abstractmethod
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
@@ -118,16 +129,12 @@ class Contribution(ABC):
         """
 
 
-class Norms(Contribution):
-    """Hold the norms of per-sentence gradients that are not kept; they are computed again to be added."""
-
-    def __init__(self, name: str, squared: torch.Tensor, slack: torch.Tensor) -> None:
-        self.name = name
-        self.squared = squared
-        self.slack = slack
-
-    def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
-        raise RuntimeError(f"the gradients of {self.name} are gone; allowed: another pass")
+def squared_of_sum(contribution: Contribution, factors: torch.Tensor) -> torch.Tensor:
+    """Return ‖Σ_s factors[s] · gradient_s‖², a float64 number, by inner products of all pairs of sentences."""
+    f = factors.double()
+    first, second = torch.triu_indices(len(f), len(f), offset=1).to(f.device)
+    pairs = contribution.only(first).inner(contribution.only(second))
+    return (f.square() * contribution.squared).sum() + 2 * (f[first] * f[second] * pairs).sum()
 
 
 class PerSentence(Contribution):
@@ -135,12 +142,25 @@ class PerSentence(Contribution):
 
     def __init__(self, name: str, gradients: torch.Tensor) -> None:
         self.name = name
-        self._rows = gradients.flatten(1)
-        self.squared = self._rows.square().sum(dim=1, dtype=torch.float64)
-        self.slack = torch.zeros_like(self.squared)
+        self.rows = len(gradients)
+        self.gradients = gradients.flatten(1)
+
+    @functools.cached_property
+    def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
+        squared = self.inner(self)
+        return squared, torch.zeros_like(squared)
+
+    def only(self, rows: torch.Tensor | slice) -> PerSentence:
+        return PerSentence(self.name, self.gradients[rows])
+
+    def stored(self) -> PerSentence:
+        return self
+
+    def inner(self, other: Contribution) -> torch.Tensor:
+        return (self.gradients * other.stored().gradients).sum(dim=1, dtype=torch.float64)
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
-        total.view(-1).addmv_(self._rows.t(), factors)
+        total.view(-1).addmv_(self.gradients.t(), factors)
 
 
 class Product(Contribution):
@@ -152,24 +172,54 @@ class Product(Contribution):
 
     def __init__(self, name: str, inputs: torch.Tensor, grad: torch.Tensor, transposed: bool) -> None:
         self.name = name
+        self.rows = len(grad)
         self.inputs = inputs
         self.grad = grad
         self._transposed = transposed
-        tokens, p, q = inputs.shape[1], inputs.shape[2], grad.shape[2]
-        if p * q <= tokens * (p + q):
-            at_once = max(1, PER_SENTENCE_LIMIT // (p * q))
+
+    @property
+    def _is_small(self) -> bool:
+        """Return whether one sentence's gradient takes less work than its Gram matrices."""
+        tokens, p, q = self.inputs.shape[1], self.inputs.shape[2], self.grad.shape[2]
+        return p * q <= tokens * (p + q)
+
+    @functools.cached_property
+    def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._is_small:
+            at_once = max(1, PER_SENTENCE_LIMIT // (self.inputs.shape[2] * self.grad.shape[2]))
             parts = [
                 torch.bmm(full(g).transpose(1, 2), full(a)).flatten(1).square().sum(dim=1, dtype=torch.float64)
-                for a, g in zip(inputs.split(at_once), grad.split(at_once), strict=True)
+                for a, g in zip(self.inputs.split(at_once), self.grad.split(at_once), strict=True)
             ]
-            self.squared = torch.cat(parts)
-            self.slack = torch.zeros_like(self.squared)
-        else:
-            of_inputs, of_grad = _gram(inputs), _gram(grad)
-            self.squared = (of_inputs * of_grad).sum(dim=(1, 2), dtype=torch.float64)
-            diagonals = of_inputs.diagonal(dim1=1, dim2=2) * of_grad.diagonal(dim1=1, dim2=2)
-            sizes = diagonals.clamp_min(0).sqrt().sum(dim=1, dtype=torch.float64)  # Σ_t ‖a_t‖‖g_t‖
-            self.slack = GRAM_ROUNDING * sizes.square()
+            squared = torch.cat(parts)
+            return squared, torch.zeros_like(squared)
+        of_inputs, of_grad = _gram(self.inputs), _gram(self.grad)
+        squared = (of_inputs * of_grad).sum(dim=(1, 2), dtype=torch.float64)
+        diagonals = of_inputs.diagonal(dim1=1, dim2=2) * of_grad.diagonal(dim1=1, dim2=2)
+        sizes = diagonals.clamp_min(0).sqrt().sum(dim=1, dtype=torch.float64)  # Σ_t ‖a_t‖‖g_t‖
+        return squared, GRAM_ROUNDING * sizes.square()
+
+    @property
+    def inner_slack(self) -> torch.Tensor:
+        return gram_slack(self.inputs, self.grad) if self._is_small else self.slack
+
+    def only(self, rows: torch.Tensor | slice) -> Product:
+        return Product(self.name, self.inputs[rows], self.grad[rows], self._transposed)
+
+    def stored(self) -> PerSentence:
+        left, right = (self.inputs, self.grad) if self._transposed else (self.grad, self.inputs)
+        return PerSentence(self.name, torch.bmm(full(left).transpose(1, 2), full(right)))
+
+    @property
+    def better_stored(self) -> bool:
+        """Return whether the gradients themselves take no more work than Gram matrices, and fit."""
+        return self._is_small and self.rows * self.inputs.shape[2] * self.grad.shape[2] <= PER_SENTENCE_LIMIT
+
+    def inner(self, other: Contribution) -> torch.Tensor:
+        if not isinstance(other, Product):
+            return other.inner(self)
+        products = _gram(self.inputs, other.inputs).mul_(_gram(self.grad, other.grad))
+        return products.sum(dim=(1, 2), dtype=torch.float64)
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
         total.addmm_(*scaled(self.inputs, self.grad, factors, transposed=self._transposed))
@@ -189,10 +239,16 @@ def scaled(
     return (a.t(), g) if transposed else (g.t(), a)
 
 
-def _gram(rows: torch.Tensor) -> torch.Tensor:
-    """Return the products of all pairs of rows of a sentence, float32 (B, T, T), for rows (B, T, n)."""
+def gram_slack(inputs: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    """Return the bound on rounding of a product of Gram matrices, 2⁻²⁴·(Σ_t ‖a_t‖‖g_t‖)², float64 (B,)."""
+    lengths = [torch.linalg.vector_norm(full(rows), dim=2).double() for rows in (inputs, grad)]
+    return GRAM_ROUNDING * (lengths[0] * lengths[1]).sum(dim=1).square()
+
+
+def _gram(rows: torch.Tensor, others: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the products of all pairs of rows, float32 (B, T, T'), of (B, T, n) and (B, T', n), by default itself."""
     wide = full(rows)
-    return torch.bmm(wide, wide.transpose(1, 2))
+    return torch.bmm(wide, (wide if others is None else full(others)).transpose(1, 2))
 
 
 class Lookup(Contribution):
@@ -203,13 +259,29 @@ class Lookup(Contribution):
 
     def __init__(self, name: str, ids: torch.Tensor, grad: torch.Tensor, padding_idx: int | None) -> None:
         self.name = name
+        self.rows = len(grad)
         self.ids = ids
         self.grad = grad if padding_idx is None else grad.masked_fill((ids == padding_idx).unsqueeze(-1), 0.0)
+
+    @functools.cached_property
+    def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
         products = _gram(self.grad)
-        same_row = ids.unsqueeze(2) == ids.unsqueeze(1)
-        self.squared = (products * same_row).sum(dim=(1, 2), dtype=torch.float64)
+        same_row = self.ids.unsqueeze(2) == self.ids.unsqueeze(1)
+        squared = (products * same_row).sum(dim=(1, 2), dtype=torch.float64)
         sizes = products.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().sum(dim=1, dtype=torch.float64)
-        self.slack = GRAM_ROUNDING * sizes.square()
+        return squared, GRAM_ROUNDING * sizes.square()
+
+    def only(self, rows: torch.Tensor | slice) -> Lookup:
+        return Lookup(self.name, self.ids[rows], self.grad[rows], padding_idx=None)
+
+    def stored(self) -> PerSentence:
+        raise TypeError("gradients of a lookup meet those of lookups alone")
+
+    def inner(self, other: Contribution) -> torch.Tensor:
+        if not isinstance(other, Lookup):
+            return other.inner(self)
+        same_row = self.ids.unsqueeze(2) == other.ids.unsqueeze(1)
+        return (_gram(self.grad, other.grad) * same_row).sum(dim=(1, 2), dtype=torch.float64)
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
         total.index_add_(0, self.ids.flatten(), (full(self.grad) * factors.view(-1, 1, 1)).flatten(0, 1))
@@ -223,28 +295,60 @@ class Lookup(Contribution):
 class TiedTable(Contribution):
     """Represent the gradients of a (V, h) table that is both embedding and output layer.
 
-    The two gradients add, so their inner product enters the norm:
-    ``⟨Lookup_s, G_sᵀ A_s⟩ = Σ_{t,t'} G_s[t', x_t] · (A_s[t'] · grad_s[t])``.
+    The two gradients add, so their inner product enters the norm: see :func:`cross`.
     """
 
     def __init__(self, lookup: Lookup, product: Product) -> None:
         self.name = lookup.name
-        self._lookup = lookup
-        self._product = product
-        columns = lookup.ids.unsqueeze(1).expand(-1, product.grad.shape[1], -1)
-        picked = product.grad.gather(2, columns)  # (B, t', t)
-        inner = torch.bmm(full(product.inputs), full(lookup.grad).transpose(1, 2))  # (B, t', t)
-        cross = (picked * inner).sum(dim=(1, 2), dtype=torch.float64)
-        self.squared = lookup.squared + product.squared + 2 * cross
-        # The error of |cross| is at most the geometric mean of the errors of the two norms.
-        self.slack = 2 * (lookup.slack + product.slack)
+        self.rows = lookup.rows
+        self.lookup = lookup
+        self.product = product
+
+    @functools.cached_property
+    def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
+        squared = self.lookup.squared + self.product.squared + 2 * cross(self.product, self.lookup)
+        # The error of an inner product of the two is at most the geometric mean of the errors of the two norms.
+        return squared, 2 * (self.lookup.slack + self.product.slack)
+
+    @property
+    def inner_slack(self) -> torch.Tensor:
+        return 2 * (self.lookup.inner_slack + self.product.inner_slack)
+
+    def only(self, rows: torch.Tensor | slice) -> TiedTable:
+        return TiedTable(self.lookup.only(rows), self.product.only(rows))
+
+    def stored(self) -> PerSentence:
+        tables = self.product.stored().gradients.unflatten(1, (-1, self.lookup.grad.shape[2]))
+        self.lookup.add_to_rows(tables)
+        return PerSentence(self.name, tables)
+
+    def inner(self, other: Contribution) -> torch.Tensor:
+        if not isinstance(other, TiedTable):
+            return other.inner(self)
+        mixed = cross(self.product, other.lookup) + cross(other.product, self.lookup)
+        return self.lookup.inner(other.lookup) + self.product.inner(other.product) + mixed
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
-        product = self._product
+        product = self.product
         # Takes its memory before anything is added.
         matrices = scaled(product.inputs, product.grad, factors, transposed=False)
-        self._lookup.add(factors, total)
+        self.lookup.add(factors, total)
         total.addmm_(*matrices)
+
+
+def cross(product: Product, lookup: Lookup) -> torch.Tensor:
+    """Return ⟨Lookup_s, G_sᵀ A_s⟩ = Σ_{t,t'} G_s[t', x_t] · (A_s[t'] · grad_s[t]), float64 (B,)."""
+    return cross_of(picked(product.grad, lookup.ids), product.inputs, lookup)
+
+
+def picked(grad: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Return G_s[t', x_t], float32 (B, T', T), for G (B, T', V) and ids x (B, T)."""
+    return full(grad.gather(2, ids.unsqueeze(1).expand(-1, grad.shape[1], -1)))
+
+
+def cross_of(picked: torch.Tensor, inputs: torch.Tensor, lookup: Lookup) -> torch.Tensor:
+    """Return :func:`cross` given what is picked of G."""
+    return (picked * _gram(inputs, lookup.grad)).sum(dim=(1, 2), dtype=torch.float64)
 
 
 class Layer(ABC):
@@ -301,10 +405,9 @@ class LinearLayer(_AffineLayer):
     def contributions(self, records: Sequence[Record]) -> list[Contribution]:
         record = _of_sentences(records[0])
         by_parameter: list[Contribution] = []
-        if self._weight is not None and _better_stored(record):
-            by_parameter.append(PerSentence(self._weight, _stored(record, self.transposed)))
-        elif self._weight is not None:
-            by_parameter.append(Product(self._weight, record.inputs, record.grad, self.transposed))
+        if self._weight is not None:
+            product = Product(self._weight, record.inputs, record.grad, self.transposed)
+            by_parameter.append(product.stored() if product.better_stored else product)
         if self._bias is not None:
             by_parameter.append(PerSentence(self._bias, full(record.grad).sum(dim=1)))
         return by_parameter
@@ -414,23 +517,8 @@ class TiedLayer(Layer):
         head = _of_sentences(records[1])
         lookup = self.embedding.lookup(records[0])
         biases = [PerSentence(name, full(head.grad).sum(dim=1)) for name in self.names if name != table]
-        if _better_stored(head):
-            gradients = _stored(head, transposed=False)
-            lookup.add_to_rows(gradients)
-            return [PerSentence(table, gradients), *biases]
-        return [TiedTable(lookup, Product(table, head.inputs, head.grad, transposed=False)), *biases]
-
-
-def _better_stored(record: Record) -> bool:
-    """Tell whether computing a linear layer's gradient of every row takes no more work than Gram matrices, and fits."""
-    (rows, tokens, p), q = record.inputs.shape, record.grad.shape[2]
-    return p * q <= tokens * (p + q) and rows * p * q <= PER_SENTENCE_LIMIT
-
-
-def _stored(record: Record, transposed: bool) -> torch.Tensor:
-    """Return the gradient of a linear layer's weight for every row, float32 (B, q, p) or (B, p, q)."""
-    left, right = (record.inputs, record.grad) if transposed else (record.grad, record.inputs)
-    return torch.bmm(full(left).transpose(1, 2), full(right))
+        tied = TiedTable(lookup, Product(table, head.inputs, head.grad, transposed=False))
+        return [tied.stored() if tied.product.better_stored else tied, *biases]
 
 
 def _of_sentences(record: Record) -> Record:

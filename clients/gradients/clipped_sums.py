@@ -31,7 +31,7 @@ from fl_sim.clients.batches import Batch, Example, micro_batches
 from fl_sim.clients.device import attempt, does_not_fit, full_precision, halves
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.ghost_norms import Contribution, Layer, NotCovered
-from fl_sim.clients.gradients.ghost_pass import covered_layers, each_gradient, sentence_gradients
+from fl_sim.clients.gradients.ghost_pass import covered_layers, each_gradient
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
 
@@ -248,8 +248,9 @@ def add_clipped(
     if layers is None:
         return False
     try:
-        losses, contributions = sentence_gradients(model, layers, batch, norms_alone=bool(model.recomputed))
-        norms = sure_norms(contributions, clip_norm if stability is None else stability)
+        losses, norms, contributions = sentence_gradients(
+            model, layers, batch, clip_norm if stability is None else stability
+        )
     except NotCovered:
         return False
     factors = clip_factors(norms, clip_norm, stability)
@@ -267,6 +268,29 @@ def add_clipped(
     tally.loss_sum += float(losses.sum(dtype=torch.float64))
     tally.clipped += int((norms > clip_norm).sum())
     return True
+
+
+def sentence_gradients(
+    model: LanguageModel, layers: Sequence[Layer], batch: Batch, least: float
+) -> tuple[torch.Tensor, torch.Tensor, list[Contribution]]:
+    """Return mean losses, float32 (B,), upper bounds on the gradient norms, float64 (B,), and the gradients.
+
+    The gradients of a checkpointed model are not kept. ``least`` is that of :func:`sure_norms`.
+
+    Raises:
+        NotCovered: a value is not finite, a norm not known well enough, or a module not called exactly once.
+    """
+    squared, slack = torch.zeros(2, len(batch.targets), dtype=torch.float64, device=model.device)
+    kept: list[Contribution] = []
+
+    def measure(contribution: Contribution) -> None:
+        squared.add_(contribution.squared)
+        slack.add_(contribution.slack)
+        if not model.recomputed:
+            kept.append(contribution)
+
+    losses = each_gradient(model, layers, batch, measure)
+    return losses, sure_norms(squared, slack, least), kept
 
 
 def _add_in_another_pass(
@@ -296,21 +320,33 @@ def _add_in_another_pass(
         )
 
 
-def sure_norms(contributions: Sequence[Contribution], clip_norm: float) -> torch.Tensor:
-    """Return upper bounds on the gradient norms over all parameters, float64 (B,), accurate enough to clip by.
+def sure_norms(squared: torch.Tensor, slack: torch.Tensor, least: float) -> torch.Tensor:
+    """Return upper bounds on gradient norms, float64 (B,), accurate enough to clip by.
 
-    ``clip_norm`` is c, or γ of automatic clipping, below which the factor c/(‖g‖ + γ) depends little on the norm.
+    Args:
+        squared: the squared norms over all parameters, float64 (B,).
+        slack: a bound on their rounding errors, float64 (B,).
+        least: a norm up to which the error may be large: c, or γ of automatic clipping, below which the factor
+            c/(‖g‖ + γ) depends little on the norm.
 
     Raises:
-        NotCovered: if a norm is not finite, or exceeds ``clip_norm`` and its rounding error is too large.
+        NotCovered: if a norm is not finite, or exceeds ``least`` and its rounding error is too large.
     """
-    squared = torch.stack([c.squared for c in contributions]).sum(dim=0)
-    slack = torch.stack([c.slack for c in contributions]).sum(dim=0)
-    norms = (squared + slack).sqrt()
-    unsure = (norms > clip_norm) & (slack > _TOLERATED_SLACK * squared)
+    norms = norm_bounds(squared, slack)
+    unsure = (norms > least) & is_unsure(squared, slack)
     if bool((unsure | ~norms.isfinite()).any()):
         raise NotCovered("a norm is not finite, or not known well enough")
     return norms
+
+
+def norm_bounds(squared: torch.Tensor, slack: torch.Tensor) -> torch.Tensor:
+    """Return what no norm exceeds, float64 (B,), for squared norms and their rounding errors."""
+    return (squared + slack).sqrt()
+
+
+def is_unsure(squared: torch.Tensor, slack: torch.Tensor) -> torch.Tensor:
+    """Return whether the bound of a squared norm would be far above it, bool (B,)."""
+    return slack > _TOLERATED_SLACK * squared
 
 
 def clip_factors(norms: torch.Tensor, clip_norm: float, stability: float | None = None) -> torch.Tensor:

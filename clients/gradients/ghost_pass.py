@@ -30,11 +30,11 @@ from fl_sim.clients.ghost_norms import (
     EmbeddingLayer,
     Layer,
     LinearLayer,
-    Norms,
     NotCovered,
     Record,
     TiedLayer,
     handler_of,
+    squared_of_sum,
 )
 from fl_sim.clients.gradients.head_blocks import HeadRecord, Seen, head_record, loss_and_score_gradient
 from fl_sim.clients.gradients.tape import Tape
@@ -73,17 +73,6 @@ class Pass:
         rows = len(self.losses)
         return [c for layer in self.layers for c in _contributions(layer, self.records[layer], rows, self.head)]
 
-    def of_users(self, users: int, factors: torch.Tensor | None = None, *, last: bool = False) -> list[Contribution]:
-        """Return the per-user gradients Σ_s factors[s] · gradient_s; with ``last``, records are forgotten meanwhile."""
-        contributions: list[Contribution] = []
-        head = None if self.head is None else self.head.of_users(users, factors)
-        for layer in self.layers:
-            records = self.records.pop(layer) if last else self.records[layer]
-            joined = [record.of_users(users, factors) for record in records]
-            del records
-            contributions += _contributions(layer, joined, users, head)
-        return contributions
-
 
 def _contributions(
     layer: Layer,
@@ -92,13 +81,13 @@ def _contributions(
     head: HeadRecord | None = None,
     seen: Sequence[Seen] | None = None,
 ) -> list[Contribution]:
-    """Return the contributions of a layer; raise NotCovered unless each has one row per sentence (or user)."""
+    """Return the contributions of a layer; raise NotCovered unless each has one row per sentence."""
     with torch.no_grad():
         if head is not None and layer is head.owner:
             found = head.contributions(records, seen)
         else:
             found = layer.contributions(records if layer.reads_rounded else [record.full() for record in records])
-    if any(contribution.squared.shape != (rows,) for contribution in found):
+    if any(contribution.rows != rows for contribution in found):
         raise NotCovered("a layer was not given one row per sentence")
     return found
 
@@ -113,24 +102,6 @@ def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> P
     records: dict[Layer, list[Record]] = {}
     losses = run(records.__setitem__)
     return Pass(losses, layers, records, run.head)
-
-
-def sentence_gradients(
-    model: LanguageModel, layers: Sequence[Layer], batch: Batch, *, norms_alone: bool = False
-) -> tuple[torch.Tensor, list[Contribution]]:
-    """Return the mean loss of each sentence, float32 (B,), and the per-sentence gradients of each parameter.
-
-    The arguments and errors are those of :func:`ghost_pass`. What a layer's norms do not need is forgotten in the
-    backward pass, as soon as they are known; with ``norms_alone`` everything is, and nothing can be added.
-    """
-    found: dict[str, Contribution] = {}
-
-    def receive(contribution: Contribution) -> None:
-        kept = Norms(contribution.name, contribution.squared, contribution.slack) if norms_alone else contribution
-        found[contribution.name] = kept
-
-    losses = each_gradient(model, layers, batch, receive)
-    return losses, [found[name] for layer in layers for name in layer.names]
 
 
 def each_gradient(
@@ -376,13 +347,13 @@ def compare_with_autograd(model: LanguageModel, layers: Sequence[Layer], batch: 
             expected[name][row] = _squared(gradient)
             difference[name].sub_(gradient, alpha=float(factors[row]))
     traced = ghost_pass(model, layers, batch)
-    of_sentences, of_users = traced.of_sentences(), traced.of_users(1, factors)
+    of_sentences = traced.of_sentences()
     squared_norms = torch.stack(list(expected.values())).sum(dim=0)
-    for contribution, of_user in zip(of_sentences, of_users, strict=True):
+    for contribution in of_sentences:
         name = contribution.name
         allowed = _CHECK_TOLERANCE * expected[name] + _CHECK_FLOOR * squared_norms
         errors = (contribution.squared.cpu() - expected[name]).abs()
-        user_error = abs(float(of_user.squared) - float(_squared(difference[name])))
+        user_error = abs(float(squared_of_sum(contribution, factors)) - float(_squared(difference[name])))
         contribution.add(factors, difference[name])
         residue = float(_squared(difference[name]))
         agree = bool((errors <= allowed).all()) and user_error <= float(allowed.sum())

@@ -14,6 +14,7 @@ True
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -33,10 +34,13 @@ from fl_sim.clients.ghost_norms import (
     Product,
     Record,
     TiedLayer,
+    TiedTable,
+    cross_of,
     full,
+    picked,
     scaled,
 )
-from fl_sim.clients.models.frozen_head import blocked_layer, row_blocks, rows_of, scores_of, size_of
+from fl_sim.clients.models.frozen_head import blocked_layer, blocks_of, rows_of, scores_of
 from fl_sim.clients.models.language_model import LanguageModel
 
 
@@ -63,37 +67,35 @@ class HeadRecord:
     Attributes:
         owner: the layer that describes it.
         module: the output layer.
-        model, batch: of the pass.
+        model: applied.
+        batch: the targets of the sentences.
         states: the layer's input, (B, T, h), detached; None before the forward pass.
-        rows: the number of rows, sentences or users; a user's sentences are adjacent.
-        factors: of the sentences of users, float32 (B,); None for 1.
     """
 
     owner: Layer
     module: nn.Linear
     model: LanguageModel
     batch: Batch
-    rows: int
     states: torch.Tensor | None = None
-    factors: torch.Tensor | None = None
 
     @property
     def on_tape(self) -> tuple[nn.Module, ...]:
         """Return the modules of the owner that have ordinary records."""
         return tuple(module for module in self.owner.modules if module is not self.module)
 
-    def of_users(self, users: int, factors: torch.Tensor | None) -> HeadRecord:
-        """Return the record with one row per user; see `Record.of_users`."""
-        return replace(self, rows=users, factors=factors)
+    def only(self, rows: torch.Tensor | slice) -> HeadRecord:
+        """Return the record of some sentences, in the order of ``rows``."""
+        return replace(self, batch=rows_of(self.batch, rows), states=self.known_states[rows])
 
     def losses(self, ids: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, list[Seen]]:
         """Return losses, float32 (B,), their gradient in the states, (B, T, h), and what norms need.
 
         ``ids`` are the words of the sentences, int64 (B, T), if the table is tied.
         """
-        states, weight = self._states(), self.module.weight
-        gradient, losses, seen = torch.empty_like(states), [], []
-        for rows, inputs, grad, of_rows in self._blocks():
+        weight = self.module.weight
+        gradient, losses, seen = torch.empty_like(self.known_states), [], []
+        for rows in self.row_blocks():
+            inputs, grad, of_rows = self.block(rows)
             gradient[rows] = grad @ weight.to(grad.dtype)
             losses.append(of_rows)
             seen.append(self._see(inputs, grad, None if ids is None else ids[rows]))
@@ -102,92 +104,112 @@ class HeadRecord:
     def contributions(self, records: Sequence[Record], seen: Sequence[Seen] | None = None) -> list[Contribution]:
         """Return the contributions of the owner's parameters, given the records of the modules :attr:`on_tape`.
 
-        ``seen`` is what :meth:`losses` returned, if the rows are sentences; else it is computed here.
+        ``seen`` is what :meth:`losses` returned; computed here by default.
         """
         weight, bias = self.owner.head_names()
         lookup = self.owner.embedding.lookup(records[0]) if isinstance(self.owner, TiedLayer) else None
         if seen is None:
-            ids = None if lookup is None else lookup.ids
-            seen = [self._see(i, g, None if ids is None else ids[rows]) for rows, i, g, _ in self._blocks()]
-        found: list[Contribution] = [] if weight is None else [BlockedTable(weight, self, seen, lookup)]
+            blocks = ((rows, *self.block(rows)) for rows in self.row_blocks())
+            seen = [self._see(i, g, None if lookup is None else lookup.ids[rows]) for rows, i, g, _ in blocks]
+        found: list[Contribution] = [] if weight is None else [BlockedTable(weight, self, lookup, seen)]
         if bias is not None:
             found.append(PerSentence(bias, torch.cat([s.of_bias for s in seen if s.of_bias is not None])))
         return found
 
     def matrices(self, factors: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield pairs of matrices; the sum of their products is Σ_s factors[s] · gradient_s of the weight."""
-        for rows, inputs, grad, _ in self._blocks():
+        for rows in self.row_blocks():
+            inputs, grad, _ = self.block(rows)
             yield scaled(inputs, grad, factors[rows], transposed=False)
 
     def row_blocks(self) -> list[slice]:
-        """Return the rows in blocks."""
-        sentences, scores = size_of(self.model, self.batch)
-        return row_blocks(self.rows, scores * (sentences // self.rows), torch.device(self.model.spec.device))
+        """Return the sentences in blocks."""
+        return blocks_of(self.model, self.batch)
 
-    def _states(self) -> torch.Tensor:
+    @property
+    def known_states(self) -> torch.Tensor:
+        """Return :attr:`states`; raise RuntimeError before the forward pass."""
         if self.states is None:
             raise RuntimeError("the forward pass has not been run")
         return self.states
 
-    def _blocks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Yield rows, their inputs (r, n·T, h), the gradient of the scores (r, n·T, V) and the losses of sentences."""
-        for rows in self.row_blocks():
-            yield rows, *self._block(rows)
-
     @torch.no_grad()
-    def _block(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        each = len(self.batch.targets) // self.rows  # sentences of a row
-        sentences = slice(rows.start * each, rows.stop * each)
-        inputs = self._states()[sentences]
+    def block(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the inputs (r, T, h) of some sentences, the gradient of the scores (r, T, V), and the losses (r,)."""
+        inputs = self.known_states[rows]
         scores = scores_of(self.model, self.module, inputs)
-        inputs = inputs.to(scores.dtype)
-        losses, grad = loss_and_score_gradient(scores, rows_of(self.batch, sentences))
-        if self.factors is not None:
-            grad = grad * self.factors[sentences].view(-1, 1, 1)
-        inputs, grad = (t.unflatten(0, (-1, each)).flatten(1, 2) for t in (inputs, grad))
-        return inputs, grad, losses
+        losses, grad = loss_and_score_gradient(scores, rows_of(self.batch, rows))
+        return inputs.to(scores.dtype), grad, losses
 
     def _see(self, inputs: torch.Tensor, grad: torch.Tensor, ids: torch.Tensor | None) -> Seen:
         weight, bias = self.owner.head_names()
-        picked = None if ids is None else full(grad.gather(2, ids.unsqueeze(1).expand(-1, grad.shape[1], -1)))
+        of_words = None if ids is None else picked(grad, ids)
         of_bias = None if bias is None else full(grad).sum(dim=1)
         if weight is None:
             nothing = torch.zeros(len(grad), dtype=torch.float64, device=grad.device)
-            return Seen(nothing, nothing, picked, of_bias)
+            return Seen(nothing, nothing, of_words, of_bias)
         product = Product(weight, inputs, grad, transposed=False)
-        return Seen(product.squared, product.slack, picked, of_bias)
+        return Seen(product.squared, product.slack, of_words, of_bias)
 
 
 class BlockedTable(Contribution):
     """Represent the gradients of an output layer's weight, and of the table of word vectors if that is the same one.
 
-    ``seen`` is what was kept of each block, ``lookup`` the gradients of the table as an embedding, if it is tied.
+    ``lookup`` has the gradients of the table as an embedding, if it is tied; ``seen`` is what was kept of each block,
+    None if nobody asks for norms.
     """
 
-    def __init__(self, name: str, record: HeadRecord, seen: Sequence[Seen], lookup: Lookup | None) -> None:
+    def __init__(
+        self, name: str, record: HeadRecord, lookup: Lookup | None, seen: Sequence[Seen] | None = None
+    ) -> None:
         self.name = name
+        self.rows = len(record.batch.targets)
         self._record = record
         self._lookup = lookup
-        self.squared = torch.cat([of_block.squared for of_block in seen])
-        self.slack = torch.cat([of_block.slack for of_block in seen])
-        if lookup is None:
-            return
-        cross = [
-            self._cross(rows, of_block.picked, lookup)
-            for rows, of_block in zip(record.row_blocks(), seen, strict=True)
+        self._seen = seen
+
+    @functools.cached_property
+    def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._seen is None:
+            raise RuntimeError("norms are of all sentences of a pass")
+        squared = torch.cat([of_block.squared for of_block in self._seen])
+        slack = torch.cat([of_block.slack for of_block in self._seen])
+        if self._lookup is None:
+            return squared, slack
+        mixed = [
+            cross_of(of_block.picked, self._record.known_states[rows], self._lookup.only(rows))
+            for rows, of_block in zip(self._record.row_blocks(), self._seen, strict=True)
             if of_block.picked is not None
         ]
-        self.squared = lookup.squared + self.squared + 2 * torch.cat(cross)
-        # The error of |cross| is at most the geometric mean of the errors of the two norms.
-        self.slack = 2 * (lookup.slack + self.slack)
+        squared = self._lookup.squared + squared + 2 * torch.cat(mixed)
+        # The error of an inner product of the two is at most the geometric mean of the errors of the two norms.
+        return squared, 2 * (self._lookup.slack + slack)
 
-    def _cross(self, rows: slice, picked: torch.Tensor, lookup: Lookup) -> torch.Tensor:
-        """Return the inner products of both gradients of some rows, float64 (r,); see `TiedTable`."""
-        each = len(self._record.batch.targets) // self._record.rows
-        states = self._record._states()[rows.start * each : rows.stop * each]
-        inputs = full(states.unflatten(0, (-1, each)).flatten(1, 2))
-        inner = torch.bmm(inputs, full(lookup.grad[rows]).transpose(1, 2))
-        return (picked * inner).sum(dim=(1, 2), dtype=torch.float64)
+    @property
+    def inner_slack(self) -> torch.Tensor:
+        return torch.cat([self._table(rows).inner_slack for rows in self._record.row_blocks()])
+
+    def only(self, rows: torch.Tensor | slice) -> BlockedTable:
+        return BlockedTable(
+            self.name, self._record.only(rows), None if self._lookup is None else self._lookup.only(rows)
+        )
+
+    def stored(self) -> PerSentence:
+        blocks = [self._table(rows).stored().gradients for rows in self._record.row_blocks()]
+        return PerSentence(self.name, torch.cat(blocks))
+
+    def inner(self, other: Contribution) -> torch.Tensor:
+        blocks = self._record.row_blocks()
+        if not isinstance(other, BlockedTable):
+            return torch.cat([self._table(rows).inner(other.only(rows)) for rows in blocks])
+        blocks = max(blocks, other._record.row_blocks(), key=len)
+        return torch.cat([self._table(rows).inner(other._table(rows)) for rows in blocks])
+
+    def _table(self, rows: slice) -> Product | TiedTable:
+        """Return the gradients of some sentences, computed anew."""
+        inputs, grad, _ = self._record.block(rows)
+        product = Product(self.name, inputs, grad, transposed=False)
+        return product if self._lookup is None else TiedTable(self._lookup.only(rows), product)
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
         added = 0
@@ -215,7 +237,7 @@ def head_record(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> 
         return None
     owner = owners[0]
     if type(owner) is LinearLayer or (type(owner) is TiedLayer and type(owner.embedding) is EmbeddingLayer):
-        return HeadRecord(owner, module, model, batch, rows=len(batch.targets))
+        return HeadRecord(owner, module, model, batch)
     return None
 
 

@@ -1,10 +1,12 @@
 """Compute each user's sum Σ_s m_s·Π_c(g_s) and its norm; the caller bounds the sum before adding it to others.
 
-The sentences of users with similar numbers of them are batched into one pass, in which a user is one long sentence, so
-that the norm of the sum is a ghost norm too, and no sum is ever stored. The slow path computes each user's sum in a
-buffer: if the model is not covered, and for all users of a pass in which a user does not fit, has a norm that is not
-precise enough, or has a value that is not finite. The bound β of docs/privacy.md, section 2, relies on ``lengths``,
-which are never smaller than the true norms.
+The sentences of many users are batched by their length. No sum of a user with few tokens is stored: its squared norm
+is f'Kf, with K the inner products of the gradients of its sentences and f_s = m_s·min(1, c/‖g_s‖), and it is added with
+the sums of all others, one product per parameter and pass. Products of all pairs of tokens cost more than one vector
+from some number of tokens on; then the user's sum is computed in a buffer, from the same passes. So is a sum whose
+norm is not precise enough. If the model is not covered, a value is not finite, or a user fills a micro-batch, a user
+is computed apart from the others. The bound β of docs/privacy.md, section 2, relies on ``lengths``, which are never
+smaller than the true norms.
 
 >>> total, user = torch.zeros(2), UserVector(torch.tensor([3.0, 4.0]), Tally(sentences=1))
 >>> user.add([1.0 / user.lengths[0]], total)  # bound the norm by 1
@@ -15,28 +17,31 @@ tensor([0.6000, 0.8000])
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fl_sim.clients.batches import NO_TARGET, Batch, Example, user_groups
-from fl_sim.clients.device import attempt, full_precision, halves
+from fl_sim.clients.batches import Example, micro_batches
+from fl_sim.clients.device import attempt, does_not_fit, full_precision, halves
 from fl_sim.clients.ghost_norms import Contribution, NotCovered
 from fl_sim.clients.gradients import clipped_sums
 from fl_sim.clients.gradients.clipped_sums import GradientSum, Tally
-from fl_sim.clients.gradients.ghost_pass import Pass, ghost_pass
+from fl_sim.clients.gradients.ghost_pass import each_gradient
 from fl_sim.clients.models.language_model import LanguageModel
 
 Floats = npt.NDArray[np.float64]
 
-_LONGEST = 1024  # tokens of a user in a joint pass: the Gram matrices have as many rows and columns
 _WINDOW = 32  # micro-batches of users that are sorted at a time
+_HELD = 1 << 25  # numbers that are recorded of the passes of users who are computed together, on a CPU
+_VECTOR = 25  # a vector of all parameters is written, measured and added in the time of training on so many tokens
 
 
 class UserSums(ABC):
@@ -84,19 +89,19 @@ def user_sums(
     clipped_sums.check_clip_norm(clip_norm)
     summing = _Summing(model, clip_norm, mask_seed, stability)
     for window in _windows(model, users, weights):
-        groups = [[window[i] for i in g] for g in user_groups([user.shape for user in window], model.batch_tokens)]
+        groups = list(summing.groups(window))
         groups.reverse()
         while groups:
             members = groups.pop()
-            joint = attempt(functools.partial(summing.together, members), model.device)
-            if joint:
-                yield joint
-                joint.forget()
-            elif joint is None and len(members) > 1:
-                sentences, longest = map(max, zip(*(user.shape for user in members), strict=True))
-                groups += reversed(halves(model, members, len(members) * sentences * longest))
+            passed = attempt(functools.partial(summing.together, members), model.device)
+            if passed:
+                yield from summing.sums(passed)
+            elif passed is None and len(members) > 1:
+                padded = sum(len(user.sizes) for user in members) * max(max(user.sizes, default=0) for user in members)
+                groups += reversed(halves(model, members, min(padded, model.batch_tokens)))
             else:
                 yield from map(summing.alone, members)
+            del passed
         window.clear()  # frees the sentences before the next window is read
 
 
@@ -114,16 +119,6 @@ class _User(NamedTuple):
     sentences: Sequence[Example]
     sizes: list[int]
     weights: Floats | None
-
-    @property
-    def examples(self) -> list[Example]:
-        """Return the sentences with at least one prediction target."""
-        return [example for example, size in zip(self.sentences, self.sizes, strict=True) if size]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Return the number of sentences with a prediction target, and the inputs of the longest."""
-        return sum(map(bool, self.sizes)), max(self.sizes, default=0)
 
 
 def _windows(
@@ -147,84 +142,214 @@ def _windows(
 class UserVector(UserSums):
     """Hold one user's vector, float32 (d,), in a buffer; ``place`` is the user's index in the caller's order."""
 
-    def __init__(
-        self, vector: torch.Tensor, tally: Tally, place: int = 0, views: Mapping[str, torch.Tensor] | None = None
-    ) -> None:
+    def __init__(self, vector: torch.Tensor, tally: Tally, place: int = 0) -> None:
         self.users, self.tallies = [place], [tally]
         self.lengths = [float(torch.linalg.vector_norm(vector, dtype=torch.float64))]
         self._vector = vector
-        self._views = views or {}
 
     def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
         if shares[0] != 0:
             total.add_(self._vector, alpha=shares[0])
 
-    def add_to(self, views: Mapping[str, torch.Tensor], share: float) -> None:
-        """Add the share of the sum to some parameters, by name."""
-        for name, view in views.items():
-            view.add_(self._views[name], alpha=share)
+
+@dataclass(frozen=True)
+class _Pass:
+    """Hold the gradients of the B sentences of one pass.
+
+    Attributes:
+        owners: the user of each sentence, an index into the group, int64 (B,).
+        factors: f_s, float32 (B,).
+        longest: the inputs of the longest sentence.
+        gradients: by parameter name.
+    """
+
+    owners: torch.Tensor
+    factors: torch.Tensor
+    longest: int
+    gradients: dict[str, Contribution]
+
+    def add(self, shares: torch.Tensor, model: LanguageModel, total: torch.Tensor) -> None:
+        """Subtract Σ_s shares[u_s]·f_s·∇l(θ, s) from ``total``, for ``shares`` of the group's users, float32 (U,)."""
+        views = model.parameters.views(total)
+        factors = -self.factors * shares[self.owners]
+        for name, gradients in self.gradients.items():
+            self._add_in_parts(gradients, factors, views[name])
+
+    def add_user(self, user: int, model: LanguageModel, total: torch.Tensor) -> None:
+        """Subtract Σ_s f_s·∇l(θ, s) over the sentences of one user from ``total``."""
+        (rows,) = torch.nonzero(self.owners == user, as_tuple=True)
+        if len(rows):
+            views = model.parameters.views(total)
+            for name, gradients in self.gradients.items():
+                self._add_in_parts(gradients.only(rows), -self.factors[rows], views[name])
+
+    def _add_in_parts(self, gradients: Contribution, factors: torch.Tensor, total: torch.Tensor) -> None:
+        """Add to one parameter, in halves of the sentences where memory does not suffice."""
+
+        def add() -> bool:
+            gradients.add(factors, total)
+            return True
+
+        if attempt(add, total.device):
+            return
+        if len(factors) == 1:
+            if attempt(add, total.device):  # the first one freed what was left of the passes
+                return
+            raise does_not_fit(total.device, self.longest)
+        middle = len(factors) // 2
+        for rows in (slice(0, middle), slice(middle, None)):
+            self._add_in_parts(gradients.only(rows), factors[rows], total)
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """Hold the passes of a group of users, with the users' counts."""
+
+    users: Sequence[_User]
+    passes: Sequence[_Pass]
+    tallies: Sequence[Tally]
 
 
 class _JointSums(UserSums):
-    """Represent the sums of the users of one pass by the contributions of its layers, without storing them."""
+    """Represent the sums of some users of a group by the gradients of the passes, without storing them."""
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        users: Sequence[_User],
-        lengths: torch.Tensor,
-        tallies: Sequence[Tally],
-        contributions: Sequence[Contribution],
-        alone: Callable[[_User], UserVector],
-    ) -> None:
-        self.users, self.lengths, self.tallies = [user.position for user in users], lengths.tolist(), tallies
+    def __init__(self, model: LanguageModel, passed: _Passed, chosen: Sequence[int], norms: torch.Tensor) -> None:
+        self.users = [passed.users[i].position for i in chosen]
+        self.lengths = [float(norms[i]) for i in chosen]
+        self.tallies = [passed.tallies[i] for i in chosen]
         self._model = model
-        self._members = users
-        self._contributions: Sequence[Contribution] | None = contributions
-        self._alone = alone
+        self._chosen = chosen
+        self._group = len(passed.users)
+        self._passes: Sequence[_Pass] | None = passed.passes
 
     def forget(self) -> None:
-        """Free the memory of the contributions before the next pass."""
-        self._contributions = None
+        """Free the memory of the gradients before the next pass."""
+        self._passes = None
 
     def add(self, shares: Sequence[float], total: torch.Tensor) -> None:
-        if self._contributions is None:
+        if self._passes is None:
             raise RuntimeError("these sums are gone: the next ones have been asked for")
-        pending = self._model.parameters.views(total)
-        if attempt(lambda: self._add_together(shares, pending), total.device):
-            return
-        self.forget()  # memory does not suffice: one user at a time, to the parameters that lack the sums
-        for share, user in zip(shares, self._members, strict=True):
-            if share != 0:
-                self._alone(user).add_to(pending, share)
-
-    def _add_together(self, shares: Sequence[float], pending: dict[str, torch.Tensor]) -> bool:
-        """Add the sums; a parameter leaves ``pending`` with its addition."""
-        factors = -torch.tensor(shares, dtype=torch.float32, device=self._model.device)
+        of_group = torch.zeros(self._group, device=total.device)
+        of_group[list(self._chosen)] = torch.tensor(shares, dtype=torch.float32, device=total.device)
         with full_precision():
-            for contribution in self._contributions or ():
-                contribution.add(factors, pending[contribution.name])
-                del pending[contribution.name]
-        return True
+            for one in self._passes:
+                one.add(of_group, self._model, total)
 
 
 class _Summing:
-    """Compute sums of users: of several in one pass, or of one in a buffer."""
+    """Compute sums of users: of several from shared passes, or of one in a buffer."""
 
     def __init__(self, model: LanguageModel, clip_norm: float, mask_seed: int | None, stability: float | None) -> None:
         self._model = model
         self._clip_norm = clip_norm
         self._mask_seed = mask_seed
         self._stability = stability
-        self._buffer: GradientSum | None = None
+        self._width = sum(sum(p.shape) for p in model.parameters.tensors.values() if p.dim() == 2)
+
+    @functools.cached_property
+    def _buffer(self) -> GradientSum:
+        return GradientSum(self._model, self._mask_seed, self._stability)
+
+    def groups(self, window: Sequence[_User]) -> Iterator[list[_User]]:
+        """Yield users whose passes are held at a time, alike in their lengths, and in how norms are computed."""
+        room = self._model.batch_tokens
+        if self._model.device.type == "cpu":
+            room = max(room, _HELD // max(self._width, 1))
+        ordered = sorted(window, key=lambda user: (self.by_pairs(user), max(user.sizes, default=0)), reverse=True)
+        for _, alike in itertools.groupby(ordered, self.by_pairs):
+            group: list[_User] = []
+            for user in alike:
+                if group and sum(sum(other.sizes) for other in [*group, user]) > room:
+                    yield group
+                    group = []
+                group.append(user)
+            yield group
+
+    def by_pairs(self, user: _User) -> bool:
+        """Return whether the norm of a user's sum takes less work by pairs of tokens than from the sum itself."""
+        inputs = np.array(user.sizes, dtype=np.float64)
+        pairs = inputs.sum() ** 2 / 2
+        if not math.isinf(self._clip_norm):  # the norms of sentences are known
+            pairs -= np.square(inputs).sum() / 2
+        return bool(pairs * self._width <= _VECTOR * self._model.num_parameters)
+
+    def together(self, users: Sequence[_User]) -> _Passed | Literal[False]:
+        """Return the passes of users; False if they are not covered, fill more than a micro-batch each, or nothing.
+
+        Their records are kept until all users are bounded, which ``model.checkpointing`` forbids.
+        """
+        model = self._model
+        if clipped_sums.covered_layers(model) is None or model.recomputed:
+            return False
+        if not 0 < sum(users[0].sizes) <= model.batch_tokens:
+            return False
+        rows = [(place, i) for place, user in enumerate(users) for i in range(len(user.sizes))]
+        losses, clipped = torch.zeros(2, len(users), dtype=torch.float64, device=model.device)
+        passes = []
+        try:
+            with full_precision():
+                for chosen in micro_batches([users[place].sizes[i] for place, i in rows], model.batch_tokens):
+                    one, of_rows, above = self._pass(users, [rows[i] for i in chosen])
+                    losses.index_add_(0, one.owners, of_rows.double())
+                    clipped.index_add_(0, one.owners, above.double())
+                    passes.append(one)
+        except NotCovered:
+            return False
+        counts = zip(users, losses.tolist(), clipped.tolist(), strict=True)
+        return _Passed(users, passes, [Tally(len(u.sizes), clipped=int(n), loss_sum=loss) for u, loss, n in counts])
+
+    def _pass(
+        self, users: Sequence[_User], rows: Sequence[tuple[int, int]]
+    ) -> tuple[_Pass, torch.Tensor, torch.Tensor]:
+        """Return a pass of some sentences, given as (user, index), their losses (B,), and which are clipped (B,)."""
+        model, layers = self._model, clipped_sums.covered_layers(self._model) or []
+        batch = model.batch([users[place].sentences[i] for place, i in rows], self._mask_seed)
+        kept: list[Contribution] = []
+        if math.isinf(self._clip_norm):
+            losses = each_gradient(model, layers, batch, kept.append)
+            factors, clipped = torch.ones_like(losses), torch.zeros_like(losses)
+        else:
+            least = self._clip_norm if self._stability is None else self._stability
+            losses, norms, kept = clipped_sums.sentence_gradients(model, layers, batch, least)
+            factors = clipped_sums.clip_factors(norms, self._clip_norm, self._stability)
+            clipped = norms > self._clip_norm
+        weights = [1.0 if (w := users[place].weights) is None else w[i] for place, i in rows]
+        owners = torch.tensor([place for place, _ in rows], device=model.device)
+        longest = max(users[place].sizes[i] for place, i in rows)
+        factors = factors * torch.tensor(weights, dtype=torch.float32, device=model.device)
+        return _Pass(owners, factors, longest, {c.name: c for c in kept}), losses, clipped
+
+    def sums(self, passed: _Passed) -> Iterator[UserSums]:
+        """Yield the sums of a group of users."""
+        in_buffer: Iterable[int] = range(len(passed.users))
+        if self.by_pairs(passed.users[0]):
+            with full_precision():
+                squared, slack = _norms_by_pairs(passed, self._model.batch_tokens)
+            norms = clipped_sums.norm_bounds(squared, slack)
+            is_sure = norms.isfinite() & ~clipped_sums.is_unsure(squared, slack)
+            in_buffer = torch.nonzero(~is_sure).flatten().tolist()
+            if sure := torch.nonzero(is_sure).flatten().tolist():
+                joint = _JointSums(self._model, passed, sure, norms)
+                yield joint
+                joint.forget()
+        for place in in_buffer:
+            yield self._apart(passed, place)
+
+    def _apart(self, passed: _Passed, place: int) -> UserVector:
+        """Return the sum of one user of a group, computed from the passes in the buffer."""
+        buffer = self._buffer
+        buffer.reset()
+        with full_precision():
+            for one in passed.passes:
+                one.add_user(place, self._model, buffer.flat)
+        found = UserVector(buffer.flat, passed.tallies[place], passed.users[place].position)
+        return found if math.isfinite(found.lengths[0]) else self.alone(passed.users[place])
 
     def alone(self, user: _User) -> UserVector:
-        """Return the sum of one user in a buffer, which the next user overwrites.
+        """Return the sum of one user in the buffer, which the next user overwrites.
 
         ``GradientSum`` adds with weight 1. To add sentences of weight m, divide by m, add, and multiply by m.
         """
-        if self._buffer is None:
-            self._buffer = GradientSum(self._model, self._mask_seed, self._stability)
         buffer = self._buffer
         buffer.reset()
         if user.weights is None:
@@ -235,55 +360,45 @@ class _Summing:
                 chosen = [e for e, own in zip(user.sentences, user.weights, strict=True) if own == weight]
                 buffer.add(chosen, self._clip_norm)
                 buffer.flat *= float(weight)
-        return UserVector(buffer.flat, buffer.tally, user.position, buffer.views)
-
-    def together(self, users: Sequence[_User]) -> _JointSums | Literal[False]:
-        """Return the sums of users from one pass; False if it is not covered, too large or not precise enough.
-
-        Their records would be kept until all users are bounded, which ``model.checkpointing`` forbids.
-        """
-        model = self._model
-        sentences, longest = map(max, zip(*(user.shape for user in users), strict=True))
-        layers = clipped_sums.covered_layers(model)
-        if layers is None or model.recomputed or not 0 < sentences * longest <= min(_LONGEST, model.batch_tokens):
-            return False
-        try:
-            with full_precision():
-                batch = _rectangle(model, [user.examples for user in users], self._mask_seed)
-                recorded = ghost_pass(model, layers, batch)
-                factors, clipped = _sentence_clips(recorded, self._clip_norm, self._stability)
-                if users[0].weights is not None:
-                    weights = [user.weights[np.array(user.sizes) > 0] for user in users if user.weights is not None]
-                    padded = [np.pad(w, (0, sentences - len(w)), constant_values=1.0) for w in weights]
-                    by_row = torch.from_numpy(np.concatenate(padded)).to(recorded.losses)  # 1 in filling rows
-                    factors = by_row if factors is None else factors * by_row
-                contributions = recorded.of_users(len(users), factors, last=True)
-                lengths = clipped_sums.sure_norms(contributions, 0.0)
-        except NotCovered:
-            return False
-        of_users = (v.view(len(users), -1).sum(dim=1, dtype=torch.float64) for v in (recorded.losses, clipped))
-        by_user = zip(users, *(v.tolist() for v in of_users), strict=True)
-        tallies = [Tally(len(user.sentences), clipped=int(n), loss_sum=loss) for user, loss, n in by_user]
-        return _JointSums(model, users, lengths, tallies, contributions, self.alone)
+        return UserVector(buffer.flat, buffer.tally, user.position)
 
 
-def _rectangle(model: LanguageModel, users: Sequence[Sequence[Example]], mask_seed: int | None) -> Batch:
-    """Return a batch with the same number of rows per user; filling rows have no target and so no gradient."""
-    most = max(map(len, users))
-    rows = [user[i] if i < len(user) else user[0] for user in users for i in range(most)]
-    is_filling = torch.tensor([i >= len(user) for user in users for i in range(most)], device=model.device)
-    batch = model.batch(rows, mask_seed)
-    return replace(batch, targets=batch.targets.masked_fill(is_filling.unsqueeze(1), NO_TARGET))
+def _norms_by_pairs(passed: _Passed, tokens_at_once: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the squared norm f'Kf of each user's sum, and a bound on its rounding error, both float64 (U,).
+
+    K holds the inner products of the gradients of the user's sentences; see ``Contribution.inner_slack``.
+    """
+    passes = passed.passes
+    squared, slack = torch.zeros(2, len(passed.users), dtype=torch.float64, device=passes[0].factors.device)
+    for name in passes[0].gradients:
+        roots = torch.zeros_like(slack)
+        for one in passes:
+            gradients, f = one.gradients[name], one.factors.double()
+            squared.index_add_(0, one.owners, f.square() * gradients.squared)
+            roots.index_add_(0, one.owners, f.abs() * gradients.inner_slack.sqrt())
+        slack += roots.square()
+    for (first, second), pairs in _pairs(passes).items():
+        one, other = passes[first], passes[second]
+        for some in torch.tensor(pairs, device=squared.device).split(max(1, tokens_at_once // one.longest)):
+            rows, others = some.unbind(dim=1)
+            f = 2 * one.factors[rows].double() * other.factors[others].double()
+            for name, gradients in one.gradients.items():
+                inner = gradients.only(rows).inner(other.gradients[name].only(others))
+                squared.index_add_(0, one.owners[rows], f * inner)
+    return squared.clamp_min(0), slack
 
 
-def _sentence_clips(
-    recorded: Pass, clip_norm: float, stability: float | None
-) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """Return the clip factor of each sentence, float32 (B,), None without a clip; and which are clipped, (B,)."""
-    if math.isinf(clip_norm):
-        return None, torch.zeros_like(recorded.losses)
-    norms = clipped_sums.sure_norms(recorded.of_sentences(), clip_norm if stability is None else stability)
-    return clipped_sums.clip_factors(norms, clip_norm, stability), norms > clip_norm
+def _pairs(passes: Sequence[_Pass]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """Return the pairs of rows that belong to the same user, by the two passes that they are in."""
+    rows_of: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for number, one in enumerate(passes):
+        for row, owner in enumerate(one.owners.tolist()):
+            rows_of[owner].append((number, row))
+    pairs: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for rows in rows_of.values():
+        for (first, row), (second, other) in itertools.combinations(rows, 2):
+            pairs[first, second].append((row, other))
+    return pairs
 
 
 def with_targets(model: LanguageModel, user: Sequence[Example]) -> list[Example]:

@@ -108,7 +108,7 @@ def size_of(model: LanguageModel, batch: Batch) -> tuple[int, int]:
     return rows, tokens * model.vocabulary_size
 
 
-def rows_of(batch: Batch, rows: slice) -> Batch:
+def rows_of(batch: Batch, rows: slice | torch.Tensor) -> Batch:
     """Return the targets of some sentences of a batch, and what else a loss needs."""
     return replace(batch, targets=batch.targets[rows], predictions=batch.predictions[rows])
 

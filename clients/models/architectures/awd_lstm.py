@@ -16,6 +16,7 @@ public randomness, independent of the data.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ from torch.nn import functional
 
 from fl_sim.clients.batches import Batch, Example
 from fl_sim.clients.errors import ModelError
-from fl_sim.clients.ghost_norms import Contribution, Layer, LayerHandler, Product, Record
+from fl_sim.clients.ghost_norms import Contribution, Layer, LayerHandler, PerSentence, Product, Record, gram_slack
 from fl_sim.clients.models import model_names
 from fl_sim.clients.models.architectures.architecture import CONFIG_FILE, WEIGHTS_FILE, Architecture
 from fl_sim.clients.models.architectures.model_size import check_size
@@ -56,16 +57,37 @@ class MaskedProduct(Contribution):
 
     def __init__(self, name: str, inputs: torch.Tensor, grad: torch.Tensor, scale: torch.Tensor) -> None:
         self.name = name
+        self.rows = len(grad)
         self._inputs = inputs
         self._grad = grad
         self._scale = scale
-        rows = max(1, _MASKED_LIMIT // (inputs.shape[0] * inputs.shape[2]))
-        parts = [
-            (torch.bmm(g.transpose(1, 2), inputs) * part).square().sum(dim=2).sum(dim=1, dtype=torch.float64)
-            for g, part in zip(grad.split(rows, dim=2), scale.split(rows), strict=True)
-        ]
-        self.squared = torch.stack(parts).sum(dim=0)
-        self.slack = torch.zeros_like(self.squared)
+
+    @functools.cached_property
+    def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
+        squared = self.inner(self)
+        return squared, torch.zeros_like(squared)
+
+    @property
+    def inner_slack(self) -> torch.Tensor:
+        return gram_slack(self._inputs, self._grad) * self._scale.max().square()
+
+    def only(self, rows: torch.Tensor | slice) -> MaskedProduct:
+        return MaskedProduct(self.name, self._inputs[rows], self._grad[rows], self._scale)
+
+    def stored(self) -> PerSentence:
+        raise TypeError("gradients of a masked weight meet those of masked weights alone")
+
+    def inner(self, other: Contribution) -> torch.Tensor:
+        if not isinstance(other, MaskedProduct):
+            return other.inner(self)
+        rows = max(1, _MASKED_LIMIT // (self._inputs.shape[0] * self._inputs.shape[2]))
+        parts = []
+        split = (grad.split(rows, dim=2) for grad in (self._grad, other._grad))
+        for g, other_g, scale in zip(*split, self._scale.split(rows), strict=True):
+            here = torch.bmm(g.transpose(1, 2), self._inputs) * scale
+            there = here if other is self else torch.bmm(other_g.transpose(1, 2), other._inputs) * scale
+            parts.append((here * there).sum(dim=2).sum(dim=1, dtype=torch.float64))
+        return torch.stack(parts).sum(dim=0)
 
     def add(self, factors: torch.Tensor, total: torch.Tensor) -> None:
         grad = (self._grad * factors.view(-1, 1, 1)).flatten(0, 1)
@@ -89,8 +111,7 @@ class RecurrentLayer(Layer):
         gates, recurrence = records
         if recurrence.output is None:
             raise ValueError("the record has no output; allowed: one with the states")
-        apart = recurrence.output.unflatten(1, (recurrence.joined, -1))  # every sentence begins with a state of zeros
-        before = functional.pad(apart[:, :, :-1], (0, 0, 1, 0)).flatten(1, 2)
+        before = functional.pad(recurrence.output[:, :-1], (0, 0, 1, 0))  # a sentence begins with a state of zeros
         scale = recurrence.options.get("scale")
         if scale is None:
             return [Product(self.names[0], before, gates.grad, transposed=False)]

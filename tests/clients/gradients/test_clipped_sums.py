@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -214,12 +213,9 @@ def test_a_loss_or_a_gradient_alone_that_is_not_finite_counts_as_zero(
 
 
 def test_the_norm_by_which_a_sentence_is_clipped_includes_its_rounding() -> None:
-    parts: list[Any] = [
-        SimpleNamespace(squared=torch.tensor([4.0, 1.0]), slack=torch.tensor([1e-3, 0.0])),
-        SimpleNamespace(squared=torch.tensor([5.0, 3.0]), slack=torch.tensor([2e-3, 0.0])),
-    ]
-    assert clipped_sums.sure_norms(parts, 1.0) == pytest.approx([math.sqrt(9.003), 2.0])
-    factors = clipped_sums.clip_factors(clipped_sums.sure_norms(parts, 2.5), 2.5)
+    squared, slack = torch.tensor([9.0, 4.0]), torch.tensor([3e-3, 0.0])
+    assert clipped_sums.sure_norms(squared, slack, 1.0) == pytest.approx([math.sqrt(9.003), 2.0])
+    factors = clipped_sums.clip_factors(clipped_sums.sure_norms(squared, slack, 2.5), 2.5)
     assert factors == pytest.approx([2.5 / math.sqrt(9.003), 1.0])
 
 

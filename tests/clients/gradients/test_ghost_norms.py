@@ -17,6 +17,7 @@ from fl_sim.clients.ghost_norms import (
     Record,
     TiedLayer,
     TiedTable,
+    squared_of_sum,
 )
 from fl_sim.clients.gradients.tape import Tape
 from fl_sim.clients.models.architectures.awd_lstm import MaskedProduct
@@ -45,6 +46,19 @@ def check(contribution: Contribution, expected: torch.Tensor) -> None:
     contribution.add(factors, total)
     weighted = torch.einsum("b,bqp->qp", factors.double(), expected)
     torch.testing.assert_close(total.double() - 1, weighted, rtol=1e-4, atol=1e-4)
+
+
+def check_pairs(first: Contribution, second: Contribution, expected: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Inner products of two passes' gradients, within what is said of their rounding, and the norm of a sum."""
+    left, right = (gradients.flatten(1) for gradients in expected)
+    chosen, others = torch.tensor([2, 0, 2]), torch.tensor([1, 0, 0])
+    exact = (left[chosen] * right[others]).sum(dim=1)
+    allowed = (first.inner_slack[chosen] * second.inner_slack[others]).sqrt()
+    for found in (first.only(chosen).inner(second.only(others)), second.only(others).inner(first.only(chosen))):
+        assert bool(((found - exact).abs() <= 8 * allowed).all())  # of a few units; the bound counts one
+    factors = torch.tensor([0.5, -1.0, 2.0])
+    total = torch.einsum("b,bd->d", factors.double(), left)
+    torch.testing.assert_close(squared_of_sum(first, factors), total.square().sum(), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 9, 60], ids=lambda t: f"{t} tokens")
@@ -76,20 +90,40 @@ def test_a_masked_weight(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check(MaskedProduct("w", inputs, grad, scale), outer(inputs, grad) * scale.double())
 
 
+@pytest.mark.parametrize("other", [1, 2, 30], ids=lambda t: f"{t} tokens")
 @pytest.mark.parametrize("tokens", [1, 30], ids=["by Gram matrices", "stored"])
-def test_a_tied_table_of_users(tokens: int) -> None:
-    """Two users of two sentences: their norms are those of weighted sums, cross terms and all."""
-    ids = torch.randint(0, 9, (4, tokens), generator=torch.Generator().manual_seed(4))
-    looked_up, inputs, scores = normal(4, tokens, 5), normal(4, tokens, 5, seed=1), normal(4, tokens, 9, seed=2)
+def test_inner_products_of_a_tied_table(tokens: int, other: int) -> None:
+    """The sentences of one pass are stored, of another they are not; cross terms and all."""
     embedding, linear = nn.Embedding(9, 5), nn.Linear(5, 9, bias=False)
     names = {"weight": "table"}
     layer = TiedLayer(EmbeddingLayer(embedding, names), LinearLayer(linear, names, transposed=False))
-    records = [Record(ids, looked_up, looked_up, {}), Record(inputs, scores, scores, {})]
-    factors = torch.tensor([0.5, -1.0, 2.0, 0.0])
-    (contribution,) = layer.contributions([record.of_users(2, factors) for record in records])
-    assert isinstance(contribution, PerSentence) == (tokens == 30)
-    each = factors.double().view(-1, 1, 1) * (rows(ids, looked_up, 9) + outer(inputs, scores))
-    check(contribution, each.unflatten(0, (2, 2)).sum(dim=1))
+    contributions, expected = [], []
+    for seed, length in ((10, tokens), (20, other)):
+        ids = torch.randint(0, 9, (3, length), generator=torch.Generator().manual_seed(seed))
+        looked_up, inputs = normal(3, length, 5, seed=seed), normal(3, length, 5, seed=seed + 1)
+        scores = normal(3, length, 9, seed=seed + 2)
+        contributions += layer.contributions([Record(ids, looked_up, None, {}), Record(inputs, scores, None, {})])
+        expected.append(rows(ids, looked_up, 9) + outer(inputs, scores))
+        assert isinstance(contributions[-1], PerSentence) == (length == 30)
+        check(contributions[-1], expected[-1])
+    check_pairs(*contributions, (expected[0], expected[1]))
+
+
+@pytest.mark.parametrize("other", [2, 60], ids=lambda t: f"{t} tokens")
+@pytest.mark.parametrize("transposed", [False, True])
+def test_inner_products_of_a_weight(other: int, transposed: bool) -> None:
+    passes = [(normal(3, tokens, 40, seed=tokens), normal(3, tokens, 24, seed=tokens + 1)) for tokens in (9, other)]
+    first, second = (Product("w", inputs, grad, transposed) for inputs, grad in passes)
+    expected = tuple(outer(*one).transpose(1, 2) if transposed else outer(*one) for one in passes)
+    for one in (first, first.stored()):
+        check_pairs(one, second, expected)
+
+
+def test_inner_products_of_a_masked_weight() -> None:
+    scale = (normal(24, 10, seed=2) > 0).float() * 2
+    passes = [(normal(3, tokens, 10, seed=tokens), normal(3, tokens, 24, seed=tokens + 1)) for tokens in (7, 3)]
+    first, second = (MaskedProduct("w", *one, scale) for one in passes)
+    check_pairs(first, second, tuple(outer(*one) * scale.double() for one in passes))
 
 
 def test_a_lookup_adds_what_meets_in_one_row() -> None:

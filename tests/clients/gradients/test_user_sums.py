@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fl_sim.clients.batches import Example, user_groups
+from fl_sim.clients.batches import Example
 from fl_sim.clients.ghost_norms import NotCovered
 from fl_sim.clients.gradients import clipped_sums
 from fl_sim.clients.gradients import user_sums as module
@@ -41,29 +40,40 @@ def sums_of(model: LanguageModel, users: list[list[Example]], clip_norm: float) 
     return together, sums.numpy()
 
 
-@pytest.mark.parametrize("room", [1, 60, 1000])
-def test_every_user_is_in_one_group_and_groups_are_bounded(room: int) -> None:
-    draws = np.random.default_rng(0)
-    shapes = [(int(n), int(t)) for n, t in zip(draws.integers(0, 12, 50), draws.integers(0, 30, 50), strict=True)]
-    groups = list(user_groups(shapes, room))
-    assert sorted(i for group in groups for i in group) == list(range(50))
-    for group in groups:
-        sentences, longest = (max(shapes[i][k] for i in group) for k in (0, 1))
-        assert len(group) == 1 or len(group) * sentences * longest <= room
-        assert 2 * min(shapes[i][0] for i in group) >= sentences
+@pytest.mark.parametrize(
+    ("settings", "together"),
+    [
+        ({}, [1, 6]),  # nine sentences have too many pairs
+        ({"_VECTOR": math.inf}, [7]),
+        ({"_VECTOR": 0}, [1] * 7),
+        ({"_HELD": 1}, [1, 6]),
+        ({"_WINDOW": 1e-3}, [1] * 7),
+    ],
+    ids=str,
+)
+def test_users_share_passes_and_nobody_notices(
+    small: LanguageModel, settings: dict[str, float], together: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setattr(module, name, value)
+    for clip_norm in (0.5, math.inf):
+        users = users_of(COUNTS)
+        found, sums = sums_of(small, users, clip_norm)
+        assert sorted(map(len, found)) == together
+        assert sorted(user for group in found for user in group) == list(range(len(users)))
+        for user, of_user in zip(users, sums, strict=True):
+            np.testing.assert_allclose(of_user, clipped_gradient_sum(small, user, clip_norm).vector, rtol=0, atol=1e-5)
 
 
-def test_users_share_passes_and_nobody_notices(small: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    users = users_of(COUNTS)
-    together, sums = sums_of(small, users, 0.5)
-    assert sorted(map(len, together)) == [1, 1, 5]  # nine sentences are too many beside three, and three beside one
-    for user, found in zip(users, sums, strict=True):
-        np.testing.assert_allclose(found, clipped_gradient_sum(small, user, 0.5).vector, rtol=0, atol=1e-5)
-    for window, longest in ((1e-3, 1024), (32, 1)):
-        monkeypatch.setattr(module, "_WINDOW", window)
-        monkeypatch.setattr(module, "_LONGEST", longest)
-        _, again = sums_of(small, users, 0.5)
-        np.testing.assert_allclose(again, sums, rtol=0, atol=1e-5)
+def test_sentences_of_a_user_may_lie_in_several_passes(small: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "_largest_batch", 40)
+    users = [examples(18, 3, 17), examples(2, 19), examples(9, 10, 11)]
+    for summed in user_sums(small, users, 0.5):
+        assert len(summed.users) > 1
+        for row, user in enumerate(summed.users):
+            assert summed.lengths[row] == pytest.approx(
+                np.linalg.norm(clipped_gradient_sum(small, users[user], 0.5).vector), rel=1e-5
+            )
 
 
 def test_the_clipped_sentences_of_users_are_counted_in_a_joint_pass(small: LanguageModel) -> None:
@@ -75,22 +85,24 @@ def test_the_clipped_sentences_of_users_are_counted_in_a_joint_pass(small: Langu
 
 
 def test_a_norm_that_is_hardly_known_is_not_clipped_by() -> None:
-    known, unknown = (SimpleNamespace(squared=torch.tensor([4.0]), slack=torch.tensor([s])) for s in (1e-3, 1.0))
-    assert float(clipped_sums.sure_norms([known], 1.0)) >= 2.0
+    squared, known, unknown = torch.tensor([4.0]), torch.tensor([1e-3]), torch.tensor([1.0])
+    assert float(clipped_sums.sure_norms(squared, known, 1.0)) >= 2.0
     with pytest.raises(NotCovered):
-        clipped_sums.sure_norms([known, unknown], 1.0)
-    clipped_sums.sure_norms([unknown], 10.0)  # below the clip it does not matter
+        clipped_sums.sure_norms(squared, unknown, 1.0)
+    clipped_sums.sure_norms(squared, unknown, 10.0)  # below the clip it does not matter
 
 
-@pytest.mark.parametrize("longest", [1024, 1])
-def test_weights_multiply_what_was_clipped(small: LanguageModel, monkeypatch: pytest.MonkeyPatch, longest: int) -> None:
-    monkeypatch.setattr(module, "_LONGEST", longest)
+@pytest.mark.parametrize("tokens", [math.inf, 0], ids=["by pairs", "in a buffer"])
+def test_weights_multiply_what_was_clipped(
+    small: LanguageModel, monkeypatch: pytest.MonkeyPatch, tokens: float
+) -> None:
+    monkeypatch.setattr(module, "_VECTOR", tokens)
     users = users_of(COUNTS)
     users[0].insert(0, *examples(1))  # tells nothing, and has a weight nevertheless
     draws = np.random.default_rng(3)
     weights = [draws.choice([0.25, 1.0, 3.0], len(user)) for user in users]
     for found in user_sums(small, users, 0.5, weights=weights):
-        assert len(found.users) == 1 or longest > 1
+        assert len(found.users) == (1 if tokens == 0 else len(users))
         for row, place in enumerate(found.users):
             total = torch.zeros(small.num_parameters)
             found.add([float(row == other) for other in range(len(found.users))], total)
@@ -102,22 +114,26 @@ def test_weights_multiply_what_was_clipped(small: LanguageModel, monkeypatch: py
             assert found.lengths[row] == pytest.approx(np.linalg.norm(sum(alone)), rel=1e-2)
 
 
-def test_a_norm_is_never_short_where_a_users_sentences_nearly_cancel() -> None:
-    """Two classes told of nearly the same features: float32 products of tokens lose what is left of the sum."""
+@pytest.mark.parametrize("size", [1e-1, 1e-2, 1e-3, 1e-4, 0.0])
+def test_a_norm_is_never_short_where_a_users_sentences_nearly_cancel(size: float) -> None:
+    """Three classes told of nearly the same features, by weights whose sum is nearly zero: inner products lose it."""
     model = models_to_try.bert(tune="head")
     draws = np.random.default_rng(0)
-    for size in (1e-2, 1e-4, 0.0):
-        one = draws.standard_normal(32).astype(np.float32)
-        other = one + np.float32(size) * draws.standard_normal(32).astype(np.float32)
-        given = [
-            Example(np.zeros(1, np.int32), target, number, features)
-            for number, (features, target) in enumerate([(one, 0), (other, 1), (one, 2)])
-        ]
-        for found in user_sums(model, [given, given], 0.01):
-            total = torch.zeros(model.num_parameters)
-            found.add([1.0, *[0.0] * (len(found.users) - 1)], total)
-            true = float(total.double().norm())
-            assert true * (1 - 1e-5) <= found.lengths[0] <= true * (1 + 1e-2) + 1e-12
+    one = draws.standard_normal(32).astype(np.float32)
+    other = one + np.float32(size) * draws.standard_normal(32).astype(np.float32)
+
+    def example(features: np.ndarray, target: int) -> Example:
+        return Example(np.zeros(1, np.int32), target, target, features)
+
+    clipped = np.stack([clipped_gradient_sum(model, [example(one, k)], 0.01).vector for k in range(3)])
+    weights = np.abs(np.linalg.svd(clipped.T.astype(np.float64))[2][-1])  # Σ w_k·g_k = 0
+    user = [example(one, 0), example(other, 1), example(one, 2)]
+    for found in user_sums(model, [user, user], 0.01, weights=[weights, weights]):
+        total = torch.zeros(model.num_parameters)
+        found.add([1.0, *[0.0] * (len(found.users) - 1)], total)
+        true = float(total.double().norm())
+        assert true < 0.01 * (10 * size + 1e-5)
+        assert true * (1 - 1e-5) <= found.lengths[0] <= true * (1 + 1e-2) + 1e-12
 
 
 @pytest.mark.sample(1)

@@ -25,7 +25,7 @@ from fl_sim.strategies.primitives import clipping, noise, sampling, streams
 from fl_sim.strategies.uedp import UserEntityDP
 from fl_sim.strategies.user_level import UserLevelDP
 
-_intact_norms = clipped_sums.sure_norms
+_intact_norms = clipped_sums.norm_bounds
 _intact_draw = sampling.sampled_sentences
 _intact_range = sampling.sampled_sentence_range
 _intact_votes = training._sentence_votes
@@ -142,9 +142,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     # The client update of a user, gradients or local steps, keeps its length.
     "user_clip_off": lambda: patch.object(training, "_share", lambda norm, radius: 1.0),
     # A tenth too small, after the product has compared them with autograd.
-    "ghost_norms_low": lambda: patch.object(
-        clipped_sums, "sure_norms", lambda parts, clip_norm: _intact_norms(parts, clip_norm / 0.9) * 0.9
-    ),
+    "ghost_norms_low": lambda: patch.object(clipped_sums, "norm_bounds", lambda *given: 0.9 * _intact_norms(*given)),
     # Votes on the clip count tenfold and are not bounded with the update.
     "votes_leak": lambda: patch.object(training, "_sentence_votes", lambda *given: 10.0 * _intact_votes(*given)),
     "realised_denominator": _realised_denominator,
