@@ -4,8 +4,8 @@ The sentences of many users are batched by their length. No sum of a user with f
 is f'Kf, with K the inner products of the gradients of its sentences and f_s = m_s·min(1, c/‖g_s‖), and it is added with
 the sums of all others, one product per parameter and pass. Products of all pairs of tokens cost more than one vector
 from some number of tokens on; then the user's sum is computed in a buffer, from the same passes. So is a sum whose
-norm is not precise enough. If the model is not covered, a value is not finite, or a user fills a micro-batch, a user
-is computed apart from the others. The bound β of docs/privacy.md, section 2, relies on ``lengths``, which are never
+norm is not precise enough. A user is computed apart from the others if the model is not covered, a value is not finite, or
+the user has too many tokens. The bound β of docs/privacy.md, section 2, relies on ``lengths``, which are never
 smaller than the true norms.
 
 >>> total, user = torch.zeros(2), UserVector(torch.tensor([3.0, 4.0]), Tally(sentences=1))
@@ -250,19 +250,23 @@ class _Summing:
     def _buffer(self) -> GradientSum:
         return GradientSum(self._model, self._mask_seed, self._stability)
 
+    @property
+    def _room(self) -> int:
+        """Return the tokens whose records may be held at a time."""
+        tokens = self._model.batch_tokens
+        return max(tokens, _HELD // max(self._width, 1)) if self._model.device.type == "cpu" else tokens
+
     def groups(self, window: Sequence[_User]) -> Iterator[list[_User]]:
         """Yield users whose passes are held at a time, alike in their lengths, and in how norms are computed."""
-        room = self._model.batch_tokens
-        if self._model.device.type == "cpu":
-            room = max(room, _HELD // max(self._width, 1))
         ordered = sorted(window, key=lambda user: (self.by_pairs(user), max(user.sizes, default=0)), reverse=True)
         for _, alike in itertools.groupby(ordered, self.by_pairs):
-            group: list[_User] = []
+            group, inputs = list[_User](), 0
             for user in alike:
-                if group and sum(sum(other.sizes) for other in [*group, user]) > room:
+                if group and inputs + sum(user.sizes) > self._room:
                     yield group
-                    group = []
+                    group, inputs = list[_User](), 0
                 group.append(user)
+                inputs += sum(user.sizes)
             yield group
 
     def by_pairs(self, user: _User) -> bool:
@@ -274,14 +278,14 @@ class _Summing:
         return bool(pairs * self._width <= _VECTOR * self._model.num_parameters)
 
     def together(self, users: Sequence[_User]) -> _Passed | Literal[False]:
-        """Return the passes of users; False if they are not covered, fill more than a micro-batch each, or nothing.
+        """Return the passes of users; False if they are not covered, or one user's are too many to hold.
 
         Their records are kept until all users are bounded, which ``model.checkpointing`` forbids.
         """
         model = self._model
         if clipped_sums.covered_layers(model) is None or model.recomputed:
             return False
-        if not 0 < sum(users[0].sizes) <= model.batch_tokens:
+        if not 0 < sum(sum(user.sizes) for user in users) <= self._room:
             return False
         rows = [(place, i) for place, user in enumerate(users) for i in range(len(user.sizes))]
         losses, clipped = torch.zeros(2, len(users), dtype=torch.float64, device=model.device)
