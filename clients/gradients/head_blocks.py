@@ -133,13 +133,17 @@ class HeadRecord:
             raise RuntimeError("the forward pass has not been run")
         return self.states
 
+    def inputs(self, rows: slice) -> torch.Tensor:
+        """Return the inputs of some sentences, (r, T, h), as the layer's product rounds them, for norms and sums."""
+        states = self.known_states[rows]
+        return states.bfloat16() if self.model.mixed else states
+
     @torch.no_grad()
     def block(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the inputs (r, T, h) of some sentences, the gradient of the scores (r, T, V), and the losses (r,)."""
-        inputs = self.known_states[rows]
-        scores = scores_of(self.model, self.module, inputs)
-        losses, grad = loss_and_score_gradient(scores, rows_of(self.batch, rows))
-        return inputs.to(scores.dtype), grad, losses
+        inputs = self.inputs(rows)
+        losses, grad = loss_and_score_gradient(scores_of(self.model, self.module, inputs), rows_of(self.batch, rows))
+        return inputs, grad, losses
 
     def _see(self, inputs: torch.Tensor, grad: torch.Tensor, ids: torch.Tensor | None) -> Seen:
         weight, bias = self.owner.head_names()
@@ -177,7 +181,7 @@ class BlockedTable(Contribution):
         if self._lookup is None:
             return squared, slack
         mixed = [
-            cross_of(of_block.picked, self._record.known_states[rows], self._lookup.only(rows))
+            cross_of(of_block.picked, self._record.inputs(rows), self._lookup.only(rows))
             for rows, of_block in zip(self._record.row_blocks(), self._seen, strict=True)
             if of_block.picked is not None
         ]

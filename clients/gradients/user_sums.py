@@ -4,8 +4,8 @@ The sentences of many users are batched by their length. No sum of a user with f
 is f'Kf, with K the inner products of the gradients of its sentences and f_s = m_s·min(1, c/‖g_s‖), and it is added with
 the sums of all others, one product per parameter and pass. Products of all pairs of tokens cost more than one vector
 from some number of tokens on; then the user's sum is computed in a buffer, from the same passes. So is a sum whose
-norm is not precise enough. A user is computed apart from the others if the model is not covered, a value is not finite, or
-the user has too many tokens. The bound β of docs/privacy.md, section 2, relies on ``lengths``, which are never
+norm is not precise enough. A user is computed apart from the others if the model is not covered, a value is not finite,
+or the user has too many tokens. The bound β of docs/privacy.md, section 2, relies on ``lengths``, which are never
 smaller than the true norms.
 
 >>> total, user = torch.zeros(2), UserVector(torch.tensor([3.0, 4.0]), Tally(sentences=1))
