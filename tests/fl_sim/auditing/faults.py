@@ -6,6 +6,7 @@ weakens it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from fl_sim.clients import selection, training
-from fl_sim.clients.gradients import clipped_sums
+from fl_sim.clients.gradients import clipped_sums, user_sums
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.strategies import aggregation
 from fl_sim.strategies.accounting.accountant import RoundEvent
@@ -133,6 +134,14 @@ def _clips_off(*radii: float) -> AbstractContextManager[Any]:
     return patch.object(clipping, "project", project)
 
 
+@contextmanager
+def _ghost_norms_low() -> Iterator[None]:
+    """No user is measured by a vector, whose length has no such fault."""
+    low = patch.object(clipped_sums, "norm_bounds", lambda *given: 0.9 * _intact_norms(*given))
+    with low, patch.object(user_sums, "_VECTOR", math.inf):
+        yield
+
+
 FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "noise_reduced": lambda: _noise(0.95),
     "noise_halved": lambda: _noise(0.5),
@@ -142,7 +151,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     # The client update of a user, gradients or local steps, keeps its length.
     "user_clip_off": lambda: patch.object(training, "_share", lambda norm, radius: 1.0),
     # A tenth too small, after the product has compared them with autograd.
-    "ghost_norms_low": lambda: patch.object(clipped_sums, "norm_bounds", lambda *given: 0.9 * _intact_norms(*given)),
+    "ghost_norms_low": _ghost_norms_low,
     # Votes on the clip count tenfold and are not bounded with the update.
     "votes_leak": lambda: patch.object(training, "_sentence_votes", lambda *given: 10.0 * _intact_votes(*given)),
     "realised_denominator": _realised_denominator,

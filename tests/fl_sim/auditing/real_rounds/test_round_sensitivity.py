@@ -26,7 +26,7 @@ def test_the_difference_is_within_its_bound_and_close_to_it(name: str) -> None:
         ("ghost_norms_low", "gpt2"),
         ("ghost_norms_low", "lora"),
         ("ghost_norms_low", "awd-lstm with dropout"),
-        ("user_clip_off", "user_level, gradients"),
+        ("ghost_norms_low", "user_level, gradients"),
         ("sentence_clip_off", "awd-lstm with dropout"),
         ("ghost_norms_low", "automatic clipping"),
         ("user_clip_off", "gpt2, beyond the cap"),
