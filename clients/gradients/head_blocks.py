@@ -49,13 +49,14 @@ class Seen:
     """Hold what is kept of a block of rows.
 
     Attributes:
-        squared, slack: of the weight's gradients, float64 (r,).
+        squared, slack, inner_slack: of the weight's gradients, float64 (r,).
         picked: G[t', x_t], float32 (r, t', t), if the table is tied.
         of_bias: the bias's gradients, float32 (r, V), if it trains.
     """
 
     squared: torch.Tensor
     slack: torch.Tensor
+    inner_slack: torch.Tensor
     picked: torch.Tensor | None
     of_bias: torch.Tensor | None
 
@@ -151,9 +152,9 @@ class HeadRecord:
         of_bias = None if bias is None else full(grad).sum(dim=1)
         if weight is None:
             nothing = torch.zeros(len(grad), dtype=torch.float64, device=grad.device)
-            return Seen(nothing, nothing, of_words, of_bias)
+            return Seen(nothing, nothing, nothing, of_words, of_bias)
         product = Product(weight, inputs, grad, transposed=False)
-        return Seen(product.squared, product.slack, of_words, of_bias)
+        return Seen(product.squared, product.slack, product.inner_slack, of_words, of_bias)
 
 
 class BlockedTable(Contribution):
@@ -174,15 +175,13 @@ class BlockedTable(Contribution):
 
     @functools.cached_property
     def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._seen is None:
-            raise RuntimeError("norms are of all sentences of a pass")
-        squared = torch.cat([of_block.squared for of_block in self._seen])
-        slack = torch.cat([of_block.slack for of_block in self._seen])
+        squared = torch.cat([of_block.squared for of_block in self._known_seen])
+        slack = torch.cat([of_block.slack for of_block in self._known_seen])
         if self._lookup is None:
             return squared, slack
         mixed = [
             cross_of(of_block.picked, self._record.inputs(rows), self._lookup.only(rows))
-            for rows, of_block in zip(self._record.row_blocks(), self._seen, strict=True)
+            for rows, of_block in zip(self._record.row_blocks(), self._known_seen, strict=True)
             if of_block.picked is not None
         ]
         squared = self._lookup.squared + squared + 2 * torch.cat(mixed)
@@ -191,7 +190,14 @@ class BlockedTable(Contribution):
 
     @property
     def inner_slack(self) -> torch.Tensor:
-        return torch.cat([self._table(rows).inner_slack for rows in self._record.row_blocks()])
+        slack = torch.cat([of_block.inner_slack for of_block in self._known_seen])
+        return slack if self._lookup is None else 2 * (self._lookup.inner_slack + slack)
+
+    @property
+    def _known_seen(self) -> Sequence[Seen]:
+        if self._seen is None:
+            raise RuntimeError("norms are of all sentences of a pass")
+        return self._seen
 
     def only(self, rows: torch.Tensor | slice) -> BlockedTable:
         return BlockedTable(
