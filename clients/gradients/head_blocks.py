@@ -253,12 +253,13 @@ def head_record(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> 
 
 def loss_and_score_gradient(logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean losses, (B,), and their gradients in the logits, (B, P, V): (softmax - onehot) / predictions."""
-    log_probabilities = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+    gradient = torch.softmax(logits, dim=-1, dtype=torch.float32)
+    # log Σ exp is the largest score less the logarithm of its probability, which is at least 1/V: one exp per score.
+    log_sums = logits.amax(dim=-1).float() - gradient.amax(dim=-1).log()
     ended = batch.targets == NO_TARGET
     index = batch.targets.masked_fill(ended, 0).unsqueeze(-1)
-    chosen = log_probabilities.gather(-1, index).squeeze(-1).masked_fill(ended, 0.0)
-    losses = -chosen.sum(dim=1) / batch.predictions
-    gradient = log_probabilities.exp_()
+    nats = log_sums - logits.gather(-1, index).squeeze(-1).float()
+    losses = nats.masked_fill(ended, 0.0).sum(dim=1) / batch.predictions
     gradient.scatter_add_(-1, index, torch.full_like(index, -1.0, dtype=gradient.dtype))
     weights = ended.logical_not() / batch.predictions.unsqueeze(1)
     gradient.mul_(weights.unsqueeze(-1))

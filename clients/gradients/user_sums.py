@@ -257,9 +257,13 @@ class _Summing:
         return max(tokens, _HELD // max(self._width, 1)) if self._model.device.type == "cpu" else tokens
 
     def groups(self, window: Sequence[_User]) -> Iterator[list[_User]]:
-        """Yield users whose passes are held at a time, alike in their lengths, and in how norms are computed."""
-        ordered = sorted(window, key=lambda user: (self.by_pairs(user), max(user.sizes, default=0)), reverse=True)
-        for _, alike in itertools.groupby(ordered, self.by_pairs):
+        """Yield users whose passes are held at a time, alike in their lengths, and in who needs norms of sentences."""
+
+        def measured(user: _User) -> bool:
+            return not math.isinf(self._clip_norm) or self.by_pairs(user)
+
+        ordered = sorted(window, key=lambda user: (measured(user), max(user.sizes, default=0)), reverse=True)
+        for _, alike in itertools.groupby(ordered, measured):
             group, inputs = list[_User](), 0
             for user in alike:
                 if group and inputs + sum(user.sizes) > self._room:
@@ -325,18 +329,18 @@ class _Summing:
 
     def sums(self, passed: _Passed) -> Iterator[UserSums]:
         """Yield the sums of a group of users."""
-        in_buffer: Iterable[int] = range(len(passed.users))
-        if self.by_pairs(passed.users[0]):
+        by_pairs = torch.tensor([self.by_pairs(user) for user in passed.users], device=self._model.device)
+        is_sure = torch.zeros_like(by_pairs)
+        if bool(by_pairs.any()):
             with full_precision():
-                squared, slack = _norms_by_pairs(passed, self._model.batch_tokens)
+                squared, slack = _norms_by_pairs(passed, by_pairs, self._model.batch_tokens)
             norms = clipped_sums.norm_bounds(squared, slack)
-            is_sure = norms.isfinite() & ~clipped_sums.is_unsure(squared, slack)
-            in_buffer = torch.nonzero(~is_sure).flatten().tolist()
+            is_sure = by_pairs & norms.isfinite() & ~clipped_sums.is_unsure(squared, slack)
             if sure := torch.nonzero(is_sure).flatten().tolist():
                 joint = _JointSums(self._model, passed, sure, norms)
                 yield joint
                 joint.forget()
-        for place in in_buffer:
+        for place in torch.nonzero(~is_sure).flatten().tolist():
             yield self._apart(passed, place)
 
     def _apart(self, passed: _Passed, place: int) -> UserVector:
@@ -367,10 +371,13 @@ class _Summing:
         return UserVector(buffer.flat, buffer.tally, user.position)
 
 
-def _norms_by_pairs(passed: _Passed, tokens_at_once: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the squared norm f'Kf of each user's sum, and a bound on its rounding error, both float64 (U,).
+def _norms_by_pairs(
+    passed: _Passed, chosen: torch.Tensor, tokens_at_once: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the squared norm f'Kf of the sum of each user of ``chosen``, bool (U,), and a bound on its rounding error.
 
-    K holds the inner products of the gradients of the user's sentences; see ``Contribution.inner_slack``.
+    Both are float64 (U,). K holds the inner products of the gradients of the user's sentences; see
+    ``Contribution.inner_slack``.
     """
     passes = passed.passes
     squared, slack = torch.zeros(2, len(passed.users), dtype=torch.float64, device=passes[0].factors.device)
@@ -381,7 +388,7 @@ def _norms_by_pairs(passed: _Passed, tokens_at_once: int) -> tuple[torch.Tensor,
             squared.index_add_(0, one.owners, f.square() * gradients.squared)
             roots.index_add_(0, one.owners, f.abs() * gradients.inner_slack.sqrt())
         slack += roots.square()
-    for (first, second), pairs in _pairs(passes).items():
+    for (first, second), pairs in _pairs(passes, chosen.tolist()).items():
         one, other = passes[first], passes[second]
         for some in torch.tensor(pairs, device=squared.device).split(max(1, tokens_at_once // one.longest)):
             rows, others = some.unbind(dim=1)
@@ -392,12 +399,13 @@ def _norms_by_pairs(passed: _Passed, tokens_at_once: int) -> tuple[torch.Tensor,
     return squared.clamp_min(0), slack
 
 
-def _pairs(passes: Sequence[_Pass]) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """Return the pairs of rows that belong to the same user, by the two passes that they are in."""
+def _pairs(passes: Sequence[_Pass], chosen: Sequence[bool]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """Return the pairs of rows that belong to the same one of the ``chosen`` users, by the two passes they are in."""
     rows_of: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for number, one in enumerate(passes):
         for row, owner in enumerate(one.owners.tolist()):
-            rows_of[owner].append((number, row))
+            if chosen[owner]:
+                rows_of[owner].append((number, row))
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for rows in rows_of.values():
         for (first, row), (second, other) in itertools.combinations(rows, 2):
