@@ -40,7 +40,7 @@ from fl_sim.clients.models.language_model import LanguageModel
 Floats = npt.NDArray[np.float64]
 
 _WINDOW = 32  # micro-batches of users that are sorted at a time
-_HELD = 1 << 25  # numbers that are recorded of the passes of users who are computed together, on a CPU
+_HELD = 1 << 26  # numbers that are recorded of the passes of users who are computed together, on a CPU
 _VECTOR = 25  # a vector of all parameters is written, measured and added in the time of training on so many tokens
 
 
