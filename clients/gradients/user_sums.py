@@ -371,9 +371,7 @@ class _Summing:
         return UserVector(buffer.flat, buffer.tally, user.position)
 
 
-def _norms_by_pairs(
-    passed: _Passed, chosen: torch.Tensor, tokens_at_once: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _norms_by_pairs(passed: _Passed, chosen: torch.Tensor, tokens_at_once: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the squared norm f'Kf of the sum of each user of ``chosen``, bool (U,), and a bound on its rounding error.
 
     Both are float64 (U,). K holds the inner products of the gradients of the user's sentences; see
