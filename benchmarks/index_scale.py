@@ -199,8 +199,8 @@ def write_drawn_corpus(
         )  # fmt: skip
     files = {path.name: record_of(path) for path in sorted(folder.iterdir())}
     Manifest(
-        name="scale", sources={}, settings={}, tagger={"tagger": "drawn"}, tools={}, splits=added, files=files,
-        fingerprint=fingerprint_of(files, follows), follows=follows,
+        name="scale", sources={}, settings={}, tagger={"tagger": "drawn"}, sought_labels=("X",), tools={},
+        splits=added, files=files, fingerprint=fingerprint_of(files, follows), follows=follows,
     ).write(folder)  # fmt: skip
 
 
