@@ -137,6 +137,7 @@ def spec_of(name: str, workload: dict[str, Any]) -> dict[str, Any]:
     settings = (
         {
             "corpus.path": str(Path(workload["folder"]) / "corpus"),
+            "model.name": "small-gpt2",
             "model.hidden": plain.HIDDEN,
             "model.layers": plain.LAYERS,
             "model.heads": plain.HEADS,

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from index_scale import draw_split, write_drawn_corpus
 
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.atomic import folder_appearing_at
-from fl_sim.data_prep.store.encode import EncodedSplit, open_encoded
+from fl_sim.data_prep.store.encode import EncodedSplit, encode_once, open_encoded
 from fl_sim.data_prep.store.layout import write_vector
 from fl_sim.engines import simulation
 from fl_sim.experiments import training_text
@@ -132,19 +132,14 @@ def measure(folder: Path, settings: Mapping[str, float], rounds: int) -> Figures
         messages.append(row.get("cohort_sentences", 0))
         times = [process.cpu_times() for process in [server, *workers()]]
         used.append(sum(t.user + t.system for t in times))
-        if row["round"] == rounds:  # before the held-out text is evaluated, whose tokens are not its own
-            raise KeyboardInterrupt
 
     def sample() -> None:
         peaks["server"] = max(peaks["server"], pss(server.pid))
         peaks["worker"] = max([peaks["worker"], *(pss(worker.pid) for worker in workers())])
 
     with tempfile.TemporaryDirectory(dir=folder.parent) as out, repeated(sample, seconds=1.0):
-        base = {"corpus.path": str(folder), "out": f"{out}/run", "rounds": rounds + 1, "evaluation.every": 10**6}
-        config = RunConfig.from_mapping({**base, **TINY, **FIXED, **settings})
-        threading.excepthook = lambda _: None  # Flower's thread for the server ends with the interruption, too
-        with suppress(KeyboardInterrupt):
-            simulation.run(config, on_row=note)
+        base = {"corpus.path": str(folder), "out": f"{out}/run", "rounds": rounds, "evaluation.every": 10**6}
+        simulation.run(RunConfig.from_mapping({**base, **TINY, **FIXED, **settings}), on_row=note)
     cpu, counts = np.diff(used)[2:], np.array(messages[3:])  # without the start and round 1, which opens the corpus
     per_message = 1e6 * float(np.median(cpu / counts))
     return {"cpu": float(np.median(cpu)), "messages": float(counts.mean()), "per_message": per_message, **peaks}
@@ -153,7 +148,9 @@ def measure(folder: Path, settings: Mapping[str, float], rounds: int) -> Figures
 def draw_tokens(
     corpus: Any, split: str, tokenizer: Any, max_tokens: int, out: Path, *, bos_id: int, eos_id: int
 ) -> EncodedSplit:
-    """Write one sentence of random tokens per text; stands for :func:`fl_sim.data_prep.store.encode.encode_once`."""
+    """Write one sentence of random tokens per text of the training split; encode what is held out."""
+    if split != "train":
+        return encode_once(corpus, split, tokenizer, max_tokens, out, bos_id=bos_id, eos_id=eos_id)
     rng = np.random.default_rng(1)
     lengths = rng.integers(LEAST, MOST + 1, len(corpus.texts(split)))
 
