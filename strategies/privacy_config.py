@@ -91,7 +91,7 @@ class PrivacyConfig(BaseModel):
     public_weights: Text | None = Field(
         None,
         description="a file with name, tab and weight in (0, 1] on each line, made from public text (`fl-sim "
-        "public-weights`): how much a sentence with the name counts; default: 1 for every name",
+        "corpus weights`): how much a sentence with the name counts; default: 1 for every name",
     )
     entity_key: Text | None = Field(
         None,

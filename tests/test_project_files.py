@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import yaml
 
+from fl_sim.cli.verbs import fl_sim as cli
 from tests.conftest import REPOSITORY
 
 TEMPLATE = REPOSITORY / "fl_sim" / "cli" / "template"
@@ -59,6 +61,24 @@ def test_cited_pages_and_sections_exist() -> None:
                     wrong.append(f"{name}: {page}, section {number}")
     assert wrong == []
     assert cited > 60
+
+
+def test_commands_that_are_named_exist() -> None:
+    """Code, configurations and pages name verbs of the command line, and sub-verbs of those that have some."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    wrong, named = [], set()
+    for name in listed.stdout.split("\0"):
+        path = REPOSITORY / name
+        if path.suffix in {".py", ".md", ".toml", ".ipynb"} and path.is_file() and not path.is_symlink():
+            text = re.sub(r'"\n\s*f?"', "", path.read_text(encoding="utf-8"))  # a string over several lines
+            for verb, sub in re.findall(r"`fl-sim ([a-z][a-z-]+)(?: ([a-z][a-z0-9-]+)(?![\w.]))?", text):
+                command = cli.get_command(click.Context(cli), verb)
+                if sub and isinstance(command, click.Group):
+                    command = command.get_command(click.Context(command), sub)
+                named.add(verb)
+                wrong += [f"{name}: fl-sim {verb} {sub}"] if command is None else []
+    assert wrong == []
+    assert len(named) > 12
 
 
 def modules_of_the_product() -> list[Path]:

@@ -36,7 +36,7 @@ class HeldOutDraw(StrictModel):
 
 
 class CorpusSource(StrictModel):
-    """The source of a corpus: a folder below ``--data`` for ``fl-sim prepare kind``, or a corpus that ships.
+    """The source of a corpus: a folder below ``--data`` for ``fl-sim prepare KIND``, or a corpus that ships.
 
     With kind ``prepared`` the source may also be the name of a corpus that ships.
     """
