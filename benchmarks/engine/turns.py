@@ -101,11 +101,14 @@ class Contender:
             watcher.join()
 
 
-def pss(process: int) -> float:
-    """Return the PSS of a process in MiB (a page shared by n processes counts 1/n); 0 after it has ended."""
+def pss(process: int, kind: str = "Pss") -> float:
+    """Return the PSS of a process in MiB (a page shared by n processes counts 1/n); 0 after it has ended.
+
+    ``kind`` is ``Pss_Anon`` for what no file backs.
+    """
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
+            if line.startswith(f"{kind}:"):
                 return int(line.split()[1]) / 1024
     return 0.0
 
