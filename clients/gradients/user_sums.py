@@ -169,19 +169,19 @@ class _Pass:
     gradients: dict[str, Contribution]
 
     def add(self, shares: torch.Tensor, model: LanguageModel, total: torch.Tensor) -> None:
-        """Subtract Σ_s shares[u_s]·f_s·∇l(θ, s) from ``total``, for ``shares`` of the group's users, float32 (U,)."""
-        views = model.parameters.views(total)
-        factors = -self.factors * shares[self.owners]
-        for name, gradients in self.gradients.items():
-            self._add_in_parts(gradients, factors, views[name])
+        """Subtract Σ_s shares[u_s]·f_s·∇l(θ, s) from ``total``, for ``shares`` of the group's users, float32 (U,).
 
-    def add_user(self, user: int, model: LanguageModel, total: torch.Tensor) -> None:
-        """Subtract Σ_s f_s·∇l(θ, s) over the sentences of one user from ``total``."""
-        (rows,) = torch.nonzero(self.owners == user, as_tuple=True)
-        if len(rows):
-            views = model.parameters.views(total)
-            for name, gradients in self.gradients.items():
-                self._add_in_parts(gradients.only(rows), -self.factors[rows], views[name])
+        The sentences of users with a share of 0 are left out: 0 times what is not finite would be no zero.
+        """
+        of_sentences = shares[self.owners]
+        (rows,) = torch.nonzero(of_sentences, as_tuple=True)
+        if len(rows) == 0:
+            return
+        views = model.parameters.views(total)
+        factors = -self.factors[rows] * of_sentences[rows]
+        for name, gradients in self.gradients.items():
+            chosen = gradients if len(rows) == gradients.rows else gradients.only(rows)
+            self._add_in_parts(chosen, factors, views[name])
 
     def _add_in_parts(self, gradients: Contribution, factors: torch.Tensor, total: torch.Tensor) -> None:
         """Add to one parameter, in halves of the sentences where memory does not suffice."""
@@ -347,9 +347,11 @@ class _Summing:
         """Return the sum of one user of a group, computed from the passes in the buffer."""
         buffer = self._buffer
         buffer.reset()
+        alone = torch.zeros(len(passed.users), device=buffer.flat.device)
+        alone[place] = 1.0
         with full_precision():
             for one in passed.passes:
-                one.add_user(place, self._model, buffer.flat)
+                one.add(alone, self._model, buffer.flat)
         found = UserVector(buffer.flat, passed.tallies[place], passed.users[place].position)
         return found if math.isfinite(found.lengths[0]) else self.alone(passed.users[place])
 

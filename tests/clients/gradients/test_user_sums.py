@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from fl_sim.clients.batches import Example
-from fl_sim.clients.ghost_norms import NotCovered
+from fl_sim.clients.ghost_norms import Contribution, NotCovered, Product
 from fl_sim.clients.gradients import clipped_sums
 from fl_sim.clients.gradients import user_sums as module
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
-from fl_sim.clients.gradients.ghost_pass import covered_layers
+from fl_sim.clients.gradients.ghost_pass import covered_layers, each_gradient
 from fl_sim.clients.gradients.user_sums import user_sums
 from fl_sim.clients.models.language_model import LanguageModel
 from tests.clients.models import models_to_try
@@ -155,3 +155,23 @@ def test_a_neighbour_that_is_not_finite_changes_nothing(clip_norm: float) -> Non
     rest = clipped_gradient_sum(model, users[2][1:], clip_norm).vector
     np.testing.assert_allclose(after[2], rest, rtol=0, atol=1e-5)
     np.testing.assert_allclose(np.delete(after, 2, 0), np.delete(before, 2, 0), rtol=0, atol=1e-5)
+
+
+def test_a_neighbour_whose_gradient_overflows_in_a_pass_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its loss is finite, so that only its norm tells; computed alone it is sound."""
+    model, users = models_to_try.small_gpt2(), users_of(COUNTS)
+    _, expected = sums_of(model, users, math.inf)
+
+    def overflowing(model: LanguageModel, layers: Any, batch: Any, receive: Any) -> torch.Tensor:
+        def receive_spoiled(gradients: Contribution) -> None:
+            if isinstance(gradients, Product):
+                gradients.grad[0] = math.inf
+            receive(gradients)
+
+        return each_gradient(model, layers, batch, receive_spoiled)
+
+    monkeypatch.setattr(module, "each_gradient", overflowing)
+    monkeypatch.setattr(module, "_VECTOR", math.inf)
+    together, found = sums_of(model, users, math.inf)
+    assert sorted(map(len, together)) == [1, 6]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
