@@ -254,11 +254,12 @@ def head_record(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> 
 def loss_and_score_gradient(logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean losses, (B,), and their gradients in the logits, (B, P, V): (softmax - onehot) / predictions."""
     gradient = torch.softmax(logits, dim=-1, dtype=torch.float32)
-    # log Σ exp is the largest score less the logarithm of its probability, which is at least 1/V: one exp per score.
-    log_sums = logits.amax(dim=-1).float() - gradient.amax(dim=-1).log()
     ended = batch.targets == NO_TARGET
     index = batch.targets.masked_fill(ended, 0).unsqueeze(-1)
-    nats = log_sums - logits.gather(-1, index).squeeze(-1).float()
+    # log p of the target is its score less the largest one, plus the logarithm of the largest probability, which is at
+    # least 1/V: one exp per score, and no logarithm of a number that may be 0.
+    behind = logits.amax(dim=-1).float() - logits.gather(-1, index).squeeze(-1).float()
+    nats = behind - gradient.amax(dim=-1).log()
     losses = nats.masked_fill(ended, 0.0).sum(dim=1) / batch.predictions
     gradient.scatter_add_(-1, index, torch.full_like(index, -1.0, dtype=gradient.dtype))
     weights = ended.logical_not() / batch.predictions.unsqueeze(1)

@@ -12,7 +12,7 @@ import torch
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.gradients import ghost_pass
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
-from fl_sim.clients.gradients.head_blocks import BlockedTable, HeadRecord
+from fl_sim.clients.gradients.head_blocks import BlockedTable, HeadRecord, loss_and_score_gradient
 from fl_sim.clients.models import frozen_head
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out, sentence_losses
@@ -106,3 +106,18 @@ def test_memory_that_ends_between_blocks_is_an_error(small_blocks: None, monkeyp
             table.add(torch.ones(4), total)
         monkeypatch.setattr(HeadRecord, "matrices", blocks)
         assert bool(total.any()) == bool(added)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+def test_a_loss_is_exact_for_large_scores_and_targets_without_probability(shift: float) -> None:
+    """The target of the second sentence has a probability of 0 in float32."""
+    model = models_to_try.small_gpt2()
+    batch = model.batch(examples(4, 4))
+    scores = torch.randn(*batch.targets.shape, VOCABULARY, generator=torch.Generator().manual_seed(0))
+    scores[1].scatter_(-1, batch.targets[1].unsqueeze(-1), -200.0)
+    scores = (scores + shift).requires_grad_()
+    expected = -torch.log_softmax(scores.double(), -1).gather(-1, batch.targets.unsqueeze(-1)).squeeze(-1).mean(dim=1)
+    (of_scores,) = torch.autograd.grad(expected.sum(), scores)
+    losses, gradient = loss_and_score_gradient(scores.detach(), batch)
+    torch.testing.assert_close(losses.double(), expected.detach(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(gradient, of_scores, rtol=1e-5, atol=1e-8)
