@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return a worker per processor, and one more where tests wait for Ray, for a disk or for a signal."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return processors + (config.option.markexpr != rings.DEFAULT)
+    return processors + (config.option.markexpr not in (rings.DEFAULT, "research"))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -59,8 +59,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a test that is in two rings."""
+    """Give every test its ring, and refuse one that is in two."""
     rings.put_most_cases_into_nightly(items)
+    rings.put_research_into_its_ring(items)
     for item in items:
         if len(found := rings.rings_of(item)) > 1:
             raise pytest.UsageError(f"{item.nodeid} is in the rings {', '.join(found)}; allowed: one (tests/rings.py)")
@@ -79,8 +80,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Guard a test of the default ring, its fixtures included."""
-    _guard.test = None if rings.rings_of(item) else item.nodeid
+    """Guard a test of the default or the research ring, its fixtures included."""
+    _guard.test = item.nodeid if rings.keeps_to_itself(item) else None
     try:
         return (yield)
     finally:

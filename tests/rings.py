@@ -1,6 +1,7 @@
 """The rings of the suite: every test is in one of them, and the default ring keeps to itself.
 
 * default, no mark: works in its own process, without Ray, without another process of Python's and without network.
+* research, which every other test in ``tests/research`` is in without a mark: keeps to itself as the default ring does.
 * ``@pytest.mark.system``: starts Ray, flwr and command lines, sends signals, installs, runs notebooks.
 * ``@pytest.mark.documented``: runs the commands that README.md and docs/ show, at small size.
 * ``@pytest.mark.nightly``: takes minutes (full sizes, fuzzing, many kills, real corpora), or tries once more, in
@@ -20,8 +21,9 @@ from typing import Any
 
 import pytest
 
-RINGS = ("system", "documented", "nightly")
-DEFAULT = "not system and not documented and not nightly"
+RINGS = ("research", "system", "documented", "nightly")
+DEFAULT = " and ".join(f"not {ring}" for ring in RINGS)
+RESEARCH_TESTS = Path(__file__).parent / "research"
 
 _WHOLE_FILE = re.compile(rf"^pytestmark = .*pytest\.mark\.({'|'.join(RINGS)})\b", re.MULTILINE)
 _MARKED = re.compile(rf"^@pytest\.mark\.({'|'.join(RINGS)})$", re.MULTILINE)
@@ -30,12 +32,24 @@ _PROGRAMS = ("python", "fl-sim", "flwr", "flower-", "ray", "pytest", "pip", "mkd
 
 
 class OutsideOfItsRing(RuntimeError):
-    """Report what a test of the default ring must not do."""
+    """Report what a test of the default or the research ring must not do."""
 
 
 def rings_of(item: pytest.Item) -> list[str]:
     """Return the rings that a test is marked with; none is the default ring."""
     return [ring for ring in RINGS if item.get_closest_marker(ring)]
+
+
+def keeps_to_itself(item: pytest.Item) -> bool:
+    """Return whether a test is in a ring whose tests start no process of Python's and use no network."""
+    return set(rings_of(item)) <= {"research"}
+
+
+def put_research_into_its_ring(items: list[pytest.Item]) -> None:
+    """Mark what stands in ``tests/research`` and has no other ring."""
+    for item in items:
+        if item.path.is_relative_to(RESEARCH_TESTS) and not rings_of(item):
+            item.add_marker(pytest.mark.research)
 
 
 def put_most_cases_into_nightly(items: list[pytest.Item]) -> None:
@@ -64,6 +78,10 @@ def holds_none_of(file: Path, selection: str) -> bool:
     """Return whether no test of ``file`` can be in the ring that ``-m`` selects, so that it need not be imported."""
     if selection not in (DEFAULT, *RINGS):
         return False
+    if (of_research := file.is_relative_to(RESEARCH_TESTS)) and selection == DEFAULT:
+        return True
+    if selection == "research":
+        return not of_research
     text = file.read_text(encoding="utf-8")
     if selection == DEFAULT:
         all_are_marked = len(_MARKED.findall(text)) == len(_TEST.findall(text))
@@ -72,10 +90,10 @@ def holds_none_of(file: Path, selection: str) -> bool:
 
 
 class Guard:
-    """Refuse, while a test of the default ring runs, to start Ray or a process of Python's and to use the network.
+    """Refuse a test of the default or the research ring, while it runs, Ray, processes of Python's and the network.
 
     Attributes:
-        test: the test of the default ring that runs; None between tests and in other rings.
+        test: the test that runs and must keep to itself; None between tests and in other rings.
     """
 
     def __init__(self) -> None:

@@ -19,7 +19,8 @@ from tests.rings import OutsideOfItsRing
 def test_ci_runs_every_ring_but_the_nightly_one() -> None:
     lines = (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     commands = [line for line in lines if line.startswith("pytest")]
-    assert [command.split(" --")[0] for command in commands] == ["pytest", "pytest -m system", "pytest -m documented"]
+    marked = [f"pytest -m {ring}" for ring in rings.RINGS if ring != "nightly"]
+    assert [command.split(" --")[0] for command in commands] == ["pytest", *marked]
     assert "pytest -m nightly" in (REPOSITORY / ".ci" / "nightly").read_text(encoding="utf-8")
 
 
@@ -57,4 +58,18 @@ def test_a_file_that_holds_nothing_of_a_ring_is_not_imported(tmp_path: Path) -> 
     ):
         file.write_text(content)
         assert (rings.holds_none_of(file, rings.DEFAULT), rings.holds_none_of(file, "system")) == (default, system)
+        assert rings.holds_none_of(file, "research")
         assert not rings.holds_none_of(file, "")
+
+
+def test_research_has_its_own_ring(request: pytest.FixtureRequest) -> None:
+    file = next(rings.RESEARCH_TESTS.rglob("test_*.py"))
+    assert [ring for ring in (rings.DEFAULT, "system", "research") if not rings.holds_none_of(file, ring)] == [
+        "research"
+    ]
+    of_research = pytest.Function.from_parent(
+        pytest.Module.from_parent(request.session, path=file), name="test_x", callobj=lambda: None
+    )
+    rings.put_research_into_its_ring([request.node, of_research])
+    assert (rings.rings_of(request.node), rings.rings_of(of_research)) == ([], ["research"])
+    assert rings.keeps_to_itself(of_research)

@@ -69,7 +69,7 @@ def sentences(folder: Path) -> Iterator[str]:
 def _paragraphs(folder: Path) -> Iterator[str]:
     yield from _descriptions(folder / "Translation-en")
     for path in sorted(folder.rglob("*")):
-        name = str(path)
+        name = f"/{path.relative_to(folder).as_posix()}"  # a folder above may be called like a language
         if not path.is_file() or path.is_symlink():
             continue
         if path.suffix in {".html", ".page", ".docbook"} and _ENGLISH.search(name) and not _TRANSLATED.search(name):

@@ -44,7 +44,7 @@ Description-en: a tool for everybody
 
 def debian(folder: Path) -> Path:
     """Return a folder like that of unpacked packages: descriptions, a manual in two languages, a game, a dictionary."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "Translation-en").write_text(DESCRIPTIONS, encoding="utf-8")
     for language in ("C", "de"):
         manual = folder / "usr/share/help" / language
@@ -56,7 +56,8 @@ def debian(folder: Path) -> Path:
 
 
 def test_prose_and_dialogue_are_read_once_in_english(tmp_path: Path) -> None:
-    assert list(debian_text.sentences(debian(tmp_path / "debian"))) == [
+    """Wherever the packages are unpacked: a folder above them called ``pt`` makes no manual Portuguese."""
+    assert list(debian_text.sentences(debian(tmp_path / "pt" / "debian"))) == [
         "a tool for everybody",
         "It does one thing well.",
         "It has no options at all.",
