@@ -2,6 +2,7 @@
 
     python benchmarks/many_nodes.py                                     # 2 and 64 nodes, five minutes
     python benchmarks/many_nodes.py --nodes 2 16 64 --idle              # rounds without a sentence: messages alone
+    python benchmarks/many_nodes.py --flower                            # and Flower's own rounds, which compute nothing
 
 The runs take turns, round by round, so that other load on the machine affects all of them alike.
 """
@@ -13,7 +14,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from engine_comparison import IDLE, OURS, RAY, USER, Contender, run_contenders, workload
+from engine_comparison import IDLE, OURS, RAY, SCRIPTS, USER, Contender, run_contenders, workload
 
 
 def main() -> None:
@@ -25,11 +26,16 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--rounds", type=int, default=1, help="per turn")
     parser.add_argument("--idle", action="store_true", help="no sentence is sampled")
+    parser.add_argument("--flower", action="store_true", help="as many nodes of bare Flower besides")
     parser.set_defaults(pfl=None)
     args = parser.parse_args()
     names = [f"{nodes} nodes" for nodes in args.nodes]
     for name, nodes in zip(names, args.nodes, strict=True):
         OURS[name] = (IDLE if args.idle else USER) | RAY | {"engine.nodes": nodes}
+    if args.flower:
+        bare = [f"{nodes} nodes, Flower alone" for nodes in args.nodes]
+        SCRIPTS.update(dict.fromkeys(bare, "bare_flower.py"))
+        names += bare
     with tempfile.TemporaryDirectory() as folder:
         spec = workload(Path(folder), args.users, args.sentences, args.cohort, 1 + args.turns * args.rounds)
         show(run_contenders(names, spec, args))
