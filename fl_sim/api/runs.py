@@ -28,7 +28,7 @@ from fl_sim.experiments.observers import RunObserver
 from fl_sim.experiments.run_record import Record
 from fl_sim.files import owner_only
 from fl_sim.reporting.model_card import note_on_texts
-from fl_sim.reporting.report import report_text
+from fl_sim.reporting.report import full_report_text, report_text
 from fl_sim.reporting.run_facts import read_facts, strategy_of
 from fl_sim.storage.run_claim import tidy
 from fl_sim.storage.run_folder import ResultsError, RunFolder
@@ -156,17 +156,18 @@ class Run:
         """Return what ``fl-sim report --json`` prints: privacy, utility and settings as plain values."""
         return read_facts(self.folder).record()
 
-    def report(self, html: str | Path | None = None) -> str:
-        """Return what ``fl-sim report`` prints: the run's privacy and utility on one screen.
+    def report(self, html: str | Path | None = None, full: bool = False) -> str:
+        """Return what ``fl-sim report`` prints: the run's utility and privacy in some twenty lines.
 
         Args:
+            full: all that is said of the run instead, its settings and the limits of its guarantee included.
             html: also write the run's page there, one file with pictures; it is for the corpus's owner.
         """
         if html is not None:
             from fl_sim.api.compared_runs import compare
 
             compare([self]).save(html)
-        return report_text(read_facts(self.folder))
+        return (full_report_text if full else report_text)(read_facts(self.folder))
 
     def report_users(self) -> str:
         """Return what ``fl-sim report --users`` prints: for whom the model works, by user and on entities.

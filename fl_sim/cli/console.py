@@ -28,6 +28,7 @@ from rich.progress import (
 
 from fl_sim.api.runs import Run
 from fl_sim.cli.main import EXIT_DIVERGED
+from fl_sim.cli.progress_bar import say
 from fl_sim.experiments.cost import Forecast
 from fl_sim.experiments.observers import Observer, RunObserver, RunStart
 from fl_sim.formats import epsilon_in_words
@@ -40,15 +41,21 @@ _SECONDS_WITHIN_A_ROUND = 30.0
 _LESS = "the model is not finite; try a lower server.learning_rate, or less noise on the sum, in another run"
 
 
-def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quiet: bool) -> int:
+Start = Callable[[Sequence[RunObserver]], Run]
+
+
+def follow(start: Start, *, baseline: bool, as_json: bool, quiet: bool) -> int:
     """Show a run's progress, unless ``quiet``, and print its summary, or its result as one JSON object.
+
+    Args:
+        baseline: train the run's noiseless twin, too, before the summary.
 
     Returns:
         The exit code: 0, 3 if the run diverged, or 128 and the signal's number if it was interrupted (and can be
         resumed).
     """
-    with ProgressBar(quiet) as bar:
-        run = start([] if quiet else [bar])
+    run = _shown(start, quiet)
+    twin = _baseline(run, quiet) if baseline and run.finished and not run.diverged else None
     result = run.result or {}
     if as_json:
         print(json.dumps(encode({"folder": str(run.path), **result})))
@@ -61,7 +68,23 @@ def follow(start: Callable[[Sequence[RunObserver]], Run], *, as_json: bool, quie
     if not run.finished:
         print(f"interrupted after round {result['rounds']}; continue with: fl-sim resume {run.path}", file=sys.stderr)
         return exit_status(result.get("signal") or "SIGINT")
+    if twin is not None and not twin.finished:
+        print(f"the run without privacy was interrupted; continue with: fl-sim resume {twin.path}", file=sys.stderr)
+        return exit_status((twin.result or {}).get("signal") or "SIGINT")
     return 0
+
+
+def _shown(start: Start, quiet: bool) -> Run:
+    with ProgressBar(quiet) as bar:
+        return start([] if quiet else [bar])
+
+
+def _baseline(run: Run, quiet: bool) -> Run:
+    """Train the noiseless twin of a finished run, or take the one that is there."""
+    from fl_sim.api.noiseless_twin import train_twin
+
+    say(f"without privacy, for comparison: {run.path.name}-noiseless", quiet)
+    return _shown(lambda bar: train_twin(run, observers=bar), quiet)
 
 
 class ProgressBar(Observer):

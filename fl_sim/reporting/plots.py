@@ -44,7 +44,7 @@ from fl_sim.formats import format_delta, format_epsilon, printable
 from fl_sim.reporting.bootstrap import Figure as Measured
 from fl_sim.reporting.held_out import HeldOutFigures, interval, metric_words
 from fl_sim.reporting.model_card import card_of
-from fl_sim.reporting.report import report_text
+from fl_sim.reporting.report import full_report_text
 from fl_sim.reporting.run_facts import NO_GUARANTEE, NO_GUARANTEE_WORDS, UNITS, UNTRUSTED, RunFacts, read_facts
 from fl_sim.storage.model_files import CARD
 from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder, replace_file
@@ -404,7 +404,7 @@ def write_run_plots(run: RunFolder) -> list[Path]:
 def present(run: RunFolder) -> None:
     """Write summary.txt, the model's card and the plots of ``run`` anew; no plots of an interrupted run."""
     facts = read_facts(run)
-    replace_file(run.summary_file, report_text(facts).encode())
+    replace_file(run.summary_file, full_report_text(facts).encode())
     if run.model_dir.is_dir():
         replace_file(run.model_dir / CARD, card_of(run, facts).encode())
     if run.finished:

@@ -1,4 +1,4 @@
-"""The report of a run as text that fits one screen: its guarantee, its utility, and what the guarantee leaves out.
+"""The report of a run as text: the answer in some twenty lines, or all that is known of its guarantee and its utility.
 
 Every ε is rounded up, so that the guarantee is never overstated.
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import textwrap
 
-from fl_sim.formats import format_delta, format_epsilon, percent_down, percent_up, printable, printable_lines
+from fl_sim.formats import duration, format_delta, format_epsilon, percent_down, percent_up, printable, printable_lines
 from fl_sim.reporting.recorded import counted, measured_in_words
 from fl_sim.reporting.run_facts import (
     NO_GUARANTEE,
@@ -27,23 +27,47 @@ _LABEL = 12
 
 
 def report_text(facts: RunFacts) -> str:
-    """Return the report of a run as text that ends with a newline."""
+    """Return what a run costs and what it guarantees: utility and ε, what ε hides, the attacker's odds, warnings."""
+    name = f"{printable(facts.run)} ({facts.strategy})"
+    head = [*_field("Run", f"{name}: {_ended(facts)}"), *_field("Protects", facts.protects or "unknown")]
+    return _text([head, _utility_table(facts), _privacy_in_short(facts), _warnings(facts)])
+
+
+def full_report_text(facts: RunFacts) -> str:
+    """Return all that is said of a run: besides its settings, what ε rests on and leaves out, and utility by user."""
     head = [
-        *_field("Run", f"{printable(facts.run)}: {facts.ended()}"),
+        *_field("Run", f"{printable(facts.run)}: {_ended(facts)}"),
         *_field("Protects", facts.protects or "unknown"),
         *_field("Strategy", f"{facts.strategy}: {', '.join(facts.settings_in_words())}"),
         *(_field("Settings", printable(facts.origin)) if facts.origin else []),
         *([] if facts.app else _field("Corpus", facts.corpus.in_words() if facts.corpus else "not recorded")),
         *(_field("Gradients", facts.gradients.in_words()) if facts.gradients else []),
     ]
-    warnings = [line for text in facts.warnings for line in _field("Warning", text)]
-    blocks = [head, _privacy(facts), _utility(facts), warnings]
+    return _text([head, _privacy(facts), _utility(facts), _warnings(facts)])
+
+
+def _text(blocks: list[list[str]]) -> str:
     return printable_lines("\n".join("\n".join(block) + "\n" for block in blocks if block))
+
+
+def _ended(facts: RunFacts) -> str:
+    """Return how far the run came, and how long that took."""
+    return facts.ended() + ("" if facts.seconds is None else f"; its rounds took {duration(facts.seconds)}")
+
+
+def _warnings(facts: RunFacts) -> list[str]:
+    return [line for text in facts.warnings for line in _field("Warning", text)]
 
 
 def bound_notes(facts: RunFacts) -> list[str]:
     """Return the bounds of a run, what they kept and what an attacker can reach, one sentence each."""
     words = [facts.bounds_in_words(), facts.kept and facts.kept.in_words()]
+    return [*(text for text in words if text), *exceptions(facts)]
+
+
+def exceptions(facts: RunFacts) -> list[str]:
+    """Return what the guarantee does not hold for, though a reader would expect it, one sentence each."""
+    words = []
     if facts.public_entities:
         share = facts.mentions_of_public_names or 0
         words.append(
@@ -52,7 +76,7 @@ def bound_notes(facts: RunFacts) -> list[str]:
         )
     if facts.settings_from_corpus:
         words.append(f"{SETTINGS_FROM_CORPUS}.")
-    return [text for text in words if text]
+    return words
 
 
 def attacker_note(facts: RunFacts) -> str | None:
@@ -62,7 +86,8 @@ def attacker_note(facts: RunFacts) -> str | None:
     return facts.attacker.in_words(facts.delta, facts.settings.population)
 
 
-def _privacy(facts: RunFacts) -> list[str]:
+def _without_epsilon(facts: RunFacts) -> list[str]:
+    """Return why no ε is shown; nothing where one is proven."""
     state = facts.headline.state
     if state == UNTRUSTED:
         return ["Privacy: no ε can be trusted, because the ledger does not support it (see the warning)."]
@@ -70,17 +95,45 @@ def _privacy(facts: RunFacts) -> list[str]:
         return ["Privacy: no round is recorded."]
     if state == NO_GUARANTEE:
         return [f"Privacy: {NO_GUARANTEE_WORDS}. Do not release this model, or any of its rounds.", *_claim(facts)]
+    return []
+
+
+def _privacy_in_short(facts: RunFacts) -> list[str]:
+    """Return the ε that lead, what they hide and take as known, and the attacker's odds."""
+    if nothing := _without_epsilon(facts):
+        return nothing
+    # Where no bound makes the leading ε finite, those at percentiles of contribution are all that is known of entities.
+    unbounded = not facts.app and math.isinf(facts.headline.epsilon or math.inf)
+    notes = [*facts.in_short(), *exceptions(facts), attacker_note(facts)]
+    return [
+        *_headline(facts),
+        *(_by_contribution(facts) if unbounded else []),
+        *_claim(facts),
+        *_notes([note for note in notes if note]),
+    ]
+
+
+def _privacy(facts: RunFacts) -> list[str]:
+    if nothing := _without_epsilon(facts):
+        return nothing
     corpus = facts.corpus
     notes = [
         *facts.not_covered,
         *([corpus.coverage.in_words(facts.most_mentions)] if corpus and corpus.coverage else []),
         *([f"{facts.unsought}. Plain ε of an entity covers none of these."] if facts.unsought else []),
     ]
-    return [*_headline(facts), *_by_contribution(facts), *_claim(facts), *_notes(notes)]
+    kept = [*bound_notes(facts), attacker_note(facts)]
+    return [
+        *_headline(facts),
+        *_notes([note for note in kept if note]),
+        *_by_contribution(facts),
+        *_claim(facts),
+        *_notes(notes),
+    ]
 
 
 def _headline(facts: RunFacts) -> list[str]:
-    """Return the rows of the ε that leads, and what it rests on."""
+    """Return the rows of the ε that leads."""
     head, delta = facts.headline, f"Privacy at δ = {format_delta(facts.delta)}"
     if facts.app:
         return [*_row(delta, "ε", ""), *table_row("  any user", head.epsilon)]
@@ -88,12 +141,10 @@ def _headline(facts: RunFacts) -> list[str]:
     bound = facts.user_sentences
     by_weight = " by weight" if head.known == "counts" else ""
     user = "" if bound is None or bound == math.inf else f", ≤ {counted(bound, 'sentence')}{by_weight}"
-    attacker = attacker_note(facts)
     return [
         *_row(f"{delta}{known}", "ε", "ε missed"),
         *_row(f"  {head.unit_words}", format_epsilon(head.epsilon), format_epsilon(head.epsilon_missed)),
         *table_row(f"  any user{user}", head.epsilon_user),
-        *_notes([*bound_notes(facts), *([attacker] if attacker else [])]),
     ]
 
 
@@ -121,12 +172,45 @@ def _claim(facts: RunFacts) -> list[str]:
     return table_row("  as published, any user + any entity: a claim, no guarantee", facts.epsilon_as_published)
 
 
+def _utility_table(facts: RunFacts) -> list[str]:
+    """Return the held-out figures of the run beside those of its start and of its noiseless twin."""
+    utility, twin = facts.utility, facts.without_privacy
+    if facts.app or utility.initial is None or utility.final is None:
+        return _utility(facts)
+    beside = [] if twin is None else ["without privacy"]
+    label, end = ("Utility, for the owner (outside ε)", "private") if facts.guarantee else ("Utility", "end")
+    rows = [_figures(label, [end, "start", *beside])]
+    kind = utility.kind
+    ends = [utility.final, utility.initial, *([] if twin is None else [twin.final])]
+    rows.append(_figures(f"  {kind.words}", [kind.show(value) for value in ends]))
+    bits = [utility.bits_per_byte, utility.initial_bits_per_byte, *([] if twin is None else [twin.bits_per_byte])]
+    if all(value is not None for value in bits[:2]):
+        rows.append(_figures("  bits per byte", ["–" if value is None else f"{value:.2f}" for value in bits]))
+    return [*rows, *_notes([way] if (way := way_in_words(facts)) else [])]
+
+
+def way_in_words(facts: RunFacts) -> str | None:
+    """Return how far a private run came from its start towards its noiseless twin; None where none is to be had."""
+    twin = facts.without_privacy
+    if twin is None:
+        is_private = facts.guarantee and not facts.app
+        return "Without privacy: not known; fl-sim resume RUN --baseline trains it." if is_private else None
+    if twin.share is not None:
+        measure = " in log perplexity" if facts.utility.metric == "perplexity" else ""
+        return f"{math.floor(100 * twin.share)} % of the way from the start to {printable(twin.run)}{measure}."
+    if twin.as_long:
+        return f"{printable(twin.run)} did not learn either."
+    read = "" if twin.sentences is None else f" of {twin.sentences:,.0f} sentences"
+    return f"{printable(twin.run)} is longer or shorter: {counted(twin.rounds, 'round')}{read}."
+
+
 def _utility(facts: RunFacts) -> list[str]:
     if facts.app:
         words = f"Measured by the app: {measured_in_words(facts.measured) or 'nothing'}"
         return textwrap.wrap(words, _WIDTH, subsequent_indent="  ")
     by_user = facts.held_out.lines() if facts.held_out else []
-    return [*textwrap.wrap(_ends(facts), _WIDTH, subsequent_indent="  "), *_notes(by_user)]
+    way = [way] if facts.without_privacy and (way := way_in_words(facts)) else []
+    return [*textwrap.wrap(_ends(facts), _WIDTH, subsequent_indent="  "), *_notes([*way, *by_user])]
 
 
 def _ends(facts: RunFacts) -> str:
@@ -135,8 +219,8 @@ def _ends(facts: RunFacts) -> str:
     if utility.initial is None or utility.final is None:
         return f"Utility: no {kind.column} is recorded."
     ends = f"{kind.show(utility.initial)} at the start, {kind.show(utility.final)} at the end"
-    if utility.perplexity_per_word is not None:
-        ends += f" ({kind.show(utility.perplexity_per_word)} per word)"
+    if facts.without_privacy is not None:
+        ends += f", {kind.show(facts.without_privacy.final)} without privacy"
     reference = "" if utility.reference is None else f"; {kind.show(utility.reference)} by {kind.reference_words}"
     return f"Utility: {kind.words} {ends}{reference}"
 
@@ -144,6 +228,11 @@ def _ends(facts: RunFacts) -> str:
 def table_row(words: str, epsilon: float | None) -> list[str]:
     """Return a row with one ε, rounded up."""
     return _row(words, format_epsilon(epsilon), "")
+
+
+def _figures(label: str, figures: list[str]) -> str:
+    """Return a row of figures in columns."""
+    return f"{label:<38}" + "".join(f"{figure:>{width}}" for figure, width in zip(figures, (10, 10, 20), strict=False))
 
 
 def _row(words: str, epsilon: str, robust: str) -> list[str]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -34,6 +35,7 @@ from fl_sim.reporting.recorded import (
     parsed,
     rejected_in_words,
 )
+from fl_sim.reporting.without_privacy import WithoutPrivacy, find_without_privacy
 from fl_sim.settings_origin import Origin
 from fl_sim.storage.ledger_check import check_ledger
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, UTILITIES, ResultsError, RunFolder, Utility, utility_of
@@ -142,6 +144,7 @@ _LIMITS = {
     "entity_users": "users with an entity",
     "user_sentences": "sentences of a user",
 }
+_MEASURED_AT_AN_END = ("perplexity_per_word", "bits_per_byte", "initial_bits_per_byte", "accuracy", "initial_accuracy")
 _AS_RECORDED = (
     "kept", "most_mentions", "public_entities", "mentions_of_public_names", "settings_from_corpus",
     "attacker", "user_sentences", "reach", "reach_coverage", "stopped", "corpus", "gradients", "held_out",
@@ -210,6 +213,7 @@ class UtilityFigures:
     reference_words: str
     perplexity_per_word: float | None
     bits_per_byte: float | None
+    initial_bits_per_byte: float | None
     accuracy: float | None
     initial_accuracy: float | None
 
@@ -256,6 +260,7 @@ class RunFacts(BaseModel):
         settings: of the mechanism, by name.
         mechanism_settings: the same as the mechanism describes itself; None if it cannot be loaded here.
         utility: held-out figures.
+        without_privacy: those of its noiseless twin; None if there is none beside it.
         not_covered: what ε rests on and what it leaves out.
         composed: the number of earlier private trainings of the initial model, which ε includes.
         by_round: columns of the metrics; those of ε only if it is proven.
@@ -294,6 +299,7 @@ class RunFacts(BaseModel):
     settings: MechanismSettings
     task: str
     utility: UtilityFigures
+    without_privacy: WithoutPrivacy | None
     not_covered: list[str]
     warnings: list[str]
     mechanism_settings: tuple[str, ...] | None = Field(exclude=True)
@@ -302,7 +308,7 @@ class RunFacts(BaseModel):
 
     def record(self) -> dict[str, Any]:
         """Return the facts as JSON values (``fl-sim report --json``)."""
-        return {**self.model_dump(), "headline": asdict(self.headline)}
+        return {**self.model_dump(), "seconds": self.seconds, "headline": asdict(self.headline)}
 
     @property
     def headline(self) -> Headline:
@@ -327,6 +333,13 @@ class RunFacts(BaseModel):
         if self.epsilon:
             return NO_GUARANTEE
         return UNTRUSTED if self.ledger.problem else NO_ROUND
+
+    @property
+    def seconds(self) -> float | None:
+        """Return the seconds that the recorded rounds took, their measurements included; None if none are recorded."""
+        recorded = [value for value in self.by_round.get("seconds", ()) if isinstance(value, Real)]
+        taken = [float(value) for value in recorded if math.isfinite(value)]
+        return math.fsum(taken) if taken else None
 
     @property
     def problem(self) -> str | None:
@@ -378,6 +391,18 @@ class RunFacts(BaseModel):
         """Return the kinds of personal data that nobody looked for, in words; None if there is none, or no record."""
         kinds = self.corpus.not_looked_for if self.corpus else None
         return f"Nobody looked for: {', '.join(kinds)}" if kinds else None
+
+    def in_short(self) -> list[str]:
+        """Return what ε hides, what it takes as known, and which entities it is about, in two sentences."""
+        if self.bounds is None:
+            return []
+        known, missed = self.bounds.known, self.bounds.missed_mentions
+        hidden, taken = HIDES[known].removesuffix("."), TAKES_AS_KNOWN[known][0].lower() + TAKES_AS_KNOWN[known][1:]
+        found = "Entities are those that the tagger found"
+        if missed is not None:
+            found += f", with up to {missed} mentions missed of each"
+        unsought = f"; {self.unsought[0].lower()}{self.unsought[1:]}" if self.unsought else ""
+        return [f"{hidden}; {taken}", f"{found}{unsought}."]
 
     def basis(self) -> list[str]:
         """Return whom the ε of a run with recorded bounds protects against what, one sentence each."""
@@ -439,6 +464,7 @@ def read_facts(run: RunFolder) -> RunFacts:
         "settings": {name: run.setting(name) for name in MechanismSettings.model_fields},
         "task": "classification" if classifies else "next-word",
         "utility": _utility(run, utility),
+        "without_privacy": None if app else find_without_privacy(run),
         "not_covered": list(_OF_APPS),
         "warnings": result.get("warnings", []),
         "mechanism_settings": None if mechanism is None else tuple(mechanism.describe().settings),
@@ -498,7 +524,7 @@ def _utility(run: RunFolder, utility: Utility) -> dict[str, Any]:
         "final": measured[-1] if measured else None,
         "reference": result.get(utility.reference),
         "reference_words": utility.reference_words,
-        **{name: result.get(name) for name in ("perplexity_per_word", "bits_per_byte", "accuracy", "initial_accuracy")},
+        **{name: result.get(name) for name in _MEASURED_AT_AN_END},
     }
 
 

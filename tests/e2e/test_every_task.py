@@ -22,7 +22,7 @@ from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.reporting.plots import write_run_plots
-from fl_sim.reporting.report import report_text
+from fl_sim.reporting.report import full_report_text
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 from tests.e2e import small_runs
@@ -112,7 +112,7 @@ def test_a_private_classifier(
     facts = read_facts(folder).record()
     assert (facts["task"], facts["utility"]["metric"]) == ("classification", "error")
     assert any("classes" in note for note in facts["not_covered"])
-    text = report_text(read_facts(folder))
+    text = full_report_text(read_facts(folder))
     assert "Utility: held-out error" in text
     assert "by always the most frequent class" in " ".join(text.split())
     write_run_plots(folder)
@@ -159,7 +159,7 @@ def test_a_run_on_a_deidentified_corpus_speaks_of_no_entity(
     assert said["fingerprint"] == Corpus.open(made).fingerprint
     assert len(said["warnings"]) == 1
     folder = run(tmp_path / "run", small_runs.settings(made, tmp_path / "run", privacy__strategy=strategy))
-    text = " ".join(report_text(read_facts(folder)).split())
+    text = " ".join(full_report_text(read_facts(folder)).split())
     assert "2 of 2 rounds, finished" in text
     assert "+ an entity" not in text
     assert "Warning De-identified (category): what the tagger missed stands in the text as it was." in text

@@ -14,7 +14,7 @@ import pytest
 from fl_sim import plugins
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
-from fl_sim.reporting.report import report_text
+from fl_sim.reporting.report import full_report_text
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies import registry
@@ -85,7 +85,7 @@ def test_the_page(capsys: Capture) -> None:
     assert run.config["plan"]["options"] == {"spread": 2.0}
     assert run.config["run"]["privacy"]["spread"] == 2.0
     assert run.config["strategy_origin"].keys() == {"path", "module_sha256"}
-    text = report_text(read_facts(run))
+    text = full_report_text(read_facts(run))
     assert "Protects    one user: all of the user's sentences" in text
     assert f"{NAME}: q_u 0.5, user clip β 0.5, noise multiplier z 1 (noise 0.5 on the sum)" in " ".join(text.split())
 
@@ -125,7 +125,7 @@ def test_without_an_event_nothing_is_guaranteed(folder: Path, capsys: Capture) -
     assert "no_event:CoordinateWise guarantees nothing: its ε is infinite." in result["warnings"]
     run = RunFolder.open("run")
     assert (run.metrics()["epsilon_user"].iloc[1:] == math.inf).all()
-    assert "no guarantee (ε = ∞)" in report_text(read_facts(run))
+    assert "no guarantee (ε = ∞)" in full_report_text(read_facts(run))
     assert read_facts(run).record()["guarantee"] is False
 
 

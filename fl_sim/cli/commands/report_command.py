@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -25,6 +25,7 @@ from fl_sim.files import replace_private_file
 @click.option("--csv", type=FILE, metavar="FILE", help="Also write a table with a row per run.")
 @click.option("--picture", type=FILE, metavar="FILE", help="Also draw the runs (.png, .pdf or .svg).")
 @options_of(plot_runs, but=("runs",))
+@click.option("--full", is_flag=True, help="Print all that is said of a run: its settings and what ε leaves out, too.")
 @click.option("--users", "for_whom", is_flag=True, help="Print for whom the model of a run works, instead.")
 @as_json
 @quiet
@@ -35,16 +36,17 @@ def report(
     picture: Path | None,
     x: X | None,
     unit: str | None,
+    full: bool,
     for_whom: bool,
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Print what a run guarantees, what it is worth, and what the guarantee leaves out; or compare several runs.
+    """Print what a run is worth and what it guarantees, or compare several runs.
 
     Differences are to the first run. Exit code 2 means that the ledger of a run does not support its ε, which is left
     out (docs/report.md).
     """
-    _check(runs, picture, for_whom)
+    _check(runs, picture, {"--users": for_whom, "--full": full})
     check_writable("--html", html)
     check_writable("--csv", csv)
     check_writable("--picture", picture, new_folder=True)
@@ -64,19 +66,22 @@ def report(
     elif as_json:
         print_json(first.facts())
     else:
-        print(first.report_users() if for_whom else first.report(), end="")
+        print(first.report_users() if for_whom else first.report(full=full), end="")
+        say(f"fl-sim report {runs[0]} --full says more", quiet=quiet or for_whom or full)
     problems = first.problems if found is None else found.problems
     for problem in problems:
         print(f"fl-sim report: {problem}; no ε of this run can be trusted", file=sys.stderr)
     return 2 if problems else 0
 
 
-def _check(runs: Sequence[Path], picture: Path | None, for_whom: bool) -> None:
+def _check(runs: Sequence[Path], picture: Path | None, of_one: Mapping[str, bool]) -> None:
     """Refuse flags that would be ignored, and a picture of another kind."""
     for name in ("x", "unit"):
         if picture is None and not is_default(name):
             raise ConfigError(f"--{name} is given without --picture; allowed: with it")
-    if len(runs) > 1 and for_whom:
-        raise ConfigError(f"--users is given with {len(runs)} runs; allowed: with one")
+    for flag in (name for name, given in of_one.items() if given and len(runs) > 1):
+        raise ConfigError(f"{flag} is given with {len(runs)} runs; allowed: with one")
+    if all(of_one.values()):
+        raise ConfigError("--users is given with --full; allowed: one of them")
     if picture is not None and picture.suffix not in PICTURES:
         raise ConfigError(f"--picture is {picture}; allowed: a file that ends in {', '.join(PICTURES)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from fl_sim.search.sweep import Ending
 
 
+_baseline_too: Callable[[Any], Any] = click.option(
+    "--baseline", is_flag=True,
+    help="Also train the run's twin without privacy (OUT-noiseless): reports then show what privacy costs.",
+)  # fmt: skip
+
+
 @click.command(cls=Verb)
 @click.argument("config", type=FILE, metavar="[CONFIG]", required=False)
 @configuration_flags()
@@ -25,9 +32,12 @@ if TYPE_CHECKING:
     help="Send the figures of every round to tensorboard, wandb, mlflow or csv, beside the observers of the "
     "configuration (docs/report.md). May be repeated.",
 )  # fmt: skip
+@_baseline_too
 @as_json
 @quiet
-def run(config: Path | None, overrides: dict[str, Any], track: tuple[str, ...], as_json: bool, quiet: bool) -> int:
+def run(
+    config: Path | None, overrides: dict[str, Any], track: tuple[str, ...], baseline: bool, as_json: bool, quiet: bool
+) -> int:
     """Simulate private federated training of a language model, and print its ε and utility.
 
     CONFIG is a TOML file (docs/configuration.md); by default `uedp` trains on the bundled corpus.
@@ -42,12 +52,17 @@ def run(config: Path | None, overrides: dict[str, Any], track: tuple[str, ...], 
     from fl_sim.clients.worker.libraries import OF_A_RUN, load_libraries
 
     check_early(chosen)
+    if baseline:
+        from fl_sim.api.noiseless_twin import check_can_have_twin
+
+        check_can_have_twin(chosen)
+        say("--baseline: a run without privacy follows, of as many rounds and sentences; it takes about as long", quiet)
     load_libraries(*OF_A_RUN)
 
     from fl_sim.api import runs
     from fl_sim.cli.console import follow
 
-    return follow(lambda bar: runs.run(chosen, observers=bar), as_json=as_json, quiet=quiet)
+    return follow(lambda bar: runs.run(chosen, observers=bar), baseline=baseline, as_json=as_json, quiet=quiet)
 
 
 @click.command(cls=Verb)
@@ -56,20 +71,30 @@ def run(config: Path | None, overrides: dict[str, Any], track: tuple[str, ...], 
     "--anchor", metavar="FILE",
     help="The file that keeps the head hash of the ledger from now on, or none; by default as the run began.",
 )  # fmt: skip
+@_baseline_too
 @as_json
 @quiet
-def resume(run: Path, anchor: str | None, as_json: bool, quiet: bool) -> int:
-    """Continue a run that was interrupted or killed; the result is that of an uninterrupted run."""
+def resume(run: Path, anchor: str | None, baseline: bool, as_json: bool, quiet: bool) -> int:
+    """Continue a run that was interrupted or killed; the result is that of an uninterrupted run.
+
+    With --baseline a run that has ended gets its run without privacy.
+    """
     from fl_sim.api.runs import open_run
     from fl_sim.clients.worker.libraries import OF_A_RUN, load_libraries
 
-    open_run(run)  # a folder that is none is told before libraries are imported for seconds
+    opened = open_run(run)  # a folder that is none is told before libraries are imported for seconds
     load_libraries(*OF_A_RUN)
 
     from fl_sim.api import runs
     from fl_sim.cli.console import follow
 
-    return follow(lambda bar: runs.resume(run, observers=bar, anchor=anchor), as_json=as_json, quiet=quiet)
+    has_ended = baseline and opened.finished and not opened.diverged
+    return follow(
+        lambda bar: opened if has_ended else runs.resume(run, observers=bar, anchor=anchor),
+        baseline=baseline,
+        as_json=as_json,
+        quiet=quiet,
+    )
 
 
 @click.command(cls=Verb)

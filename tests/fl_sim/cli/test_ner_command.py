@@ -15,7 +15,7 @@ from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.tagger_evaluation import COVERAGE_FILE, read_coverage
 from fl_sim.data_prep.taggers.tagger_registry import make_tagger
-from fl_sim.reporting.report import report_text
+from fl_sim.reporting.report import full_report_text
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 
@@ -140,7 +140,7 @@ COVERAGE = {
 def test_the_report_tells_coverage_beside_the_robust_epsilon(make_run: Callable[..., RunFolder]) -> None:
     corpus = {"name": "x", "users": 946, "sentences": 14041}
     run = make_run("uedp", result={"corpus": corpus | {"coverage": COVERAGE}})
-    text = " ".join(report_text(read_facts(run)).split())
+    text = " ".join(full_report_text(read_facts(run)).split())
     words = (
         "Coverage, measured on conll2003 (test): the tagger flags 94.1 % (93.0 to 95.2) of the sentences with an "
         "entity; 90.0 % of the mentions are sampled together with their entity. A bound on entities holds for mentions "
@@ -149,4 +149,4 @@ def test_the_report_tells_coverage_beside_the_robust_epsilon(make_run: Callable[
     assert words in text
     assert text.index("Robust:") < text.index("Coverage, measured on")
     assert read_facts(run).record()["corpus"]["coverage"] == COVERAGE
-    assert len(report_text(read_facts(run)).splitlines()) <= 45  # of 80 columns
+    assert len(full_report_text(read_facts(run)).splitlines()) <= 45  # of 80 columns

@@ -13,7 +13,7 @@ from fl_sim.cli.main import main
 from fl_sim.clients.ghost_norms import NotCovered
 from fl_sim.clients.gradients import ghost_pass
 from fl_sim.clients.training import gradient_path_of
-from fl_sim.reporting.report import report_text
+from fl_sim.reporting.report import full_report_text
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.client_rules import ClippedGradients, LocalSteps
@@ -34,7 +34,7 @@ def run(corpus: Path, out: Path, **changes: Any) -> RunFolder:
 def test_the_fast_path_is_named(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run(small, tmp_path / "out")
     assert (folder.result or {})["gradients"] == {"path": "fast"}
-    assert "Gradients   fast path, many sentences in one pass" in report_text(read_facts(folder))
+    assert "Gradients   fast path, many sentences in one pass" in full_report_text(read_facts(folder))
     assert ", fast path" in " ".join(capsys.readouterr().err.split())
 
 
@@ -50,7 +50,7 @@ def test_the_slow_path_says_why_and_how_long(
     recorded = (folder.result or {})["gradients"]
     assert (recorded["path"], recorded["reason"]) == ("slow", "its experts are no layer")
     assert read_facts(folder).record()["gradients"] == recorded
-    assert "slow path, one sentence at a time: its experts are no layer" in report_text(read_facts(folder))
+    assert "slow path, one sentence at a time: its experts are no layer" in full_report_text(read_facts(folder))
     errors = " ".join(capsys.readouterr().err.split())
     assert errors.index("Gradients are computed one sentence at a time (its experts are no layer).") < errors.index(
         ", slow path"

@@ -1,4 +1,4 @@
-"""The summary states the promise, its limits and its price, rounds no ε down, and fits one screen."""
+"""The report answers first; in full it states the promise, its limits and its price. Neither rounds an ε down."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,18 +17,19 @@ from fl_sim.formats import percent_down, percent_up
 from fl_sim.reporting.model_card import note_on_texts
 from fl_sim.reporting.plots import present
 from fl_sim.reporting.recorded import Coverage, Share
-from fl_sim.reporting.report import report_text
+from fl_sim.reporting.report import full_report_text, report_text
 from fl_sim.reporting.run_facts import has_guarantee, read_facts
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import LedgerError
 from tests.fl_sim.conftest import GUARANTEE
+from tests.fl_sim.reporting.test_without_privacy import twin_beside
 from tests.strategies.federation import plan
 
 MakeRun = Callable[..., RunFolder]
 
 
 def test_the_summary_spells_out_who_is_protected_and_at_what_epsilon(make_run: MakeRun) -> None:
-    text = report_text(read_facts(make_run("uedp")))
+    text = full_report_text(read_facts(make_run("uedp")))
     for words in (
         "one user and one entity at once",
         "Privacy at δ = 1e-5",
@@ -50,7 +51,7 @@ def test_the_summary_spells_out_who_is_protected_and_at_what_epsilon(make_run: M
 
 
 def test_the_summary_leads_with_any_user_and_any_entity(make_run: MakeRun) -> None:
-    text = report_text(read_facts(make_run("uedp")))
+    text = full_report_text(read_facts(make_run("uedp")))
     lines = text.splitlines()
     head = next(number for number, line in enumerate(lines) if line.startswith("Privacy at δ = 1e-5, counts known"))
     assert lines[head + 1].split("  ")[1] == "any user + any entity"
@@ -75,7 +76,7 @@ def test_a_bound_that_is_only_stated_is_called_so(make_run: MakeRun) -> None:
     row = run.metrics().iloc[-1].to_dict() | {"epsilon_stated": 15.02, "epsilon_any": math.inf}
     run.truncate_metrics(1)
     run.append_metrics({name: value for name, value in row.items() if name != "epsilon_any_robust"})
-    words = " ".join(report_text(read_facts(run)).split())
+    words = " ".join(full_report_text(read_facts(run)).split())
     for said in (
         "Privacy at δ = 1e-5, nothing known",
         "any user + an entity within the stated bound 15.02 –",
@@ -89,9 +90,19 @@ def test_a_bound_that_is_only_stated_is_called_so(make_run: MakeRun) -> None:
     assert read_facts(run).epsilon["epsilon_any"] == math.inf
 
 
+def test_the_seconds_of_a_run_are_those_of_its_recorded_rounds(make_run: MakeRun) -> None:
+    run = make_run("uedp", rounds=3, finish=False)
+    run.append_metrics({"round": 4, "seconds": 1e4})
+    assert read_facts(run).seconds == read_facts(run).record()["seconds"] == 4 * 1.5 + 1e4
+    run.truncate_metrics(-1)
+    for number, seconds in enumerate((None, math.nan, "soon")):  # another version's, or an edited file
+        run.append_metrics({"round": number, "seconds": seconds})
+    assert read_facts(run).seconds is None
+
+
 @pytest.mark.parametrize("strategy", ["uedp", "user_level", "noiseless"])
 def test_the_summary_fits_one_screen(make_run: MakeRun, strategy: str) -> None:
-    lines = report_text(read_facts(make_run(strategy, result={"warnings": ["δ is at least 1/N"]}))).splitlines()
+    lines = full_report_text(read_facts(make_run(strategy, result={"warnings": ["δ is at least 1/N"]}))).splitlines()
     assert len(lines) <= 42
     assert max(len(line) for line in lines) <= 80
 
@@ -100,14 +111,14 @@ def test_the_summary_names_the_kinds_that_nobody_looked_for(make_run: MakeRun) -
     corpus = {"name": "x", "users": 946, "sentences": 14041}
     run = make_run("uedp", result={"corpus": corpus | {"not_looked_for": ["persons", "places"]}})
     words = "Nobody looked for: persons, places. Plain ε of an entity covers none of these."
-    assert words in " ".join(report_text(read_facts(run)).split())
+    assert words in " ".join(full_report_text(read_facts(run)).split())
     assert read_facts(run).record()["corpus"]["not_looked_for"] == ["persons", "places"]
     complete = make_run("uedp", name="complete", result={"corpus": corpus | {"not_looked_for": []}})
-    assert "Nobody looked for" not in report_text(read_facts(complete))
+    assert "Nobody looked for" not in full_report_text(read_facts(complete))
 
 
 def test_a_noiseless_run_has_no_epsilon_at_all(make_run: MakeRun) -> None:
-    text = report_text(read_facts(make_run("noiseless")))
+    text = full_report_text(read_facts(make_run("noiseless")))
     assert "no guarantee (ε = ∞)" in text
     assert "Protects    no user and no entity" in text
     assert "δ" not in text
@@ -127,13 +138,13 @@ def test_a_private_strategy_without_a_finite_epsilon_promises_nothing() -> None:
 def test_warnings_and_a_half_written_line_are_shown(make_run: MakeRun) -> None:
     run = make_run("uedp", result={"warnings": ["δ is 0.01, at least 1/N = 0.001: it permits naming a user"]})
     os.truncate(run.metrics_file, run.metrics_file.stat().st_size - 4)
-    text = report_text(read_facts(run))
+    text = full_report_text(read_facts(run))
     assert "Warning     δ is 0.01, at least 1/N = 0.001" in text
     assert "line 31: cut off" in " ".join(text.split())
 
 
 def test_an_unfinished_run_is_reported_as_far_as_it_came(make_run: MakeRun) -> None:
-    text = report_text(read_facts(make_run("uedp", finish=False)))
+    text = full_report_text(read_facts(make_run("uedp", finish=False)))
     assert "30 of 30 rounds, not finished" in text
     assert "an entity (its contribution bound is not recorded)" in text
     assert re.search(r"any user +\d", text)  # no bound on users is recorded
@@ -150,7 +161,7 @@ def known_in_config(run: RunFolder, known: str) -> RunFolder:
 @pytest.mark.parametrize("known", ["cxunts", "nothing"])
 def test_no_run_claims_another_adjacency_than_its_ledger(make_run: MakeRun, finish: bool, known: str) -> None:
     run = known_in_config(make_run("uedp", rounds=2, finish=finish), known)
-    facts, text = read_facts(run).record(), " ".join(report_text(read_facts(run)).split())
+    facts, text = read_facts(run).record(), " ".join(full_report_text(read_facts(run)).split())
     assert facts["epsilon"] == {}
     assert facts["bounds"] == GUARANTEE
     assert facts["ledger"]["problem"].endswith(f"known is {known}, but the releases in its ledger have counts")
@@ -163,7 +174,7 @@ def test_no_run_claims_another_adjacency_than_its_ledger(make_run: MakeRun, fini
 def test_a_running_run_shows_the_bounds_of_its_releases(make_run: MakeRun) -> None:
     run = known_in_config(make_run("uedp", rounds=2, finish=False), "counts")
     assert read_facts(run).record()["bounds"] == GUARANTEE
-    assert "It takes as known how many sentences each user has" in " ".join(report_text(read_facts(run)).split())
+    assert "It takes as known how many sentences each user has" in " ".join(full_report_text(read_facts(run)).split())
 
 
 def test_a_run_without_a_release_states_no_unknown_adjacency(tmp_path: Path) -> None:
@@ -192,7 +203,7 @@ def test_finish_writes_every_file_and_may_be_repeated_after_a_resume(make_run: M
     run.finish({"stopped": "rounds"}, present)
     assert run.result is not None
     assert run.result["stopped"] == "rounds"
-    assert run.summary_file.read_text() == report_text(read_facts(run))
+    assert run.summary_file.read_text() == full_report_text(read_facts(run))
     assert len(list(run.plots_dir.glob("*.png"))) == 2
     assert run.metrics()["epsilon_user"].iloc[-1] == math.inf
 
@@ -251,11 +262,87 @@ def test_a_value_of_another_kind_is_one_line_that_names_it(
     assert f"{run.result_file}: is corrupt ({named}: " in captured.err
 
 
+class TestShortReport:
+    """What ``fl-sim run`` and ``fl-sim report`` print."""
+
+    MAIN_JOB: ClassVar[dict[str, Any]] = {  # as conf/irc.toml ends
+        "corpus": {
+            "name": "irc", "users": 15768, "sentences": 199679,
+            "not_looked_for": ["persons", "organisations", "places"],
+        },
+        "attacker": {"unit": "any", "largest_tpr_at_fpr": {"0.001": 0.0594, "0.01": 0.1995}},
+        "guarantee": GUARANTEE | {"entity_bound": 2, "user_sentences": 8, "missed_mentions": None},
+        "user_sentences": 8.0, "bits_per_byte": 2.3977, "initial_bits_per_byte": 2.6725,
+        "warnings": ["N is the corpus's number of users, which its counts make public (privacy.population)."],
+    }  # fmt: skip
+
+    @pytest.mark.parametrize("has_twin", [False, True])
+    def test_the_main_job_takes_24_lines(self, make_run: MakeRun, has_twin: bool) -> None:
+        run = make_run("uedp", name="irc-uedp", result=self.MAIN_JOB)
+        if has_twin:
+            twin_beside(run, "irc-noiseless")
+        text = report_text(read_facts(run))
+        lines = text.splitlines()
+        assert len(lines) <= 24
+        assert max(map(len, lines)) <= 80
+        words = " ".join(text.split())
+        said = [
+            "irc-uedp (uedp): 30 of 30 rounds, finished; its rounds took 46 s",
+            "Privacy at δ = 1e-5, counts known",
+            "any user + any entity 15.02",
+            "ε hides what the protected user wrote",
+            "it takes as known how many sentences each user has",
+            "nobody looked for: persons, organisations, places",
+            "finds at most 6.0 % (at 0.1 % false positives) and 20.0 % (at 1 % false positives)",
+            "Warning N is the corpus's number of users",
+            "held-out perplexity 655.0 4,000.0",
+            "bits per byte 2.40 2.67",
+        ]
+        for words_of_report in said:
+            assert words_of_report in words
+        assert ("of the way from the start to irc-noiseless in log perplexity" in words) == has_twin
+        assert ("Without privacy: not known" in words) != has_twin
+        assert "per word" not in words
+        sentences = re.findall(r"[^·.;:]{25,}", words)
+        assert len(set(sentences)) == len(sentences)  # nothing is said twice
+
+    def test_what_the_guarantee_does_not_hold_for_is_said(self, make_run: MakeRun) -> None:
+        result = {"settings_from_corpus": True, "public_entities": 12, "mentions_of_public_names": 0.021}
+        words = " ".join(report_text(read_facts(make_run("uedp", result=result))).split())
+        assert "Settings chosen on this corpus: not covered." in words
+        assert "Not protected: entities on a list of public names (12, 2.1 % of the mentions)." in words
+        assert "Entities are those that the tagger found, with up to 4 mentions missed of each." in words
+
+    def test_entities_are_told_by_contribution_where_no_bound_is_set(self, make_run: MakeRun) -> None:
+        run = make_run("uedp", rounds=2)
+        assert "by contribution" not in report_text(read_facts(run))
+        last = run.metrics().iloc[-1].to_dict()
+        run.truncate_metrics(1)
+        run.append_metrics(last | {"epsilon_any": math.inf})
+        words = " ".join(report_text(read_facts(run)).split())
+        assert "any user + any entity ∞" in words
+        assert "95th pctl (95 %): ≤ 3 users, ≤ 2 sentences each, ≤ 5 in all" in words
+
+    def test_a_noiseless_run_has_an_end_and_no_twin(self, make_run: MakeRun) -> None:
+        run = make_run("noiseless")
+        twin_beside(run, "another")
+        text = report_text(read_facts(run))
+        assert "no guarantee (ε = ∞)" in text
+        assert re.search(r"^Utility +end +start$", text, re.MULTILINE)
+        assert "δ" not in text
+        assert "of the way" not in text
+
+
 class TestCommand:
     def test_text(self, make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
         run = make_run("uedp")
-        assert main(["report", str(run.path)]) == 0
-        assert capsys.readouterr().out == report_text(read_facts(run))
+        for flags, text in (((), report_text), (("--full",), full_report_text)):
+            assert main(["report", str(run.path), *flags]) == 0
+            captured = capsys.readouterr()
+            assert captured.out == text(read_facts(run))
+            assert (captured.err == f"fl-sim report {run.path} --full says more\n") != bool(flags)
+        assert main(["report", str(run.path), str(run.path), "--full"]) == 2
+        assert "--full is given with 2 runs; allowed: with one" in capsys.readouterr().err
 
     def test_json_is_one_strict_object_with_unrounded_epsilon(
         self, make_run: MakeRun, capsys: pytest.CaptureFixture[str]

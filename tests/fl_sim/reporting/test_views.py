@@ -13,7 +13,7 @@ from fl_sim.formats import format_epsilon
 from fl_sim.reporting import plots
 from fl_sim.reporting.comparison import Comparison, compare_runs
 from fl_sim.reporting.model_card import card_of
-from fl_sim.reporting.report import report_text
+from fl_sim.reporting.report import full_report_text, report_text
 from fl_sim.reporting.run_facts import RunFacts, read_facts
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import LEDGER_FILE
@@ -45,6 +45,7 @@ def plot(run: RunFolder, facts: RunFacts) -> str:
 
 VIEWS: Mapping[str, Callable[[RunFolder, RunFacts], str]] = {
     "text": lambda run, facts: report_text(facts),
+    "full text": lambda run, facts: full_report_text(facts),
     "comparison": lambda run, facts: compared(run, facts).text(),
     "page": lambda run, facts: compared(run, facts).page(),
     "table": lambda run, facts: compared(run, facts).table().to_csv(),
