@@ -4,7 +4,9 @@ from pathlib import Path
 
 from setuptools import setup
 
-lost = [f"fl_sim/{name}" for name in ("clients", "data_prep", "strategies") if not Path("fl_sim", name).is_dir()]
+lost = [
+    f"fl_sim/{name}" for name in ("clients", "conf", "data_prep", "strategies") if not Path("fl_sim", name).is_dir()
+]
 if lost:
     raise SystemExit(
         f"{', '.join(lost)}: no links to the folders beside fl_sim/, without which nothing is complete; "

@@ -93,6 +93,9 @@ GpuShare = Annotated[
 _MOST_ROUNDS = 100_000
 _LARGEST_SEED = 2**63 - 1
 
+CONFIGURATIONS = Path(__file__).parent / "conf"
+"""The folder of the configurations that ship: one per documented result, and those of figures in ``figures/``."""
+
 
 class ConfigError(ValueError):
     """A configuration that cannot be run; the message names the key, the value and what is allowed."""
@@ -334,18 +337,34 @@ class RunConfig(_Section):
     def load(cls, path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> RunConfig:
         """Return the configuration of a TOML file (or the defaults) with ``section.key`` overrides.
 
+        A name without ending, such as ``irc``, is that of a configuration that ships, unless there is such a file.
         ``noise_multiplier`` among the overrides takes the place of the file's ``target_epsilon``, and vice versa.
         ConfigError names the file where the mistake is in it.
         """
         values: dict[str, Any] = {}
         if path is not None:
-            values = nested(read_toml(path))
+            values = nested(read_toml(_file_of(path)))
             try:
                 cls.from_mapping(values)
             except ConfigError as error:
                 raise ConfigError(f"{path}: {error}") from error
         over = nested(overrides or {})
         return cls.from_mapping(merged(_without_rival(values, over), over))
+
+
+def _file_of(path: str | Path) -> Path:
+    """Return the file of a configuration, given as a path or as the name of one that ships.
+
+    Raises:
+        ConfigError: it is a bare name, and none that ships.
+    """
+    given = Path(path)
+    if given.suffix or given.parent != Path() or given.is_file():
+        return given
+    shipped = {file.stem: file for file in sorted(CONFIGURATIONS.glob("*.toml"))}
+    if given.name not in shipped:
+        raise ConfigError(f"{path}: there is no such file; allowed: a TOML file, or {', '.join(shipped)}, which ship")
+    return shipped[given.name]
 
 
 @functools.cache

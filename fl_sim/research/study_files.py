@@ -46,14 +46,10 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     return f"{name} is {problem['input']!r}; {problem['msg'][0].lower()}{problem['msg'][1:]}"
 
 
-def project_roots() -> tuple[Path, Path]:
-    """Return the working directory and the root of the sources, in the order of search."""
-    return Path.cwd(), Path(__file__).parents[2]
-
-
 def results_file(name: str) -> Path | None:
     """Return a file of results/, of the working directory or else of the sources; None if there is none."""
-    return next((root / RESULTS / name for root in project_roots() if (root / RESULTS / name).is_file()), None)
+    roots = Path.cwd(), Path(__file__).parents[2]
+    return next((root / RESULTS / name for root in roots if (root / RESULTS / name).is_file()), None)
 
 
 def write_json(value: Any, path: Path, indent: int | None = 1) -> None:

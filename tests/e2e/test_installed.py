@@ -21,7 +21,7 @@ from tests import tiny
 from tests.conftest import REPOSITORY
 from tests.e2e.processes import printed_by
 
-LINKS = ("clients", "data_prep", "strategies")
+LINKS = ("clients", "conf", "data_prep", "strategies")
 FILES = ("LICENSE", "README.md", "THIRD_PARTY.md", "pyproject.toml", "setup.py")
 SOURCES = (*FILES, "MANIFEST.in", "fl_sim", *LINKS, "tests")
 DATA = (
@@ -31,6 +31,8 @@ DATA = (
     "fl_sim/clients/assets/small-awd-lstm-public/model.safetensors",
     "fl_sim/clients/assets/small-gpt2-public/model.safetensors",
     "fl_sim/clients/assets/tokenizer/tokenizer.json",
+    "fl_sim/conf/figures/fig2.toml",
+    "fl_sim/conf/irc.toml",
     "fl_sim/data_prep/bundled/manifest.json",
     "fl_sim/data_prep/bundled/train.sentences.parquet",
     "fl_sim/data_prep/irc/README.md",
@@ -141,7 +143,9 @@ def test_a_copy_that_lost_its_links_is_not_built(kind: str, tmp_path: Path) -> N
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     (refusal,) = done.stderr.splitlines()
-    assert refusal.startswith("fl_sim/clients, fl_sim/data_prep, fl_sim/strategies: no links to the folders beside")
+    assert refusal.startswith(
+        "fl_sim/clients, fl_sim/conf, fl_sim/data_prep, fl_sim/strategies: no links to the folders"
+    )
     assert refusal.endswith("git config core.symlinks true && git checkout -- fl_sim")
 
 
@@ -180,6 +184,8 @@ def contents_of(archive: zipfile.ZipFile) -> dict[str, int]:
 def test_an_installed_copy_makes_a_project(wheel: Path, tmp_path: Path) -> None:
     program = environment(tmp_path / "environment", wheel) / "fl-sim"
     assert printed_by(program, "--version", folder=tmp_path).strip() == f"fl-sim {fl_sim.__version__}"
+    small = ("--rounds", "1", "--q-s", "0.001", "--engine", "inline", "--set", "evaluation.max_sentences=10")
+    assert "Privacy at δ" in printed_by(program, "run", "bundled", *small, "--quiet", folder=tmp_path)
     printed_by(program, "new", "chats", folder=tmp_path)
     reading = ["--source", "letters.mbox", "--tagger", "rules", "--out", "corpora/letters"]
     printed_by(program, "prepare", "mailbox_reader:MailboxReader", *reading, folder=tmp_path / "chats")

@@ -109,6 +109,19 @@ def test_mistakes_of_a_file_name_the_file(tmp_path: Path) -> None:
     assert str(caught.value).startswith(f"{file}: rounds is 0")
 
 
+def test_a_bare_name_is_a_configuration_that_ships_unless_it_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bundled").mkdir()
+    assert RunConfig.load("irc") == RunConfig.load(REPOSITORY / "conf" / "irc.toml")
+    assert RunConfig.load("bundled") == RunConfig.load(REPOSITORY / "conf" / "bundled.toml")
+    with pytest.raises(ConfigError, match=r"^icr: there is no such file; allowed: a TOML file, or bundled, .*irc, "):
+        RunConfig.load("icr")
+    (tmp_path / "irc").write_text("rounds = 7")
+    assert RunConfig.load("irc").rounds == 7
+
+
 @pytest.mark.parametrize("file", sorted((REPOSITORY / "conf").glob("*.toml")), ids=lambda file: file.name)
 def test_the_configurations_that_ship(file: Path) -> None:
     config = RunConfig.load(file)

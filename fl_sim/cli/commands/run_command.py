@@ -40,7 +40,8 @@ def run(
 ) -> int:
     """Simulate private federated training of a language model, and print its ε and utility.
 
-    CONFIG is a TOML file (docs/configuration.md); by default `uedp` trains on the bundled corpus.
+    CONFIG is a TOML file (docs/configuration.md) or one that ships, such as `irc`; by default `uedp` trains on the
+    bundled corpus.
     """
     from fl_sim.config import RunConfig
 

@@ -14,11 +14,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
-from fl_sim.config import ConfigError, read_toml
+from fl_sim.config import CONFIGURATIONS, ConfigError, read_toml
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA
-from fl_sim.research.study_files import StrictModel, first_problem, project_roots
-
-FOLDER = Path("conf") / "figures"
+from fl_sim.research.study_files import StrictModel, first_problem
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Words = Annotated[str, Field(min_length=1)]
@@ -312,16 +310,8 @@ def load_figure(path: Path) -> Figure:
 
 
 def find_figures() -> dict[str, Path]:
-    """Return the files of conf/figures by name, of the working directory or else of the sources.
-
-    Raises:
-        ConfigError: there is no such file.
-    """
-    for root in project_roots():
-        files = {path.stem: path for path in sorted((root / FOLDER).glob("*.toml"))}
-        if files:
-            return files
-    raise ConfigError(f"{FOLDER} is not here; allowed: the folder with the sources of fl_sim, or a figure's own file")
+    """Return the files of conf/figures by name."""
+    return {path.stem: path for path in sorted((CONFIGURATIONS / "figures").glob("*.toml"))}
 
 
 def find_figure(name: str) -> dict[str, Path]:
