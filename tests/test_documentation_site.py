@@ -15,6 +15,7 @@ import pytest
 import fl_sim
 from fl_sim.cli.verbs import VERBS
 from tests.conftest import REPOSITORY
+from tests.extra_environments import python_with
 
 sys.path.insert(0, str(REPOSITORY / "scripts" / "documentation_site"))
 from api_pages import public_paths
@@ -48,12 +49,12 @@ class Document(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the site that one strict build made."""
     folder = tmp_path_factory.mktemp("documentation") / "site"
-    build(REPOSITORY / "mkdocs.yml", folder)
+    build(REPOSITORY / "mkdocs.yml", folder, python_with("docs", folder.parent / "environment"))
     return folder
 
 
-def build(configuration: Path, folder: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(configuration), "-d", str(folder)]
+def build(configuration: Path, folder: Path, python: Path = Path(sys.executable)) -> None:
+    command = [python, "-m", "mkdocs", "build", "--strict", "-f", str(configuration), "-d", str(folder)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"mkdocs build --strict:\n{done.stderr}"
