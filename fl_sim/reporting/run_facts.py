@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -302,7 +303,7 @@ class RunFacts(BaseModel):
 
     def record(self) -> dict[str, Any]:
         """Return the facts as JSON values (``fl-sim report --json``)."""
-        return {**self.model_dump(), "headline": asdict(self.headline)}
+        return {**self.model_dump(), "seconds": self.seconds, "headline": asdict(self.headline)}
 
     @property
     def headline(self) -> Headline:
@@ -327,6 +328,13 @@ class RunFacts(BaseModel):
         if self.epsilon:
             return NO_GUARANTEE
         return UNTRUSTED if self.ledger.problem else NO_ROUND
+
+    @property
+    def seconds(self) -> float | None:
+        """Return the seconds that the recorded rounds took, their measurements included; None if none are recorded."""
+        recorded = [value for value in self.by_round.get("seconds", ()) if isinstance(value, Real)]
+        taken = [float(value) for value in recorded if math.isfinite(value)]
+        return math.fsum(taken) if taken else None
 
     @property
     def problem(self) -> str | None:

@@ -89,6 +89,16 @@ def test_a_bound_that_is_only_stated_is_called_so(make_run: MakeRun) -> None:
     assert read_facts(run).epsilon["epsilon_any"] == math.inf
 
 
+def test_the_seconds_of_a_run_are_those_of_its_recorded_rounds(make_run: MakeRun) -> None:
+    run = make_run("uedp", rounds=3, finish=False)
+    run.append_metrics({"round": 4, "seconds": 1e4})
+    assert read_facts(run).seconds == read_facts(run).record()["seconds"] == 4 * 1.5 + 1e4
+    run.truncate_metrics(-1)
+    for number, seconds in enumerate((None, math.nan, "soon")):  # another version's, or an edited file
+        run.append_metrics({"round": number, "seconds": seconds})
+    assert read_facts(run).seconds is None
+
+
 @pytest.mark.parametrize("strategy", ["uedp", "user_level", "noiseless"])
 def test_the_summary_fits_one_screen(make_run: MakeRun, strategy: str) -> None:
     lines = report_text(read_facts(make_run(strategy, result={"warnings": ["δ is at least 1/N"]}))).splitlines()
