@@ -3,6 +3,7 @@
 What a notebook or a script needs, each imported when it is first used:
 
 * ``run``, ``resume``, ``open_run``, ``plot_runs``, ``Run``, ``RunConfig``: runs (:mod:`fl_sim.api.runs`);
+* ``compare``, ``Comparison``, ``list_runs``, ``RunList``: several runs (:mod:`fl_sim.reporting`);
 * ``prepare``, ``open_corpus``, ``corpus_stats``, ``Corpus``: corpora (:mod:`fl_sim.api.corpora`);
 * ``account``, ``account_published``, ``account_runs``, ``calibrate``: ε (:mod:`fl_sim.api.accounts`);
 * ``audit``, ``audit_published``, ``leak``: attacks on mechanisms and on runs (:mod:`fl_sim.api.audits`);
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from fl_sim.experiments.observers import Observer, RunStart
     from fl_sim.package_version import __version__
     from fl_sim.reporting.comparison import Comparison
+    from fl_sim.reporting.run_list import RunList, list_runs
     from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 _NAMES = {
@@ -41,15 +43,17 @@ _NAMES = {
     "experiments.observers": "Observer RunStart",
     "package_version": "__version__",
     "reporting.comparison": "Comparison",
+    "reporting.run_list": "RunList list_runs",
     "strategies.accounting.paper_model": "PublishedSettings",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 """The module of each public name: torch, Flower and matplotlib take seconds to import."""
 
 __all__ = [
-    "Comparison", "ConfigError", "Corpus", "Observer", "Plot", "PublishedSettings", "Run", "RunConfig", "RunStart",
-    "__version__", "account", "account_published", "account_runs", "audit", "audit_published", "calibrate", "compare",
-    "corpus_stats", "leak", "open_corpus", "open_run", "plot_runs", "prepare", "resume", "run",
+    "Comparison", "ConfigError", "Corpus", "Observer", "Plot", "PublishedSettings", "Run", "RunConfig", "RunList",
+    "RunStart", "__version__", "account", "account_published", "account_runs", "audit", "audit_published",
+    "calibrate", "compare", "corpus_stats", "leak", "list_runs", "open_corpus", "open_run", "plot_runs", "prepare",
+    "resume", "run",
 ]  # fmt: skip
 
 

@@ -88,6 +88,7 @@ class Look:
 LOOKS: Mapping[str, Look] = {
     "run": Look(metavar="RUN", kind=FOLDER, positional=True),
     "runs": Look(metavar="RUN", kind=FOLDER, positional=True),
+    "folders": Look(metavar="FOLDER", kind=FOLDER, positional=True),
     "corpus": Look(metavar="CORPUS", kind=CORPUS, positional=True),
     "config": Look(metavar="CONFIG", kind=FILE, positional=True),
     "text": Look(metavar="FILE", kind=FILE, positional=True),
@@ -179,8 +180,11 @@ def _parameter(
     look = LOOKS.get(name, Look()) if flag is None else Look()
     kind, several = _kind(source, parameter.annotation, look.kind)
     required = default is parameter.empty
+    # the function's own default stands for no value at all
+    own = (lambda ctx, parameter, value: value or default) if several and not required else None
     if look.positional:
-        return click.Argument([name], type=kind, metavar=look.metavar, nargs=-1 if several else 1, required=required)
+        nargs = -1 if several else 1
+        return click.Argument([name], type=kind, metavar=look.metavar, nargs=nargs, required=required, callback=own)
     declared = flag or look.flag or f"--{(name[:-1] if several and name.endswith('s') else name).replace('_', '-')}"
     if kind is click.BOOL:
         off = f"--no-{declared.removeprefix('--')}"
@@ -195,8 +199,7 @@ def _parameter(
         multiple=several,
         required=required,
         show_default=default not in (None, "", ()) and not several and not required,
-        # the function's own default stands for no value at all
-        callback=(lambda ctx, parameter, value: value or default) if several and not required else None,
+        callback=own,
         help=f"{words} May be repeated." if several else words,
         **settings,
     )

@@ -173,20 +173,24 @@ class Comparison:
         """Return what ``fl-sim report`` prints."""
         return comparison_text(self)
 
-    def page(self) -> str:
-        """Return one page of HTML with pictures, which needs no other file; it is for the corpus's owner."""
+    def page(self, refresh: int | None = None) -> str:
+        """Return one page of HTML with pictures, which needs no other file; it is for the corpus's owner.
+
+        Args:
+            refresh: seconds after which a browser loads the page again; None for a page that stays as it is.
+        """
         from fl_sim.reporting.pages.run_page import run_page
 
-        return run_page(self)
+        return run_page(self, refresh)
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, refresh: int | None = None) -> Path:
         """Write :meth:`page` for the owner alone; return the path.
 
         Raises:
             OSError: the file cannot be written.
         """
         target = Path(path)
-        replace_private_file(target, self.page().encode())
+        replace_private_file(target, self.page(refresh).encode())
         return target
 
 

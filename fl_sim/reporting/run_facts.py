@@ -38,6 +38,7 @@ from fl_sim.reporting.recorded import (
 from fl_sim.reporting.without_privacy import WithoutPrivacy, find_without_privacy
 from fl_sim.settings_origin import Origin
 from fl_sim.storage.ledger_check import check_ledger
+from fl_sim.storage.run_claim import is_held
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, UTILITIES, ResultsError, RunFolder, Utility, utility_of
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
@@ -48,6 +49,10 @@ from fl_sim.strategies.registry import plan_from_record
 
 PROVEN, NO_GUARANTEE, UNTRUSTED, NO_ROUND = "proven", "no guarantee", "not trusted", "no round"
 """The states of a run's ε; ``not trusted`` means that its ledger does not support it."""
+
+RUNNING, FINISHED, NOT_STARTED, NOT_FINISHED = "running", "finished", "not started", "not finished"
+"""The states of a run besides interrupted and diverged; ``not finished`` is any that has not ended, on a file system
+without locks, where nobody can tell whether it is at work."""
 
 STATES = {
     NO_GUARANTEE: "∞: no guarantee",
@@ -136,7 +141,6 @@ _STOPPED = {
     "epsilon_budget": "stopped: one more round would exceed the ε budget",
     INTERRUPTED: "interrupted; it can be resumed",
     DIVERGED: "diverged: the model is no longer finite, and is of no use",
-    None: "not finished",
 }
 _NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 _LIMITS = {
@@ -245,6 +249,7 @@ class RunFacts(BaseModel):
 
     Attributes:
         run: the name of its folder.
+        state: running, finished, interrupted (also by a kill), diverged, not started or not finished.
         app: the kind of a run of any Flower app; None for a run on a corpus.
         strategy: its name; "unknown" if the folder does not record it.
         protects: whom the mechanism protects; None if it cannot be loaded here.
@@ -269,6 +274,7 @@ class RunFacts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     run: str
+    state: str
     app: str | None
     strategy: str
     protects: str | None
@@ -364,7 +370,8 @@ class RunFacts(BaseModel):
     def ended(self) -> str:
         """Return how far the run came: "6 of 6 rounds, finished"."""
         done, planned = format_number(self.rounds_done), format_number(self.rounds)
-        return f"{done} of {planned} rounds, {_STOPPED.get(self.stopped, self.stopped)}"
+        said = None if self.state == RUNNING else self.stopped  # an interrupted run that goes on keeps its result
+        return f"{done} of {planned} rounds, {self.state if said is None else _STOPPED.get(said, said)}"
 
     def settings_in_words(self) -> list[str]:
         """Return the settings of the mechanism, N and the seed."""
@@ -448,6 +455,7 @@ def read_facts(run: RunFolder) -> RunFacts:
     hidden = [] if guarantee else [name for name in metrics if str(name).startswith("epsilon_")]
     facts = {
         "run": run.path.name,
+        "state": state_of(run),
         "app": app,
         "strategy": strategy_of(run),
         "protects": _APP_USERS if app else mechanism and mechanism.protects,
@@ -480,6 +488,21 @@ def read_facts(run: RunFolder) -> RunFacts:
     about_classes = [CLASSES_ARE_PUBLIC] if classifies else []
     notes = [*read.basis(), SEQUENCE_OF_MODELS, *_OUTSIDE, assumed, *about_classes]
     return read.model_copy(update={"not_covered": notes})
+
+
+def state_of(run: RunFolder) -> str:
+    """Return whether a run is running, has ended and how, or was never begun.
+
+    A run that was killed has neither a result nor a process that holds its folder: it is interrupted.
+    """
+    held = False if run.closing else is_held(run.path)  # before the result, which a run writes last
+    if run.finished:
+        return DIVERGED if run.diverged else FINISHED
+    if held is None:
+        return NOT_FINISHED
+    if held:
+        return RUNNING
+    return NOT_STARTED if run.last_round is None and run.result is None else INTERRUPTED
 
 
 def strategy_of(run: RunFolder) -> str:

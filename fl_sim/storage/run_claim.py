@@ -104,6 +104,31 @@ class RunClaim:
                     folder.rmdir()
 
 
+def is_held(path: Path) -> bool | None:
+    """Return whether a process is at work on the run in ``path``; None on a file system without locks.
+
+    A process that is killed holds nothing. Two looks at a time do not disturb each other.
+
+    Raises:
+        OSError: the folder is missing, or may not be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def is_starting(path: Path) -> bool:
+    """Return whether a process holds a folder for a run that has recorded nothing yet."""
+    return path.is_dir() and not (path / "config.json").exists() and bool(is_held(path))
+
+
 def tidy(path: Path) -> None:
     """Remove what a killed process left in a run's folder: private tokens, temporary files; nothing of one at work."""
     if not (path / ENCODED).exists() and not any(path.rglob(_TEMPORARIES)):

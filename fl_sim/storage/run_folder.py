@@ -215,6 +215,11 @@ class RunFolder:
         return result is not None and result.get("stopped") != INTERRUPTED
 
     @property
+    def closing(self) -> bool:
+        """Return whether this object is in :meth:`finish`, so that its result is ahead of the file."""
+        return self._closing is not None
+
+    @property
     def diverged(self) -> bool:
         """Return whether the run ended because its model was no longer finite."""
         return (self.result or {}).get("stopped") == DIVERGED

@@ -21,9 +21,10 @@ _ACCOUNTING = "fl_sim.strategies.accounting"
 API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
     "runs": (
         "Runs",
-        "Start, resume, open and plot runs. All of these are names of `fl_sim` itself: `fl_sim.run(…)`.",
+        "Start, resume, open, list and plot runs. All of these are names of `fl_sim` itself: `fl_sim.run(…)`.",
         (
             ("fl_sim.api.runs", ("run", "resume", "open_run", "plot_runs", "Run", "Plot")),
+            ("fl_sim.reporting.run_list", ("list_runs", "RunList")),
             ("fl_sim.api.compared_runs", ("compare",)),
             ("fl_sim.reporting.comparison", ("Comparison",)),
         ),

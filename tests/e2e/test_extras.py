@@ -33,7 +33,7 @@ USES: dict[str, tuple[tuple[str, ...], str]] = {
             "record.json",
         ),
         "record.json",
-    ),  # fmt: skip
+    ),
     "tensorboard": ((*RUN, "--track", "tensorboard"), "run/tensorboard"),
     "hf": (("prepare", "hf", "--source", "raw", "--tagger", "rules", *PREPARE), "corpus/manifest.json"),
     "pii": (("prepare", "csv", "--source", "raw/a.csv", "--tagger", "presidio", *PREPARE), "corpus/manifest.json"),

@@ -14,6 +14,7 @@ from fl_sim.cli.flags import is_default, print_json
 from fl_sim.cli.from_signature import FILE, FOLDER, options_of
 from fl_sim.cli.progress_bar import say
 from fl_sim.cli.verbs import Verb, as_json, quiet
+from fl_sim.cli.watching import watch
 from fl_sim.cli.written_files import check_writable, csv_text
 from fl_sim.config import ConfigError
 from fl_sim.files import replace_private_file
@@ -26,6 +27,7 @@ from fl_sim.files import replace_private_file
 @click.option("--picture", type=FILE, metavar="FILE", help="Also draw the runs (.png, .pdf or .svg).")
 @options_of(plot_runs, but=("runs",))
 @click.option("--full", is_flag=True, help="Print all that is said of a run: its settings and what ε leaves out, too.")
+@click.option("--watch", "wait", is_flag=True, help="First show runs that are at work, until they have ended.")
 @click.option("--users", "for_whom", is_flag=True, help="Print for whom the model of a run works, instead.")
 @as_json
 @quiet
@@ -37,6 +39,7 @@ def report(
     x: X | None,
     unit: str | None,
     full: bool,
+    wait: bool,
     for_whom: bool,
     as_json: bool,
     quiet: bool,
@@ -50,6 +53,8 @@ def report(
     check_writable("--html", html)
     check_writable("--csv", csv)
     check_writable("--picture", picture, new_folder=True)
+    if wait:
+        watch(runs, html, on_screen=not as_json, quiet=quiet)
     opened = [open_run(path) for path in runs]
     found = compare(opened) if len(opened) > 1 or html or csv else None
     if picture is not None:

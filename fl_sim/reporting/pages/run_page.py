@@ -33,8 +33,8 @@ from fl_sim.reporting.run_facts import PROVEN, STATES, RunFacts, pooled
 Runs = Sequence[ComparedRun]
 
 
-def run_page(compared: Comparison) -> str:
-    """Return the page of a comparison of one run or more as HTML."""
+def run_page(compared: Comparison, refresh: int | None = None) -> str:
+    """Return the page of a comparison of one run or more as HTML, which loads itself again after so many seconds."""
     runs: Runs = compared.runs
     title = f"{len(runs)} runs side by side"
     if len(runs) == 1:  # needs no letter
@@ -43,6 +43,7 @@ def run_page(compared: Comparison) -> str:
     facts_of = {run.label: run.facts for run in runs}
     return render(
         "run.html",
+        refresh=refresh,
         title=title,
         runs=runs,
         compared=compared,

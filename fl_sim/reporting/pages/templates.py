@@ -30,14 +30,15 @@ _ENVIRONMENT = Environment(
 )
 
 
-def render(template: str, **values: Any) -> str:
+def render(template: str, *, refresh: int | None = None, **values: Any) -> str:
     """Return a page of one HTML file.
 
     Args:
         template: a file beside this module.
+        refresh: seconds after which a browser loads the page again.
         values: by the names in the template; only what is :class:`~markupsafe.Markup` is not escaped.
     """
-    return _ENVIRONMENT.get_template(template).render(**values)
+    return _ENVIRONMENT.get_template(template).render(refresh=refresh, **values)
 
 
 def render_markdown(template: str, **values: Any) -> str:

@@ -158,7 +158,7 @@ def test_runs_without_a_guarantee_and_unfinished_ones_are_shown(
     assert main(["report", *(str(run.path) for run in runs)]) == 0
     text = capsys.readouterr().out
     assert "∞: no guarantee" in text
-    assert "3 of 3 rounds, not finished" in text
+    assert "3 of 3 rounds, interrupted" in text
     assert fl_sim.compare([run.path for run in runs]).table()["epsilon"][0] == math.inf
 
 

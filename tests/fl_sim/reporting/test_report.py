@@ -145,7 +145,7 @@ def test_warnings_and_a_half_written_line_are_shown(make_run: MakeRun) -> None:
 
 def test_an_unfinished_run_is_reported_as_far_as_it_came(make_run: MakeRun) -> None:
     text = full_report_text(read_facts(make_run("uedp", finish=False)))
-    assert "30 of 30 rounds, not finished" in text
+    assert "30 of 30 rounds, interrupted" in text
     assert "an entity (its contribution bound is not recorded)" in text
     assert re.search(r"any user +\d", text)  # no bound on users is recorded
 

@@ -1,0 +1,184 @@
+"""The list of runs: what state each is in, which ε and utility it has, and that nothing ends it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fl_sim
+from fl_sim.cli.main import main
+from fl_sim.reporting.run_facts import read_facts, state_of
+from fl_sim.reporting.run_list import ListedRun
+from fl_sim.storage.run_claim import RunClaim
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
+from fl_sim.strategies.ledger import LEDGER_FILE
+from tests.fl_sim.conftest import GUARANTEE, MakeRun
+
+Capture = pytest.CaptureFixture[str]
+
+
+def printed(capsys: Capture, *words: str, code: int = 0) -> dict[str, Any]:
+    assert main(["list", *words, "--json"]) == code
+    return dict(json.loads(capsys.readouterr().out))
+
+
+# States
+
+
+def test_the_state_is_what_the_folder_and_its_lock_say(make_run: MakeRun, tmp_path: Path) -> None:
+    ended = {
+        stopped: make_run(rounds=2, name=stopped, result={"stopped": stopped}) for stopped in (INTERRUPTED, DIVERGED)
+    }
+    assert {stopped: state_of(run) for stopped, run in ended.items()} == {name: name for name in ended}
+    assert state_of(make_run(rounds=2)) == "finished"
+    killed = make_run(rounds=2, finish=False, name="killed")
+    assert state_of(killed) == "interrupted"
+    assert state_of(RunFolder.create(tmp_path / "begun", config={}, environment={})) == "not started"
+    for run in (killed, ended[INTERRUPTED]):  # begun again
+        claim = RunClaim.hold(run.path)
+        assert state_of(run) == "running"
+        assert read_facts(run).ended() == "2 of 2 rounds, running"
+        claim.release()
+        assert state_of(run) == "interrupted"
+
+
+def test_a_run_says_how_it_ends_while_it_still_holds_its_folder(make_run: MakeRun) -> None:
+    run, said = make_run(rounds=2, finish=False), []
+    claim = RunClaim.hold(run.path)
+    run.finish({"stopped": INTERRUPTED}, lambda closing: said.append(read_facts(closing).ended()))
+    claim.release()
+    assert said == ["2 of 2 rounds, interrupted; it can be resumed"]
+
+
+def test_a_killed_process_leaves_an_interrupted_run(make_run: MakeRun) -> None:
+    run = make_run(rounds=2, finish=False)
+    ready, held = os.pipe()
+    child = os.fork()
+    if not child:
+        RunClaim.hold(run.path)
+        os.write(held, b".")
+        signal.pause()
+    assert os.read(ready, 1) == b"."
+    assert state_of(run) == "running"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert state_of(run) == "interrupted"
+    for end in (ready, held):
+        os.close(end)
+
+
+def test_without_locks_nobody_knows_whether_a_run_is_at_work(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert state_of(make_run(rounds=2, finish=False)) == "not finished"
+    assert state_of(make_run(rounds=2, name="ended")) == "finished"
+
+
+# The list
+
+
+def test_a_line_a_run_in_80_columns(make_run: MakeRun, tmp_path: Path, capsys: Capture) -> None:
+    make_run("uedp", name="a_name_that_is_longer_than_a_line_has_room_for_and_ends_differently", rounds=3)
+    make_run("noiseless", name="free", rounds=3)
+    late = make_run("uedp", name="late", rounds=3, finish=False)
+    last = late.metrics().to_dict("records")[-1]
+    late.truncate_metrics(2)
+    late.append_metrics({name: value for name, value in last.items() if name != "perplexity"})
+    assert main(["list", str(tmp_path)]) == 0
+    header, *rows, epsilon, measured = capsys.readouterr().out.splitlines()
+    assert max(map(len, [header, *rows])) <= 80
+    assert header.split() == ["run", "strategy", "ε", "any", "user", "perplexity", "rounds", "state"]
+    assert rows[0].split()[1:] == ["uedp", "15.02", "2.19", "655.0", "3/3", "finished"]
+    assert rows[0].startswith("a_name_")
+    assert "rently  uedp" in rows[0]
+    assert rows[1].split() == ["free", "noiseless", "∞", "∞", "318.0", "3/3", "finished"]
+    assert rows[2].split() == ["late", "uedp", "15.02", "2.19", "759.3", "@2", "3/3", "interrupted"]
+    assert epsilon == "ε: any user + any entity, at δ = 1e-5"
+    assert measured == "@ the round after which it was measured"
+
+
+def test_no_epsilon_is_called_one_that_it_is_not(make_run: MakeRun, tmp_path: Path, capsys: Capture) -> None:
+    bounds = GUARANTEE | {"known": "nothing", "counts": "", "user_sentences": None, "missed_mentions": None}
+    stated = make_run("uedp", name="stated", rounds=2, result={"guarantee": bounds, "kept": None})
+    row = stated.metrics().iloc[-1].to_dict() | {"epsilon_stated": 15.02, "epsilon_any": math.inf}
+    stated.truncate_metrics(1)
+    stated.append_metrics({name: value for name, value in row.items() if name != "epsilon_any_robust"})
+    cut = make_run("uedp", name="cut", rounds=2).path / LEDGER_FILE
+    cut.write_bytes(b"".join(cut.read_bytes().splitlines(keepends=True)[:-1]))
+    RunFolder.create(tmp_path / "begun", config={"run": {"rounds": 7}}, environment={})
+    make_run("uedp", name="other", rounds=2, delta=1e-6)
+    assert main(["list", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    rows = {line.split()[0]: line.split()[1:] for line in said.out.splitlines()}
+    assert rows["begun"] == ["unknown", "–", "–", "–", "0/7", "not", "started"]
+    assert rows["cut"][1:3] == ["none", "none"]
+    assert rows["stated"][1:3] == ["15.02*", "2.19"]
+    assert "* any user + an entity within the stated bound" in said.out
+    assert "at δ = 1e-6 and 1e-5 (not comparable)" in said.out
+    assert said.err.count("\n") == 1
+    assert "is cut off" in said.err
+
+
+def test_what_cannot_be_read_is_named_and_does_not_end_the_list(
+    make_run: MakeRun, tmp_path: Path, capsys: Capture
+) -> None:
+    make_run("uedp", name="sweep/runs/point0000-seed0", rounds=2)
+    broken = make_run("uedp", name="broken", rounds=2)
+    broken.config_file.write_text("{")
+    (make_run("uedp", name="half", rounds=2).path / "config.json").unlink()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")  # that of a model, which is no run
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+    found = printed(capsys, str(tmp_path), str(tmp_path / "none"), code=2)
+    assert [run["name"] for run in found["runs"]] == [str(tmp_path / "sweep/runs/point0000-seed0")]
+    reasons = [reason.partition(": ") for reason in found["unreadable"]]
+    assert [(Path(where).relative_to(tmp_path).parts[0], why[:9]) for where, _, why in reasons] == [
+        ("broken", "is corrup"), ("half", "is not a "), ("none", "there is "),
+    ]  # fmt: skip
+    assert main(["list", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert said.err.count("fl-sim list: ") == said.err.count("\n") == 2
+    assert said.out.splitlines()[1].split()[0] == "sweep/runs/…t0000-seed0"
+
+
+def test_a_run_that_has_written_nothing_yet_is_starting(tmp_path: Path) -> None:
+    claim = RunClaim.claim(tmp_path / "new")
+    (run,) = fl_sim.list_runs([tmp_path]).runs
+    assert (run.name, run.state, run.epsilon, run.problem) == ("new", "starting", None, None)
+    claim.release()
+    assert fl_sim.list_runs([tmp_path]) == fl_sim.list_runs([tmp_path / "new"])  # an empty folder is no run
+
+
+def test_json_has_the_figures_of_the_report(make_run: MakeRun, tmp_path: Path, capsys: Capture) -> None:
+    run = make_run("uedp", name="one", rounds=3)
+    (listed,) = printed(capsys, str(run.path))["runs"]
+    facts = read_facts(run)
+    assert listed["name"] == listed["folder"] == str(run.path)
+    assert (listed["epsilon"], listed["utility"]) == (facts.headline.epsilon, facts.utility.final)
+    assert (listed["seconds"], listed["rounds_done"], listed["rounds"], listed["state"]) == (6.0, 3, 3, "finished")
+
+
+@pytest.mark.parametrize(("metric", "value", "words"), [("error", 0.125, "12.5%"), ("accuracy", 0.87512, "0.8751")])
+def test_what_is_measured_otherwise(metric: str, value: float, words: str) -> None:
+    run = ListedRun(name="a", folder="a", state="finished", metric=metric, utility=value, rounds_done=2, rounds=2)
+    assert run.cells()[4] == words
+
+
+def test_a_folder_without_runs_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["list"]) == 0
+    assert capsys.readouterr() == ("", "fl-sim list: runs: no run is here\n")
+    assert printed(capsys) == {"format": 1, "runs": [], "unreadable": []}
