@@ -102,6 +102,11 @@ class Corpus:
         return corpus
 
     @property
+    def shipped_name(self) -> str | None:
+        """The name that opens the corpus; None for one that does not ship."""
+        return next((name for name in SHIPPED_CORPORA if self.path == shipped_path(name)), None)
+
+    @property
     def splits(self) -> tuple[str, ...]:
         return tuple(self.manifest.splits)
 

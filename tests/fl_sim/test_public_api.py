@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fl_sim
-from fl_sim.api.runs import configuration
+from fl_sim.api.settings import configuration
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.records import CorpusError
