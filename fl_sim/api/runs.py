@@ -28,9 +28,11 @@ from fl_sim.config import RunConfig
 from fl_sim.experiments.observers import RunObserver
 from fl_sim.experiments.run_record import Record
 from fl_sim.files import owner_only
+from fl_sim.formats import printable
 from fl_sim.reporting.model_card import note_on_texts
 from fl_sim.reporting.report import report_text
 from fl_sim.reporting.run_facts import read_facts, strategy_of
+from fl_sim.reporting.run_summary import as_html, in_one_line
 from fl_sim.storage.run_claim import tidy
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import LedgerError
@@ -237,8 +239,18 @@ class Run:
         return plot_runs([self], x, unit)
 
     def __repr__(self) -> str:
-        done = "no round" if self.folder.last_round is None else f"round {self.folder.last_round}"
-        return f"Run({str(self.path)!r}, {self.strategy}, {done}{'' if self.finished else ', not finished'})"
+        """The run in one line, or what is wrong with its folder."""
+        try:
+            return f"Run({in_one_line(read_facts(self.folder))})"
+        except (ValueError, OSError) as error:
+            return f"Run({printable(self.path.name)}: {printable(error)})"
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows; None, for the line, if something is wrong with the run's folder."""
+        try:
+            return as_html(read_facts(self.folder))
+        except (ValueError, OSError):
+            return None
 
 
 def run(
