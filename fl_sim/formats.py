@@ -232,6 +232,11 @@ def format_number(value: Any) -> str:
     return "∞" if value == math.inf else f"{int(value):,}"
 
 
+def counted(number: float | None, noun: str) -> str:
+    """Return a number with its noun: "1 user", "2 users"."""
+    return f"{format_number(number)} {noun}" + ("" if number == 1 else "s")
+
+
 # Controls, separators of lines, marks that turn the direction of text, invisible tags, halves of surrogate pairs.
 _OBEYED = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb"

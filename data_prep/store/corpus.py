@@ -34,7 +34,7 @@ from fl_sim.data_prep.store.layout import (
 from fl_sim.data_prep.store.manifest import Manifest, fingerprint_of, read_manifest, sum_counts
 from fl_sim.data_prep.store.ownership import Ownership, join_parts
 from fl_sim.files import sha256_of
-from fl_sim.formats import html_table, printable
+from fl_sim.formats import counted, html_table, printable
 
 if TYPE_CHECKING:
     import pandas as pd  # takes as long to import as everything else here
@@ -105,7 +105,9 @@ class Corpus:
     def __repr__(self) -> str:
         """The corpus in one line: its name, and the users and sentences of its splits."""
         splits = self.manifest.splits.items()
-        counts = "; ".join(f"{name} {each.users:,} users, {each.sentences:,} sentences" for name, each in splits)
+        counts = "; ".join(
+            f"{name} {counted(each.users, 'user')}, {counted(each.sentences, 'sentence')}" for name, each in splits
+        )
         return f"Corpus({printable(self.manifest.name)}: {printable(counts)})"
 
     def _repr_html_(self) -> str:

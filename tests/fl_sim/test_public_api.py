@@ -173,8 +173,9 @@ def test_a_corpus(tmp_path: Path, capsys: Capture) -> None:
     assert sentences.loc[0, "text"] == "Ada saw 0 boats and 0 birds."
     assert sentences["mentions"].sum() == corpus.mentions("train").num_rows
     np.testing.assert_array_equal(sentences.groupby("user").size(), corpus.users("train")["sentences"])
-    assert repr(corpus) == "Corpus(tiny: train 12 users, 48 sentences; validation 4 users, 16 sentences)"
-    assert '<th style="text-align:left">train</th><td style="text-align:left">12</td>' in corpus._repr_html_()
+    splits = "train 6 users, 24 sentences; validation 6 users, 24 sentences; lonely 1 user, 1 sentence; plain 2 users, "
+    assert repr(corpus) == f"Corpus(tiny: {splits}2 sentences)"
+    assert '<th style="text-align:left">train</th><td style="text-align:left">6</td>' in corpus._repr_html_()
     assert fl_sim.corpus_stats(corpus).items() <= printed(capsys, "corpus", "stats", str(corpus.path)).items()
 
 
