@@ -283,9 +283,9 @@ class CanarySettings:
 
     def __post_init__(self) -> None:
         if not 1 <= self.number <= MOST_CANARIES:
-            raise CorpusError(f"--canaries is {self.number}; allowed: an integer in [1, {MOST_CANARIES}]")
+            raise CorpusError(f"`canaries` is {self.number}; allowed: an integer in [1, {MOST_CANARIES}]")
         if self.seed < 0:
-            raise CorpusError(f"--canary-seed is {self.seed}; allowed: an integer of at least 0")
+            raise CorpusError(f"`canary_seed` is {self.seed}; allowed: an integer of at least 0")
 
     def manifest_settings(self) -> Settings:
         """Return the settings, for a manifest."""
@@ -336,10 +336,10 @@ def apart(sentences: Iterable[Sentence], canaries: PlantedCanaries, identity: Id
     for sentence in sentences:
         if sentence.user in users:
             raise CorpusError(
-                f"user {sentence.user!r} of the source is a canary's; allowed: another --canary-seed or key"
+                f"user {sentence.user!r} of the source is a canary's; allowed: another `canary_seed` or key"
             )
         if sentence.mentions and any(key in keys for key, _ in identity.entities(sentence)):
-            raise CorpusError("the source mentions a canary's entity; allowed: another --canary-seed")
+            raise CorpusError("the source mentions a canary's entity; allowed: another `canary_seed`")
         yield sentence
 
 

@@ -369,7 +369,7 @@ def append_corpus(
     """
     last = corpus.parts[-1].manifest
     if joined_at < last.joined_at:
-        raise CorpusError(f"--joined-at {joined_at} must be at least {last.joined_at}, the round of the part before")
+        raise CorpusError(f"`joined_at` {joined_at} must be at least {last.joined_at}, the round of the part before")
     if corpus.manifest.settings.get("identity") != options.get("identity", DEFAULT_IDENTITY).manifest_settings():
         raise CorpusError(f"{corpus.path}: entities would get another identity than those of the corpus")
     with folder_appearing_at(corpus.path / part_folder(len(corpus.parts))) as folder:
@@ -474,5 +474,5 @@ def _check_trainable(splits: Mapping[str, SplitWriter], needs_entities: bool) ->
     if needs_entities and not train.entities:
         raise CorpusError(
             "the train split has no entity at all, so there is no entity to protect; "
-            "check the entities column or choose another --tagger"
+            "check the entities column or choose another `tagger`"
         )

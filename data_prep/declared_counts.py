@@ -85,7 +85,7 @@ def write_counts(corpus: Corpus, split: str, out: Path, *, rounded: bool = False
         with out.open("x", encoding="utf-8", newline="\n") as file:
             file.write(content.model_dump_json() + "\n")
     except FileExistsError as error:
-        raise CorpusError(f"{out}: exists already; choose another --out") from error
+        raise CorpusError(f"{out}: exists already; choose another `out`") from error
 
 
 def read_counts(corpus: Corpus, split: str, source: str | Path) -> DeclaredCounts:

@@ -32,6 +32,7 @@ import numpy as np
 from fl_sim.data_prep.canaries import WARNING, CanarySettings, apart, draw_canaries, planted, read_canaries
 from fl_sim.data_prep.corpus_writer import PartOptions, append_corpus, write_corpus
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.readers.cleaning import Note
 from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.corpus import Corpus
@@ -150,15 +151,20 @@ class SourceDoubts:
             self._hashes.append(hash((sentence.user, sentence.text)))
             yield sentence
 
+    @property
+    def sentences(self) -> int:
+        """The number of sentences so far."""
+        return len(self._hashes)
+
     def warnings(self) -> tuple[str, ...]:
         """Return what looks wrong, each a sentence."""
         warnings = []
-        number = len(self._hashes)
+        number = self.sentences
         repeated = number - len(np.unique(np.frombuffer(self._hashes, dtype=np.int64))) if number else 0
         if repeated >= max(_LEAST, _REPEATED * number):
             warnings.append(
                 f"{repeated:,} of {number:,} sentences repeat an earlier one of the same user: is a part of the source "
-                "there twice? (--id-column drops rows whose id came before)"
+                "there twice? (`id_column` drops rows whose id came before)"
             )
         users, rows = len(self._users), self.raw.reading.rows
         if rows >= _LEAST and users >= _USERS_PER_ROW * rows:
@@ -312,6 +318,9 @@ def _made(
     try:
         corpus = write(sentences(), options)
     except BaseException as error:
+        if isinstance(error, CorpusError) and not doubts.sentences:
+            for name, times in raw.reading.notes.items():
+                error.add_note(f"{times:,} {Note(name).meaning}")
         if store.folder.exists():
             error.add_note("what was tagged so far is kept, and the same command goes on from there")
         raise
@@ -332,7 +341,7 @@ def _same(out: Path, origin: Origin, overwrite: bool) -> Corpus | None:
     except CorpusError as error:
         if overwrite:
             return None
-        error.add_note("--overwrite replaces it")
+        error.add_note("`overwrite` replaces it")
         raise
     differences = origin.differences(corpus.parts[0].manifest)
     if not differences:
@@ -340,7 +349,7 @@ def _same(out: Path, origin: Origin, overwrite: bool) -> Corpus | None:
     if overwrite:
         return None
     raise CorpusError(
-        f"{out}: holds another corpus ({summarize(differences)}); choose another --out, or --overwrite it"
+        f"{out}: holds another corpus ({summarize(differences)}); choose another `out`, or `overwrite` it"
     )
 
 

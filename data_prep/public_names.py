@@ -101,7 +101,7 @@ def write_public_weights(corpus: Corpus, split: str, entity_bound: int, sentence
     Raises:
         CorpusError: k or S is less than 1, or ``out`` exists.
     """
-    for name, value in {"--entity-bound": entity_bound, "--sentences": sentences}.items():
+    for name, value in {"`entity_bound`": entity_bound, "`sentences`": sentences}.items():
         if value < 1:
             raise CorpusError(f"{name} is {value}; allowed: an integer of at least 1")
     entities = corpus.entities(split)
@@ -120,7 +120,7 @@ def write_public_weights(corpus: Corpus, split: str, entity_bound: int, sentence
         with out.open("x", encoding="utf-8", newline="\n") as file:
             file.write("\n".join([*head, *rows, ""]))
     except FileExistsError as error:
-        raise CorpusError(f"{out}: exists already; choose another --out") from error
+        raise CorpusError(f"{out}: exists already; choose another `out`") from error
     return len(rows)
 
 

@@ -130,7 +130,7 @@ def gold_corpus(source: str | Path, split: str | None = None) -> GoldCorpus:
         return _prepared_gold(Corpus.open(source), split)
     path = Path(source)
     if not path.exists():
-        raise CorpusError(f"{path}: no such file or folder; --gold must be a prepared corpus or tagged files")
+        raise CorpusError(f"{path}: no such file or folder; `gold` must be a prepared corpus or tagged files")
     return _tagged_gold(path, split)
 
 
@@ -235,7 +235,7 @@ def check_writable(path: Path) -> None:
         OSError: it is a link, a device or the like.
     """
     if path.is_dir() or not path.parent.is_dir():
-        raise CorpusError(f"{path}: --out must be a file in a folder that exists")
+        raise CorpusError(f"{path}: `out` must be a file in a folder that exists")
     check_replaceable(path)
 
 
@@ -254,11 +254,11 @@ def check_same_tagger(measured: dict[str, str], corpus: Corpus, where: Path) -> 
 def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:
     made_by = corpus.manifest.tagger.get("tagger", "unknown")
     if made_by != GOLD:
-        raise CorpusError(f"{corpus.path}: its entities were found by tagger {made_by!r}; --gold needs gold marks")
+        raise CorpusError(f"{corpus.path}: its entities were found by tagger {made_by!r}; `gold` needs gold marks")
     if any(corpus.manifest.settings.get(name) for name in ("lower_case", "strip_punctuation")):
         raise CorpusError(
-            f"{corpus.path}: its text was preprocessed; a tagger sees text as it was written, so prepare the --gold "
-            "corpus without --lower-case and --strip-punctuation"
+            f"{corpus.path}: its text was preprocessed; a tagger sees text as it was written, so prepare the `gold` "
+            "corpus without `lower_case` and `strip_punctuation`"
         )
     chosen = _choose_split(split, corpus.splits, corpus.path)
     return GoldCorpus(corpus.manifest.name, chosen, corpus.fingerprint, lambda: sentences_of_split(corpus, chosen))
@@ -280,4 +280,4 @@ def _choose_split(split: str | None, present: tuple[str, ...], where: Path) -> s
     for candidate in wanted:
         if candidate in present:
             return candidate
-    raise CorpusError(f"{where}: no split {' or '.join(wanted)}, only {', '.join(present)}; choose one with --split")
+    raise CorpusError(f"{where}: no split {' or '.join(wanted)}, only {', '.join(present)}; choose one with `split`")

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -472,7 +474,14 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list | tuple) else value
+    """Return a value as TOML would give it: numbers of NumPy and paths are plain, a list is a tuple."""
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    return value
 
 
 def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,33 @@ _SYMBOLS = {
 """Other names of keys: the symbols of papers, and customary short names."""
 
 
+SHORT_NAMES: Mapping[str, str] = {
+    "corpus": "corpus.path",
+    "strategy": "privacy.strategy",
+    "rounds": "rounds",
+    "q_u": "privacy.q_u",
+    "q_e": "privacy.q_e",
+    "q_s": "privacy.q_s",
+    "noise_multiplier": "privacy.noise_multiplier",
+    "clip_norm": "privacy.clip_norm",
+    "user_cap": "privacy.user_cap",
+    "clipping": "privacy.clipping",
+    "estimator": "privacy.estimator",
+    "noise": "privacy.noise",
+    "delta": "privacy.delta",
+    "target_epsilon": "privacy.target_epsilon",
+    "epsilon_budget": "privacy.epsilon_budget",
+    "secure_noise": "privacy.secure_noise",
+    "model": "model.name",
+    "engine": "engine.name",
+    "nodes": "engine.nodes",
+    "seed": "seed",
+    "out": "out",
+    "anchor": "anchor",
+}
+"""The keys that change most often, by the name that :func:`fl_sim.run` and, as a flag, ``fl-sim run`` know them by."""
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """One key of a configuration.

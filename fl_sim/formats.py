@@ -15,6 +15,7 @@ noise multiplier, which protects better if it is larger. A lower bound and a sam
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
@@ -176,6 +177,23 @@ def format_delta(value: float | None) -> str:
     return "?" if value is None else f"{value:g}".replace("e-0", "e-")
 
 
+def html_table(rows: Sequence[Sequence[object]], head: Sequence[str] = ()) -> str:
+    """Return a table of HTML for a notebook; the first cell of a row heads it, and every cell is escaped.
+
+    >>> html_table([("Run", "<b>")])
+    '<table><tr><th style="text-align:left">Run</th><td style="text-align:left">&lt;b&gt;</td></tr></table>'
+    """
+
+    def line(cells: Sequence[object], heads: int) -> str:
+        tags = ["th"] * heads + ["td"] * (len(cells) - heads)
+        texts = [html.escape(printable(cell)) for cell in cells]
+        row = (f'<{tag} style="text-align:left">{text}</{tag}>' for tag, text in zip(tags, texts, strict=True))
+        return f"<tr>{''.join(row)}</tr>"
+
+    lines = [*([line(head, len(head))] if head else []), *(line(row, 1) for row in rows)]
+    return f"<table>{''.join(lines)}</table>"
+
+
 def csv_cell(value: Any) -> Any:
     """Return a cell of CSV: before a text that a spreadsheet would compute stands an apostrophe; numbers stay numbers.
 
@@ -212,6 +230,11 @@ def format_number(value: Any) -> str:
     if isinstance(value, float) and not value.is_integer():
         return f"{value:.4g}"
     return "∞" if value == math.inf else f"{int(value):,}"
+
+
+def counted(number: float | None, noun: str) -> str:
+    """Return a number with its noun: "1 user", "2 users"."""
+    return f"{format_number(number)} {noun}" + ("" if number == 1 else "s")
 
 
 # Controls, separators of lines, marks that turn the direction of text, invisible tags, halves of surrogate pairs.

@@ -10,7 +10,7 @@ or pickles.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,10 +123,22 @@ class HuggingFaceReader(TableColumns):
         for split in splits:
             if split not in loaded:
                 raise CorpusError(f"{self.source}: no split {split!r}, only {', '.join(map(str, loaded))}")
-        several = len(splits) > 1 and self.split_column is None
-        columns = replace(self, split_column=_SPLIT) if several else self
-        rows = (row for split in splits for row in _rows(self.name, str(split), loaded[split], self))
-        return sentences_of(rows, columns, reading)
+        rows = rows_of_splits(self.name, {split: loaded[split] for split in splits}, self)
+        return sentences_of(rows, columns_with_splits(self, splits), reading)
+
+
+def columns_with_splits(columns: TableColumns, splits: Sequence[str]) -> TableColumns:
+    """Return the columns with that of the split where several splits of a dataset become the corpus's."""
+    return replace(columns, split_column=_SPLIT) if len(splits) > 1 and columns.split_column is None else columns
+
+
+def rows_of_splits(name: str, splits: Mapping[str, Any], columns: TableColumns) -> Iterator[Row]:
+    """Yield the rows of a dataset's splits, each with its split.
+
+    Raises:
+        CorpusError: a column is absent, or the library cannot read a row.
+    """
+    return (row for split, loaded in splits.items() for row in _rows(name, str(split), loaded, columns))
 
 
 def _check_file(path: Path, columns: list[str]) -> None:

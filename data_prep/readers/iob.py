@@ -73,11 +73,11 @@ class IobReader:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("--token-column", self.token_column), ("--tag-column", self.tag_column)):
+        for name, value in (("`token_column`", self.token_column), ("`tag_column`", self.tag_column)):
             if value == 0:
                 raise CorpusError(f"{name} 0 must be 1 or more, or negative to count from the end")
         if self.sentences_per_user is not None and self.sentences_per_user < 1:
-            raise CorpusError(f"--sentences-per-user {self.sentences_per_user} must be at least 1")
+            raise CorpusError(f"`sentences_per_user` {self.sentences_per_user} must be at least 1")
         check_fraction(self.test_fraction)
 
     def read(self) -> RawCorpus:
@@ -126,7 +126,7 @@ class IobReader:
         bad = [n for n, row in zip(numbers, rows, strict=True) if not _STRICT_TAG.fullmatch(_cell(row, tag))]
         if len(bad) > _MOST_BAD_TAGS * len(rows):
             raise CorpusError(
-                f"{path}, line {bad[0]}: column {self.tag_column} (--tag-column) must hold tags (O, B-TYPE, I-TYPE, "
+                f"{path}, line {bad[0]}: column {self.tag_column} (`tag_column`) must hold tags (O, B-TYPE, I-TYPE, "
                 f"...); {len(bad)} of the first {len(rows)} lines of tokens have something else there"
             )
         numbered = rows[0][0] in ("0", "1") and all(_NUMBER.fullmatch(row[0]) for row in rows)

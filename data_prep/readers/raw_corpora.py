@@ -55,11 +55,11 @@ class AgNewsReader:
 
     def __post_init__(self) -> None:
         if self.text not in get_args(AgText):
-            raise CorpusError(f"--text {self.text!r} must be one of {', '.join(get_args(AgText))}")
+            raise CorpusError(f"`text` {self.text!r} must be one of {', '.join(get_args(AgText))}")
         if self.max_users is not None and self.max_users < 1:
-            raise CorpusError(f"--max-users {self.max_users} must be at least 1")
+            raise CorpusError(f"`max_users` {self.max_users} must be at least 1")
         if self.seed < 0:
-            raise CorpusError(f"--seed {self.seed} must not be negative")
+            raise CorpusError(f"`seed` {self.seed} must not be negative")
 
     def read(self) -> RawCorpus:
         files = self._files()
@@ -149,7 +149,7 @@ class Conll2003Reader:
     def read(self) -> RawCorpus:
         if not self.source.is_dir():
             raise CorpusError(
-                f"{self.source}: --source must be the folder that holds eng.train, eng.testa and eng.testb"
+                f"{self.source}: `source` must be the folder that holds eng.train, eng.testa and eng.testb"
             )
         stored = {split: stored_file(self.source, name) for name, split in _CONLL_SPLITS.items()}
         files = {split: path for split, path in stored.items() if path is not None}

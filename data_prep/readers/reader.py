@@ -20,12 +20,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, get_type_hints
+from typing import Any, Protocol, TypeVar, get_type_hints
 
 from fl_sim.data_prep.readers.cleaning import Preprocessing, Reading
 from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.manifest import plugin_record
 from fl_sim.plugins import PluginError, Registry
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -157,22 +159,35 @@ def make_reader(kind: str, settings: Mapping[str, Any]) -> Any:
         CorpusError: a setting is unknown, missing or bad.
         PluginError: there is no such reader, or its interface is wrong.
     """
-    reader = READERS.load(kind)
-    fields = {field.name: field for field in dataclasses.fields(reader)}
+    return with_settings(READERS.load(kind), kind, settings)
+
+
+def with_settings(made: Callable[..., Part], kind: str, settings: Mapping[str, Any]) -> Part:
+    """Return an object of a dataclass with these settings for its fields; a path may be given as text.
+
+    Args:
+        made: the dataclass.
+        kind: what has the settings, for messages.
+        settings: its fields.
+
+    Raises:
+        CorpusError: a setting is unknown, missing or bad.
+    """
+    fields = {field.name: field for field in dataclasses.fields(made)}  # type: ignore[arg-type]
     for name in settings:
         if name not in fields:
             allowed = sorted(fields, key=lambda other: other != "source")
-            raise CorpusError(f"{name} is no option of {kind}; allowed: {', '.join(allowed)}")
+            raise CorpusError(f"`{name}` is no option of {kind}; allowed: {', '.join(allowed)}")
     for name, its in fields.items():
         needed = its.default is dataclasses.MISSING and its.default_factory is dataclasses.MISSING
         if needed and settings.get(name) is None:
-            raise CorpusError(f"{name} is missing; allowed: a value is needed with {kind}")
-    hints = get_type_hints(reader)
+            raise CorpusError(f"`{name}` is missing; allowed: a value is needed with {kind}")
+    hints = get_type_hints(made)
     values = {
         name: Path(value) if hints[name] is Path and isinstance(value, str) else value
         for name, value in settings.items()
     }
-    return reader(**values)
+    return made(**values)
 
 
 def read_raw_corpus(kind: str, settings: Mapping[str, Any]) -> RawCorpus:

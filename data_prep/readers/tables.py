@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import numbers
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -70,10 +71,16 @@ class TableColumns:
     split_sentences: bool = True
 
     def __post_init__(self) -> None:
+        for field in fields(TableColumns):
+            value = getattr(self, field.name)
+            if field.name.endswith("_column") and not isinstance(value, str | None):
+                raise CorpusError(f"`{field.name}` is {value!r:.60}; allowed: the name of one column")
         check_fraction(self.test_fraction)
+        if not isinstance(self.seed, numbers.Integral):
+            raise CorpusError(f"`seed` is {self.seed!r:.60}; allowed: an integer")
         if self.user_column == self.text_column:
             raise CorpusError(
-                f"--user-column is {self.user_column}, the text column; allowed: the column of the row's author"
+                f"`user_column` is {self.user_column}, the text column; allowed: the column of the row's author"
             )
 
     @property
@@ -177,8 +184,8 @@ def split_by_hash(user: str, fraction: float, seed: int) -> str:
 
 def check_fraction(fraction: float) -> None:
     """Check that a share of held-out users lies in [0, 1), else raise :class:`CorpusError`."""
-    if not 0 <= fraction < 1:
-        raise CorpusError(f"--test-fraction {fraction} must lie in [0, 1)")
+    if not (isinstance(fraction, numbers.Real) and 0 <= fraction < 1):
+        raise CorpusError(f"`test_fraction` is {fraction!r:.60}; allowed: a number in [0, 1)")
 
 
 def require_columns(columns: list[str], present: list[str], where: str) -> None:

@@ -34,6 +34,7 @@ from fl_sim.data_prep.store.layout import (
 from fl_sim.data_prep.store.manifest import Manifest, fingerprint_of, read_manifest, sum_counts
 from fl_sim.data_prep.store.ownership import Ownership, join_parts
 from fl_sim.files import sha256_of
+from fl_sim.formats import counted, html_table, printable
 
 if TYPE_CHECKING:
     import pandas as pd  # takes as long to import as everything else here
@@ -100,6 +101,26 @@ class Corpus:
         for split in corpus.splits if verify else ():
             corpus._check(split)
         return corpus
+
+    def __repr__(self) -> str:
+        """The corpus in one line: its name, and the users and sentences of its splits."""
+        splits = self.manifest.splits.items()
+        counts = "; ".join(
+            f"{name} {counted(each.users, 'user')}, {counted(each.sentences, 'sentence')}" for name, each in splits
+        )
+        return f"Corpus({printable(self.manifest.name)}: {printable(counts)})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a row for each split."""
+        counts = {split: record.model_dump() for split, record in self.manifest.splits.items()}
+        names = list(next(iter(counts.values())))
+        rows = [[split, *(f"{each[name]:,}" for name in names)] for split, each in counts.items()]
+        return html_table(rows, [self.manifest.name, *names])
+
+    @property
+    def shipped_name(self) -> str | None:
+        """The name that opens the corpus; None for one that does not ship."""
+        return next((name for name in SHIPPED_CORPORA if self.path == shipped_path(name)), None)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -181,8 +202,8 @@ class Corpus:
         """
         import pandas as pd
 
-        number = self.manifest.splits[split].sentences
-        per_sentence = np.bincount(self.mentions(split).column("sentence").to_numpy(), minlength=number)
+        mentions = self.mentions(split).column("sentence").to_numpy()
+        per_sentence = np.bincount(mentions, minlength=self.manifest.splits[split].sentences)
         columns: dict[str, Any] = {
             "user": self.ownership(split).user_of_sentence,
             "text": self.texts(split).to_pandas(),

@@ -101,6 +101,6 @@ def _mentions(batch: Future[list[list[tuple[int, int, str]]]]) -> Iterator[tuple
     try:
         results = batch.result()
     except BrokenProcessPool as error:
-        raise CorpusError("a tagging process died, perhaps for lack of memory; try fewer --processes") from error
+        raise CorpusError("a tagging process died, perhaps for lack of memory; try fewer `processes`") from error
     for mentions in results:
         yield tuple(itertools.starmap(Mention, mentions))

@@ -78,7 +78,7 @@ def make_marking(
     """
     chosen = parse_names(names) if names else (GOLD if has_gold else default_tagger(),)
     if GOLD in chosen and not has_gold:
-        raise CorpusError("--tagger gold needs marked entities: name their column with --entities-column")
+        raise CorpusError("`tagger` gold needs marked entities: name their column with `entities_column`")
     if high_recall:
         chosen = with_high_recall(chosen)
     selection = Selection.parse(entities)

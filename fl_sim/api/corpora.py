@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fl_sim.data_prep.deidentify import Tally
     from fl_sim.data_prep.prepare import PreparedCorpus
     from fl_sim.data_prep.readers.cleaning import Preprocessing
+    from fl_sim.data_prep.readers.in_memory import Table
     from fl_sim.data_prep.readers.reader import RawCorpus
     from fl_sim.data_prep.records import Sentence
     from fl_sim.data_prep.tagger_evaluation import Evaluation
@@ -54,6 +55,8 @@ def open_corpus(path: str | Path = BUNDLED, *, verify: bool = False) -> Corpus:
     Raises:
         CorpusError: the folder is absent, foreign, incomplete or damaged.
     """
+    if not isinstance(path, str | Path):
+        raise CorpusError(f"`path` is {path!r:.100}; allowed: a folder, or the name of a corpus that ships")
     return Corpus.open(path, verify=verify)
 
 
@@ -218,9 +221,9 @@ def evaluate_tagger(
 
 
 def prepare(
-    kind: str,
-    source: str | Path | None,
-    out: str | Path,
+    kind: str | Table,
+    source: str | Path | None = None,
+    out: str | Path | None = None,
     *,
     overwrite: bool = False,
     append: bool = False,
@@ -243,6 +246,7 @@ def prepare(
 
     Args:
         kind: "jsonl", "csv", "conll2003" or another reader by its name, or by import path (docs/corpora.md).
+            Or the text itself, a pandas DataFrame or a dataset of Hugging Face's: ``prepare(table, "my_corpus", …)``.
         source: The file or folder to read, the name of a dataset; None for a reader without one.
         out: The corpus's folder.
         overwrite: Replace another corpus in the folder, once the new one is finished.
@@ -263,6 +267,7 @@ def prepare(
         progress: Gives, for the raw corpus, a context with a function that sees the sentences as they pass.
         observer: Called with what was done; by default warnings about the source are logged.
         options: The reader's own settings: its flags with underscores for dashes, such as ``text_column="body"``.
+            A table has those of ``fl-sim prepare csv``; ``text_column`` and ``user_column`` are needed.
 
     Raises:
         CorpusError: a setting or the source is bad, or ``out`` holds something else.
@@ -271,19 +276,18 @@ def prepare(
     from fl_sim.data_prep import prepare
     from fl_sim.data_prep.canaries import CanarySettings
     from fl_sim.data_prep.readers.cleaning import Preprocessing
-    from fl_sim.data_prep.readers.reader import read_raw_corpus
     from fl_sim.data_prep.taggers.tagger_registry import make_marking
 
     if joined_at is not None and not append:
-        raise CorpusError(f"--joined-at is {joined_at} without --append; allowed: with it")
+        raise CorpusError(f"`joined_at` is {joined_at} without `append`; allowed: with it")
     if append and canaries is not None:
-        raise CorpusError("--canaries is given with --append; allowed: when the corpus is made, which fixes N")
+        raise CorpusError("`canaries` is given with `append`; allowed: when the corpus is made, which fixes N")
     if append and overwrite:
-        raise CorpusError("--append is given with --overwrite; allowed: one of them")
+        raise CorpusError("`append` is given with `overwrite`; allowed: one of them")
     if canary_seed is not None and canaries is None:
-        raise CorpusError("--canary-seed is given without --canaries; allowed: with --canaries")
+        raise CorpusError("`canary_seed` is given without `canaries`; allowed: with `canaries`")
     planted = None if canaries is None else CanarySettings(canaries, canary_seed or 0)
-    raw = read_raw_corpus(kind, options if source is None else {**options, "source": source})
+    raw, folder = _raw_corpus(kind, source, out, options)
     raw = raw.with_preprocessing(preprocessing or Preprocessing())
     marking = make_marking(
         tagger,
@@ -296,10 +300,40 @@ def prepare(
     )
     with progress(raw) as watch:
         if append:
-            made = prepare.append(raw, Path(out), joined_at=joined_at, marking=marking, identity=identity, watch=watch)
+            made = prepare.append(raw, folder, joined_at=joined_at, marking=marking, identity=identity, watch=watch)
         else:
             made = prepare.prepare(
-                raw, Path(out), marking=marking, identity=identity, watch=watch, canaries=planted, overwrite=overwrite
+                raw, folder, marking=marking, identity=identity, watch=watch, canaries=planted, overwrite=overwrite
             )
     observer(made)
     return made.corpus
+
+
+def _raw_corpus(
+    kind: str | Table, source: str | Path | None, out: str | Path | None, options: dict[str, Any]
+) -> tuple[RawCorpus, Path]:
+    """Return the corpus before preparation, and the folder to make; after a table the folder is next."""
+    from fl_sim.data_prep.readers.in_memory import kind_of, read_in_memory
+    from fl_sim.data_prep.readers.reader import read_raw_corpus, with_settings
+    from fl_sim.data_prep.readers.tables import TableColumns
+
+    table = None if isinstance(kind, str) else kind_of(kind)
+    if not isinstance(kind, str) and table is None:
+        raise CorpusError(
+            f"`kind` is of type {type(kind).__name__}; allowed: the name of a reader, a pandas DataFrame, or a dataset "
+            "of Hugging Face's"
+        )
+    if table is not None and out is None:
+        source, out = None, source
+    for name, path in {"source": source, "out": out}.items():
+        if not isinstance(path, str | Path | None):
+            raise CorpusError(
+                f"`{name}` is of type {type(path).__name__}; allowed: a path; a table stands in place of kind"
+            )
+    if out is None:
+        raise CorpusError("`out` is missing; allowed: the corpus's folder")
+    if isinstance(kind, str):
+        return read_raw_corpus(kind, options if source is None else {**options, "source": source}), Path(out)
+    if source is not None:
+        raise CorpusError(f"`source` is {str(source)!r} beside {table}; allowed: one of them")
+    return read_in_memory(kind, with_settings(TableColumns, str(table), options), Path(out).name), Path(out)

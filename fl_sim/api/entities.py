@@ -106,14 +106,14 @@ class Entities:
         if name_of_user is not None:
             users = self.corpus.users(self.split)["user"].tolist()
             if name_of_user not in users:
-                raise ConfigError(f"--user is '{name_of_user}'; allowed: the name of a user of split {self.split}")
+                raise ConfigError(f"`user` is '{name_of_user}'; allowed: the name of a user of split {self.split}")
             user = users.index(name_of_user)
             entity = None if entity_of_user[user] == NOBODY else entity_of_user[user]
         if name_of_entity is not None:
             entity = entity_of_name(self.corpus, self.split, name_of_entity)
             if entity is None:
                 raise ConfigError(
-                    f"--entity is '{name_of_entity}'; allowed: the name of an entity of split {self.split}"
+                    f"`entity` is '{name_of_entity}'; allowed: the name of an entity of split {self.split}"
                 )
             if user is None and entity_of_user.count(entity) == 1:
                 user = entity_of_user.index(entity)

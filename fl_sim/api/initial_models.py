@@ -78,7 +78,7 @@ def pretrain(
 
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"--out is {folder}; allowed: a folder that is new or empty")
+        raise ConfigError(f"`out` is {folder}; allowed: a folder that is new or empty")
     own = {"heads": heads} if model == SMALL_GPT2 else {"embedding": embedding}
     try:
         config = PretrainingConfig(epochs, batch_size, learning_rate, seed=seed)
@@ -92,7 +92,7 @@ def pretrain(
     sentences, held_out = split_held_out(trained.encode(lines), HELD_OUT_SHARE, seed)
     perplexity = train(trained, sentences, held_out, config, observer)
     if not has_finite_scores(trained):
-        raise ConfigError(f"--learning-rate is {learning_rate:g}, at which the model diverged; allowed: a lower one")
+        raise ConfigError(f"`learning_rate` is {learning_rate:g}, at which the model diverged; allowed: a lower one")
     record = {
         "perplexity": perplexity,
         "sentences": len(sentences),

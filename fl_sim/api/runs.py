@@ -23,13 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fl_sim.api.settings import configuration, named_as_given
 from fl_sim.config import RunConfig
 from fl_sim.experiments.observers import RunObserver
 from fl_sim.experiments.run_record import Record
 from fl_sim.files import owner_only
+from fl_sim.formats import printable
 from fl_sim.reporting.model_card import note_on_texts
 from fl_sim.reporting.report import full_report_text, report_text
 from fl_sim.reporting.run_facts import read_facts, strategy_of
+from fl_sim.reporting.run_summary import as_html, in_one_line
 from fl_sim.storage.run_claim import tidy
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import LedgerError
@@ -237,15 +240,25 @@ class Run:
         return plot_runs([self], x, unit)
 
     def __repr__(self) -> str:
-        done = "no round" if self.folder.last_round is None else f"round {self.folder.last_round}"
-        return f"Run({str(self.path)!r}, {self.strategy}, {done}{'' if self.finished else ', not finished'})"
+        """The run in one line, or what is wrong with its folder."""
+        try:
+            return f"Run({in_one_line(read_facts(self.folder))})"
+        except (ValueError, OSError) as error:
+            return f"Run({printable(self.path.name)}: {printable(error)})"
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows; None, for the line, if something is wrong with the run's folder."""
+        try:
+            return as_html(read_facts(self.folder))
+        except (ValueError, OSError):
+            return None
 
 
 def run(
     config: RunConfig | str | Path | Mapping[str, Any] | None = None,
     *,
     out: str | Path | None = None,
-    observers: Sequence[RunObserver] = (),
+    observers: Sequence[RunObserver | str] = (),
     **settings: Any,
 ) -> Run:
     """Run a configuration from its first round to its end, as ``fl-sim run`` does.
@@ -255,10 +268,11 @@ def run(
     Args:
         config: a configuration, the path of a TOML file, or settings; None for the defaults.
         out: the run's folder, new or empty; by default a new one under ``runs/``.
-        observers: called besides those of the configuration, and not recorded with it
-            (:mod:`fl_sim.experiments.observers`).
-        settings: other values for keys of the configuration (docs/configuration.md): ``rounds=3``,
-            ``privacy__q_s=0.05``, ``privacy={"q_s": 0.05}`` or ``**{"privacy.q_s": 0.05}``.
+        observers: called besides those of the configuration: objects, which are not recorded with it
+            (:mod:`fl_sim.experiments.observers`), or names such as ``"csv"``, as after ``--track``.
+        settings: other values for keys of the configuration (docs/configuration.md): ``rounds=3``, ``corpus="irc"`` and
+            ``target_epsilon=4``, named as the flags of ``fl-sim run``; any other key as ``model__hidden=64`` or
+            ``model={"hidden": 64}``. ``corpus`` may be an open one.
 
     Returns:
         The run, finished or interrupted.
@@ -268,10 +282,16 @@ def run(
             configuration that cannot be run; nothing is left behind.
         EngineError: the engine cannot be started as configured.
     """
-    chosen = configuration(config, settings if out is None else {**settings, "out": str(out)})
-    from fl_sim.engines import simulation  # torch, transformers and Flower take seconds to import
+    chosen = configuration(config, settings if out is None else {**settings, "out": out})
+    observers = [observers] if isinstance(observers, str) else observers
+    named = [observer for observer in observers if isinstance(observer, str)]
+    if named:
+        chosen = chosen.changed({"observers": tuple(dict.fromkeys([*chosen.observers, *named]))})
+    with named_as_given(settings):
+        from fl_sim.engines import simulation  # torch, transformers and Flower take seconds to import
 
-    return Run(simulation.run(chosen, observers=observers))
+        others = [observer for observer in observers if not isinstance(observer, str)]
+        return Run(simulation.run(chosen, observers=others))
 
 
 def resume(folder: str | Path, *, observers: Sequence[RunObserver] = (), anchor: str | Path | None = None) -> Run:
@@ -324,16 +344,3 @@ def plot_runs(runs: Sequence[Run | str | Path], x: X | None = None, unit: str | 
 def folder_of(run: Run | str | Path) -> RunFolder:
     """Return the folder of a run that is open, or given as the path of its folder."""
     return run.folder if isinstance(run, Run) else RunFolder.open(run)
-
-
-def configuration(config: RunConfig | str | Path | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration that the arguments of :func:`run` describe; two underscores in a key are a dot.
-
-    Raises:
-        ConfigError: names every mistake in one line.
-    """
-    keys = {name.replace("__", "."): value for name, value in settings.items()}
-    if config is None or isinstance(config, str | Path):
-        return RunConfig.load(config, keys)
-    whole = config if isinstance(config, RunConfig) else RunConfig.from_mapping(config)
-    return whole.changed(keys) if keys else whole

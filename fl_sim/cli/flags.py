@@ -19,7 +19,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from fl_sim.cli.from_signature import CORPUS, FILE, FOLDER, Function, options_of
+from fl_sim.cli.from_signature import CORPUS, FILE, FOLDER, LOOKS, Function, Look, options_of
+from fl_sim.config_keys import SHORT_NAMES
 
 _LISTED = re.compile(r"([\w-]+(?:, [\w-]+)+)(?:, or an import path.*)?")
 _PATHS = {"corpus.path": CORPUS, "out": FOLDER, "anchor": FILE}
@@ -129,29 +130,16 @@ assignments: Callable[[Any], Any] = click.option(
     help="Any other key of the configuration, such as model.hidden=256. May be repeated.",
 )  # fmt: skip
 
+_PLACEHOLDERS = {
+    "corpus": "CORPUS", "strategy": "NAME", "rounds": "T", "q_u": "RATE", "q_e": "RATE", "q_s": "RATE",
+    "noise_multiplier": "Z", "clip_norm": "C", "user_cap": "W", "clipping": "WHAT", "estimator": "NAME",
+    "noise": "SCALE", "delta": "D", "target_epsilon": "E", "epsilon_budget": "E", "secure_noise": "", "model": "NAME",
+    "engine": "NAME", "nodes": "K", "seed": "S", "out": "DIR", "anchor": "FILE",
+}  # fmt: skip
+
 KEYS: Mapping[str, tuple[str, str]] = {
-    "corpus.path": ("--corpus", "CORPUS"),
-    "privacy.strategy": ("--strategy", "NAME"),
-    "rounds": ("--rounds", "T"),
-    "privacy.q_u": ("--q-u", "RATE"),
-    "privacy.q_e": ("--q-e", "RATE"),
-    "privacy.q_s": ("--q-s", "RATE"),
-    "privacy.noise_multiplier": ("--z", "Z"),
-    "privacy.clip_norm": ("--clip-norm", "C"),
-    "privacy.user_cap": ("--user-cap", "W"),
-    "privacy.clipping": ("--clipping", "WHAT"),
-    "privacy.estimator": ("--estimator", "NAME"),
-    "privacy.noise": ("--noise", "SCALE"),
-    "privacy.delta": ("--delta", "D"),
-    "privacy.target_epsilon": ("--target-epsilon", "E"),
-    "privacy.epsilon_budget": ("--epsilon-budget", "E"),
-    "privacy.secure_noise": ("--secure-noise", ""),
-    "model.name": ("--model", "NAME"),
-    "engine.name": ("--engine", "NAME"),
-    "engine.nodes": ("--nodes", "K"),
-    "seed": ("--seed", "S"),
-    "out": ("--out", "DIR"),
-    "anchor": ("--anchor", "FILE"),
+    key: (LOOKS.get(name, Look()).flag or f"--{name.replace('_', '-')}", _PLACEHOLDERS[name])
+    for name, key in SHORT_NAMES.items()
 }
 """The flags of configuration keys, with the placeholders of their values; one without a placeholder is a switch."""
 

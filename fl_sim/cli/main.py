@@ -11,12 +11,13 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 from click.shell_completion import shell_complete
 
 from fl_sim.cli.safe_stream import safe_streams
-from fl_sim.cli.verbs import PATH, fl_sim
+from fl_sim.cli.verbs import PATH, fl_sim, with_flags
 from fl_sim.stop_signals import Stopped, exit_status, raise_missed_stop, raising_stops
 
 EXIT_BAD_INPUT = 2
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _until_stopped(words: list[str]) -> int:
     """Run the verb; return the exit code, also that of a stop by a signal."""
-    running: dict[str, str] = {}
+    running: dict[str, Any] = {}
     try:
         with raising_stops():
             return _run(words, running)
@@ -60,7 +61,7 @@ def _until_stopped(words: list[str]) -> int:
         return exit_status(name)
 
 
-def _run(words: list[str], running: dict[str, str]) -> int:
+def _run(words: list[str], running: dict[str, Any]) -> int:
     """Parse the words and run the verb; return the exit code."""
     try:
         with fl_sim.make_context("fl-sim", words, obj=running) as context:
@@ -88,7 +89,7 @@ def _run(words: list[str], running: dict[str, str]) -> int:
             sys.stdout.flush()
         except OSError:
             _drop_output()
-        print(f"{running.get(PATH, 'fl-sim')}: {_one_line(error)}", file=sys.stderr)
+        print(f"{running.get(PATH, 'fl-sim')}: {with_flags(_one_line(error), running)}", file=sys.stderr)
         return EXIT_BAD_INPUT
 
 

@@ -11,7 +11,8 @@ click.exceptions.Exit: 0
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -52,16 +53,29 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 }
 """The verbs by group: the module that has the command under the verb's name, and what the verb does."""
 
-PATH = "fl_sim.command_path"
-"""Where the object of a context keeps the words of the command that is at work, for messages."""
+PATH, FLAGS = "fl_sim.command_path", "fl_sim.flags"
+"""Where the object of a context keeps the words of the command at work and its flags by parameter, for messages."""
+
+_PARAMETER = re.compile(r"`([a-z]\w*)`")
+
+
+def with_flags(words: str, running: Mapping[str, Any]) -> str:
+    """Return a message of the API, in which parameters stand in backquotes, with the flags of the command at work.
+
+    >>> with_flags("`noise_multiplier` is 0; see `joined_at`", {FLAGS: {"noise_multiplier": "--z"}})
+    '--z is 0; see --joined-at'
+    """
+    flags = running.get(FLAGS, {})
+    return _PARAMETER.sub(lambda match: flags.get(match[1], f"--{match[1].replace('_', '-')}"), words)
 
 
 class Verb(click.Command):
     """A command of ``fl-sim``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; remember the command, so that any error can name it."""
-        ctx.ensure_object(dict)[PATH] = ctx.command_path
+        """Parse the arguments; remember the command and its flags, so that any error can name them."""
+        flags = {str(parameter.name): parameter.opts[0] for parameter in self.params}
+        ctx.ensure_object(dict).update({PATH: ctx.command_path, FLAGS: flags})
         return super().parse_args(ctx, args)
 
 

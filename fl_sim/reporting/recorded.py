@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from fl_sim.formats import format_at_risk, format_number, percent_down, percent_up, printable
+from fl_sim.formats import counted, format_at_risk, format_number, percent_down, percent_up, printable
 from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.messages import REJECTIONS
 
@@ -174,11 +174,6 @@ class Gradients(Recorded):
         if self.path == "fast":
             return "fast path, many sentences in one pass"
         return f"slow path, one sentence at a time: {printable(self.reason)}"
-
-
-def counted(number: float | None, noun: str) -> str:
-    """Return a number with its noun: "1 user", "2 users"."""
-    return f"{format_number(number)} {noun}" + ("" if number == 1 else "s")
 
 
 def rejected_in_words(rejected: Mapping[str, int] | None) -> str | None:

@@ -11,8 +11,17 @@ from __future__ import annotations
 import math
 import textwrap
 
-from fl_sim.formats import duration, format_delta, format_epsilon, percent_down, percent_up, printable, printable_lines
-from fl_sim.reporting.recorded import counted, measured_in_words
+from fl_sim.formats import (
+    counted,
+    duration,
+    format_delta,
+    format_epsilon,
+    percent_down,
+    percent_up,
+    printable,
+    printable_lines,
+)
+from fl_sim.reporting.recorded import measured_in_words
 from fl_sim.reporting.run_facts import (
     NO_GUARANTEE,
     NO_GUARANTEE_WORDS,

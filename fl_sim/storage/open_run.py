@@ -271,7 +271,7 @@ class Anchor:
         except LedgerError as error:
             raise LedgerError(
                 f"{ledger.folder}: is an older copy of the run, or another copy went on: {self.file} knows of "
-                f"{head['entries']} releases; allowed: the copy that went on, or resume --anchor with a new file, if "
+                f"{head['entries']} releases; allowed: the copy that went on, or a new file as `anchor`, if "
                 "fl-sim account is given all copies"
             ) from error
 
@@ -293,7 +293,9 @@ class Anchor:
         except FileNotFoundError as error:
             if not self.required or len(ledger.entries) <= 1:  # killed between the first release record and the anchor
                 return None
-            raise LedgerError(f"{self.file}: is missing; allowed: the anchor of the run, or --anchor anew") from error
+            raise LedgerError(
+                f"{self.file}: is missing; allowed: the anchor of the run, or a new file as `anchor`"
+            ) from error
         except (OSError, ValueError) as error:
             if not self.required:
                 return None

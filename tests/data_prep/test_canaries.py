@@ -188,7 +188,7 @@ def test_a_source_that_shares_a_user_or_an_entity_with_a_canary_is_refused() -> 
     assert stranger.name is not None
     text = f"Mr. {stranger.name.title()}'s boat"
     theirs = Sentence("test", "ann", text, (Mention(0, len(text) - 5, "PER"),))
-    with pytest.raises(CorpusError, match=r"^the source mentions a canary's entity; allowed: another --canary-seed$"):
+    with pytest.raises(CorpusError, match=r"^the source mentions a canary's entity; allowed: another `canary_seed`$"):
         list(apart([theirs], canaries, Identity()))
     with pytest.raises(CorpusError, match=r"^user 'canary-0003-00' of the source is a canary's; allowed: "):
         list(apart([Sentence("train", stranger.users[0], "Hello.", ())], canaries, Identity()))

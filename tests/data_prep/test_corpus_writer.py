@@ -293,7 +293,7 @@ def test_an_interrupted_append_leaves_the_corpus_as_it_was(tmp_path: Path) -> No
     with pytest.raises(CorpusError, match=r"user 'dee' is in split test of .* and would be in split train"):
         append_corpus(corpus, [said("Hello.", user="dee")], joined_at=2, name="bad")
     append_corpus(corpus, LATER, joined_at=7, name="later")
-    with pytest.raises(CorpusError, match="--joined-at 6 must be at least 7"):
+    with pytest.raises(CorpusError, match="`joined_at` 6 must be at least 7"):
         append_corpus(Corpus.open(corpus.path), LAST, joined_at=6, name="bad")
 
 

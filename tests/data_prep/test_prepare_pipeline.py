@@ -146,7 +146,7 @@ def test_overwrite_replaces_a_corpus_when_the_new_one_is_finished_and_nothing_el
     (out / "train.users.parquet").unlink()
     with pytest.raises(CorpusError, match="missing") as caught:
         prepare(other, out)
-    assert caught.value.__notes__ == ["--overwrite replaces it"]
+    assert caught.value.__notes__ == ["`overwrite` replaces it"]
     assert prepare(other, out, overwrite=True).corpus.fingerprint == second.fingerprint
     foreign = tmp_path / "mine"
     foreign.mkdir()

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import fl_sim
-from fl_sim.api.runs import configuration
+from fl_sim.api.settings import configuration
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.records import CorpusError
@@ -113,7 +114,7 @@ def test_a_run_and_what_it_says(tmp_path: Path, capsys: Capture) -> None:
     assert run.facts() == printed(capsys, "report", str(run.path))
     assert main(["report", str(run.path)]) == 0
     assert capsys.readouterr().out == run.report()
-    assert repr(fl_sim.open_run(run.path)) == f"Run({str(run.path)!r}, uedp, round 2)"
+    assert repr(fl_sim.open_run(run.path)).startswith("Run(run: uedp, ε ")
     bounds = (run.result or {})["guarantee"]
     k, m = bounds["entity_bound"], bounds["user_sentences"]
     entity = ContributionBound(tiny.USERS, ANY_NUMBER, k, weighted=True)
@@ -128,7 +129,15 @@ def test_a_run_that_is_not_finished(make_run: MakeRun) -> None:
     folder = make_run("uedp", finish=False)
     run = fl_sim.open_run(folder.path)
     assert (run.finished, run.result) == (False, None)
-    assert repr(run).endswith("round 30, not finished)")
+    assert repr(run).startswith("Run(uedp-1-0: uedp, ε 15.02 for any user + any entity at δ 1e-5, 30 of 30 rounds, not")
+    assert "30 of 30 rounds, not finished" in (run._repr_html_() or "")
+
+
+def test_a_run_that_cannot_be_read_still_has_a_name(make_run: MakeRun) -> None:
+    run = fl_sim.open_run(make_run("uedp").path)
+    run.folder.metrics_file.write_text("no JSON\n{}\n")
+    assert repr(run).startswith(f"Run(uedp-1-0: {run.folder.metrics_file}, line 1")
+    assert run._repr_html_() is None
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
@@ -164,6 +173,9 @@ def test_a_corpus(tmp_path: Path, capsys: Capture) -> None:
     assert sentences.loc[0, "text"] == "Ada saw 0 boats and 0 birds."
     assert sentences["mentions"].sum() == corpus.mentions("train").num_rows
     np.testing.assert_array_equal(sentences.groupby("user").size(), corpus.users("train")["sentences"])
+    splits = "train 6 users, 24 sentences; validation 6 users, 24 sentences; lonely 1 user, 1 sentence; plain 2 users, "
+    assert repr(corpus) == f"Corpus(tiny: {splits}2 sentences)"
+    assert '<th style="text-align:left">train</th><td style="text-align:left">6</td>' in corpus._repr_html_()
     assert fl_sim.corpus_stats(corpus).items() <= printed(capsys, "corpus", "stats", str(corpus.path)).items()
 
 
@@ -186,13 +198,47 @@ def test_a_prepared_corpus_is_that_of_the_command(tmp_path: Path, capsys: Captur
     assert len(corpus.parts) == 2
 
 
+def test_a_prepared_frame_is_recognised(tmp_path: Path) -> None:
+    rows = [(f"user {n % 5}", f"Ada Lovelace wrote letter {n}.") for n in range(30)]
+    table, columns = pd.DataFrame(rows, columns=["who", "said"]), {"text_column": "said", "user_column": "who"}
+    corpus = fl_sim.prepare(table, tmp_path / "ours", tagger="rules", **columns)
+    assert (corpus.manifest.name, corpus.sentences("train")["text"][0]) == ("ours", rows[0][1])
+    assert fl_sim.prepare(table, out=tmp_path / "ours", tagger="rules", **columns) == corpus
+    with pytest.raises(CorpusError, match="holds another corpus"):
+        fl_sim.prepare(table.head(20), tmp_path / "ours", tagger="rules", **columns)
+    with pytest.raises(CorpusError, match="no sentence, so no user") as told:
+        fl_sim.prepare(table.assign(who=None), tmp_path / "none", tagger="rules", **columns)
+    assert told.value.__notes__ == ["30 rows without a user dropped"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([pd.DataFrame()], "`out` is missing; allowed: the corpus's folder"),
+        ([pd.DataFrame(), "a.csv", "out"], "`source` is 'a.csv' beside a DataFrame; allowed: one of them"),
+        (
+            ["csv", pd.DataFrame(), "out"],
+            "`source` is of type DataFrame; allowed: a path; a table stands in place of kind",
+        ),
+        (
+            [["a text"], "out"],
+            "`kind` is of type list; allowed: the name of a reader, a pandas DataFrame, or a dataset",
+        ),
+        ([pd.DataFrame(), "out"], "`text_column` is missing; allowed: a value is needed with a DataFrame"),
+    ],
+)
+def test_a_table_in_another_place(words: list[Any], message: str) -> None:
+    with pytest.raises(CorpusError, match=message):
+        fl_sim.prepare(*words)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"text_column": "a"}, "user_column is missing; allowed: a value is needed with csv"),
+        ({"text_column": "a"}, "`user_column` is missing; allowed: a value is needed with csv"),
         (
             {"text_column": "a", "user_column": "b", "text": "c"},
-            "text is no option of csv; allowed: source, text_column",
+            "`text` is no option of csv; allowed: source, text_column",
         ),
     ],
 )

@@ -22,7 +22,7 @@ from click.shell_completion import CompletionItem
 from fl_sim.api import corpora
 from fl_sim.cli.from_signature import FOLDER, LOOKS, parameters_by, parameters_of
 from fl_sim.cli.progress_bar import counting
-from fl_sim.cli.verbs import Verb, VerbGroup, as_json, quiet
+from fl_sim.cli.verbs import Verb, VerbGroup, as_json, quiet, with_flags
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.readers.cleaning import Preprocessing
 from fl_sim.data_prep.readers.reader import READERS, Reader, what_it_reads
@@ -160,9 +160,10 @@ def _report(prepared: PreparedCorpus, as_json: bool) -> None:
     corpus, notes = prepared.corpus, prepared.corpus.parts[-1].manifest.notes
     counts = {split: record.model_dump() for split, record in corpus.manifest.splits.items()}
     missing = unsought_kinds(corpus)
+    warnings = [*corpus.warnings, *(with_flags(text, click.get_current_context().obj) for text in prepared.warnings)]
     if as_json:
         report = {"corpus": str(corpus.path), "fingerprint": corpus.fingerprint, "splits": counts, "notes": notes}
-        report |= {"not_looked_for": missing, "warnings": [*corpus.warnings, *prepared.warnings]}
+        report |= {"not_looked_for": missing, "warnings": warnings}
         print(json.dumps(report | {"parts": len(corpus.parts), "cached": prepared.cached, "reused": prepared.reused}))
         return
     for split, count in counts.items():
@@ -172,7 +173,7 @@ def _report(prepared: PreparedCorpus, as_json: bool) -> None:
         print(f"survived: {times:,} {Note(name).meaning}")
     if missing:
         print(f"nobody looked for: {', '.join(missing)}")
-    for warning in (*corpus.warnings, *prepared.warnings):
+    for warning in warnings:
         print(f"warning: {warning}")
     if prepared.reused:
         print(f"continued after {prepared.reused:,} sentences that were tagged before")

@@ -11,6 +11,8 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.data_prep.readers.hugging_face import HuggingFaceReader
+from fl_sim.data_prep.readers.in_memory import read_in_memory
+from fl_sim.data_prep.readers.tables import TableColumns
 from fl_sim.data_prep.records import CorpusError, Sentence
 
 datasets = pytest.importorskip("datasets", reason="the hf extra is not installed")
@@ -64,6 +66,20 @@ def test_a_saved_dataset(tmp_path: Path) -> None:
         ("train", "u3", "It rained.", None),
     ]
     assert [[s.surface(m) for m in s.mentions] for s in sentences] == [["Bo"], [], []]
+
+
+def test_a_dataset_in_memory() -> None:
+    columns, two = TableColumns(**COLUMNS), datasets.DatasetDict({"train": dataset(), "validation": dataset()})
+    raw = read_in_memory(dataset(), columns, "set")
+    assert [(s.split, s.user, s.target, len(s.mentions)) for s in raw.sentences()] == [
+        ("train", "u1", "busy", 1),
+        ("train", "u1", "busy", 0),
+        ("train", "u3", None, 0),
+    ]
+    assert Counter(s.split for s in read_in_memory(two, columns, "set").sentences()) == {"train": 3, "validation": 3}
+    assert len(list(read_in_memory(dataset().to_iterable_dataset(), columns, "set").sentences())) == 3
+    with pytest.raises(CorpusError, match=r"^a dataset, split train: no column 'ents'; found 'body', 'who', 'kind'$"):
+        read_in_memory(dataset().remove_columns("ents"), columns, "set")
 
 
 def test_splits_of_a_dataset_are_those_of_the_corpus(tmp_path: Path) -> None:

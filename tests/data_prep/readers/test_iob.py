@@ -115,12 +115,12 @@ def test_ragged_lines_are_survived_and_counted(tmp_path: Path) -> None:
     ("text", "settings", "message"),
     [
         ("Ada went\nto Hull\n", {}, "line 1: no column holds tags"),
-        ("\nAda\tB-PER\nHull\tB-LOC\n", {"tag_column": 1}, r"line 2: column 1 \(--tag-column\) must hold tags"),
-        ("Ada\tB-PER\n", {"tag_column": 5}, r"line 1: column 5 \(--tag-column\) must hold tags"),
+        ("\nAda\tB-PER\nHull\tB-LOC\n", {"tag_column": 1}, r"line 2: column 1 \(`tag_column`\) must hold tags"),
+        ("Ada\tB-PER\n", {"tag_column": 5}, r"line 1: column 5 \(`tag_column`\) must hold tags"),
         ("", {}, "file.conll: the file is empty"),
-        ("Ada\tB-PER\n", {"token_column": 0}, "--token-column 0 must be"),
-        ("Ada\tB-PER\n", {"sentences_per_user": 0}, "--sentences-per-user 0 must be"),
-        ("Ada\tB-PER\n", {"test_fraction": 1.0}, "--test-fraction 1.0 must lie"),
+        ("Ada\tB-PER\n", {"token_column": 0}, "`token_column` 0 must be"),
+        ("Ada\tB-PER\n", {"sentences_per_user": 0}, "`sentences_per_user` 0 must be"),
+        ("Ada\tB-PER\n", {"test_fraction": 1.0}, "`test_fraction` is 1.0; allowed"),
     ],
 )
 def test_untagged_files_and_bad_settings_are_refused(text: str, settings: Any, message: str, tmp_path: Path) -> None:

@@ -160,9 +160,9 @@ def test_the_division_depends_on_the_seed_alone_and_few_users_are_the_first_of_a
         ('"1","a"\n', {}, "line 1: 2 columns, must be 3"),
         ('"1","a","b\n', {}, "line 1: unexpected end of data"),
         (MERGED + "1,2\n", {}, "line 5: 2 columns, must be 5"),
-        (ORIGINAL, {"text": "body"}, "--text 'body' must be one of"),
-        (ORIGINAL, {"max_users": 0}, "--max-users 0 must be"),
-        (ORIGINAL, {"seed": -1}, "--seed -1 must not"),
+        (ORIGINAL, {"text": "body"}, "`text` 'body' must be one of"),
+        (ORIGINAL, {"max_users": 0}, "`max_users` 0 must be"),
+        (ORIGINAL, {"seed": -1}, "`seed` -1 must not"),
         (None, {}, r"no train\.csv"),
     ],
 )

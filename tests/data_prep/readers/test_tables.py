@@ -150,5 +150,5 @@ def test_a_parquet_error_names_the_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0])
 def test_fractions_outside_the_range_are_refused(fraction: float) -> None:
-    with pytest.raises(CorpusError, match="--test-fraction"):
+    with pytest.raises(CorpusError, match="`test_fraction` is"):
         replace(PLAIN, test_fraction=fraction)

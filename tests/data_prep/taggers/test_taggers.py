@@ -440,7 +440,7 @@ def test_a_tagger_replaces_the_mentions() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"names": "gold", "has_gold": False}, "--tagger gold needs marked entities"),
+        ({"names": "gold", "has_gold": False}, "`tagger` gold needs marked entities"),
         ({"has_gold": True, "entities": "nobody"}, "'nobody' is unknown, it must be one of org, loc"),
         ({"names": "rules", "has_gold": True, "processes": 0}, "at least 1, not 0"),
     ],

@@ -64,7 +64,7 @@ def test_an_older_copy_put_back_is_refused(corpus: Path, tmp_path: Path) -> None
         simulation.resume(one, on_row=crash_after(4))
     shutil.rmtree(one)
     shutil.move(older, one)
-    refused(one, r"anchor\.json knows of 4 releases; allowed: the copy that went on, or resume --anchor")
+    refused(one, r"anchor\.json knows of 4 releases; allowed: the copy that went on, or a new file as `anchor`")
 
 
 @pytest.mark.system
@@ -116,7 +116,7 @@ def test_a_missing_corrupt_or_foreign_anchor_is_refused(corpus: Path, tmp_path: 
     run = stopped(corpus, tmp_path / "run", anchor=str(anchor))
     kept = anchor.read_bytes()
     anchor.unlink()
-    refused(run, r"anchor\.json: is missing; allowed: the anchor of the run, or --anchor anew")
+    refused(run, r"anchor\.json: is missing; allowed: the anchor of the run, or a new file as `anchor`")
     anchor.write_text("[]")
     refused(run, r"anchor\.json: cannot be read as an anchor")
     anchor.write_text(json.dumps(json.loads(kept) | {"run": "other"}))
