@@ -63,6 +63,12 @@ def test_cited_pages_and_sections_exist() -> None:
     assert cited > 60
 
 
+def test_readme_is_short() -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert len(text.split()) <= 900
+
+
 def test_commands_that_are_named_exist() -> None:
     """Code, configurations and pages name verbs of the command line, and sub-verbs of those that have some."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)

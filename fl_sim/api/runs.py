@@ -235,6 +235,19 @@ class Run:
         """Return the guarantee of generated texts: ``guarantee``, ``delta``, ``epsilon``, and ``note`` in words."""
         return note_on_texts(read_facts(self.folder))
 
+    def baseline(self, *, observers: Sequence[RunObserver] = ()) -> Run:
+        """Train the run's twin without privacy, as ``fl-sim resume RUN --baseline`` does, and return it.
+
+        A twin that is there already is not trained again. Every later report of the run shows it.
+
+        Raises:
+            ResultsError: the run has not finished, read no sentence, or ``<folder>-noiseless`` is another run.
+            ConfigError: the run is noiseless itself.
+        """
+        from fl_sim.api.noiseless_twin import train_twin
+
+        return train_twin(self, observers)
+
     def plot(self, x: X | None = None, unit: str | None = None) -> Plot:
         """Draw the run, as :func:`plot_runs` does."""
         return plot_runs([self], x, unit)

@@ -81,10 +81,8 @@ def _shown(start: Start, quiet: bool) -> Run:
 
 def _baseline(run: Run, quiet: bool) -> Run:
     """Train the noiseless twin of a finished run, or take the one that is there."""
-    from fl_sim.api.noiseless_twin import train_twin
-
     say(f"without privacy, for comparison: {run.path.name}-noiseless", quiet)
-    return _shown(lambda bar: train_twin(run, observers=bar), quiet)
+    return _shown(lambda bar: run.baseline(observers=bar), quiet)
 
 
 class ProgressBar(Observer):

@@ -129,8 +129,10 @@ def test_a_run_that_is_not_finished(make_run: MakeRun) -> None:
     folder = make_run("uedp", finish=False)
     run = fl_sim.open_run(folder.path)
     assert (run.finished, run.result) == (False, None)
-    assert repr(run).startswith("Run(uedp-1-0: uedp, ε 15.02 for any user + any entity at δ 1e-5, 30 of 30 rounds, not")
-    assert "30 of 30 rounds, not finished" in (run._repr_html_() or "")
+    assert repr(run).startswith(
+        "Run(uedp-1-0: uedp, ε 15.02 for any user + any entity at δ 1e-5, 30 of 30 rounds, interrupted"
+    )
+    assert "30 of 30 rounds, interrupted" in (run._repr_html_() or "")
 
 
 def test_a_run_that_cannot_be_read_still_has_a_name(make_run: MakeRun) -> None:
