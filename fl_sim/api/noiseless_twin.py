@@ -2,6 +2,10 @@
 
 The twin has the run's corpus, model, seed, optimizer and rounds, samples users at the same rate and reads as many
 sentences a round, without bounds, clip and noise. It protects nobody.
+
+>>> check_can_have_twin(RunConfig.from_mapping({"privacy.strategy": "noiseless"}))
+Traceback (most recent call last):
+fl_sim.config.ConfigError: --baseline is given with privacy.strategy noiseless; allowed: with a private strategy
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Every ε and δ is rounded up.
 >>> from fl_sim.reporting.run_facts import read_facts
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     in_one_line(read_facts(RunFolder.create(f"{folder}/first", config={}, environment={})))
-'first: unknown, ε none: no round is recorded, ? of ? rounds, not finished, no perplexity'
+'first: unknown, ε none: no round is recorded, ? of ? rounds, not started, no perplexity'
 """
 
 from __future__ import annotations

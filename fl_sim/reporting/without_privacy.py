@@ -1,8 +1,8 @@
 """Find the run without privacy that a private run is measured against: its noiseless twin, in a folder beside it.
 
->>> share_of_the_way("perplexity", start=200.0, end=100.0, twin=50.0)
-0.5
->>> share_of_the_way("error", start=0.5, end=0.4, twin=0.3)
+>>> share_of_the_way("perplexity", start=200.0, end=200.0, twin=50.0)
+0.0
+>>> share_of_the_way("error", start=0.5, end=0.25, twin=0.0)
 0.5
 """
 
