@@ -77,7 +77,8 @@ MOST_POINTS = 200
 _WIDEST, _THINNEST = 2.6, 1.2
 _LETTERS_PER_INCH, _KEY = 16.5, 8  # of a legend's font, and what the mark before a label takes of them
 _MOST_IN_A_COLUMN = 5
-_LONGEST_ROW = 24
+_LONGEST_ROW = 30
+_DENSE = 12  # rows, from which on they stand closer
 _MARKS = 8  # on a curve, at most, so that its dashes stay visible
 
 
@@ -232,7 +233,10 @@ class Chart:
         axes = figure.subplots()
         legend = _legend(figure, draw(axes, self))
         labels = sum(1 + label.get_text().count("\n") for label in axes.get_yticklabels()) if self.rows else 0
-        figure.set_figheight((0.75 + 0.17 * labels + 0.13 * len(self.rows) if self.rows else 2.7) + 0.18 * legend)
+        figure.set_figheight(
+            (0.75 + 0.14 * labels + (0.06 if len(self.rows) > _DENSE else 0.16) * len(self.rows) if self.rows else 2.7)
+            + 0.18 * legend
+        )
         axes.set_facecolor("none")
         axes.grid(color="#888888", alpha=0.25, linewidth=0.7, axis="x" if self.rows else "both")
         buffer = io.StringIO()
@@ -310,7 +314,7 @@ def _draw_rows(axes: Axes, chart: Chart) -> dict[str, Artist]:
     labels = [
         "\n".join(textwrap.wrap(printable(row.label), _LONGEST_ROW, max_lines=2, placeholder="…")) for row in chart.rows
     ]
-    axes.set_yticks(range(len(chart.rows)), list(map(plain_label, labels))[::-1])
+    axes.set_yticks(range(len(chart.rows)), list(map(plain_label, labels))[::-1], fontsize="small")
     axes.set_ylim(-0.6, len(chart.rows) - 0.4)
     return handles
 
@@ -353,7 +357,7 @@ def _finish(axis: DrawnAxis, wanted: Axis, ends: Sequence[float]) -> dict[str, A
         axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     if wanted.percent:
         axis.set_major_formatter(PercentFormatter(1.0))
-        axis.set_major_locator(MaxNLocator(6))  # their words are long
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))  # their words are long
     if wanted.guess is None:
         return {}
     line = axis.axes.axvline if horizontal else axis.axes.axhline

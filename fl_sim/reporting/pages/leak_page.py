@@ -25,6 +25,7 @@ from fl_sim.formats import duration, format_delta, format_epsilon, round_up
 from fl_sim.reporting.leak_words import is_remembered
 from fl_sim.reporting.pages.templates import Card, Shown, render, whole_delta
 from fl_sim.reporting.plots import Axis, Chart, Level, Line, Point, Row, Table
+from fl_sim.reporting.recorded import counted
 from fl_sim.reporting.run_facts import UNITS
 from fl_sim.storage.run_folder import UTILITIES
 
@@ -95,7 +96,7 @@ def _card(run: Record) -> Card:
     verdicts = {name: attack.get("verdict") for name, attack in run["attacks"].items()}
     notes = tuple(f"Attack on {name}: {_VERDICTS[verdict['state']]}." for name, verdict in verdicts.items() if verdict)
     figures = _shown_epsilon(run), _shown_utility(run["utility"]), _shown_time(run)
-    return Card(Path(run["run"]).name, f"{strategy}, {run['rounds']:,} rounds", figures, notes)
+    return Card(Path(run["run"]).name, f"{strategy}, {counted(run['rounds'], 'round')}", figures, notes)
 
 
 def _shown_epsilon(run: Record) -> Shown:
@@ -120,7 +121,7 @@ def _shown_utility(utility: Record) -> Shown:
 def _shown_time(run: Record) -> Shown:
     attacks = math.fsum(attack.get("seconds", 0.0) for attack in run["attacks"].values())
     trained = "–" if run["seconds"] is None else duration(run["seconds"])
-    return Shown(trained, f"for {run['rounds']:,} rounds; {duration(attacks)} for the attacks")
+    return Shown(trained, f"for {counted(run['rounds'], 'round')}; {duration(attacks)} for the attacks")
 
 
 def _run_row(run: Record) -> list[str]:

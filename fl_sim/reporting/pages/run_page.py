@@ -6,6 +6,7 @@ page says so; an ε that a ledger does not support is not in the facts, and so n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -27,7 +28,7 @@ from fl_sim.reporting.plots import (
     utility_axis,
     utility_chart,
 )
-from fl_sim.reporting.recorded import measured_in_words, setting_in_words
+from fl_sim.reporting.recorded import counted, measured_in_words, setting_in_words
 from fl_sim.reporting.report import attacker_note, bound_notes, whole_percent_down
 from fl_sim.reporting.run_facts import PROVEN, STATES, RunFacts, pooled
 
@@ -90,7 +91,8 @@ def _epsilon(facts: RunFacts) -> tuple[Shown, tuple[str, ...]]:
     if head.state != PROVEN:
         large, _, why = STATES[head.state].partition(": ")
         return Shown("ε ∞" if large == "∞" else "no ε", why), ()
-    shown = Shown(f"ε {format_epsilon(head.epsilon)}", f"{head.unit_words}, {whole_delta(head.delta)}")
+    of_unit = f"no guarantee for {head.unit_words}" if head.epsilon == math.inf else head.unit_words
+    shown = Shown(f"ε {format_epsilon(head.epsilon)}", f"{of_unit}, {whole_delta(head.delta)}")
     if head.unit == "user":
         return shown, ()
     bounds = (facts.bounds_in_words() or "bounds not recorded").partition(":")[0]
@@ -113,7 +115,7 @@ def _utility(facts: RunFacts) -> Shown:
 def _time(facts: RunFacts) -> Shown:
     if facts.seconds is None:
         return Shown("–", "no time is recorded")
-    return Shown(duration(facts.seconds), f"for {format_number(facts.rounds_done)} rounds, with measurements")
+    return Shown(duration(facts.seconds), f"for {counted(facts.rounds_done, 'round')}")
 
 
 def _basis(runs: Runs) -> Table:

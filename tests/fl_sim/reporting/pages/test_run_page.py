@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,12 +160,18 @@ def test_the_page_begins_with_epsilon_utility_time_and_their_chart(make_run: Mak
     late.append_metrics({name: value for name, value in last.items() if name != "perplexity"})
     page = fl_sim.compare([make_run("uedp", rounds=3).path, late.path, make_run("noiseless", rounds=3).path]).page()
     any_entity = "any user + any entity, δ\u00a0=\u00a01e\u20115"
-    time = ("6 s", "for 3 rounds, with measurements")
+    time = ("6 s", "for 3 rounds")
     assert figures_of(page) == [
         ("ε 15.02", any_entity), ("655.0", "held-out perplexity; 4,000.0 at the start"), time,
         ("ε 15.02", any_entity), ("759.3", "held-out perplexity after round 2; 4,000.0 at the start"), time,
         ("ε ∞", "no guarantee"), ("318.0", "held-out perplexity; 4,000.0 at the start"), time,
     ]  # fmt: skip
+    unbounded = make_run("user_level", rounds=3)
+    row = unbounded.metrics().iloc[-1].to_dict() | {"epsilon_any": math.inf}
+    unbounded.truncate_metrics(2)
+    unbounded.append_metrics(row)
+    (shown, *_) = figures_of(fl_sim.compare([unbounded.path]).page())
+    assert shown == ("ε ∞", f"no guarantee for {any_entity}")
     begin = page[: page.index("<h2>Privacy</h2>")]
     assert re.findall("<h3>(.*?)</h3>", begin) == ["Held-out perplexity against ε, δ = 1e-5"]
     assert "ε, any user + any entity" in begin
