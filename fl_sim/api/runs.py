@@ -343,15 +343,19 @@ def plot_runs(runs: Sequence[Run | str | Path], x: X | None = None, unit: str | 
         runs: At least one run, each open or as the path of its folder.
         x: What the picture shows: ε against training steps (round), utility against ε (epsilon), or one run's utility
             by user (users); by default the first two, side by side.
-        unit: Whose ε, a key of :data:`fl_sim.reporting.plots.UNITS`; by default that of any user with any entity, or
-            user_entity_p95 if a run sets no bound on entities, but every unit for a single run against its steps.
+        unit: Whose ε, a key of :data:`fl_sim.reporting.plots.UNITS`; by default the one that leads in the report of the
+            first run with a guarantee, but every unit for a single run against its steps.
 
     Raises:
         ResultsError: ``x`` or ``unit`` is unknown, or a run has no metrics yet.
     """
     from fl_sim.reporting import plots
+    from fl_sim.reporting.comparison import name_of
 
-    return Plot(plots.run_picture([read_facts(folder_of(run)) for run in runs], x, unit))
+    folders = [folder_of(run) for run in runs]
+    paths = [folder.path.resolve() for folder in folders]
+    named = {name_of(paths, number): read_facts(folder) for number, folder in enumerate(folders)}
+    return Plot(plots.run_picture(named, x, unit))
 
 
 def folder_of(run: Run | str | Path) -> RunFolder:

@@ -4,8 +4,6 @@ A :class:`Chart` is data, which :func:`draw` draws the same way everywhere. Ever
 (:mod:`fl_sim.reporting.run_facts`): a run without a proven ε is never drawn at one, and the legend says why instead.
 Figures are drawn anew (Agg, no pyplot state), so that runs, tests and notebooks are independent.
 
->>> UNITS[HEADLINE]
-'any user + any entity'
 >>> from itertools import islice
 >>> list(islice(styles(), 2))
 [('#0072B2', '-'), ('#D55E00', '-')]
@@ -13,7 +11,7 @@ Figures are drawn anew (Agg, no pyplot state), so that runs, tests and notebooks
 >>> chart = Chart("ε over rounds", ROUND, Axis("ε"), "Rounded up.", lines=(line,))
 >>> chart.svg.startswith("<svg"), chart.table.rows
 (True, [['0', '1.00'], ['1', '3.00']])
->>> run_picture([], "epsilon")
+>>> run_picture({}, "epsilon")
 Traceback (most recent call last):
 fl_sim.storage.run_folder.ResultsError: no run folder is given; allowed: at least one
 """
@@ -23,9 +21,10 @@ from __future__ import annotations
 import io
 import math
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,11 +32,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis as DrawnAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from fl_sim.formats import format_delta, format_epsilon, printable
@@ -52,9 +51,6 @@ from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
 
 EPSILON_FILE = "epsilon_against_steps.png"
 UTILITY_FILE = "utility_against_epsilon.png"
-HEADLINE, SECOND = "any", "user_entity_p95"
-"""The unit that leads, and the one that replaces it where a run sets no bound on entities."""
-
 # Okabe and Ito's palette, which colour-blind readers can tell apart, without its yellow (too pale on white).
 _BLACK, _ORANGE, _SKY, _GREEN, _BLUE, _VERMILION, _PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
@@ -72,10 +68,17 @@ THEME = {
 }
 """Colours of matplotlib and those of a page, which has a light and a dark style."""
 
+WIDEST = 420
+"""Pixels that a chart takes on a page at most."""
+
 MOST_POINTS = 200
 """Points of a line that are drawn; of more, evenly spaced ones and the last."""
 
 _WIDEST, _THINNEST = 2.6, 1.2
+_LETTERS_PER_INCH, _KEY = 16.5, 8  # of a legend's font, and what the mark before a label takes of them
+_MOST_IN_A_COLUMN = 5
+_LONGEST_ROW = 30
+_DENSE = 12  # rows, from which on they stand closer
 _MARKS = 8  # on a curve, at most, so that its dashes stay visible
 
 
@@ -131,10 +134,10 @@ class Line:
 
 
 class Level(NamedTuple):
-    """A level line; ``number`` chooses its colour, None is grey."""
+    """A line across a chart at a value, with its label in the legend; ``number`` chooses its colour, None is grey."""
 
     label: str
-    y: float
+    value: float
     number: int | None = None
 
 
@@ -194,7 +197,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over x, or a row per figure along x, with what a page says about them."""
+    """Lines over x, or a row per figure along x, with what a page says about them.
+
+    ``bound_words`` is what the legend calls the bounds of rows.
+    """
 
     title: str
     x: Axis
@@ -203,6 +209,7 @@ class Chart:
     lines: tuple[Line, ...] = ()
     rows: tuple[Row, ...] = ()
     levels: tuple[Level, ...] = ()
+    bound_words: str = "the most that is proven possible"
 
     @property
     def empty(self) -> bool:
@@ -222,11 +229,14 @@ class Chart:
     @property
     def svg(self) -> Markup:
         """Return the chart as inline SVG in the colours of a page; its texts stay texts, escaped by matplotlib."""
-        entries = len(self.lines) + len(self.levels)
-        height = 0.8 + 0.3 * len(self.rows) if self.rows else 3.0 + 0.2 * ((entries + 1) // 2)
-        figure = Figure(figsize=(5.2, height), layout="constrained", facecolor="none")
+        figure = Figure(figsize=(WIDEST / 96, 1), layout="constrained", facecolor="none")
         axes = figure.subplots()
-        _legend(figure, draw(axes, self))
+        legend = _legend(figure, draw(axes, self))
+        labels = sum(1 + label.get_text().count("\n") for label in axes.get_yticklabels()) if self.rows else 0
+        figure.set_figheight(
+            (0.75 + 0.14 * labels + (0.06 if len(self.rows) > _DENSE else 0.16) * len(self.rows) if self.rows else 2.7)
+            + 0.18 * legend
+        )
         axes.set_facecolor("none")
         axes.grid(color="#888888", alpha=0.25, linewidth=0.7, axis="x" if self.rows else "both")
         buffer = io.StringIO()
@@ -243,7 +253,7 @@ class Chart:
 def picture(charts: Sequence[Chart]) -> Figure:
     """Draw charts side by side, with one legend."""
     figure = Figure(figsize=(7.2 if len(charts) == 1 else 4.8 * len(charts), 4.6), layout="constrained")
-    handles: dict[str, Line2D] = {}
+    handles: dict[str, Artist] = {}
     for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
         handles |= draw(axes, chart)
         axes.set_title(plain_label(chart.title), loc="left", fontsize="medium")
@@ -251,9 +261,32 @@ def picture(charts: Sequence[Chart]) -> Figure:
     return figure
 
 
-def draw(axes: Axes, chart: Chart) -> dict[str, Line2D]:
+def draw(axes: Axes, chart: Chart) -> dict[str, Artist]:
     """Draw a chart into ``axes``; return the entries of the legend by label."""
-    handles: dict[str, Line2D] = {}
+    axes.margins(x=0.06 if chart.rows else 0.02)
+    handles = _draw_rows(axes, chart) if chart.rows else _draw_lines(axes, chart)
+    for level, dash in zip(chart.levels, cycle((":", "-.", (0, (1, 4)))), strict=False):
+        own = level.number is not None
+        handles[level.label] = (axes.axvline if chart.rows else axes.axhline)(
+            level.value, color=RUN_COLOURS[(level.number or 0) % len(RUN_COLOURS)] if own else GREY,
+            linestyle="--" if own else dash, label=plain_label(level.label),
+        )  # fmt: skip
+    axes.grid(color="#E3E3E3", linewidth=0.7, axis="x" if chart.rows else "both")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    ends = [line.points[end] for line in chart.lines if line.points for end in (0, -1)]
+    handles |= _finish(axes.xaxis, chart.x, [row.value for row in chart.rows] or [end.x for end in ends])
+    if not chart.rows:
+        handles |= _finish(axes.yaxis, chart.y, [*(end.y for end in ends), *(level.value for level in chart.levels)])
+    if chart.empty:
+        for axis in (axes.xaxis, *(() if chart.levels else (axes.yaxis,))):
+            axis.set_ticks([])
+    return handles | _mark_clipped(axes, chart)
+
+
+def _draw_lines(axes: Axes, chart: Chart) -> dict[str, Artist]:
+    """Draw the lines of a chart, and the intervals of their points; return the entries of the legend."""
+    handles: dict[str, Artist] = {}
     chosen = looks(1 + max((line.number for line in chart.lines), default=0))
     for line in chart.lines:
         points, look = _thinned(line.points), chosen[line.number]
@@ -264,36 +297,50 @@ def draw(axes: Axes, chart: Chart) -> dict[str, Line2D]:
         handles[line.label] = handle
         for at, _, _, low, high in points:
             if low is not None and high is not None:
-                axes.plot([at, at], [low, high], color=look.colour, linewidth=1.2, label="_")
-    for label, value, number in chart.levels:
-        colour, dash = (GREY, ":") if number is None else (RUN_COLOURS[number % len(RUN_COLOURS)], "--")
-        handles[label] = axes.axhline(value, color=colour, linestyle=dash, label=plain_label(label))
-    for place, row in enumerate(reversed(chart.rows)):
-        colour = RUN_COLOURS[row.number % len(RUN_COLOURS)]
-        axes.plot([row.low, row.high], [place, place], color=colour, linewidth=2)
-        axes.plot([row.value], [place], color=colour, marker="o", markersize=6)
-        if row.bound is not None:
-            axes.plot([row.bound, row.bound], [place - 0.3, place + 0.3], color=_BOUND, linewidth=2.5)
-    axes.margins(x=0.02)
-    axes.grid(color="#E3E3E3", linewidth=0.7, axis="x" if chart.rows else "both")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    ends = [line.points[end] for line in chart.lines if line.points for end in (0, -1)]
-    _finish(axes.xaxis, chart.x, [row.value for row in chart.rows] or [end.x for end in ends])
-    if chart.rows:
-        labels = [plain_label(row.label if len(row.label) <= 34 else f"{row.label[:33]}…") for row in chart.rows]
-        axes.set_yticks(range(len(chart.rows)), labels[::-1])
-        axes.set_ylim(-0.6, len(chart.rows) - 0.4)
-    else:
-        _finish(axes.yaxis, chart.y, [*(end.y for end in ends), *(level.y for level in chart.levels)])
-    if chart.empty:
-        for axis in (axes.xaxis, *(() if chart.levels else (axes.yaxis,))):
-            axis.set_ticks([])
+                axes.plot([at, at], [low, high], color=look.colour, linewidth=1.2, marker="_", markersize=5, label="_")
     return handles
 
 
-def _finish(axis: DrawnAxis, wanted: Axis, ends: Sequence[float]) -> None:
-    """Set name, scale, ticks and the least value of an axis, and draw the line of guessing."""
+def _draw_rows(axes: Axes, chart: Chart) -> dict[str, Artist]:
+    """Draw figures with their intervals and bounds, the first on top; return the entries of the legend."""
+    handles: dict[str, Artist] = {}
+    for place, row in enumerate(reversed(chart.rows)):
+        colour = RUN_COLOURS[row.number % len(RUN_COLOURS)]
+        axes.plot([row.low, row.high], [place, place], color=colour, linewidth=2, marker="|", markersize=7)
+        axes.plot([row.value], [place], color=colour, marker="o", markersize=6)
+        if row.bound is not None:
+            ends = [place - 0.3, place + 0.3]
+            (handles[chart.bound_words],) = axes.plot([row.bound, row.bound], ends, color=_BOUND, linewidth=2.5)
+    labels = [
+        "\n".join(textwrap.wrap(printable(row.label), _LONGEST_ROW, max_lines=2, placeholder="…")) for row in chart.rows
+    ]
+    axes.set_yticks(range(len(chart.rows)), list(map(plain_label, labels))[::-1], fontsize="small")
+    axes.set_ylim(-0.6, len(chart.rows) - 0.4)
+    return handles
+
+
+def _mark_clipped(axes: Axes, chart: Chart) -> dict[str, Artist]:
+    """Mark with an arrow every interval that goes on beyond the axis; return the arrow's entry of the legend."""
+    handles: dict[str, Artist] = {}
+    spans: list[tuple[float, float, float, int]]
+    spans = [(row.low, row.high, place, row.number) for place, row in enumerate(reversed(chart.rows))]
+    points = [(at, line.number) for line in chart.lines for at in _thinned(line.points)]
+    spans += [(at.low, at.high, at.x, number) for at, number in points if at.low is not None and at.high is not None]
+    least, most = axes.get_xlim() if chart.rows else axes.get_ylim()
+    axes.autoscale(False)  # an arrow at the edge moves no edge
+    for low, high, at, number in spans:
+        colour = RUN_COLOURS[number % len(RUN_COLOURS)]
+        for beyond, edge, arrows in ((low < least, least, "<v"), (high > most, most, ">^")):
+            if beyond:
+                x, y, arrow = (edge, at, arrows[0]) if chart.rows else (at, edge, arrows[1])
+                (handles["goes on beyond the axis"],) = axes.plot(
+                    [x], [y], color=colour, marker=arrow, markersize=8, linestyle="none", clip_on=False, label="_"
+                )
+    return handles
+
+
+def _finish(axis: DrawnAxis, wanted: Axis, ends: Sequence[float]) -> dict[str, Artist]:
+    """Set name, scale, ticks and the least value of an axis, and draw the line of guessing; return its entry."""
     axis.set_label_text(wanted.words)
     horizontal = axis is axis.axes.xaxis
     positive = [end for end in ends if 0 < end < math.inf]  # ε is 0 before the first round
@@ -310,9 +357,11 @@ def _finish(axis: DrawnAxis, wanted: Axis, ends: Sequence[float]) -> None:
         axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     if wanted.percent:
         axis.set_major_formatter(PercentFormatter(1.0))
-    if wanted.guess is not None:
-        line = axis.axes.axvline if horizontal else axis.axes.axhline
-        line(wanted.guess, color=GREY, linestyle=":", linewidth=1, label="_")
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))  # their words are long
+    if wanted.guess is None:
+        return {}
+    line = axis.axes.axvline if horizontal else axis.axes.axhline
+    return {f"guessing: {wanted.show(wanted.guess)}": line(wanted.guess, color=GREY, linestyle=":", label="_")}
 
 
 def _thinned(points: Sequence[Point]) -> tuple[Point, ...]:
@@ -320,16 +369,25 @@ def _thinned(points: Sequence[Point]) -> tuple[Point, ...]:
     return tuple(p for number, p in enumerate(points) if number % every == 0 or number == len(points) - 1)
 
 
-def _legend(figure: Figure, handles: Mapping[str, Line2D]) -> None:
-    """Add a legend below the axes, where it hides no curve."""
-    if handles:
-        entries = list(handles.values())
-        figure.legend(handles=entries, loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+def _legend(figure: Figure, handles: Mapping[str, Artist]) -> int:
+    """Add a legend below the axes, where it hides no curve, long labels in lines; return how many lines it has."""
+    if not handles:
+        return 0
+    room = int(figure.get_figwidth() * _LETTERS_PER_INCH)
+    columns = 2 if max(map(len, handles)) <= room // 2 - _KEY or len(handles) > _MOST_IN_A_COLUMN else 1
+    texts = [textwrap.wrap(printable(label), room // columns - _KEY) for label in handles]
+    labels = [plain_label(line) for line in map("\n".join, texts)]
+    figure.legend(
+        list(handles.values()), labels, loc="outside lower center", ncols=columns, frameon=False, fontsize="small"
+    )
+    heights = list(map(len, texts))
+    rows = -(-len(heights) // columns)  # matplotlib fills one column after the other
+    return sum(max(heights[row::rows]) for row in range(rows))
 
 
 def plain_label(label: str) -> str:
-    """Return a text that matplotlib draws as it is: a dollar would begin a formula."""
-    return printable(label).replace("$", r"\$")
+    """Return a text that matplotlib draws as it is, line by line: a dollar would begin a formula."""
+    return "\n".join(map(printable, label.split("\n"))).replace("$", r"\$")
 
 
 def save(figure: Figure, path: Path, dpi: int = 200) -> Path:
@@ -353,14 +411,15 @@ Runs = Mapping[str, RunFacts]
 """The facts of runs by the labels of their curves."""
 
 
-def run_picture(runs: Sequence[RunFacts], x: str | None = None, unit: str | None = None) -> Figure:
+def run_picture(runs: Runs, x: str | None = None, unit: str | None = None) -> Figure:
     """Draw one or more runs over each other.
 
     Args:
-        runs: at least one.
+        runs: at least one, by the names that the legend gives them.
         x: "round" draws ε against training steps, "epsilon" utility against ε, "users" one run's utility by user, None
             the first two side by side.
-        unit: whose ε, a key of :data:`UNITS`; None for the one that leads, and every unit of one run over its steps.
+        unit: whose ε, a key of :data:`UNITS`; None for the one that leads in the first run with a guarantee, and every
+            unit of one run over its steps. A run without a finite ε of this unit has no line, and the legend says so.
 
     Raises:
         ResultsError: ``x`` or ``unit`` is unknown, a run has no metrics, or several runs' utility by user is wanted.
@@ -370,7 +429,7 @@ def run_picture(runs: Sequence[RunFacts], x: str | None = None, unit: str | None
     if x == "users" and (len(runs) > 1 or unit is not None):
         given = "unit is given" if unit is not None else f"{len(runs)} runs are given"
         raise ResultsError(f"{given} with x users; allowed: one run, whose utility is drawn")
-    for facts in runs:
+    for facts in runs.values():
         if facts.rounds_done is None:
             raise ResultsError(f"{facts.run}: has no rounds yet; there is nothing to plot")
     if x not in (None, "round", "epsilon", "users"):
@@ -378,15 +437,15 @@ def run_picture(runs: Sequence[RunFacts], x: str | None = None, unit: str | None
     if unit is not None and unit not in UNITS:
         raise ResultsError(f"unit is {unit!r}; allowed: {', '.join(UNITS)}")
     if x == "users":
-        if runs[0].held_out is None:
-            raise ResultsError(f"{runs[0].run}: has recorded nothing by user; allowed: a run that has ended")
-        return picture(held_out_charts({runs[0].run: runs[0]}))
-    labelled = dict(zip(_labels(runs), runs, strict=True))
+        if facts.held_out is None:
+            raise ResultsError(f"{facts.run}: has recorded nothing by user; allowed: a run that has ended")
+        return picture(held_out_charts(runs))
+    runs = {f"{label}, diverged" if facts.stopped == DIVERGED else label: facts for label, facts in runs.items()}
     if x == "round" and len(runs) == 1 and unit is None:
-        return picture([_units_chart(labelled)])
+        return picture([_units_chart(runs)])
     unit = unit or _common_unit(runs)
     charts = {"round": epsilon_chart, "epsilon": utility_chart}
-    return picture([chart(labelled, unit) for kind, chart in charts.items() if x in (None, kind)])
+    return picture([chart(runs, unit) for kind, chart in charts.items() if x in (None, kind)])
 
 
 def write_run_plots(run: RunFolder) -> list[Path]:
@@ -394,10 +453,11 @@ def write_run_plots(run: RunFolder) -> list[Path]:
     if run.last_round is None:
         return []
     facts = read_facts(run)
+    named = {facts.run: facts}
     run.plots_dir.mkdir(exist_ok=True)
-    written = [save(run_picture([facts], "round"), run.plots_dir / EPSILON_FILE)]
+    written = [save(run_picture(named, "round"), run.plots_dir / EPSILON_FILE)]
     if facts.utility.metric in facts.by_round:
-        written.append(save(run_picture([facts], "epsilon"), run.plots_dir / UTILITY_FILE))
+        written.append(save(run_picture(named, "epsilon"), run.plots_dir / UTILITY_FILE))
     return written
 
 
@@ -411,22 +471,10 @@ def present(run: RunFolder) -> None:
         write_run_plots(run)
 
 
-def _labels(runs: Sequence[RunFacts]) -> list[str]:
-    """Return a label per run, such as "uedp, z 1, seed 0"; equal labels get the name of the folder appended."""
-    names = []
-    for facts in runs:
-        z, seed = facts.settings.noise_multiplier, facts.settings.seed
-        noise = [] if z is None or facts.headline.state == NO_GUARANTEE else [f"z {z:.3g}"]
-        seeded = [] if seed is None else [f"seed {seed}"]
-        names.append(", ".join([facts.strategy, *noise, *seeded, *(["diverged"] if facts.stopped == DIVERGED else [])]))
-    counts = Counter(names)
-    return [f"{name} ({facts.run})" if counts[name] > 1 else name for name, facts in zip(names, runs, strict=True)]
-
-
-def _common_unit(runs: Sequence[RunFacts]) -> str:
-    """Return the headline unit if it has a finite ε in every run with a guarantee, else the second."""
-    private = [facts for facts in runs if facts.guarantee]
-    return HEADLINE if private and all(any(epsilon_points(facts, HEADLINE)) for facts in private) else SECOND
+def _common_unit(runs: Runs) -> str:
+    """Return the unit of the ε that leads in the runs; of the first guarantee if it is not one."""
+    private = [facts for facts in runs.values() if facts.guarantee] or list(runs.values())
+    return private[0].headline.unit
 
 
 def points(columns: Mapping[str, Sequence[Any]], name: str, form: str | Callable[[float], str]) -> Iterator[Point]:
@@ -458,8 +506,11 @@ def lines_of(
     return tuple(lines)
 
 
-def _why_no_epsilon(facts: RunFacts) -> str:
-    return {NO_GUARANTEE: NO_GUARANTEE_WORDS, UNTRUSTED: "no ε can be trusted"}.get(facts.headline.state, "no such ε")
+def _why_no_epsilon(facts: RunFacts, unit: str | None = None) -> str:
+    """Return why a run has no finite ε of a unit (None: the one that leads)."""
+    infinite = facts.epsilon.get(f"epsilon_{unit or facts.headline.unit}") == math.inf
+    other = f"ε of {UNITS[unit or facts.headline.unit]} is ∞" if infinite else "no such ε"
+    return {NO_GUARANTEE: NO_GUARANTEE_WORDS, UNTRUSTED: "no ε can be trusted"}.get(facts.headline.state, other)
 
 
 _EPSILON = Axis("ε", log_from=10.0, zero=True)
@@ -470,7 +521,7 @@ def epsilon_chart(runs: Runs, unit: str | None = None) -> Chart:
     """Return ε of a unit (None: the one that leads in each run) over the rounds."""
     leading = {facts.headline.unit for facts in runs.values()} if unit is None else {unit}
     words = f"ε of {UNITS[leading.pop()]}" if len(leading) == 1 else "ε of the unit that each run states"
-    lines = lines_of(runs, lambda facts: epsilon_points(facts, unit), _why_no_epsilon)
+    lines = lines_of(runs, lambda facts: epsilon_points(facts, unit), lambda facts: _why_no_epsilon(facts, unit))
     return Chart(f"{words}{_at_delta(runs)}", ROUND, _EPSILON, _ROUNDED, lines)
 
 
@@ -511,15 +562,23 @@ def utility_chart(runs: Runs, unit: str | None = None) -> Chart:
             Point(spent[p.x], p.y, f"{kind.column} {p.words} at ε {format_epsilon(spent[p.x])}, round {p.x:.0f}")
             for p in measured if p.x in spent
         ]  # fmt: skip
+        why = "" if found else f": {_why_no_epsilon(facts, unit)}"
         if measured and not found and facts.stopped != DIVERGED:
             end = measured[-1]
-            levels.append(Level(f"{label}: {_why_no_epsilon(facts)}, final {end.words}", end.y, number))
+            levels.append(Level(f"{label}{why}, final {end.words}", end.y, number))
         else:
-            lines.append(Line(label if found else f"{label}: {_why_no_epsilon(facts)}", number, tuple(found)))
+            lines.append(Line(f"{label}{why}", number, tuple(found)))
     references = {facts.utility.reference for facts in runs.values() if facts.utility.reference is not None}
     words = kind.reference_words.removeprefix("a ")
-    levels += [Level(f"{words}: {kind.show(value)}", value) for value in sorted(references)]
-    x = Axis(f"ε, {UNITS[unit]}" if unit else "ε", log_from=10.0)
+    heights = [*(point.y for line in lines for point in line.points), *(level.value for level in levels)]
+    for value in sorted(references):  # one far from all runs would press them together
+        reference = Level(f"{words}: {kind.show(value)}", value)
+        if heights and value - max(heights) > max(heights) - min(heights) > 0:
+            lines.append(Line(f"{reference.label}, above the picture", len(runs), ()))
+        else:
+            levels.append(reference)
+    leading = {facts.headline.unit for facts in runs.values()} if unit is None else {unit}
+    x = Axis(f"ε, {UNITS[leading.pop()]}" if len(leading) == 1 else "ε", log_from=10.0)
     caption = "One point a measured round; lower and further left is better."
     title = f"{kind.words.capitalize()} against ε{_at_delta(runs)}"
     return Chart(title, x, utility_axis(runs), caption, tuple(lines), levels=tuple(levels))
@@ -585,6 +644,29 @@ def interval_chart(
         return None
     x = Axis(metric_words(metric), percent=metric == "error")
     return Chart(title, x, Axis(""), "Held-out text, 95 % intervals by bootstrap over users; less is better.", (), rows)
+
+
+def overall_chart(runs: Runs) -> Chart | None:
+    """Return the first figure over all held-out text, beside starts and references; None if runs share no metric."""
+    chart = interval_chart(runs, "Over all held-out text", lambda held_out: {"": held_out.figures[held_out.metric]})
+    metric = _held_out_metric(runs)
+    if chart is None or metric is None:
+        return None
+    levels: dict[tuple[str, str], Level] = {}
+    for label, facts in runs.items():
+        utility = facts.utility
+        start = next((at.y for at in points(facts.by_round, metric, "") if at.x == 0), None)
+        reference = utility.reference if metric == utility.metric else utility.reference_bits_per_byte
+        for words, value in (("start", start), (utility.reference_words.removeprefix("a "), reference)):
+            if value is not None and math.isfinite(value):
+                shown = interval(Measured(value, math.nan, math.nan), metric)
+                levels.setdefault((words, shown), Level(f"{words} ({label}): {shown}", value))
+    several = Counter(words for words, _ in levels)
+    named = [
+        level if several[words] > 1 else level._replace(label=f"{words}: {shown}")
+        for (words, shown), level in levels.items()
+    ]
+    return replace(chart, levels=tuple(named))
 
 
 def _held_out_metric(runs: Runs) -> str | None:

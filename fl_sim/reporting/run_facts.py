@@ -208,13 +208,19 @@ class LedgerState:
 
 @dataclass(frozen=True, slots=True)
 class UtilityFigures:
-    """The model's figures on held-out text, at the start and at the end, beside those of a reference."""
+    """The model's figures on held-out text, at the start and at the end, beside those of a reference.
+
+    Attributes:
+        measured_round: the round after which ``final`` was measured.
+    """
 
     metric: str
     initial: float | None
     final: float | None
+    measured_round: int | None
     reference: float | None
     reference_words: str
+    reference_bits_per_byte: float | None
     perplexity_per_word: float | None
     bits_per_byte: float | None
     initial_bits_per_byte: float | None
@@ -366,6 +372,10 @@ class RunFacts(BaseModel):
                 continue
             plain, robust = (self.epsilon.get(f"epsilon_user_entity{kind}_{name}") for kind in ("", "_robust"))
             yield ContributionFigures(words, bound, plain, robust, (self.reach_coverage or {}).get(name))
+
+    def app_figure(self) -> tuple[str, list[float]] | None:
+        """Return the first figure that a Flower app measured: its name, and its values at the start and at the end."""
+        return next(((name, ends) for name, ends in (self.measured or {}).items() if ends), None)
 
     def ended(self) -> str:
         """Return how far the run came: "6 of 6 rounds, finished"."""
@@ -540,13 +550,16 @@ def _bounds(run: RunFolder, ledger: Ledger | None) -> Guarantee | None:
 
 
 def _utility(run: RunFolder, utility: Utility) -> dict[str, Any]:
-    result, measured = run.result or {}, run.measured(utility.column)
+    result, by_round = run.result or {}, run.measured_by_round(utility.column)
+    measured = list(by_round.values())
     return {
         "metric": utility.column,
         "initial": measured[0] if measured else None,
         "final": measured[-1] if measured else None,
+        "measured_round": max(by_round, default=None),
         "reference": result.get(utility.reference),
         "reference_words": utility.reference_words,
+        "reference_bits_per_byte": result.get("unigram_bits_per_byte"),
         **{name: result.get(name) for name in _MEASURED_AT_AN_END},
     }
 

@@ -9,7 +9,7 @@
 >>> [(run.name, run.state, run.rounds) for run in found.runs]
 [('first', 'not started', 3)]
 >>> print(found.text().splitlines()[1])
-first  unknown   –         –           –     0/3  not started
+first     unknown   –         –        –     0/3  not started
 """
 
 from __future__ import annotations
@@ -75,12 +75,9 @@ class ListedRun:
     def of(cls, name: str, path: Path, facts: RunFacts) -> ListedRun:
         """Return the line of a run with these facts."""
         head, metric, value = facts.headline, facts.utility.metric, facts.utility.final
-        if value is None and facts.measured:  # what a Flower app measured, its first figure
-            metric, value = next(((name, ends[-1]) for name, ends in facts.measured.items() if ends), (metric, None))
-        by_round = facts.by_round
-        measured = [
-            at for at, found in zip(by_round["round"], by_round.get(metric, ()), strict=False) if found == value
-        ]
+        measured = facts.app_figure()
+        if value is None and measured is not None:
+            metric, value = measured[0], measured[1][-1]
         return cls(
             name=name,
             folder=str(path),
@@ -93,7 +90,7 @@ class ListedRun:
             delta=head.delta,
             metric=None if value is None else metric,
             utility=value,
-            measured_round=measured[-1] if measured else None,
+            measured_round=facts.utility.measured_round,
             rounds_done=facts.rounds_done,
             rounds=facts.rounds,
             seconds=facts.seconds,

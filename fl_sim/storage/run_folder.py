@@ -256,8 +256,12 @@ class RunFolder:
 
     def measured(self, metric: str) -> list[float]:
         """Return a metric of every round in which it was measured, in order; NaN where it was not finite."""
-        values = (row.get(metric) for row in _read_rows(self.metrics_file)[0])
-        return [float(cast("float", value)) for value in values if value is not None]
+        return list(self.measured_by_round(metric).values())
+
+    def measured_by_round(self, metric: str) -> dict[int, float]:
+        """Return a metric by the rounds in which it was measured, in order; NaN where it was not finite."""
+        rows = ((_round_of(row), row.get(metric)) for row in _read_rows(self.metrics_file)[0])
+        return {number: float(cast("float", value)) for number, value in rows if value is not None}
 
     def truncate_metrics(self, after_round: int) -> None:
         """Remove the rows after round ``after_round``, which a resumed run computes again."""

@@ -28,6 +28,7 @@ from fl_sim.auditing.leakage.rates import Verdict
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.reporting.pages.leak_page import leak_page
+from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
 
 Attack = Callable[[AttackedRun, Options, Observer], UserAttack | CanaryAttack | NameAttack]
@@ -75,7 +76,8 @@ class RunLeakage:
         attacks: dict[str, Any] = {name: {"left_out": reason} for name, reason in self.left_out.items()}
         for name, seconds in self.seconds.items():
             attacks[name] = getattr(self, name).record() | {"seconds": seconds}
-        config, result = self.config, self.folder.result or {}
+        config, result, facts = self.config, self.folder.result or {}, read_facts(self.folder)
+        utility = facts.utility
         return {
             "run": str(self.folder.path),
             "strategy": config.privacy.strategy,
@@ -87,6 +89,8 @@ class RunLeakage:
             "delta": config.privacy.delta,
             "epsilon": {name: result[name] for name in _EPSILONS if name in result},
             "known": self.known,
+            "utility": {"metric": utility.metric, "initial": utility.initial, "final": utility.final},
+            "seconds": facts.seconds,
             "attacks": {name: attacks[name] for name in ATTACKS if name in attacks},
         }
 

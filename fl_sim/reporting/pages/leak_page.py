@@ -7,27 +7,38 @@ The page shows what the record holds and chooses nothing: every run, every attac
 ...           "bound": {"proven": True, "unit": "one user", "largest_tpr_at_fpr": {"0.01": 0.7},
 ...                     "largest_advantage": 0.8}, "verdict": {"state": "within"}}
 >>> run = {"run": "runs/a", "strategy": "uedp", "rounds": 3, "delta": 1e-5, "epsilon": {"epsilon_any": 2.0},
-...        "raw_text": False, "attacks": {"users": attack}}
+...        "raw_text": False, "attacks": {"users": attack}, "seconds": 59.0,
+...        "utility": {"metric": "perplexity", "initial": 190.5, "final": 111.3}}
 >>> "at most 70% is possible" in leak_page({"runs": [run], "beyond": [], "note": "Private."})
 True
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl_sim.formats import format_delta, format_epsilon, round_up
+from fl_sim.formats import duration, format_delta, format_epsilon, round_up
 from fl_sim.reporting.leak_words import is_remembered
-from fl_sim.reporting.pages.templates import render
-from fl_sim.reporting.plots import Axis, Chart, Line, Point, Row, Table
+from fl_sim.reporting.pages.templates import Card, Shown, render, whole_delta
+from fl_sim.reporting.plots import Axis, Chart, Level, Line, Point, Row, Table
+from fl_sim.reporting.recorded import counted
+from fl_sim.reporting.run_facts import UNITS
+from fl_sim.storage.run_folder import UTILITIES
 
 Record = Mapping[str, Any]
 Found = Sequence[tuple[Record, Record]]
 """Runs, each with the record of one attack on it."""
 
+_VERDICTS = {
+    "within": "within its bound",
+    "beyond": "BEYOND ITS BOUND",
+    "above": "ABOVE ITS BOUND",
+    "not tested": "not tested",
+}
 _NAMES = {"uedp": "uedp", "user_level": "user-level DP", "noiseless": "no protection", "published": "published"}
 
 
@@ -53,27 +64,64 @@ def leak_page(record: Record) -> str:
         for name, attack in run["attacks"].items()
         if "left_out" in attack
     ]
+    sections = [_SECTIONS[name](results) for name, results in found.items() if results]
+    first = next((section.charts.pop(0) for section in sections if section.charts), None)
     return render(
         "leak.html",
         title="What do these models give away?",
         record=record,
+        cards=[_card(run) for run in runs],
+        first=first,
         runs=Table(("run", "strategy", "rounds", "ε", "δ", "attacked text"), [_run_row(run) for run in runs]),
-        sections=[_SECTIONS[name](results) for name, results in found.items() if results],
+        sections=sections,
         left_out=Table(("run", "attack", "reason"), left_out),
     )
 
 
 def label_of(run: Record) -> str:
-    """Return a short name for a run: what protects it, with ε, and its folder."""
+    """Return a short name for a run: its folder, and what protects it, with ε."""
     words = str(_NAMES.get(run["strategy"], run["strategy"]))
     words += ", names removed" if run["raw_text"] else ""
     epsilon = _epsilon_of(run)
-    return f"{words}{f', ε {epsilon}' if epsilon != '–' else ''} ({Path(run['run']).name})"
+    return f"{Path(run['run']).name}: {words}{f', ε {epsilon}' if epsilon != '–' else ''}"
 
 
 def _epsilon_of(run: Record) -> str:
     leading = next((value for value in run["epsilon"].values() if value is not None), None)
     return "–" if leading is None else format_epsilon(float(leading))
+
+
+def _card(run: Record) -> Card:
+    strategy = _NAMES.get(run["strategy"], run["strategy"])
+    verdicts = {name: attack.get("verdict") for name, attack in run["attacks"].items()}
+    notes = tuple(f"Attack on {name}: {_VERDICTS[verdict['state']]}." for name, verdict in verdicts.items() if verdict)
+    figures = _shown_epsilon(run), _shown_utility(run["utility"]), _shown_time(run)
+    return Card(Path(run["run"]).name, f"{strategy}, {counted(run['rounds'], 'round')}", figures, notes)
+
+
+def _shown_epsilon(run: Record) -> Shown:
+    unit, epsilon = next(((name, value) for name, value in run["epsilon"].items() if value is not None), ("", None))
+    if epsilon is None:
+        return Shown("–", "no ε is recorded")
+    words = UNITS[unit.removeprefix("epsilon_")]
+    infinite = float(epsilon) == math.inf
+    return Shown(
+        f"ε {format_epsilon(float(epsilon))}",
+        f"no guarantee for {words}" if infinite else f"{words}, {whole_delta(run['delta'])}",
+    )
+
+
+def _shown_utility(utility: Record) -> Shown:
+    kind = next(kind for kind in UTILITIES.values() if kind.column == utility["metric"])
+    if utility["initial"] is None or utility["final"] is None:
+        return Shown("–", "no utility is recorded")
+    return Shown(kind.show(utility["final"]), f"{kind.words}; {kind.show(utility['initial'])} at the start")
+
+
+def _shown_time(run: Record) -> Shown:
+    attacks = math.fsum(attack.get("seconds", 0.0) for attack in run["attacks"].values())
+    trained = "–" if run["seconds"] is None else duration(run["seconds"])
+    return Shown(trained, f"for {counted(run['rounds'], 'round')}; {duration(attacks)} for the attacks")
 
 
 def _run_row(run: Record) -> list[str]:
@@ -90,10 +138,10 @@ def _users(found: Found) -> Section:
         for number, (run, attack) in enumerate(found)
         if attack["tpr_at_fpr"]["0.01"] is not None
     ]
-    rate, caption = Axis("share of members", percent=True, zero=True), "Guessing finds 1 %."
-    charts = [_intervals("Area under the curve", areas, Axis("area", guess=0.5), "0.5 is guessing.")]
+    charts = [_intervals("Area under the curve", areas, Axis("area", guess=0.5))]
     if rates:
-        charts.append(_intervals("Members found, where 1 % of the others are taken for members", rates, rate, caption))
+        rate = Axis("share of members", percent=True, zero=True, guess=0.01)
+        charts.append(_intervals("Members found, where 1 % of the others are taken for members", rates, rate))
     named = (f"found at {float(at):.1%}" for at in found[0][1]["tpr_at_fpr"])
     return Section(
         "Was this person in the training text?",
@@ -129,9 +177,12 @@ def _canaries(found: Found) -> Section:
         lines = [line for line in lines if line.points]
         if lines:
             most = max(attack["largest_exposure"] for _, attack in found)
-            x, y = Axis("how often the secret was said", log_from=4.0), Axis("exposure, bits", zero=True, guess=1.44)
-            caption = f"Mean exposure; dotted: secrets that were left out. No more than {most:.1f} bits can be seen."
-            charts.append(Chart(title, x, y, caption, tuple(lines)))
+            levels = (
+                Level("secrets that were left out: 1.44", 1.44),
+                Level(f"the most that can be seen: {most:.1f}", most),
+            )
+            x, y = Axis("how often the secret was said", log_from=4.0), Axis("exposure, bits", zero=True)
+            charts.append(Chart(title, x, y, "Mean exposure, 95 % intervals.", tuple(lines), levels=levels))
     header = ("run", "owner", "said", "canaries", "exposure", "left out", "any attack at 1 %", "verdict")
     return Section(
         "Does the model know planted secrets?",
@@ -174,9 +225,9 @@ def _entities(found: Found) -> Section:
     for number, (run, attack) in enumerate(found):
         group = attack["groups"][0]
         rows.append(_row(label_of(run), group["ahead"], "{:.1%}", number))
-        rows.append(_row("… at the start", group["initial_ahead"], "{:.1%}", number))
+        rows.append(_row(f"{Path(run['run']).name}: at the start", group["initial_ahead"], "{:.1%}", number))
     axis = Axis("share of the other names", percent=True, guess=0.5)
-    chart = _intervals("Names that the true one is ranked before", rows, axis, "50 % is guessing.")
+    chart = _intervals("Names that the true one is ranked before", rows, axis)
     header = ("run", "kind", "mentions", "names", "ranked before", "by ratio", "gain over start", "any attack at 1 %")
     return Section(
         "Does the model know the names?",
@@ -226,8 +277,9 @@ def _is_bounded(name: str, attack: Record) -> bool:
     return bool(attack["bound"]["proven"])
 
 
-def _intervals(title: str, rows: Sequence[Row], x: Axis, caption: str) -> Chart:
-    return Chart(title, x, Axis(""), caption, rows=tuple(rows))
+def _intervals(title: str, rows: Sequence[Row], x: Axis) -> Chart:
+    words = "the most that ε allows any attack"
+    return Chart(title, x, Axis(""), "95 % intervals.", rows=tuple(rows), bound_words=words)
 
 
 def _row(label: str, figure: Record, form: str, number: int, bound: Record | None = None) -> Row:

@@ -1,4 +1,4 @@
-"""Runs as one page: ε and what it rests on, utility, rounds, users, entities, settings, warnings.
+"""Runs as one page: ε, utility and time first, then all else that was recorded of them.
 
 The page shows what the runs recorded. A run that was cut, refused or is unfinished is shown as far as it came, and the
 page says so; an ε that a ledger does not support is not in the facts, and so not on the page.
@@ -6,12 +6,14 @@ page says so; an ε that a ledger does not support is not in the facts, and so n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from fl_sim.formats import format_at_risk, format_delta, format_epsilon, format_number
+from fl_sim.formats import duration, format_at_risk, format_delta, format_epsilon, format_number
 from fl_sim.reporting.comparison import ComparedRun, Comparison, end_figures, pair_words
-from fl_sim.reporting.pages.templates import render
+from fl_sim.reporting.held_out import metric_words
+from fl_sim.reporting.pages.templates import Card, Shown, render, whole_delta
 from fl_sim.reporting.plots import (
     ROUND,
     Axis,
@@ -20,13 +22,13 @@ from fl_sim.reporting.plots import (
     Table,
     epsilon_chart,
     held_out_charts,
-    interval_chart,
     lines_of,
+    overall_chart,
     points,
     utility_axis,
     utility_chart,
 )
-from fl_sim.reporting.recorded import measured_in_words, setting_in_words
+from fl_sim.reporting.recorded import counted, measured_in_words, setting_in_words
 from fl_sim.reporting.report import attacker_note, bound_notes, whole_percent_down
 from fl_sim.reporting.run_facts import PROVEN, STATES, RunFacts, pooled
 
@@ -41,13 +43,15 @@ def run_page(compared: Comparison, refresh: int | None = None) -> str:
         title, runs = f"Run {runs[0].name}", [replace(runs[0], key="")]
     proven = [run for run in runs if run.facts.headline.state == PROVEN]
     facts_of = {run.label: run.facts for run in runs}
+    first, over_rounds = _round_charts(facts_of, compared.epsilon_comparable)
     return render(
         "run.html",
         refresh=refresh,
         title=title,
         runs=runs,
         compared=compared,
-        cards=[(run, _card(run.facts)) for run in runs],
+        cards=[_card(run) for run in runs],
+        first=first,
         basis=_basis(runs),
         not_covered=_with_keys({run.key: run.facts.not_covered for run in proven}),
         measured=Table(
@@ -55,11 +59,9 @@ def run_page(compared: Comparison, refresh: int | None = None) -> str:
             [[run.label, measured_in_words(run.facts.measured)] for run in runs if run.facts.measured],
         ),
         utility=_utility_table(runs),
-        main=interval_chart(
-            facts_of, "Over all held-out text", lambda held_out: {"": held_out.figures[held_out.metric]}
-        ),
+        overall=overall_chart(facts_of),
         paired=Table(("run", "difference (95 % interval)"), [(pair.run, pair_words(pair)) for pair in compared.paired]),
-        over_rounds=[c for c in _round_charts(facts_of, compared.epsilon_comparable) if not c.empty],
+        over_rounds=over_rounds,
         of_users=[c for c in held_out_charts(facts_of) if not c.empty],
         entities=_entity_table(runs),
         settings=Table(
@@ -76,22 +78,44 @@ def _with_keys(texts_of: Mapping[str, Sequence[str]]) -> list[str]:
     return [text if len(keys) == len(texts_of) else f"{', '.join(keys)}: {text}" for text, keys in found.items()]
 
 
-def _card(facts: RunFacts) -> list[str]:
-    """Return the lines of the box of a run's ε, the large one first."""
+def _card(run: ComparedRun) -> Card:
+    facts = run.facts
+    epsilon, notes = _epsilon(facts)
+    figures = (epsilon, _utility(facts), _time(facts))
+    return Card(run.label, f"{facts.strategy}, {facts.ended()}", figures, notes)
+
+
+def _epsilon(facts: RunFacts) -> tuple[Shown, tuple[str, ...]]:
+    """Return the ε that leads, and what it comes with."""
     head = facts.headline
     if head.state != PROVEN:
         large, _, why = STATES[head.state].partition(": ")
-        return ["ε ∞" if large == "∞" else "no ε", f"{why[0].upper()}{why[1:]}."]
-    lines = [f"ε {format_epsilon(head.epsilon)}", f"{head.unit_words}, δ = {format_delta(head.delta)}"]
+        return Shown("ε ∞" if large == "∞" else "no ε", why), ()
+    of_unit = f"no guarantee for {head.unit_words}" if head.epsilon == math.inf else head.unit_words
+    shown = Shown(f"ε {format_epsilon(head.epsilon)}", f"{of_unit}, {whole_delta(head.delta)}")
     if head.unit == "user":
-        return lines
-    known = f"known: {head.known or 'not recorded'}"
+        return shown, ()
     bounds = (facts.bounds_in_words() or "bounds not recorded").partition(":")[0]
-    return [
-        *lines,
-        f"any user alone: ε {format_epsilon(head.epsilon_user)}",
-        f"{known}; {bounds[0].lower()}{bounds[1:]}",
-    ]
+    user = f"ε {format_epsilon(head.epsilon_user)} for any user alone"
+    return shown, (f"{user}. Known: {head.known or 'not recorded'}; {bounds[0].lower()}{bounds[1:]}",)
+
+
+def _utility(facts: RunFacts) -> Shown:
+    """Return the last held-out figure, or the first that an app measured."""
+    utility, kind, measured = facts.utility, facts.utility.kind, facts.app_figure()
+    if utility.final is not None and utility.initial is not None:
+        at = "" if utility.measured_round == facts.rounds_done else f" after round {utility.measured_round}"
+        return Shown(kind.show(utility.final), f"{kind.words}{at}; {kind.show(utility.initial)} at the start")
+    if measured is not None:
+        name, ends = measured
+        return Shown(f"{ends[-1]:.4g}", f"{name}, {ends[0]:.4g} at the start")
+    return Shown("–", "no utility is recorded")
+
+
+def _time(facts: RunFacts) -> Shown:
+    if facts.seconds is None:
+        return Shown("–", "no time is recorded")
+    return Shown(duration(facts.seconds), f"for {counted(facts.rounds_done, 'round')}")
 
 
 def _basis(runs: Runs) -> Table:
@@ -127,32 +151,50 @@ def _utility_table(runs: Runs) -> Table:
     """Return the held-out figures at the start and at the end, of the runs that have any."""
     rows = []
     known = [run for run in runs if run.facts.utility.initial is not None and run.facts.utility.final is not None]
-    names = dict.fromkeys(name for run in known for name in end_figures(run.facts))
+    names = dict.fromkeys(name for run in known for name in end_figures(run.facts) if name not in _AT_THE_END)
     for run in known:
-        utility, kind = run.facts.utility, run.facts.utility.kind
-        ends = [kind.show(value) for value in (utility.initial, utility.final) if value is not None]
+        utility, kind, figures = run.facts.utility, run.facts.utility.kind, end_figures(run.facts)
+        initial, final = (kind.show(value) for value in (utility.initial, utility.final) if value is not None)
+        end = next((figures[name] for name in _AT_THE_END if name in figures), final)
         reference = utility.reference
         words = "–" if reference is None else f"{kind.show(reference)} by {kind.reference_words}"
-        figures = end_figures(run.facts)
-        rows.append([run.label, kind.column, *ends, words, *(figures.get(name, "–") for name in names)])
+        cells = [run.label, kind.column, initial, end, words, *(figures.get(name, "–") for name in names)]
+        rows.append(
+            [cell.replace(" to ", "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}") for cell in cells]
+        )  # of an interval
     return Table(("run", "metric", "at the start", "at the end", "reference", *names), rows)
+
+
+_AT_THE_END = (metric_words("perplexity_per_token"), metric_words("error"))
+"""The figures that are a task's metric, so that their intervals are of the figure at the end."""
 
 
 # Charts and tables
 
 
-def _round_charts(facts_of: Mapping[str, RunFacts], comparable: bool) -> Iterator[Chart]:
-    """Yield the charts over rounds; utility against ε only where all ε are one statement (``comparable``)."""
-    yield epsilon_chart(facts_of)
-    if {facts.headline.unit for facts in facts_of.values()} != {"user"}:
-        yield epsilon_chart(facts_of, "user")
+def _round_charts(facts_of: Mapping[str, RunFacts], comparable: bool) -> tuple[Chart | None, list[Chart]]:
+    """Return the chart that a page begins with, and those over rounds.
+
+    The first is utility against ε, where all ε are one statement (``comparable``), else utility over the rounds.
+    """
+    measured: list[Chart] = []
     kinds = {facts.utility.metric: facts.utility.kind for facts in facts_of.values()}
     if len(kinds) == 1:
         ((metric, kind),) = kinds.items()
-        axis = utility_axis(facts_of)
-        yield _over_rounds(facts_of, metric, axis, "Less is better.", kind.show)
-        if comparable:
-            yield utility_chart(facts_of)
+        measured += [utility_chart(facts_of)] if comparable else []
+        measured.append(_over_rounds(facts_of, metric, utility_axis(facts_of), "Less is better.", kind.show))
+    first, *others = [*(chart for chart in measured if not chart.empty), None]
+    over_rounds = [*_epsilon_charts(facts_of), *filter(None, others), *_charts_of_training(facts_of)]
+    return first, [chart for chart in over_rounds if not chart.empty]
+
+
+def _epsilon_charts(facts_of: Mapping[str, RunFacts]) -> Iterator[Chart]:
+    yield epsilon_chart(facts_of)
+    if {facts.headline.unit for facts in facts_of.values()} != {"user"}:
+        yield epsilon_chart(facts_of, "user")
+
+
+def _charts_of_training(facts_of: Mapping[str, RunFacts]) -> Iterator[Chart]:
     loss = "Mean over the sentences of the round's cohort. Computed from private text; no ε covers it."
     yield _over_rounds(facts_of, "train_loss", Axis("training loss, nats per target"), loss, "{:.3f}")
     signal = "Norm of the clipped sum over the norm of the noise that was added to it, in each round."

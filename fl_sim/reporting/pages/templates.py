@@ -7,13 +7,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from fl_sim.formats import printable
+from fl_sim.formats import format_delta, printable
+
+
+def whole_delta(delta: float | None) -> str:
+    """Return "δ = 1e-5" so that no line ends within it."""
+    return f"δ = {format_delta(delta)}".replace(" ", "\N{NO-BREAK SPACE}").replace("-", "\N{NON-BREAKING HYPHEN}")
+
+
+class Shown(NamedTuple):
+    """A large figure of a card, with what it is."""
+
+    figure: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a page says of a run first: ε, utility and time, and what comes with them."""
+
+    label: str
+    run: str
+    figures: tuple[Shown, ...]
+    notes: tuple[str, ...]
 
 
 def _shown(value: object) -> object:

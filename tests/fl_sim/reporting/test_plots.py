@@ -6,8 +6,10 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +34,7 @@ def labels(figure: Figure) -> list[str]:
 
 def drawn(runs: RunFolder | list[RunFolder], x: str | None, unit: str | None = None) -> Figure:
     folders = runs if isinstance(runs, list) else [runs]
-    return plots.run_picture([read_facts(run) for run in folders], x, unit)
+    return plots.run_picture({run.path.name: read_facts(run) for run in folders}, x, unit)
 
 
 def test_a_runs_epsilon_plot_draws_every_unit_as_measured(make_run: MakeRun) -> None:
@@ -47,7 +49,7 @@ def test_a_runs_epsilon_plot_draws_every_unit_as_measured(make_run: MakeRun) -> 
         np.testing.assert_array_equal(lines[words].get_xdata(), metrics["round"])
         np.testing.assert_array_equal(lines[words].get_ydata(), metrics[f"epsilon_{unit}"])
         assert (lines[words].get_linestyle() == "--") == ("robust" in unit)
-    assert axes.get_title(loc="left") == "Privacy loss of uedp, z 1, seed 0, δ = 1e-5"
+    assert axes.get_title(loc="left") == "Privacy loss of uedp-1-0, δ = 1e-5"
     assert labels(figure)[:2] == [
         "any user + any entity, with missed mentions: 33.40",
         "user + entity, max. contributions, robust: 31.70",
@@ -73,13 +75,21 @@ def test_a_stated_bound_is_drawn_under_its_own_name(make_run: MakeRun) -> None:
     assert not any("any entity" in label for label in words)
 
 
-@pytest.mark.parametrize("missing", [math.inf, None])
-def test_a_run_without_a_bound_is_drawn_at_its_95th_percentile(make_run: MakeRun, missing: float | None) -> None:
+@pytest.mark.parametrize(("missing", "words"), [(math.inf, "ε of any user + any entity is ∞"), (None, "no such ε")])
+def test_the_axis_is_the_epsilon_that_leads_and_no_other(make_run: MakeRun, missing: float | None, words: str) -> None:
     bounded = make_run("uedp", rounds=2, finish=False)
     unbounded = with_epsilons(make_run("uedp", rounds=2, seed=1, finish=False), epsilon_any=missing)
     noiseless = make_run("noiseless", rounds=2, finish=False)
-    for runs, unit in (([bounded, noiseless], "any"), ([bounded, unbounded], "user_entity_p95")):
-        assert f"ε of {plots.UNITS[unit]}, δ" in drawn(runs, "round").axes[0].get_title(loc="left")
+    for x in ("round", "epsilon"):
+        figure = drawn([noiseless, bounded, unbounded], x)
+        shown = figure.axes[0].get_title(loc="left") + figure.axes[0].get_xlabel()
+        assert "any user + any entity" in shown
+        assert "p95" not in shown
+        (said,) = [label for label in labels(figure) if label.startswith("uedp-1-1")]
+        assert words in " ".join(said.split())
+    asked = drawn([bounded, unbounded], "epsilon", "user")
+    assert asked.axes[0].get_xlabel() == "ε, any user"
+    assert labels(asked)[:2] == ["uedp-1-0", "uedp-1-1"]
 
 
 @pytest.mark.parametrize(("proven", "claims"), [(1.0, 1), (np.inf, 0)])
@@ -124,11 +134,14 @@ def test_utility_is_drawn_against_epsilon_with_its_references(make_run: MakeRun)
     np.testing.assert_array_equal(curve.get_ydata(), metrics["perplexity"])
     assert set(level.get_ydata()) == {free.metrics()["perplexity"].iloc[-1]}
     assert set(unigram.get_ydata()) == {912.3}
-    assert labels(figure) == [
-        "uedp, z 1, seed 0",
-        "noiseless, seed 0: no guarantee (ε = ∞), final 318.0",
-        "unigram model: 912.3",
-    ]
+    assert labels(figure) == ["uedp-1-0", "noiseless-1-0: no guarantee (ε = ∞), final 318.0", "unigram model: 912.3"]
+
+
+def test_a_reference_far_above_the_runs_does_not_press_them_together(make_run: MakeRun) -> None:
+    run = make_run("uedp", rounds=3, result={"unigram_perplexity": 9e4})
+    figure = drawn(run, "epsilon")
+    assert labels(figure) == ["uedp-1-0", "unigram model: 90,000.0, above the picture"]
+    assert figure.axes[0].get_ylim()[1] < 1e4
 
 
 def test_rounds_without_a_measurement_leave_no_point(make_run: MakeRun) -> None:
@@ -144,12 +157,8 @@ def test_the_overlay_tells_runs_apart_by_label_and_colour(make_run: MakeRun) -> 
     runs.append(make_run("uedp", z=2.0, name="again"))
     figure = drawn(runs, "round", "user")
     assert labels(figure) == [
-        "uedp, z 1, seed 0",
-        "uedp, z 2, seed 0 (uedp-2-0)",
-        "user_level, z 1, seed 0",
-        "noiseless, seed 0: no guarantee (ε = ∞)",
-        "uedp, z 2, seed 0 (again)",
-    ]
+        "uedp-1-0", "uedp-2-0", "user_level-1-0", "noiseless-1-0: no guarantee (ε = ∞)", "again",
+    ]  # fmt: skip
     lines = [line for line in figure.axes[0].lines if len(np.asarray(line.get_ydata()))]
     assert len(lines) == len({(line.get_color(), line.get_linestyle()) for line in lines}) == 4
     assert len({(look.colour, look.dash) for look in plots.looks(20)}) == 20
@@ -231,10 +240,42 @@ def test_long_runs_are_thinned_and_keep_their_last_round() -> None:
 def test_a_mark_lies_where_its_figure_is() -> None:
     rows = (Row("a", 0.25, 0.0, 0.5, ""), Row("b", 0.5, 0.0, 0.5, "", bound=1.0))
     text = Chart("x", Axis("share"), Axis(""), "", rows=rows).svg
-    dots = re.findall(r'<use xlink:href="#\w+" x="([\d.]+)" y="[\d.]+" style="fill: var', text)
-    second, first = map(float, dots)  # from the bottom to the top
+    marks = re.findall(r'<use xlink:href="(#\w+)" x="([\d.]+)" y="[\d.]+" style="fill: var', text)
+    number = Counter(mark for mark, _ in marks)  # one a row, and two at the ends of its interval
+    second, first = (float(at) for mark, at in marks if number[mark] == 2)  # from the bottom to the top
     (bound,) = re.findall(r'<path d="M ([\d.]+) [\d.]+\s+L [\d.]+ [\d.]+\s+" [^>]*var\(--bound\)', text)
     assert float(bound) - second == pytest.approx(2 * (second - first), abs=0.1)
+
+
+def test_an_interval_that_the_axis_cuts_has_an_arrow_there_and_no_other() -> None:
+    inside, beyond = Row("a", 0.25, 0.1, 0.5, "", 1), Row("b", 0.5, -0.2, 0.6, "", 2)
+    chart = Chart("x", Axis("share", zero=True), Axis(""), "", rows=(inside, beyond))
+    axes = Figure().subplots()
+    handles = plots.draw(axes, chart)
+    (arrow,) = [line for line in axes.lines if line.get_marker() == "<"]
+    assert (list(arrow.get_xdata()), list(arrow.get_ydata())) == ([0.0], [0])
+    assert axes.get_xlim()[0] == 0
+    assert handles["goes on beyond the axis"] is arrow
+    points = (Point(1.0, 1.0, "", -0.5, 2.0), Point(2.0, 1.5, "", 1.0, 2.0))
+    axes = Figure().subplots()
+    plots.draw(axes, Chart("x", Axis("times"), Axis("bits", zero=True), "", lines=(Line("A", 0, points),)))
+    assert [line.get_marker() for line in axes.lines if line.get_marker() in ("<", ">", "^", "v")] == ["v"]
+    assert axes.get_ylim()[0] == 0
+
+
+def test_every_limit_is_in_the_legend() -> None:
+    rows = (Row("a", 0.25, 0.1, 0.5, "", bound=0.75),)
+    chart = Chart("x", Axis("share", percent=True, guess=0.5), Axis(""), "", rows=rows, bound_words="the most")
+    assert list(plots.draw(Figure().subplots(), chart)) == ["the most", "guessing: 50%"]
+    assert "the most" in chart.svg
+
+
+def test_a_long_label_takes_lines_of_its_own_and_stays_inside(make_run: MakeRun) -> None:
+    name = "a_name_that_people_give " * 6
+    figure = plots.picture([plots.epsilon_chart({name: read_facts(make_run("uedp", rounds=2))})])
+    plots.render(figure)
+    assert labels(figure)[0].count("\n") >= 1
+    assert figure.legends[0].get_window_extent().x1 <= figure.canvas.get_width_height()[0]
 
 
 # Utility by user
@@ -274,6 +315,32 @@ def test_the_picture_by_user_draws_deciles_classes_and_parts(make_run: MakeRun) 
         result={"held_out": HELD_OUT | {"by_mention": {}, "by_training_mentions": []}},
     )
     assert len(drawn(no_places, "users").axes) == 2
+
+
+@pytest.mark.parametrize(
+    ("result", "column", "levels"),
+    [
+        ({"unigram_bits_per_byte": 3.29}, "bits_per_byte", ["start: 2.67", "unigram model: 3.29"]),
+        ({}, "other", []),
+        (
+            {"task": "classification", "majority_error": 0.75, "held_out": HELD_OUT | {"metric": "error", "figures": {
+                "error": figure(0.5)}}},
+            "error",
+            ["start: 267.0%", "always the most frequent class: 75.0%"],
+        ),
+    ],
+)  # fmt: skip
+def test_start_and_reference_stand_beside_the_figure_over_all_text(
+    make_run: MakeRun, result: dict[str, Any], column: str, levels: list[str]
+) -> None:
+    run = make_run("uedp", rounds=1, result={"held_out": HELD_OUT} | result)
+    rows = run.metrics().to_dict("records")
+    run.truncate_metrics(-1)
+    for row, value in zip(rows, (2.67, 2.0), strict=True):
+        run.append_metrics(row | {column: value})
+    chart = plots.overall_chart({"A": read_facts(run), "B": read_facts(run)})
+    assert chart is not None
+    assert [level.label for level in chart.levels] == levels
 
 
 def test_the_words_by_user() -> None:

@@ -37,7 +37,7 @@ def card(run: RunFolder, facts: RunFacts) -> str:
 
 
 def plot(run: RunFolder, facts: RunFacts) -> str:
-    drawn = [plots.run_picture([facts], x) for x in ("round", "epsilon", None)]
+    drawn = [plots.run_picture({run.path.name: facts}, x) for x in ("round", "epsilon", None)]
     return "\n".join(
         [text.get_text() for figure in drawn for legend in figure.legends for text in legend.get_texts()]
         + [f"{value:.5g}" for axes in drawn[0].axes for line in axes.lines for value in line.get_ydata()]

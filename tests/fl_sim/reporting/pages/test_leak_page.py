@@ -29,7 +29,8 @@ def attack(area: float, bound: float | None) -> dict[str, Any]:
 
 
 def run(name: str, strategy: str, attacks: dict[str, Any], **facts: Any) -> dict[str, Any]:
-    given = {"raw_text": False, "rounds": 3, "delta": 1e-5, "epsilon": {}} | facts
+    utility = {"metric": "perplexity", "initial": 190.5, "final": 111.25}
+    given = {"raw_text": False, "rounds": 3, "delta": 1e-5, "epsilon": {}, "utility": utility, "seconds": 59.0} | facts
     return {"run": f"runs/{name}", "strategy": strategy, "attacks": attacks} | given
 
 
@@ -50,8 +51,10 @@ def test_every_run_and_figure_is_there_and_the_page_stands_alone() -> None:
     assert len(pictures(page)) == 2
     for words in (
         NOTE,
-        "no protection (plain)",
-        "uedp, ε 2.00 (dp)",
+        "plain: no protection",
+        "dp: uedp, ε 2.00",
+        "the most that ε allows any attack",
+        "guessing: 0.5",
         "at most 6.72% is possible",
         "no bound",
         "0.800 (0.750–0.850)",
@@ -83,6 +86,24 @@ def test_a_rate_that_too_few_people_show_is_a_dash() -> None:
 def test_an_attack_beyond_its_bound_is_the_first_thing_said() -> None:
     page = page_of(run("dp", "uedp", {"users": attack(0.9, 0.1)}), beyond=("runs/dp: users",))
     assert page.index("runs/dp: users is beyond its bound") < page.index("<table")
+
+
+def test_the_page_begins_with_epsilon_utility_and_time() -> None:
+    attacks = {"users": attack(0.5, 0.1) | {"seconds": 80.0}}
+    infinite = {"epsilon_any": float("inf"), "epsilon_user": 1.0}
+    page = page_of(run("dp", "uedp", attacks, epsilon={"epsilon_any": 1.9999}), run("b", "x", {}, epsilon=infinite))
+    begin = page[page.index("<h2>") : page.index("<figure")]
+    assert re.findall('<p class="big">(.*?)</p><p>(.*?)</p>', begin) == [
+        ("ε 2.00", "any user + any entity, δ\u00a0=\u00a01e\u20115"),
+        ("111.2", "held-out perplexity; 190.5 at the start"),
+        ("59 s", "for 3 rounds; 80 s for the attacks"),
+        ("ε ∞", "no guarantee for any user + any entity"),
+        ("111.2", "held-out perplexity; 190.5 at the start"),
+        ("59 s", "for 3 rounds; 0 s for the attacks"),
+    ]
+    assert "Attack on users: within its bound." in begin
+    empty = page_of(run("c", "x", {}, seconds=None, utility={"metric": "error", "initial": None, "final": None}))
+    assert empty.count('<p class="big">–</p>') == 3
 
 
 def test_names_are_text_and_nothing_else() -> None:
@@ -155,4 +176,4 @@ def test_what_was_not_tried_has_its_reason() -> None:
 def test_a_run_is_named_by_what_protects_it() -> None:
     assert label_of(
         run("x", "user_level", {}, epsilon={"epsilon_any": float("inf"), "epsilon_user": 1.0}, raw_text=True)
-    ) == ("user-level DP, names removed, ε ∞ (x)")
+    ) == ("x: user-level DP, names removed, ε ∞")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,7 +94,7 @@ def test_names_and_warnings_are_text(page: Path) -> None:
     assert any("onerror" in words for words in drawn)  # in a legend, escaped
 
 
-@pytest.mark.parametrize(("width", "dark"), [(420, True), (1100, False)])
+@pytest.mark.parametrize(("width", "dark"), [(420, True), (1200, False)])
 def test_the_page_fits_the_screen_and_asks_nothing(tab: Tab, page: Path, width: int, dark: bool) -> None:
     tab.requests.clear()
     tab.messages.clear()
@@ -105,6 +106,10 @@ def test_the_page_fits_the_screen_and_asks_nothing(tab: Tab, page: Path, width: 
         one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML.slice(0, 80))"""
     assert tab.run(beyond) == []
     assert tab.run("Math.min(...[...document.querySelectorAll('figure svg')].map((one) => one.clientWidth))") > 300
+    assert tab.run("Math.max(...[...document.querySelectorAll('figure')].map((one) => one.clientWidth))") <= 420
+    cut = """[...document.querySelectorAll('.wide')].filter((one) => one.scrollWidth > one.clientWidth + 1)
+        .map((one) => getComputedStyle(one).backgroundImage.split('linear-gradient').length)"""
+    assert set(tab.run(cut)) <= {5}  # a shadow at the side where a table goes on
     paper = tab.run("getComputedStyle(document.body).backgroundColor")
     assert paper == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
     ink = tab.run("getComputedStyle(document.querySelector('figure svg text')).fill")
@@ -144,6 +149,41 @@ def test_utility_is_drawn_against_epsilons_of_one_statement_alone(make_run: Make
     assert ("ε are not comparable" in page) == (delta != 1e-5)
 
 
+def figures_of(page: str) -> list[tuple[str, str]]:
+    return re.findall('<p class="big">(.*?)</p><p>(.*?)</p>', page[: page.index("<h2>Privacy</h2>")])
+
+
+def test_the_page_begins_with_epsilon_utility_time_and_their_chart(make_run: MakeRun) -> None:
+    late = make_run("uedp", rounds=3, name="late")
+    last = late.metrics().to_dict("records")[-1]
+    late.truncate_metrics(2)
+    late.append_metrics({name: value for name, value in last.items() if name != "perplexity"})
+    page = fl_sim.compare([make_run("uedp", rounds=3).path, late.path, make_run("noiseless", rounds=3).path]).page()
+    any_entity = "any user + any entity, δ\u00a0=\u00a01e\u20115"
+    time = ("6 s", "for 3 rounds")
+    assert figures_of(page) == [
+        ("ε 15.02", any_entity), ("655.0", "held-out perplexity; 4,000.0 at the start"), time,
+        ("ε 15.02", any_entity), ("759.3", "held-out perplexity after round 2; 4,000.0 at the start"), time,
+        ("ε ∞", "no guarantee"), ("318.0", "held-out perplexity; 4,000.0 at the start"), time,
+    ]  # fmt: skip
+    unbounded = make_run("user_level", rounds=3)
+    row = unbounded.metrics().iloc[-1].to_dict() | {"epsilon_any": math.inf}
+    unbounded.truncate_metrics(2)
+    unbounded.append_metrics(row)
+    (shown, *_) = figures_of(fl_sim.compare([unbounded.path]).page())
+    assert shown == ("ε ∞", f"no guarantee for {any_entity}")
+    begin = page[: page.index("<h2>Privacy</h2>")]
+    assert re.findall("<h3>(.*?)</h3>", begin) == ["Held-out perplexity against ε, δ = 1e-5"]
+    assert "ε, any user + any entity" in begin
+    assert begin.count("uedp, 3 of 3 rounds, finished") == 2
+
+
+def test_a_page_of_what_cannot_be_compared_begins_with_utility_over_rounds(make_run: MakeRun) -> None:
+    runs = [make_run("uedp", rounds=3, name="a"), make_run("uedp", rounds=3, name="b", delta=1e-6)]
+    begin = fl_sim.compare([run.path for run in runs]).page().partition("<h2>Privacy</h2>")[0]
+    assert re.findall("<h3>(.*?)</h3>", begin) == ["Held-out perplexity"]
+
+
 def test_a_page_of_one_run_and_of_a_run_that_never_began(make_run: MakeRun, tmp_path: Path) -> None:
     alone = fl_sim.compare([make_run("uedp", rounds=2).path]).page()
     assert "A ·" not in alone
@@ -152,3 +192,6 @@ def test_a_page_of_one_run_and_of_a_run_that_never_began(make_run: MakeRun, tmp_
     page = fl_sim.compare([empty.path]).page()
     assert "no round is recorded" in page.lower()
     assert "<figure" not in page
+    assert figures_of(page) == [
+        ("no ε", "no round is recorded"), ("–", "no utility is recorded"), ("–", "no time is recorded"),
+    ]  # fmt: skip
