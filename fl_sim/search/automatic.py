@@ -220,20 +220,24 @@ def _seconds_of(search: Search, pace: Pace) -> float:
 def _check_time(minutes: float, search: float, training: float, tokens: float) -> None:
     """Check that search and training fit into the minutes; a time that cannot be measured from here passes.
 
+    Args:
+        search: seconds; 0 for a search that was planned before.
+
     Raises:
         ConfigError: they do not, because sentences are longer than the ``tokens`` that were planned for, or because
             the minutes are few.
     """
     if not search + training > 60 * minutes:
         return
-    if training > 60 * minutes * _SHARE_OF_TRAINING:
+    if search and training > 60 * minutes * _SHARE_OF_TRAINING:
         raise ConfigError(
             f"--minutes is {minutes:g}, and this corpus would train for about {duration(training)}: it has longer "
             f"sentences than planned for, {tokens:.0f} tokens each; allowed: --tokens N, a larger mean number that is "
             "public (one that is read off the corpus needs privacy.settings_from_corpus = true in the run)"
         )
     least = max(search / _SHARE_OF_TRIALS, search + training) / 60
-    raise ConfigError(f"--minutes is {minutes:g}; allowed here: at least {round_up(least, 2)}")
+    another = "" if search else ", or another --out, which this plan is not in"
+    raise ConfigError(f"--minutes is {minutes:g}; allowed here: at least {round_up(least, 2)}{another}")
 
 
 def _kept(stated: RunConfig, trials: Path, users: Users) -> tuple[PrivateRun, Search] | None:

@@ -168,6 +168,8 @@ def test_a_stopped_search_goes_on_with_the_rates_that_it_began_with(
     monkeypatch.setattr(automatic, "_pace", lambda config, corpus: replace(PACE, sentence=0.001))
     assert isinstance(choose_settings(config, 1.0, tmp_path / "trials"), Automatic)
     assert len(goals) == 1
+    with pytest.raises(ConfigError, match=r"--minutes is 0\.01; allowed here: at least 0\.034, or another --out"):
+        choose_settings(config, 0.01, tmp_path / "trials")
 
 
 @pytest.mark.parametrize(("value", "grid"), [(1.0, 1.0), (4.99, 2.0), (730.0, 500.0), (0.06, 0.05), (1e6, 1e6)])
