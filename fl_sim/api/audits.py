@@ -291,14 +291,16 @@ def leak(
     attacks: Sequence[str] | None = None,
     entity: str | None = None,
     raw: str | Path | None = None,
+    thorough: bool = False,
     max_users: int = 500,
     sentences_per_user: int = 20,
-    secrets: int = 1000,
-    entities: int = 200,
-    candidates: int = 50,
+    secrets: int | None = None,
+    entities: int | None = None,
+    candidates: int | None = None,
     seed: int = 0,
     show_names: bool = False,
     progress: Progress | None = None,
+    say: Callable[[str], None] = lambda words: None,
 ) -> Leakage:
     """Attack finished runs, as ``fl-sim leak`` does.
 
@@ -307,14 +309,16 @@ def leak(
         attacks: names of "users", "canaries", "entities"; by default all that make sense for a run.
         entity: attack this name alone, in all its mentions.
         raw: the corpus from which that of the runs was de-identified; its text is attacked.
+        thorough: attack more names, and rank names and canaries among more, in four times the time.
         max_users: attack at most so many users of each side.
         sentences_per_user: read at most so many sentences of a user, or of the named entity.
-        secrets: rank each canary among so many secrets of its distribution.
-        entities: attack at most so many names.
-        candidates: rank each name among so many of its kind.
+        secrets: rank each canary among so many secrets of its distribution (200 by default, 1,000 with thorough).
+        entities: attack at most so many names (100 by default, 200 with thorough).
+        candidates: rank each name among so many of its kind (25 by default, 50 with thorough).
         seed: the seed of the attacked units and of the intervals.
         show_names: name entities and users; such output is private.
         progress: gives a context with an observer for each attack, whose name it is called with.
+        say: called with what the attacks on a run will take, before them.
 
     Returns:
         ``runs`` (the results of the attacks on each), ``holds`` (no attack reached more than its bound), ``record()``
@@ -328,18 +332,20 @@ def leak(
     from fl_sim.auditing.leakage.attacked_run import Options
     from fl_sim.auditing.leakage.leak import attack_runs
 
+    sizes = Options() if thorough else Options.quick()
     options = Options(
         seed=seed,
         max_users=max_users,
         sentences_per_user=sentences_per_user,
-        secrets=secrets,
-        entities=entities,
-        candidates=candidates,
+        secrets=sizes.secrets if secrets is None else secrets,
+        entities=sizes.entities if entities is None else entities,
+        candidates=sizes.candidates if candidates is None else candidates,
         entity=entity,
         show_names=show_names,
     )
     folders = [run.path if isinstance(run, Run) else run for run in runs]
-    return attack_runs(folders, options, attacks, raw, **({} if progress is None else {"progress": progress}))
+    watched = {} if progress is None else {"progress": progress}
+    return attack_runs(folders, options, attacks, raw, say=say, **watched)
 
 
 def _findings(

@@ -7,6 +7,7 @@ True
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +22,21 @@ if TYPE_CHECKING:
     from fl_sim.experiments.plan.guarantees import EnforcedBounds
     from fl_sim.search.automatic import Automatic
     from fl_sim.search.bounds import Candidate
-    from fl_sim.search.planner import Goal, Settings, Tradeoff
+    from fl_sim.search.planner import Goal, Proposal, Settings, Tradeoff
     from fl_sim.search.settings_search import Tried
-    from fl_sim.strategies.privacy_config import PrivacyConfig
 
 TargetUnit = Literal["user", "user_entity"]
 
 MINUTES = 5.0
 """The time for search and training unless another is given."""
+
+LEARNING_RATE = 0.008
+"""The step size that ``plan formula`` proposes for the model and the optimizer of a run that names neither."""
+
+LEARNING_RATE_FROM = (
+    "Adam on the small GPT-2, the best of three in trials on public text, Shakespeare's speakers, over 20 rounds "
+    "(docs/models.md, Tuning); for another model, rounds or noise it is where to begin"
+)
 
 _BASES: Mapping[str, str] = {
     "counts": "Bounds, settings and shares rest on counts alone, which are taken as known: how many sentences each "
@@ -52,8 +60,8 @@ def plan_by_formula(
     split: str = "train",
     target_epsilon: float,
     target_unit: TargetUnit = "user_entity",
-    sentences_per_round: float,
-    rounds: int,
+    sentences_per_round: float | None = None,
+    rounds: int = 20,
     delta: float = DELTA,
     entity_bound: str | None = None,
     known: Known = "counts",
@@ -67,13 +75,15 @@ def plan_by_formula(
 ) -> Figures:
     """Return the bounds, rates, cap and noise with the best ratios, as of ``fl-sim plan formula --json``.
 
+    The learning rate is not of the formula: it is the best of trials on public text (:data:`LEARNING_RATE`).
+
     Args:
         corpus: The corpus to plan for.
         split: The training split.
         target_epsilon: The largest ε allowed.
         target_unit: The protected unit: any user, or any user with any entity.
         sentences_per_round: The compute budget: the expected number of sentences per round whose gradients are
-            computed.
+            computed (by default the corpus's declared sentences divided by the rounds).
         rounds: The largest number of rounds T.
         delta: The δ at which ε is stated, in (0, 1).
         entity_bound: The bound k, as privacy.entity_bound: a number or unbounded; searched by default.
@@ -91,13 +101,13 @@ def plan_by_formula(
         ConfigError: a value is impossible, no settings meet the target, or no bounds keep the mentions.
     """
     from fl_sim.data_prep.store.corpus import Corpus
-    from fl_sim.experiments.plan.guarantees import EnforcedBounds
+    from fl_sim.experiments.plan.guarantees import EnforcedBounds, counts_of
     from fl_sim.experiments.run_inputs import declared
-    from fl_sim.search.bounds import Candidate, bounds_to_try
+    from fl_sim.search.bounds import Users
     from fl_sim.search.crowd import CountedCrowd
-    from fl_sim.search.planner import Goal, propose
+    from fl_sim.search.planner import Goal, propose, rounded_down
 
-    goal = Goal(target_epsilon, delta, sentences_per_round, rounds)
+    goal = Goal(target_epsilon, delta, 1.0 if sentences_per_round is None else sentences_per_round, rounds)
     given = {"entity_bound": entity_bound, "user_sentences": user_sentences, "counts": counts}
     stated = {"known": known, "target_unit": target_unit} | {k: v for k, v in given.items() if v is not None}
     values = {f"privacy.{name}": parse_value(f"privacy.{name}", text) for name, text in stated.items()}
@@ -116,16 +126,17 @@ def plan_by_formula(
     ownership = opened.ownership(split)
     stated_counts = declared(config.changed({"corpus.train_split": split}), opened)
     population = stated_counts.counts.population if stated_counts.counts else ownership.num_users
-    choices = bounds_to_try(privacy.model_copy(update={"settings_from_corpus": True}), ownership, stated_counts)
-
-    def candidate(bounded: PrivacyConfig) -> Candidate:
-        by_counts = known == "counts" and not public
-        return Candidate.of(bounded, ownership, population, by_counts=by_counts, declared=stated_counts)
-
+    by_counts = known == "counts" and not public
+    users = Users(ownership, population, by_counts=by_counts, declared=stated_counts)
+    if sentences_per_round is None:
+        every = counts_of(privacy, ownership, stated_counts).declared[0].sum()
+        goal = replace(goal, sentences_per_round=rounded_down(max(1.0, every / rounds), 2))
+    choices = users.bounds_to_try(privacy.model_copy(update={"settings_from_corpus": True}))
     say(f"looking for the bounds and settings of the best signal-to-noise ratio at ε {target_epsilon:g}")
-    proposal = propose(choices, candidate, goal, keep_mentions, observe=observer)
+    proposal = propose(choices, users.candidate, goal, keep_mentions, observe=observer)
     say("computing ε of what is proposed, and of its alternatives")
     bounds = EnforcedBounds.of(proposal.bounds.privacy, ownership, stated_counts)
+    run = config.changed({"corpus.path": str(corpus), "corpus.train_split": split} | _run_of(proposal))
     most = crowd.most_mentions if isinstance(crowd := proposal.bounds.crowd, CountedCrowd) else 1.0
     rows = (proposal.best, *proposal.others, *proposal.fewer_rounds)
     described = [_described(settings, goal, proposal.bounds) for settings in rows]
@@ -135,19 +146,38 @@ def plan_by_formula(
         "target_epsilon": target_epsilon,
         "target_unit": target_unit,
         "delta": delta,
-        "sentences_per_round": sentences_per_round,
+        "sentences_per_round": goal.sentences_per_round,
         "rounds": rounds,
         "known": known,
         "entity_bound": bounds.guarantee.entity_bound,
         "user_sentences": bounds.guarantee.user_sentences,
         "settings_from_corpus": reads_corpus or by_percentile,
+        "learning_rate": LEARNING_RATE,
+        "learning_rate_from": LEARNING_RATE_FROM,
         "proposal": described[0],
         "alternatives": described[1 : 1 + len(proposal.others)],
         "fewer_rounds": described[1 + len(proposal.others) :],
         "bounds": [trade_of(trade) for trade in _worth_showing(proposal.trades)],
         "note": _BASES["corpus" if reads_corpus else "public" if public else known].format(most=most),
-        "owner": _for_the_owner(rows, goal, bounds),
+        "owner": _for_the_owner(rows, goal, bounds) | (_cost_of(run) if opened.has_text else {}),
     }
+
+
+def _run_of(proposal: Proposal) -> Figures:
+    """Return the settings of the proposed run by key, with its noise."""
+    event, privacy = proposal.best.event, proposal.bounds.privacy
+    values = {name: getattr(privacy, name) for name in ("entity_bound", "user_sentences")}
+    values |= {name: getattr(event, name) for name in ("q_u", "q_e", "q_s", "user_cap", "noise_multiplier")}
+    return {f"privacy.{name}": value for name, value in values.items()} | {"rounds": proposal.best.rounds}
+
+
+def _cost_of(run: RunConfig) -> Figures:
+    """Return what a run will cost on this machine: seconds, None if they cannot be measured from here, and words."""
+    from fl_sim.experiments.cost import forecast_of
+
+    cost = forecast_of(run)
+    seconds = cost.seconds * cost.rounds
+    return {"seconds": None if math.isnan(seconds) else seconds, "cost": cost.in_words()}
 
 
 def _described(settings: Settings, goal: Goal, bounds: Candidate) -> Figures:
@@ -266,7 +296,9 @@ def plan_automatically(
     *,
     out: str | Path,
     minutes: float = MINUTES,
+    tokens: float | None = None,
     keep_mentions: float | None = None,
+    say: Callable[[str], None] = lambda words: None,
     weigh: Callable[[Sequence[Tradeoff]], None] = lambda trades: None,
     observer: Callable[[Tried], None] = lambda tried: None,
 ) -> Automatic | Tried:
@@ -276,7 +308,9 @@ def plan_automatically(
         config: What is stated: corpus, number of users, target ε, δ, model; bounds, which are searched by default.
         out: The folder of the search and its settings (tuned.toml); a stopped search in it goes on.
         minutes: The minutes for search and training together.
-        keep_mentions: The least share of the public text's mentions that the bounds keep, in weight.
+        tokens: The mean tokens of a sentence, a public number (by default that of the public text).
+        keep_mentions: The least share of mentions that the bounds keep, in weight.
+        say: Called with what search and training will take.
         weigh: Called with what the bounds that a new search tries cost and keep, unless they are given.
         observer: Called with every trial that ended.
 
@@ -284,10 +318,11 @@ def plan_automatically(
         The configuration with all settings, and where they come from; the trial at which the search was interrupted.
 
     Raises:
-        ConfigError: a setting that is chosen is given, no settings meet the target, no bounds keep the mentions, or
-            the number of users is missing.
+        ConfigError: a setting that is chosen is given, no settings meet the target, no bounds keep the mentions, the
+            number of users is missing, or search and training would take longer.
         ResultsError: the folder holds another search.
     """
     from fl_sim.search.automatic import choose_settings
 
-    return choose_settings(config, minutes, Path(out).expanduser().absolute(), keep_mentions, weigh, observer)
+    trials = Path(out).expanduser().absolute()
+    return choose_settings(config, minutes, trials, keep_mentions, tokens, say, weigh, observer)

@@ -2,7 +2,8 @@
 
 A run of two rounds on each engine and device must end with the same model. Two nodes compute in both engines, so on one
 device even the bits are the same: a round that is repeated there is the same release. Whether clipped gradients are
-right, each run checks itself before its first round.
+right, each run checks itself before its first round. The runs share :data:`RUN_SECONDS`, so that a machine that is busy
+gets an answer, too; a run that takes longer is stopped as by Ctrl-C.
 
 >>> worst([Finding("memory", "24 GiB", "ok"), Finding("disk", "0.1 GiB free", "warning")])
 'warning'
@@ -21,9 +22,12 @@ import importlib.util
 import os
 import platform
 import shutil
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -168,24 +172,58 @@ _SETTINGS = {
 _MODEL_TOLERANCE = 1e-3  # between devices, of how far the model moved
 
 
+RUN_SECONDS = 40.0
+"""For all runs together; imports before them and the end of Ray after them take a minute's rest."""
+
+
 def check_engines(devices: list[str], folder: Path, observer: Callable[[str], None]) -> list[Finding]:
     """Return a finding per engine and device: whether its run ends as the inline engine's on the first one, the CPU."""
     findings: list[Finding] = []
     expected: np.ndarray | None = None
+    ends = time.monotonic() + RUN_SECONDS
     for device in devices:
         for engine in ("inline", "ray"):
             name = f"{engine} on {device}"
             observer(f"two rounds, {name}")
             try:
                 began = time.monotonic()
-                model = _run(engine, device, folder / name.replace(" ", "-"))
+                with _stopped_after(ends - began):
+                    model = _run(engine, device, folder / name.replace(" ", "-"))
                 seconds = time.monotonic() - began
+            except _OutOfTimeError:
+                seconds = time.monotonic() - began
+                advice = f"the machine is busy, or too slow for a look; fl-sim run --engine {engine} --rounds 1 waits"
+                findings.append(Finding(name, f"not checked: cut off after {seconds:.0f} s", "warning", advice))
+                continue
             except Exception as error:  # whatever keeps a run from working here is what is asked for
                 findings.append(Finding(name, "no run", "failed", _one_line(error)))
                 continue
             expected = model if expected is None else expected
             findings.append(_compared(name, model, expected, seconds, same_device=device == devices[0]))
     return findings
+
+
+class _OutOfTimeError(KeyboardInterrupt):
+    """Raised in a run that is stopped: it cleans up as after Ctrl-C."""
+
+
+@contextmanager
+def _stopped_after(seconds: float) -> Iterator[None]:
+    """Raise :class:`_OutOfTimeError` in the block after so many seconds; in the main thread alone, as signals are."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise _OutOfTimeError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _run(engine: str, device: str, out: Path) -> np.ndarray:

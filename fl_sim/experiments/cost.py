@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from fl_sim.clients.batches import Example
@@ -26,8 +27,10 @@ from fl_sim.clients.frozen_states import bytes_of_token
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
 from fl_sim.config import EngineConfig, RunConfig
+from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.run_plan import Planned
+from fl_sim.experiments.plan.run_plan import Planned, plan_run
+from fl_sim.experiments.run_inputs import build_model, check_text, declared, task_of
 from fl_sim.formats import duration
 from fl_sim.strategies.client_rules import LocalSteps
 
@@ -83,6 +86,43 @@ class Forecast:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The seconds that parts of a round take on this machine.
+
+    Attributes:
+        sentence: of a plain gradient of a sentence of mean length.
+        server: of the server's step.
+        evaluation: of an evaluation.
+        tokens: the mean tokens of a sentence, with those at its ends.
+    """
+
+    sentence: float
+    server: float
+    evaluation: float
+    tokens: float
+
+    @classmethod
+    def of(cls, model: LanguageModel, sample: list[Example], threads: int = 1) -> Pace:
+        """Return the pace of a model, with evaluations of as many sentences as the sample has."""
+        sentence = seconds_per_sentence(model, sample, threads)
+        tokens = sum(len(example.tokens) for example in sample) / max(1, len(sample))
+        return cls(sentence, model.num_parameters * _SERVER_SECONDS, len(sample) * sentence * _EVALUATION, tokens)
+
+    def at_length(self, tokens: float) -> Pace:
+        """Return the pace with sentences of so many tokens."""
+        longer = tokens / self.tokens
+        return replace(self, sentence=longer * self.sentence, evaluation=longer * self.evaluation, tokens=tokens)
+
+    def seconds(self, sentences: float, workers: int = 1, every: int = 1, factor: float = CLIPPING) -> float:
+        """Return the seconds of a round of so many sentences, with an evaluation after ``every`` rounds."""
+        return sentences * self.sentence * factor / workers + self.server + self.evaluation / every
+
+    def sentences(self, seconds: float, workers: int = 1, every: int = 1) -> float:
+        """Return how many sentences a round of so many seconds has; below 0 if the rest takes longer."""
+        return (seconds - self.seconds(0, workers, every)) / (self.sentence * CLIPPING / workers)
+
+
 def forecast(
     config: RunConfig, planned: Planned, ownership: Ownership, model: LanguageModel, sample: list[Example], where: Path
 ) -> Forecast:
@@ -94,13 +134,12 @@ def forecast(
     sentences = expected_sentences(planned, ownership)
     engine = config.placed_engine
     workers_here = config.model.device.partition(":")[0] == model.device.type
-    per_sentence = seconds_per_sentence(model, sample, threads_of(engine)) if workers_here else math.nan
+    pace = Pace.of(model, sample, threads_of(engine)) if workers_here else Pace(math.nan, 0.0, 0.0, 0.0)
     trainable, whole = model.num_parameters, sum(p.numel() for p in model.module.parameters())
     workers = workers_of(engine)
     rule = planned.plan.mechanism.client_rule(planned.plan.mechanism.clip_norm)
     factor = _LOCAL if isinstance(rule, LocalSteps) else CLIPPING
-    seconds = sentences * per_sentence * factor / workers + trainable * _SERVER_SECONDS
-    seconds += len(sample) * per_sentence * _EVALUATION / config.evaluation.every
+    seconds = pace.seconds(sentences, workers, config.evaluation.every, factor)
     scores = 3 * _BYTES_OF_PARAMETER * _BATCH_TOKENS * model.vocabulary_size
     process = whole * _BYTES_OF_PARAMETER + scores
     server = _LIBRARIES + process + trainable * _SERVER_BYTES
@@ -109,6 +148,31 @@ def forecast(
     tokens = ownership.num_sentences * mean * (_BYTES_OF_PARAMETER + bytes_of_token(model))
     cost = Forecast(sentences, seconds, planned.rounds, server + nodes, trainable * _DISK_BYTES + tokens)
     return replace(cost, notes=_notes(cost, where))
+
+
+def forecast_of(config: RunConfig) -> Forecast:
+    """Return the cost of a run that has not begun, on this machine; nothing is written.
+
+    Seconds are those of the lengths of its own training sentences: they are for the corpus's owner, and may set nothing
+    that a run releases.
+
+    Raises:
+        ConfigError, CorpusError, ModelError, PrivacyError: for what cannot run.
+    """
+    corpus, split, engine = Corpus.open(config.corpus.path), config.corpus.train_split, config.placed_engine
+    check_text(corpus)
+    ownership = corpus.ownership(split)
+    planned = plan_run(config, ownership, declared=declared(config, corpus))
+    model = build_model(config, task_of(config, corpus), engine.server_device or "cpu")
+    sample = sentences_of(corpus, split, model, config.evaluation.max_sentences)
+    return forecast(config, planned, ownership, model, sample, Path.cwd())
+
+
+def sentences_of(corpus: Corpus, split: str, model: LanguageModel, most: int) -> list[Example]:
+    """Return sentences of a split, evenly spaced, as a next-word model reads them."""
+    texts = corpus.texts(split)
+    chosen = np.unique(np.linspace(0, len(texts) - 1, min(most, len(texts))).round().astype(np.int64))
+    return model.encode([str(text) for text in texts.take(pa.array(chosen)).to_pylist()])
 
 
 def expected_sentences(planned: Planned, ownership: Ownership) -> float:

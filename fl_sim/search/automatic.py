@@ -1,9 +1,15 @@
 """Choose all settings of a run in a given time, by trials on public text: rates by the planner, the rest by a search.
 
-Of the private corpus nothing is read but N, the number of users, which its counts make public; where nothing is known N
-must be stated. Bounds, rates and cap are planned on public text for that many users, the number of sentences follows
-from the time that is allowed, measured on public text, and z from the target and the bounds. Clip norm, cap, optimizer
-and learning rate come from a search, which has a third of the time and tries several bounds.
+What is released rests on what the guarantee takes as known, and on public text. Counts, or the mention graph, tell how
+many sentences a round has, so bounds, rates, cap and z are planned by them; where nothing is known, N is stated and its
+users are taken to write as much as those of the public text. Lengths of sentences are private under every guarantee: a
+sentence is taken to last as long as one of the public text, or as one of so many tokens as are stated to be usual.
+
+So the plan may be wrong about the time, and must not be corrected by the private text: fewer rounds, or fewer
+sentences, would tell of it. Before the search the time of the training is measured on the private sentences and shown
+to their owner. If it does not fit, the plan is refused, so that nothing is released, and the owner may state a public
+length. Half of the minutes are planned for the training and a quarter for trials; the rest is for the planning, which
+takes as long as the private counts are many, and for longer sentences.
 
 >>> public_text("irc"), public_text("my/corpus")
 ('bundled', 'bundled')
@@ -15,19 +21,18 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fl_sim.clients.batches import Examples
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
-from fl_sim.data_prep.store.encode import encode_split
-from fl_sim.experiments.cost import CLIPPING, seconds_per_sentence, threads_of, workers_of
-from fl_sim.experiments.run_inputs import build_model, held_out_split, task_of
-from fl_sim.search.bounds import Candidate, bounds_to_try
+from fl_sim.experiments.cost import Pace, forecast_of, sentences_of, threads_of, workers_of
+from fl_sim.experiments.run_inputs import build_model, declared, task_of
+from fl_sim.formats import duration, round_up
+from fl_sim.search.bounds import Candidate, Users
 from fl_sim.search.planner import Goal, Tradeoff, best_first, propose
 from fl_sim.search.settings_search import (
     DESCRIPTION,
@@ -54,9 +59,11 @@ CHOSEN = (
 
 _PLANNED = ("q_u", "q_e", "q_s", "user_cap", "strategy")
 
-_SAMPLE = 64  # sentences of public text on which time is measured
-_SHARE_OF_SEARCH = 1 / 3  # of the time
+_SHARE_OF_TRIALS = 1 / 4  # of the time
+_SHARE_OF_TRAINING = 1 / 2
 _TRIALS = 4
+_FEWEST = 10.0  # sentences of a round of a trial
+_START = 0.5  # seconds in which a trial opens its corpus, model and folder
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,8 @@ def choose_settings(
     minutes: float,
     trials: Path,
     keep_mentions: float | None = None,
+    tokens: float | None = None,
+    say: Callable[[str], None] = lambda _: None,
     weigh: Callable[[Sequence[Tradeoff]], None] = lambda _: None,
     observe: Callable[[Tried], None] = lambda _: None,
 ) -> Automatic | Tried:
@@ -81,33 +90,44 @@ def choose_settings(
         config: with what is stated: corpus, N, target, δ, bounds, model.
         minutes: for search and training together.
         trials: a folder for the search; a stopped search in it goes on.
-        keep_mentions: the least share of the public text's mentions that bounds keep, in weight.
+        keep_mentions: the least share of mentions that bounds keep, in weight.
+        tokens: the mean tokens of a sentence, a public number; None for those of the public text.
+        say: called with what search and training will take.
         weigh: called with what a new search finds under the bounds that it tries.
         observe: called with every trial that ended.
 
     Raises:
-        ConfigError: no settings meet the target, no bounds keep the mentions, or N is missing.
+        ConfigError: no settings meet the target, no bounds keep the mentions, N is missing, or search and training
+            would take longer than ``minutes``.
     """
-    if not 0 < minutes < math.inf:
-        raise ConfigError(f"--minutes is {minutes:g}; allowed: a finite number above 0")
+    began = time.monotonic()
+    for name, value in (("--minutes", minutes), ("--tokens", tokens)):
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"{name} is {value:g}; allowed: a finite number above 0")
     stated, public = _stated(config), public_text(config.corpus.path)
-    kept = _kept(stated, trials)
-    run, search = kept or _begun(stated, Corpus.open(public, verify=True), minutes, keep_mentions, weigh)
-    ended = tune(run, text := PublicText.open(public, run), search, trials, observe)
+    opened = Corpus.open(public, verify=True)
+    users = _users(stated, opened)
+    stated = stated.changed({"privacy.population": users.population})
+    of_trials, spent = _pace(stated, opened), 0.0
+    kept = _kept(stated, trials, users)
+    if kept is None:
+        rates, trades = _planned(stated, users, _affordable(stated, of_trials, minutes, tokens), keep_mentions)
+        weigh(trades)
+        search = _search(stated, trades, of_trials, 60 * minutes * _SHARE_OF_TRIALS)
+        spent = time.monotonic() - began + _seconds_of(search, of_trials)
+        run = _private_run(stated.changed(rates), users)
+    else:
+        run, search = kept
+    text = PublicText.open(public, run)
+    training = forecast_of(run.with_settings(search.bounds[0] if search.bounds else {}))
+    owners = f"{training.in_words()}: measured on the corpus's own sentences, for its owner alone"
+    say(f"{f'search about {duration(spent)}; ' if spent else ''}training {owners}")
+    _check_time(minutes, spent, training.seconds * training.rounds, tokens or of_trials.tokens)
+    ended = tune(run, text, search, trials, observe)
     if isinstance(ended, Tried):
         return ended
     chosen = RunConfig.load(ended).changed({"out": config.out})
-    privacy, server, private = chosen.privacy, chosen.server, PrivateRun.of(chosen)
-    origin = "" if chosen.tuned_on is None else chosen.tuned_on.in_words(chosen.model_dump())
-    notes = (
-        f"ε ≤ {privacy.target_epsilon:g} ({privacy.target_unit}) at δ {privacy.delta:g}, {privacy.population:,} users; "
-        f"{chosen.rounds} rounds of about {text.expected_sentences(private, {}):,.0f} sentences, if users write as on "
-        f"{text.name}",
-        f"{_in_words(privacy)}q_u {privacy.q_u:g}, q_s {privacy.q_s:g}, q_e {privacy.q_e:g}: planned on {text.name}",
-        f"clip norm {privacy.clip_norm:g}, user cap {privacy.user_cap:g}, {server.optimizer} with learning rate "
-        f"{server.learning_rate:g}: {origin} ({ended})",
-    )
-    return Automatic(chosen, notes)
+    return Automatic(chosen, (*_notes(chosen, text, users, ended), f"on this machine {owners}"))
 
 
 def public_text(corpus: str) -> str:
@@ -122,7 +142,7 @@ def round_down_to_grid(value: float) -> float:
 
 
 def _stated(config: RunConfig) -> RunConfig:
-    """Return the configuration with N and a target, and refuse what would be chosen on the private corpus."""
+    """Return the configuration with a target, and refuse what would be chosen on the private corpus."""
     privacy = config.privacy
     if privacy.settings_from_corpus:
         raise ConfigError("privacy.settings_from_corpus is true with fl-sim plan auto; allowed: false")
@@ -130,39 +150,97 @@ def _stated(config: RunConfig) -> RunConfig:
         raise ConfigError(
             "task is classification; allowed: next-word, because no text with classes ships to choose settings on"
         )
-    users = privacy.population
-    if users is None:  # where nothing is known, its absence has been refused
-        splits = Corpus.open(config.corpus.path).manifest.splits
-        if config.corpus.train_split not in splits:
-            raise ConfigError(f"corpus.train_split is '{config.corpus.train_split}'; allowed: {', '.join(splits)}")
-        users = splits[config.corpus.train_split].users
-    return config.changed(
-        {"privacy.population": users, "privacy.target_epsilon": privacy.target_epsilon or TARGET, "rounds": ROUNDS}
-    )
+    return config.changed({"privacy.target_epsilon": privacy.target_epsilon or TARGET, "rounds": ROUNDS})
 
 
-def _begun(
-    stated: RunConfig,
-    corpus: Corpus,
-    minutes: float,
-    keep_mentions: float | None,
-    weigh: Callable[[Sequence[Tradeoff]], None],
-) -> tuple[PrivateRun, Search]:
-    """Return a new search, which has a third of the time, and the run that it is for."""
-    affordable = 60 * minutes * workers_of(stated.placed_engine) / _seconds_of_sentence(stated, corpus)
-    rates, trades = _planned(stated, corpus, (1 - _SHARE_OF_SEARCH) * affordable, keep_mentions)
-    weigh(trades)
-    passes = _TRIALS / 3 + math.ceil(_TRIALS / 3)  # the first trials have a third of the sentences
-    sentences = max(10.0, round_down_to_grid(_SHARE_OF_SEARCH * affordable / passes / ROUNDS))
+def _users(stated: RunConfig, public: Corpus) -> Users:
+    """Return the users of the run, by their counts or graph; by those of public text where nothing is known."""
+    privacy, split = stated.privacy, stated.corpus.train_split
+    if privacy.known == "nothing":  # N is stated, or its absence has been refused
+        like, population = public.ownership("train"), privacy.population or 1
+        return Users(like, population, scale=population / like.num_users)
+    corpus = Corpus.open(stated.corpus.path)
+    if split not in corpus.splits:
+        raise ConfigError(f"corpus.train_split is '{split}'; allowed: {', '.join(corpus.splits)}")
+    ownership, told = corpus.ownership(split), declared(stated, corpus)
+    population = told.counts.population if told.counts else ownership.num_users
+    return Users(ownership, privacy.population or population, by_counts=privacy.known == "counts", declared=told)
+
+
+def _private_run(config: RunConfig, users: Users) -> PrivateRun:
+    return PrivateRun.of(config, users=None if config.privacy.known == "nothing" else users)
+
+
+def _pace(stated: RunConfig, public: Corpus) -> Pace:
+    """Return how fast a worker is on public text."""
+    engine = stated.placed_engine
+    model = build_model(stated, task_of(stated, public))
+    sample = sentences_of(public, "train", model, stated.evaluation.max_sentences)
+    return Pace.of(model, sample, threads_of(engine))
+
+
+def _affordable(stated: RunConfig, pace: Pace, minutes: float, tokens: float | None) -> float:
+    """Return how many sentences all rounds may have, if these take as long as those of public text, or have ``tokens``.
+
+    Raises:
+        ConfigError: not one a round.
+    """
+    if tokens is not None:
+        pace = pace.at_length(tokens)
+    workers, every = workers_of(stated.placed_engine), stated.evaluation.every
+    sentences = pace.sentences(60 * minutes * _SHARE_OF_TRAINING / ROUNDS, workers, every)
+    if sentences < 1:
+        least = pace.seconds(1, workers, every) * ROUNDS / _SHARE_OF_TRAINING / 60
+        raise ConfigError(
+            f"--minutes is {minutes:g}; allowed here: at least {round_up(least, 2)}, and more for a search"
+        )
+    return sentences * ROUNDS
+
+
+def _search(stated: RunConfig, trades: Sequence[Tradeoff], pace: Pace, seconds: float) -> Search:
+    """Return a search of so many seconds, on one worker; at least one with trials of a few sentences."""
     bounds = tuple(
         settings_under(trade.privacy, q_s=trade.settings.event.q_s, q_e=trade.settings.event.q_e) for trade in trades
     )
-    return PrivateRun.of(stated.changed(rates)), Search(
-        _TRIALS, sentences, stated.seed, round_factors=(1.0,), bounds=bounds
+    shortest = Search(_TRIALS, _FEWEST, stated.seed, round_factors=(1.0,), bounds=bounds)
+    fixed = _seconds_of(shortest, pace)
+    a_sentence = (_seconds_of(replace(shortest, sentences=2 * _FEWEST), pace) - fixed) / _FEWEST
+    more = (seconds - fixed) / a_sentence
+    return replace(shortest, sentences=round_down_to_grid(_FEWEST + more)) if more > 0 else shortest
+
+
+def _seconds_of(search: Search, pace: Pace) -> float:
+    """Return what the trials of a search take, with two evaluations each."""
+    return sum(
+        number * (ROUNDS * pace.seconds(sentences, every=ROUNDS) + pace.evaluation + _START)
+        for number, sentences in search.rungs
     )
 
 
-def _kept(stated: RunConfig, trials: Path) -> tuple[PrivateRun, Search] | None:
+def _check_time(minutes: float, search: float, training: float, tokens: float) -> None:
+    """Check that search and training fit into the minutes; a time that cannot be measured from here passes.
+
+    Args:
+        search: seconds; 0 for a search that was planned before.
+
+    Raises:
+        ConfigError: they do not, because sentences are longer than the ``tokens`` that were planned for, or because
+            the minutes are few.
+    """
+    if not search + training > 60 * minutes:
+        return
+    if search and training > 60 * minutes * _SHARE_OF_TRAINING:
+        raise ConfigError(
+            f"--minutes is {minutes:g}, and this corpus would train for about {duration(training)}: it has longer "
+            f"sentences than planned for, {tokens:.0f} tokens each; allowed: --tokens N, a larger mean number that is "
+            "public (one that is read off the corpus needs privacy.settings_from_corpus = true in the run)"
+        )
+    least = max(search / _SHARE_OF_TRIALS, search + training) / 60
+    another = "" if search else ", or another --out, which this plan is not in"
+    raise ConfigError(f"--minutes is {minutes:g}; allowed here: at least {round_up(least, 2)}{another}")
+
+
+def _kept(stated: RunConfig, trials: Path, users: Users) -> tuple[PrivateRun, Search] | None:
     """Return the search that stopped in a folder and the run that it is for; None if it is of another run.
 
     It goes on with the rates that it began with, whatever a sentence takes today.
@@ -176,23 +254,22 @@ def _kept(stated: RunConfig, trials: Path) -> tuple[PrivateRun, Search] | None:
         factors = tuple(kept["round_factors"])
         bounds = tuple(kept["bounds"])
         search = Search(kept["trials"], kept["trial_sentences"], kept["seed"], round_factors=factors, bounds=bounds)
-        return PrivateRun.of(same), search
+        return _private_run(same, users), search
     except (OSError, ValueError, KeyError, TypeError):
         return None  # what is in the folder is refused by the search
 
 
 def _planned(
-    stated: RunConfig, corpus: Corpus, affordable: float, keep_mentions: float | None
+    stated: RunConfig, users: Users, affordable: float, keep_mentions: float | None
 ) -> tuple[Chosen, list[Tradeoff]]:
-    """Return strategy, rates and cap of the best ratio, planned on public text, and what is found under other bounds.
+    """Return strategy, rates and cap of the best ratio, planned for users, and what is found under other bounds.
 
     ``affordable`` counts the sentences of all rounds.
     """
-    ownership, privacy = corpus.ownership("train"), stated.privacy
-    users, target = privacy.population or 1, privacy.target_epsilon or TARGET
+    privacy = stated.privacy
 
     def candidate(bounded: PrivacyConfig) -> Candidate:
-        found = Candidate.of(bounded, ownership, users)
+        found = users.candidate(bounded)
         if not found.units:
             raise ConfigError(
                 "privacy.target_epsilon is for any user with any entity, but no bound on entities is set; allowed: "
@@ -200,25 +277,34 @@ def _planned(
             )
         return found
 
-    goal = Goal(target, privacy.delta, round_down_to_grid(affordable) / ROUNDS * ownership.num_users / users, ROUNDS)
-    choices = bounds_to_try(privacy, ownership)
+    sentences = round_down_to_grid(affordable) / ROUNDS / users.scale
+    goal = Goal(privacy.target_epsilon or TARGET, privacy.delta, sentences, ROUNDS)
+    choices = users.bounds_to_try(privacy)
     proposal = propose(choices, candidate, goal, keep_mentions)
     trades = best_first(proposal.trades)[:MOST_BOUNDS] if len(choices) > 1 else []
     return {f"privacy.{name}": getattr(proposal.best.event, name) for name in _PLANNED}, trades
 
 
-def _in_words(privacy: PrivacyConfig) -> str:
-    """Return the bounds that are set, before what follows: "k 3, m 9, "."""
+def _notes(chosen: RunConfig, text: PublicText, users: Users, file: Path) -> Iterator[str]:
+    """Yield what was chosen, and what it rests on."""
+    privacy, server, private = chosen.privacy, chosen.server, _private_run(chosen, users)
+    known = {
+        "counts": "the counts of this corpus",
+        "graph": "the mention graph of this corpus",
+        "nothing": f"the users of {text.name}",
+    }[privacy.known]
+    yield (
+        f"ε ≤ {privacy.target_epsilon:g} ({privacy.target_unit}) at δ {privacy.delta:g}, {privacy.population:,} users; "
+        f"{chosen.rounds} rounds of about {text.expected_sentences(private, {}):,.0f} sentences"
+    )
     bounds = {"k": privacy.entity_bound, "m": privacy.user_sentences}
-    return "".join(f"{name} {value}, " for name, value in bounds.items() if value is not None)
-
-
-def _seconds_of_sentence(config: RunConfig, corpus: Corpus) -> float:
-    """Return the seconds that the clipped gradient of a sentence takes, measured on public text."""
-    model = build_model(config, task_of(config, corpus))
-    texts = corpus.texts(held_out_split(RunConfig(), corpus)).slice(0, _SAMPLE)
-    ends = {"bos_id": model.bos_id, "eos_id": model.eos_id}
-    with tempfile.TemporaryDirectory() as folder:
-        encoded = encode_split(texts, model.tokenizer, model.max_tokens, Path(folder) / "sample", **ends)
-        sample, threads = Examples(encoded).read(range(len(texts))), threads_of(config.engine)
-        return max(1e-6, CLIPPING * seconds_per_sentence(model, sample, threads))
+    yield (
+        "".join(f"{name} {value}, " for name, value in bounds.items() if value is not None)
+        + f"q_u {privacy.q_u:g}, q_s {privacy.q_s:g}, q_e {privacy.q_e:g}: planned by {known}, and by the time of "
+        f"sentences of {text.name}"
+    )
+    origin = "" if chosen.tuned_on is None else chosen.tuned_on.in_words(chosen.model_dump())
+    yield (
+        f"clip norm {privacy.clip_norm:g}, user cap {privacy.user_cap:g}, {server.optimizer} with learning rate "
+        f"{server.learning_rate:g}: {origin} ({file})"
+    )

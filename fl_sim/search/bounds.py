@@ -94,6 +94,32 @@ class Candidate:
         return cls(privacy, bounds.guarantee, crowd, tuple(units.values()))
 
 
+@dataclass(frozen=True)
+class Users:
+    """The users for whom settings are chosen, as far as it is known of them what they write.
+
+    Attributes:
+        ownership: of their corpus; of a public text where nothing is known.
+        population: N.
+        by_counts: whether to read nothing but the counts that a run declares.
+        scale: how many of them a user of ``ownership`` stands for.
+    """
+
+    ownership: Ownership
+    population: int
+    by_counts: bool = False
+    declared: Declared = _NOTHING
+    scale: float = 1.0
+
+    def bounds_to_try(self, privacy: PrivacyConfig) -> list[PrivacyConfig]:
+        """Return the section ``[privacy]`` with all bounds of a search (:func:`bounds_to_try`)."""
+        return bounds_to_try(privacy, self.ownership, self.declared)
+
+    def candidate(self, privacy: PrivacyConfig) -> Candidate:
+        """Return the bounds of a section ``[privacy]``, and the users under them."""
+        return Candidate.of(privacy, self.ownership, self.population, by_counts=self.by_counts, declared=self.declared)
+
+
 def keeping(candidates: Iterable[Candidate], share: float | None) -> Iterator[Candidate]:
     """Yield the candidates that keep a share of mentions, in weight; all for None.
 

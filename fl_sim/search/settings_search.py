@@ -4,11 +4,12 @@
     OUT/runs/rung1-trial02/    one run folder per trial, on public text
     OUT/tuned.toml             the settings that won, with their origin, for ``fl-sim run``
 
-Nothing here reads the private corpus: N, the expected sentences of a round, rates, bounds, target and δ are stated. All
-trials spend the private run's ε: z of each setting is calibrated for the target from rates and bounds. A trial on fewer
-public users draws its sentences at other rates, and shrinks its noise (``privacy.noise_cohort``) to the noise-to-signal
-ratio of the private run's rounds. A search is successive halving: in each rung the trials train on more sentences a
-round, and the best third goes on (docs/settings.md).
+Nothing here reads the private corpus: N, the expected sentences of a round, rates, bounds, target and δ are stated, or
+:class:`~fl_sim.search.bounds.Users` has the counts or the graph that the guarantee takes as known. All trials spend the
+private run's ε: z of each setting is calibrated for the target from rates and bounds. A trial on fewer public users
+draws its sentences at other rates, and shrinks its noise (``privacy.noise_cohort``) to the noise-to-signal ratio of the
+private run's rounds. A search is successive halving: in each rung the trials train on more sentences a round, and the
+best third goes on (docs/settings.md).
 
 >>> stated = {"privacy.population": 5000, "privacy.target_epsilon": 3.0, "rounds": 4, "privacy.q_s": 0.02}
 >>> run = PrivateRun.of(RunConfig.from_mapping(stated))
@@ -38,7 +39,8 @@ from fl_sim.experiments.plan.guarantees import Declared, Units, guarantee_of, ta
 from fl_sim.experiments.plan.run_plan import noise_for_target, untuned_plan
 from fl_sim.experiments.run_inputs import declared, held_out_split
 from fl_sim.files import owner_only
-from fl_sim.search.bounds import Candidate, bounds_to_try, keeping
+from fl_sim.search.bounds import Candidate, Users, bounds_to_try, keeping
+from fl_sim.search.crowd import Crowd
 from fl_sim.search.planner import Settings, Tradeoff, best_first, rounded_down
 from fl_sim.search.sweep import DONE, claim_folder, run_batch
 from fl_sim.settings_origin import Origin, Trial, sentence_sample
@@ -83,15 +85,17 @@ class PrivateRun:
         config: as stated, with N.
         target: the ε that all settings meet; None if the strategy adds no noise.
         sentences: expected sentences a round at the configured rates; None for as many a user as on the public text.
+        users: who they are, where their counts or their mention graph are known; then these tell the sentences.
     """
 
     config: RunConfig
     target: float | None
     sentences: float | None = None
+    users: Users | None = field(default=None, repr=False, compare=False)
     _noise: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, config: RunConfig, sentences: float | None = None) -> PrivateRun:
+    def of(cls, config: RunConfig, sentences: float | None = None, users: Users | None = None) -> PrivateRun:
         """Return the run of a configuration; ε of its noise multiplier is the target if it states none.
 
         Raises:
@@ -119,7 +123,7 @@ class PrivateRun:
             )
         plan = untuned_plan(config, _NOBODY)
         if plan.mechanism.event() is None:
-            return cls(config, None, sentences)
+            return cls(config, None, sentences, users)
         target = privacy.target_epsilon
         if target is None:
             units = _target_units(config, plan.mechanism).values()
@@ -130,7 +134,7 @@ class PrivateRun:
                 "privacy.noise_multiplier has no finite ε for any user with any entity; allowed: privacy.entity_bound, "
                 "privacy.entity_users under user_level, or privacy.target_unit = user"
             )
-        return cls(config, target, sentences)
+        return cls(config, target, sentences, users)
 
     @property
     def population(self) -> int:
@@ -222,9 +226,17 @@ class PublicText:
             return run.sentences / self.sentences_of(run, {})
         return run.population / self.ownership.num_users
 
+    def crowd_of(self, run: PrivateRun, settings: Chosen) -> tuple[Crowd, float]:
+        """Return the private run's users as they are known, else those of this text, and for how many one stands."""
+        privacy = run.with_settings(settings).privacy
+        if run.users is not None:
+            return run.users.candidate(privacy).crowd, 1.0
+        return self.candidate(privacy).crowd, self.scale(run)
+
     def expected_sentences(self, run: PrivateRun, settings: Chosen) -> float:
-        """Return the expected sentences of a round of the private run: as stated, or a user's as on this text."""
-        return self.scale(run) * self.sentences_of(run, settings)
+        """Return the expected sentences of a round of the private run: as known or stated, else as on this text."""
+        crowd, scale = self.crowd_of(run, settings)
+        return scale * crowd.sentences(run.mechanism(settings))
 
     def trial(
         self, run: PrivateRun, settings: Chosen, sentences: float, seed: int, out: str
@@ -243,7 +255,8 @@ class PublicText:
         tried = run.config.changed({**_NOT_OF_A_TRIAL, **settings})
         mechanism, server = run.mechanism(settings), run.with_settings(settings).server
         crowd, users = self.candidate(tried.privacy).crowd, self.ownership.num_users
-        own, wanted = crowd.sentences(mechanism), self.scale(run) * crowd.signal(mechanism)
+        theirs, scale = self.crowd_of(run, settings)
+        own, wanted = crowd.sentences(mechanism), scale * theirs.signal(mechanism)
         scaled = mechanism
         changes: dict[str, float | str | None] = {}
         if getattr(mechanism, "epoch_rounds", None) is None:  # else q_u is 1/t

@@ -76,6 +76,11 @@ class Options:
         if not 0 < self.failure < 1:
             raise ConfigError(f"failure is {self.failure:g}; allowed: a number between 0 and 1")
 
+    @classmethod
+    def quick(cls) -> Self:
+        """Return sizes that take a quarter of the time: intervals are wider, and an exposure is at most 7.7 bits."""
+        return cls(secrets=200, entities=100, candidates=25)
+
     def record(self) -> dict[str, Any]:
         """Return the options as a JSON object; the name is left out unless names are shown."""
         hidden = {} if self.show_names or self.entity is None else {"entity": "(hidden)"}

@@ -20,13 +20,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options
 from fl_sim.auditing.leakage.canary_exposure import CanaryAttack, attack_canaries
-from fl_sim.auditing.leakage.membership import UserAttack, attack_users
+from fl_sim.auditing.leakage.membership import Sample, UserAttack, attack_users, log_likelihoods
 from fl_sim.auditing.leakage.name_ranking import NameAttack, attack_names
 from fl_sim.auditing.leakage.rates import Verdict
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.canaries import read_canaries
+from fl_sim.formats import duration
 from fl_sim.reporting.pages.leak_page import leak_page
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder
@@ -40,6 +44,8 @@ PRIVATE = (
     "These figures are computed from private text, without noise: they are for the corpus's owner, and no ε covers "
     "their publication."
 )
+_TIMED = 64  # texts
+_OF_AN_ATTACK = 2.0  # seconds, for what it proves and its intervals
 _EPSILONS = ("epsilon_any", "epsilon_stated", "epsilon_user")  # the first that a run has leads
 
 
@@ -138,6 +144,7 @@ def attack_runs(
     attacks: Sequence[str] | None = None,
     raw: Path | str | None = None,
     progress: Progress = lambda words: nullcontext(lambda done, total: None),
+    say: Callable[[str], None] = lambda words: None,
 ) -> Leakage:
     """Attack runs, one after the other.
 
@@ -148,6 +155,7 @@ def attack_runs(
             name an entity.
         raw: a corpus whose text is attacked in place of that of runs on its de-identified copy.
         progress: gives a context with an observer for every attack, whose name it is called with.
+        say: called with what the attacks on a run will take, before them.
 
     Raises:
         ConfigError: there is no run, no such attack, or an attack that was asked for makes no sense for a run.
@@ -159,9 +167,47 @@ def attack_runs(
         raise ConfigError("runs is empty; allowed: at least one run folder")
     shared = replace(given, failure=given.failure / (len(runs) * len(names)))
     strict = attacks is not None or given.entity is not None
-    return Leakage(
-        tuple(_attacked(AttackedRun.open(path, raw), shared, names, progress, strict=strict) for path in runs), given
-    )
+    found = []
+    for path in runs:
+        run = AttackedRun.open(path, raw)
+        say(_forecast(run, shared, names))
+        found.append(_attacked(run, shared, names, progress, strict=strict))
+    return Leakage(tuple(found), given)
+
+
+def _forecast(run: AttackedRun, options: Options, names: Sequence[str]) -> str:
+    """Return in words how long the attacks on a run take on this machine."""
+    texts = texts_of(run, options, names)
+    seconds = texts * _seconds_of_text(run) + len(names) * _OF_AN_ATTACK
+    return f"{run.folder.path}: about {duration(seconds)} ({texts:,} texts to score)"
+
+
+def texts_of(run: AttackedRun, options: Options, names: Sequence[str]) -> int:
+    """Return how many texts the attacks on a run score at most, under both of its models."""
+    texts = 0
+    if "users" in names:
+        for side in (run.members, run.non_members):
+            most = np.minimum(side.ownership.sentences_per_user, options.sentences_per_user)
+            texts += round(float(most.mean()) * min(options.max_users, len(most)))
+    if "canaries" in names and run.corpus.has_canaries:
+        planted = read_canaries(run.corpus)
+        words = {canary.before for canary in planted.canaries}
+        texts += len(words) * min(options.secrets, planted.law.size) + len(planted.canaries)
+    if "entities" in names and not run.model.task.classes:
+        asked = options.entities if options.entity is None else options.sentences_per_user
+        texts += min(asked, run.members.ownership.num_entities) * options.candidates
+    return 2 * texts
+
+
+def _seconds_of_text(run: AttackedRun) -> float:
+    """Return the seconds of scoring a text of the run, measured on a few."""
+    side = run.members
+    ids = np.arange(side.ownership.num_sentences) if side.targets is None else np.flatnonzero(side.targets >= 0)
+    few = Sample(side, ids[:_TIMED], np.zeros_like(ids[:_TIMED]))
+    log_likelihoods(run.model, few)  # what is set up on first use
+    begun = time.perf_counter()
+    log_likelihoods(run.model, few)
+    return (time.perf_counter() - begun) / max(1, len(few.ids))
 
 
 def chosen(attacks: Sequence[str] | None, options: Options | None = None) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from fl_sim.api import audits
 from fl_sim.api.runs import open_run
 from fl_sim.cli.flags import print_json
 from fl_sim.cli.from_signature import FILE, options_of
-from fl_sim.cli.progress_bar import counting
+from fl_sim.cli.progress_bar import counting, say
 from fl_sim.cli.verbs import Verb, as_json, quiet
 from fl_sim.cli.written_files import check_writable
 from fl_sim.files import replace_private_file
@@ -25,7 +25,7 @@ EXIT_BEYOND = 1
 
 
 @click.command(cls=Verb)
-@options_of(audits.leak, but=("progress",))
+@options_of(audits.leak, but=("progress", "say"))
 @click.option("--html", type=FILE, metavar="FILE", help="Also write a page with pictures, one file.")
 @as_json
 @quiet
@@ -37,7 +37,9 @@ def leak(runs: tuple[Path, ...], html: Path | None, as_json: bool, quiet: bool, 
     check_writable("--html", html)
     for path in runs:
         open_run(path)  # a folder that is none is told before libraries are imported for seconds
-    found = audits.leak(runs, progress=lambda words: counting(words, quiet), **options)
+    found = audits.leak(
+        runs, progress=lambda words: counting(words, quiet), say=lambda words: say(words, quiet), **options
+    )
     print_json(found.record()) if as_json else print(leak_text(found.record()))
     if html is not None:
         replace_private_file(html, found.page().encode())

@@ -97,13 +97,11 @@ def trials(
 
 
 @plan.command()
-@options_of(planning.plan_automatically, but=("config", "weigh", "observer"))
+@options_of(planning.plan_automatically, but=("config", "say", "weigh", "observer"))
 @configuration_flags(but=("out", "anchor"))
 @as_json
 @quiet
-def auto(
-    out: str, minutes: float, keep_mentions: float | None, overrides: dict[str, Any], as_json: bool, quiet: bool
-) -> int:
+def auto(out: str, overrides: dict[str, Any], as_json: bool, quiet: bool, **search: Any) -> int:
     """Choose bounds, rates, noise, clip norm and optimizer by trials on public text, for ε 8 or --target-epsilon.
 
     The file tuned.toml in the folder has the settings; fl-sim run takes it. Repeat the command to continue.
@@ -119,7 +117,7 @@ def auto(
     config = RunConfig.load(None, overrides)
     check_early(config)
     ended = planning.plan_automatically(
-        config, out=out, minutes=minutes, keep_mentions=keep_mentions, weigh=_weighed(quiet), observer=_shown(quiet)
+        config, out=out, say=lambda words: say(words, quiet), weigh=_weighed(quiet), observer=_shown(quiet), **search
     )
     if isinstance(ended, Tried):
         return _interrupted(ended)
@@ -164,6 +162,7 @@ def _command(corpus: str, settings: dict[str, Any], report: Figures) -> str:
     for name in ("q_u", "q_e", "q_s", "user_cap"):
         words += [f"--{name.replace('_', '-')}", f"{best[name]!r}"]
     words += ["--delta", f"{report['delta']!r}", "--target-epsilon", f"{report['target_epsilon']!r}"]
+    words += ["--set", f"server.learning_rate={report['learning_rate']}"]
     words += ["--set", f"privacy.target_unit={report['target_unit']}"]
     words += ["--set", f"privacy.known={report['known']}"]
     stated = {name: settings[name] or report[name] for name in ("entity_bound", "user_sentences")}  # or as searched
@@ -218,12 +217,15 @@ def _text(report: Figures) -> str:
         "",
         f"Run it: {report['command']}",
         "",
+        f"Learning rate {report['learning_rate']}: {report['learning_rate_from']}.",
+        "",
         report["note"],
         "",
         "For the owner of the corpus alone, because no ε covers what follows: the proposal computes about "
         f"{nonzero(owner['expected_sentences'], ',.0f')} sentences a round, and its bounds keep "
         f"{nonzero(kept['sentences'], '.1%')} of the sentences and {nonzero(kept['mentions'], '.1%')} of the "
         "mentions, in weight.",
+        *([f"On this machine the run takes {owner['cost']}."] if "cost" in owner else []),
         "",
         *_owner_table(report),
     ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -59,6 +61,29 @@ def test_engines_that_end_with_another_model_or_with_none_fail(monkeypatch: pyte
     }
     assert found[-1].advice == "ValueError: no room for a worker"
     assert len(asked) == 4
+
+
+def test_runs_that_take_long_are_cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cleaned: list[str] = []
+
+    def run(engine: str, device: str, out: Path) -> np.ndarray:
+        try:
+            time.sleep(0 if engine == "inline" else 60)
+        except Exception:  # a run may handle errors of its own
+            cleaned.append("as an error")
+        finally:
+            cleaned.append(engine)
+        return np.ones(4, np.float32)
+
+    monkeypatch.setattr(checkup, "_run", run)
+    monkeypatch.setattr(checkup, "RUN_SECONDS", 0.5)
+    handler = signal.getsignal(signal.SIGALRM)
+    inline, ray = checkup.check_engines(["cpu"], tmp_path, lambda what: None)
+    assert (inline.verdict, ray.verdict) == ("ok", "warning")
+    assert ray.value.startswith("not checked: cut off after")
+    assert cleaned == ["inline", "ray"]
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 @pytest.mark.nightly

@@ -1,8 +1,10 @@
-"""Settings without looking: what ``fl-sim plan auto`` chooses depends on public text, stated numbers and N alone."""
+"""Settings without looking: ``fl-sim plan auto`` chooses by public text, and by what the guarantee takes as known."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
+from fl_sim.experiments.cost import CLIPPING, Forecast, Pace
 from fl_sim.search import automatic, settings_search
 from fl_sim.search.automatic import Automatic, choose_settings, public_text, round_down_to_grid
 from fl_sim.search.bounds import Candidate, keeping
@@ -19,10 +22,15 @@ from fl_sim.storage.run_folder import INTERRUPTED
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.privacy_config import PrivacyConfig
 from tests import tiny
+from tests.fl_sim.search.test_planner import EQUAL_COUNTS, written
 
 Capture = pytest.CaptureFixture[str]
 Goals = list[Goal]
 Candidates = Callable[[PrivacyConfig], Candidate]
+
+
+PACE = Pace(sentence=0.01 / CLIPPING, server=0.0, evaluation=0.0, tokens=20.0)
+"""A hundred sentences a second."""
 
 
 @pytest.fixture
@@ -34,14 +42,16 @@ def goals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Goals:
         choices: Sequence[PrivacyConfig], candidate_of: Candidates, goal: Goal, keep_mentions: float | None
     ) -> Proposal:
         asked.append(goal)
-        event = RoundEvent("uedp", 2.0, q_u=1.0, q_e=1.0, q_s=min(1.0, goal.sentences_per_round / 80), user_cap=2.0)
         tried = list(keeping(map(candidate_of, choices), keep_mentions))
+        rate = min(1.0, goal.sentences_per_round / tried[0].crowd.sampled_sentences(1.0))
+        event = RoundEvent("uedp", 2.0, q_u=1.0, q_e=1.0, q_s=rate, user_cap=2.0)
         trades = [Tradeoff.of(one, Settings.of(event, goal.rounds, one.crowd)) for one in tried]
         return Proposal(tried[0], tuple(trades), trades[0].settings, (), ())
 
     monkeypatch.setattr(automatic, "propose", propose)
     monkeypatch.setattr(automatic, "public_text", lambda corpus: str(public))
-    monkeypatch.setattr(automatic, "_seconds_of_sentence", lambda config, corpus: 0.01)
+    monkeypatch.setattr(automatic, "_pace", lambda config, corpus: PACE)
+    monkeypatch.setattr(automatic, "forecast_of", lambda config: Forecast(9.0, 0.1, config.rounds, 1e9, 1e6))
     monkeypatch.setattr(settings_search, "run_batch", lambda configs, jobs: (Ending(name, DONE) for name in configs))
     monkeypatch.setattr(settings_search, "_score", lambda config: abs(config.server.learning_rate - 0.003))
     return asked
@@ -55,18 +65,91 @@ def chosen(corpus: Path, trials: Path, **stated: Any) -> RunConfig:
 
 
 @pytest.mark.system
-def test_nothing_but_the_number_of_users_is_read_off_the_corpus(goals: Goals, tmp_path: Path) -> None:
+def test_where_nothing_is_known_no_more_is_read_than_the_stated_number_of_users(goals: Goals, tmp_path: Path) -> None:
     few, many = (tiny.tiny_corpus(tmp_path / str(each), users=20, each=each) for each in (2, 9))
-    first, second = (chosen(path, tmp_path / f"trials{path.name}") for path in (few, many))
+    stated = {"privacy.known": "nothing", "privacy.population": 20, "privacy.entity_bound": 3}
+    first, second = (chosen(path, tmp_path / f"trials{path.name}", **stated) for path in (few, many))
     assert first.model_copy(update={"corpus": second.corpus}) == second
     assert goals[0] == goals[1]
-    assert goals[0].sentences_per_round == 2000 / 20 * 10 / 20, "two thirds of a minute, at 0.01 s, on half the users"
+    assert goals[0].sentences_per_round == 2000 / 20 * 10 / 20, "half of a minute, at 0.01 s, on half the users"
     assert (first.privacy.population, first.privacy.target_epsilon, first.rounds) == (20, 8.0, 20)
     assert first.privacy.user_cap is not None
     assert first.tuned_on.users == 20
-    more = chosen(few, tmp_path / "more", **{"privacy.population": 40, "privacy.target_epsilon": 2.0})
+    more = chosen(few, tmp_path / "more", **stated | {"privacy.population": 40, "privacy.target_epsilon": 2.0})
     assert (goals[2].target_epsilon, goals[2].sentences_per_round) == (2.0, goals[0].sentences_per_round / 2)
     assert more.privacy.population == 40
+
+
+@pytest.mark.system
+def test_where_counts_are_known_they_alone_are_read(goals: Goals, tmp_path: Path) -> None:
+    """Equal counts on different graphs and other words: the same settings. More sentences a user: a lower rate."""
+    first, second = (written(graph, tmp_path / str(number)) for number, graph in enumerate(EQUAL_COUNTS))
+    bound = {"privacy.entity_bound": 5}
+    settings = [chosen(path, tmp_path / f"trials{number}", **bound) for number, path in enumerate((first, second))]
+    assert settings[0].model_copy(update={"corpus": settings[1].corpus}) == settings[1]
+    assert goals[0] == goals[1]
+    assert goals[0].sentences_per_round == 2000 / 20, "of these users themselves"
+    assert settings[0].tuned_on.sentences < 48, "the sentences of the corpus, less what the bound takes in weight"
+    few, many = (tiny.tiny_corpus(tmp_path / f"users of {each}", users=40, each=each) for each in (8, 16))
+    bounds = {f"privacy.{name}": "unbounded" for name in ("entity_bound", "user_sentences")}
+    stated = bounds | {"privacy.target_unit": "user"}
+    rates = [chosen(path, tmp_path / f"trials of {path.name}", **stated).privacy.q_s for path in (few, many)]
+    assert rates == pytest.approx([100 / 320, 100 / 640])
+
+
+@pytest.mark.system
+def test_a_known_graph_is_read(goals: Goals, tmp_path: Path) -> None:
+    stated = {"privacy.known": "graph", "privacy.entity_bound": 5}
+    configs = [
+        chosen(written(graph, tmp_path / str(number)), tmp_path / f"trials{number}", **stated)
+        for number, graph in enumerate(EQUAL_COUNTS)
+    ]
+    assert len({config.tuned_on.sentences for config in configs}) == 2
+
+
+def training_of(seconds: float) -> Callable[[RunConfig], Forecast]:
+    """Return a forecast of rounds of so many seconds."""
+    return lambda config: Forecast(9.0, seconds, config.rounds, 1e9, 1e6)
+
+
+@pytest.mark.system
+def test_what_the_private_sentences_take_is_shown_or_refuses_and_sets_nothing(
+    goals: Goals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    corpus = tiny.tiny_corpus(tmp_path / "corpus", users=20)
+    settings = []
+    for number, seconds in enumerate((0.01, 1.0, math.nan)):
+        monkeypatch.setattr(automatic, "forecast_of", training_of(seconds))
+        settings.append(chosen(corpus, tmp_path / str(number)))
+    assert settings[0] == settings[1] == settings[2]
+    monkeypatch.setattr(automatic, "forecast_of", training_of(6.0))
+    words = ["plan", "auto", "--corpus", str(corpus), "--engine", "inline", "--minutes", "1"]
+    assert main([*words, "--out", str(tmp_path / "refused"), *tiny.command_line(dict(tiny.MODEL))]) == 2
+    said, told = capsys.readouterr().err.splitlines()[-2:]
+    assert "training 9 sentences and about 6 s a round, about 2 min in all" in said
+    assert "for its owner alone" in said
+    assert "--minutes is 1, and this corpus would train for about 2 min: it has longer sentences" in told
+    assert "than planned for, 20 tokens each; allowed: --tokens N" in told
+    assert not (tmp_path / "refused").exists()
+
+
+@pytest.mark.system
+def test_stated_tokens_make_rounds_smaller(goals: Goals, tmp_path: Path) -> None:
+    corpus = tiny.tiny_corpus(tmp_path / "corpus", users=20)
+    config = RunConfig.from_mapping({"corpus.path": str(corpus), "engine.name": "inline", **tiny.MODEL})
+    for tokens in (20.0, 200.0):
+        choose_settings(config, 1.0, tmp_path / f"trials{tokens}", tokens=tokens)
+    assert [goal.sentences_per_round for goal in goals] == [100.0, 10.0]
+
+
+def test_a_search_takes_its_share_of_the_time(goals: Goals) -> None:
+    stated = RunConfig()
+    for seconds in (30.0, 300.0):
+        search = automatic._search(stated, [], PACE, seconds)
+        assert 0.4 * seconds <= automatic._seconds_of(search, PACE) <= seconds
+    assert automatic._search(stated, [], PACE, 1.0).sentences == 10.0, "the smallest trials, whatever the time"
+    with pytest.raises(ConfigError, match=r"--minutes is 0\.1; allowed here: at least 1\.2"):
+        automatic._check_time(0.1, 17.0, 1.0, 20.0)
 
 
 @pytest.mark.system
@@ -82,9 +165,11 @@ def test_a_stopped_search_goes_on_with_the_rates_that_it_began_with(
     assert isinstance(ended, settings_search.Tried)
     assert ended.interrupted
     monkeypatch.setattr(settings_search, "run_batch", finishing)
-    monkeypatch.setattr(automatic, "_seconds_of_sentence", lambda config, corpus: 0.001)
+    monkeypatch.setattr(automatic, "_pace", lambda config, corpus: replace(PACE, sentence=0.001))
     assert isinstance(choose_settings(config, 1.0, tmp_path / "trials"), Automatic)
     assert len(goals) == 1
+    with pytest.raises(ConfigError, match=r"--minutes is 0\.01; allowed here: at least 0\.034, or another --out"):
+        choose_settings(config, 0.01, tmp_path / "trials")
 
 
 @pytest.mark.parametrize(("value", "grid"), [(1.0, 1.0), (4.99, 2.0), (730.0, 500.0), (0.06, 0.05), (1e6, 1e6)])
@@ -102,6 +187,8 @@ def test_settings_never_come_from_the_runs_own_corpus() -> None:
         (["--q-s", "0.1"], "privacy.q_s is given with fl-sim plan auto, which chooses it"),
         (["--rounds", "3"], "rounds is given with fl-sim plan auto"),
         (["--minutes", "-1"], "--minutes is -1; allowed"),
+        (["--minutes", "1e-6"], "--minutes is 1e-06; allowed here: at least"),
+        (["--tokens", "0"], "--tokens is 0; allowed: a finite number above 0"),
         (["--set", "privacy.known=nothing"], "privacy.population is not given"),
         (
             ["--set", "privacy.known=nothing", "--set", "privacy.population=9000"],

@@ -236,6 +236,22 @@ def test_a_plan_by_counts_reads_counts_alone(tmp_path: Path, capsys: Capture, mo
 
 @pytest.mark.system
 @pytest.mark.usefixtures("narrow")
+def test_a_target_is_enough_to_ask_for(tmp_path: Path, capsys: Capture) -> None:
+    corpus = written(EQUAL_COUNTS[0], tmp_path / "corpus")
+    assert main(["plan", "formula", str(corpus), "--target-epsilon", "8", "--quiet", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["sentences_per_round"], report["rounds"]) == (2.4, 20), "48 sentences, each once"
+    assert "server.learning_rate=0.008" in shlex.split(report["command"])
+    assert "trials on public text" in report["learning_rate_from"]
+    assert report["owner"]["seconds"] > 0
+    shown = _text(report).partition("For the owner")
+    assert "Learning rate 0.008: Adam on the small GPT-2" in shown[0]
+    assert "On this machine the run takes 2 sentences and about" in shown[2]
+    assert "On this machine" not in shown[0], "it is measured on private sentences"
+
+
+@pytest.mark.system
+@pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("by_file", [False, True])
 def test_a_plan_for_other_declared_counts_does_not_tell_the_exact_ones(
     tmp_path: Path, capsys: Capture, by_file: bool
@@ -248,11 +264,12 @@ def test_a_plan_for_other_declared_counts_does_not_tell_the_exact_ones(
     flags = ["--counts", str(file)] if by_file else ["--round-counts"]
     for number, users in enumerate((graph, more)):
         corpus = written(users, tmp_path / str(number))
-        assert main(["plan", "formula", str(corpus), *ASKED[:-2], *flags, "--json"]) == 0
+        assert main(["plan", "formula", str(corpus), "--target-epsilon", "8", *flags, "--json"]) == 0
         report = json.loads(capsys.readouterr().out)
         setting = f"privacy.counts={file}" if by_file else "privacy.round_counts=true"
         assert shlex.split(report["command"])[-2:] == ["--set", setting]
-        proposals.append({name: report[name] for name in ("proposal", "alternatives", "bounds", "note")})
+        shown = ("proposal", "alternatives", "bounds", "note", "sentences_per_round")
+        proposals.append({name: report[name] for name in shown})
     assert proposals[0] == proposals[1]
 
 

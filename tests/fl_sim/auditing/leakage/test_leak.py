@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import fl_sim
-from fl_sim.auditing.leakage import leak, membership
+from fl_sim.auditing.leakage import leak, membership, name_ranking
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, Options
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError
@@ -207,9 +209,55 @@ def test_all_attacks_on_all_runs_share_the_failure(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(leak.AttackedRun, "open", lambda *arguments: None)
     monkeypatch.setattr(leak, "_attacked", attacked)
+    monkeypatch.setattr(leak, "_forecast", lambda run, options, names: "an hour")
     found = leak.attack_runs(["one", "two", "three"], Options(failure=0.01), ["users"])
     assert found.runs == pytest.approx((0.01 / 3,) * 3)
     with pytest.raises(ConfigError, match="failure is 2; allowed"):
         Options(failure=2)
     with pytest.raises(ConfigError, match="runs is empty"):
         leak.attack_runs([])
+
+
+@pytest.mark.parametrize(
+    ("flags", "sizes"),
+    [
+        ([], (200, 100, 25)),
+        (["--thorough"], (1000, 200, 50)),
+        (["--thorough", "--secrets", "9"], (9, 200, 50)),
+        (["--candidates", "50"], (200, 100, 50)),
+    ],
+)
+def test_attacks_are_quick_unless_more_is_asked_for(
+    flags: list[str], sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Options] = []
+
+    def attack_runs(runs: Any, options: Options, *others: Any, **named: Any) -> leak.Leakage:
+        asked.append(options)
+        return leak.Leakage((), options)
+
+    monkeypatch.setattr(leak, "attack_runs", attack_runs)
+    monkeypatch.setattr("fl_sim.cli.commands.leak_command.open_run", lambda path: None)
+    assert main(["leak", str(tmp_path), "--quiet", *flags]) == 0
+    (options,) = asked
+    assert (options.secrets, options.entities, options.candidates) == sizes
+
+
+@pytest.mark.system
+def test_what_attacks_will_take_is_said_first(shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(leak, "ATTACKS", {"entities": name_ranking.attack_names})
+    assert main(["leak", str(shared / "run"), "--entities", "3", "--candidates", "4"]) == 0
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(rf"{shared / 'run'}: about .+ s \(24 texts to score\)", first)
+
+
+def test_texts_of_attacks_are_counted() -> None:
+    def side(*sentences: int) -> Any:
+        return SimpleNamespace(ownership=SimpleNamespace(sentences_per_user=np.array(sentences), num_entities=7))
+
+    corpus, model = SimpleNamespace(has_canaries=False), SimpleNamespace(task=SimpleNamespace(classes=()))
+    run: Any = SimpleNamespace(members=side(2, 50, 8), non_members=side(3, 3), corpus=corpus, model=model)
+    options = Options(max_users=2, sentences_per_user=20, entities=10, candidates=5)
+    assert leak.texts_of(run, options, ["users"]) == 2 * (2 * 10 + 2 * 3)
+    assert leak.texts_of(run, options, ["canaries"]) == 0
+    assert leak.texts_of(run, options, ["entities"]) == 2 * 7 * 5
