@@ -64,7 +64,7 @@ def mechanism(function: Function) -> Function:
     """Add the flags of the settings of a round: strategy, noise, rates, clips."""
     from fl_sim.api import accounts
 
-    others = ("rounds", "delta", "user_sentences", "entity", "epoch_rounds", "users")
+    others = ("rounds", "delta", "known", "entity_bound", "user_sentences", "entity", "epoch_rounds", "users")
     return options_of(accounts.account, but=others)(function)
 
 
@@ -144,7 +144,11 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "privacy.noise": ("--noise", "SCALE"),
     "privacy.delta": ("--delta", "D"),
     "privacy.target_epsilon": ("--target-epsilon", "E"),
+    "privacy.target_unit": ("--target-unit", "UNIT"),
     "privacy.epsilon_budget": ("--epsilon-budget", "E"),
+    "privacy.known": ("--known", "WHAT"),
+    "privacy.entity_bound": ("--entity-bound", "K"),
+    "privacy.user_sentences": ("--user-sentences", "M"),
     "privacy.secure_noise": ("--secure-noise", ""),
     "model.name": ("--model", "NAME"),
     "engine.name": ("--engine", "NAME"),

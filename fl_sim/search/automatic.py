@@ -41,6 +41,7 @@ from fl_sim.search.settings_search import (
     tune,
 )
 from fl_sim.strategies.privacy_config import PrivacyConfig
+from fl_sim.strategies.registry import target_unit
 
 TARGET = 8.0
 ROUNDS = 20
@@ -100,9 +101,9 @@ def choose_settings(
     privacy, server, private = chosen.privacy, chosen.server, PrivateRun.of(chosen)
     origin = "" if chosen.tuned_on is None else chosen.tuned_on.in_words(chosen.model_dump())
     notes = (
-        f"ε ≤ {privacy.target_epsilon:g} ({privacy.target_unit}) at δ {privacy.delta:g}, {privacy.population:,} users; "
-        f"{chosen.rounds} rounds of about {text.expected_sentences(private, {}):,.0f} sentences, if users write as on "
-        f"{text.name}",
+        f"ε ≤ {privacy.target_epsilon:g} ({target_unit(privacy)}) at δ {privacy.delta:g}, {privacy.population:,} "
+        f"users; {chosen.rounds} rounds of about {text.expected_sentences(private, {}):,.0f} sentences, if users write "
+        f"as on {text.name}",
         f"{_in_words(privacy)}q_u {privacy.q_u:g}, q_s {privacy.q_s:g}, q_e {privacy.q_e:g}: planned on {text.name}",
         f"clip norm {privacy.clip_norm:g}, user cap {privacy.user_cap:g}, {server.optimizer} with learning rate "
         f"{server.learning_rate:g}: {origin} ({ended})",
@@ -171,7 +172,7 @@ def _kept(stated: RunConfig, trials: Path) -> tuple[PrivateRun, Search] | None:
         kept = json.loads((trials / DESCRIPTION).read_bytes())
         config = RunConfig.from_mapping(kept["run"])
         same = stated.changed({f"privacy.{name}": getattr(config.privacy, name) for name in _PLANNED})
-        if same.model_dump() != config.model_dump():
+        if same.model_dump(mode="json") != config.model_dump(mode="json"):
             return None
         factors = tuple(kept["round_factors"])
         bounds = tuple(kept["bounds"])

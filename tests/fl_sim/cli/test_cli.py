@@ -161,6 +161,7 @@ def test_the_flags_of_run_are_a_contract() -> None:
     flags = [
         "corpus", "strategy", "rounds", "q-u", "q-e", "q-s", "z", "clip-norm", "user-cap", "delta", "clipping",
         "estimator", "noise", "target-epsilon", "epsilon-budget", "model", "engine", "nodes", "seed", "out", "anchor",
+        "target-unit", "known", "entity-bound", "user-sentences",
     ]  # fmt: skip
     words = [word for flag in flags for word in (f"--{flag}", "1")]
     asked = ["file.toml", *words, "--secure-noise", "--set", "a=1", "--set", "b=2", "--json", "--quiet"]
