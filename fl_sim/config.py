@@ -53,7 +53,7 @@ from fl_sim.settings_origin import Origin
 from fl_sim.strategies.mechanism import LocalTrainingConfig
 from fl_sim.strategies.postprocessing import AveragingConfig, ServerOptimizerConfig
 from fl_sim.strategies.privacy_config import PrivacyConfig, Text
-from fl_sim.strategies.registry import STRATEGIES, built_in_strategies, load_strategy
+from fl_sim.strategies.registry import STRATEGIES, built_in_strategies, load_strategy, target_unit
 from fl_sim.strategies.uedp import UserEntityConfig
 
 
@@ -304,9 +304,14 @@ class RunConfig(_Section):
     def _without_what_is_empty(self, dump: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         """Leave out empty observers and origins, and how to track, so that records stay the same for runs without them.
 
-        A record (JSON) states the share of a GPU that a worker had; in Python the default stays open.
+        A record (JSON) states the share of a GPU that a worker had, and the unit of a target or budget; in Python these
+        defaults stay open.
         """
         values: dict[str, Any] = dump(self)
+        privacy = self.privacy
+        aims = privacy.target_epsilon is not None or privacy.epsilon_budget is not None
+        if info.mode == "json" and aims and "privacy" in values:
+            values["privacy"]["target_unit"] = target_unit(privacy)
         if info.mode == "json" and "engine" in values:
             values["engine"]["gpus_per_node"] = self.placed_engine.gpus_per_node
             if self.engine.server_device is None:

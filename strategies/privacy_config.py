@@ -38,6 +38,7 @@ def _rate(value: float) -> float:
 Rate = Annotated[float, AfterValidator(_rate), Field(json_schema_extra={"minimum": SMALLEST_RATE, "maximum": 1})]
 Epsilon = Annotated[float, Field(gt=0)]
 Text = Annotated[str, Field(min_length=1)]
+TargetUnit = Literal["user", "user_entity"]
 
 
 class PrivacyConfig(BaseModel):
@@ -77,9 +78,10 @@ class PrivacyConfig(BaseModel):
     target_epsilon: Epsilon | None = Field(
         None, description="instead of noise_multiplier: use the smallest noise that meets this ε"
     )
-    target_unit: Literal["user", "user_entity"] = Field(
-        "user_entity",
-        description="the ε of target_epsilon and epsilon_budget: that of any user, or of any user with any entity",
+    target_unit: TargetUnit | None = Field(
+        None,
+        description="the ε of target_epsilon and epsilon_budget: that of any `user`, or of any user with any entity "
+        "(`user_entity`); default: user in user_level, whose ε is that of a user, else user_entity",
     )
     epsilon_budget: Epsilon | None = Field(None, description="stop before a round would exceed this ε")
     delta: float = Field(1e-5, ge=SMALLEST_DELTA, lt=1, description="δ at which every ε is stated; below 1/N")

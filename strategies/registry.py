@@ -17,7 +17,7 @@ from typing import Any
 
 from fl_sim.plugins import Registry
 from fl_sim.strategies.mechanism import Mechanism, PrivacyPlan
-from fl_sim.strategies.privacy_config import PrivacyConfig
+from fl_sim.strategies.privacy_config import PrivacyConfig, TargetUnit
 
 
 def _is_strategy(part: Any) -> bool:
@@ -48,6 +48,16 @@ def load_strategy(name: str) -> type[Mechanism]:
     """Return the class of a strategy by built-in name, entry point or ``module:attribute``; PluginError for others."""
     strategy: type[Mechanism] = STRATEGIES.load(name)
     return strategy
+
+
+def target_unit(privacy: PrivacyConfig) -> TargetUnit:
+    """Return whose ε a target or budget limits: as configured, or whom the strategy states its ε for.
+
+    >>> target_unit(PrivacyConfig(strategy="user_level")), target_unit(PrivacyConfig(strategy="uedp"))
+    ('user', 'user_entity')
+    """
+    of_users = load_strategy(privacy.strategy).headline == "epsilon_user"
+    return privacy.target_unit or ("user" if of_users else "user_entity")
 
 
 def built_in_strategies() -> dict[str, type[Mechanism]]:

@@ -24,7 +24,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import Clipping, RoundEvent, Strategy, Unknown
-from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.accounting.guarantee import Guarantee, Known
+from fl_sim.strategies.privacy_config import MOST_PEOPLE
+from fl_sim.strategies.uedp import GradientClipping
 
 if TYPE_CHECKING:
     from fl_sim.api.runs import Run
@@ -40,6 +43,7 @@ DELTA = 1e-5
 LEAST_NOISE = 1e-3
 """Below this noise multiplier ε is of hundreds of thousands, and no grid is fine enough for it."""
 
+_NO_BOUNDS = Guarantee()
 _OF_TEXT = frozenset({"releases_robust", "epsilon_any", "known", "epsilon_user_entity", "epsilon_user_entity_robust"})
 """Figures that runs of Flower apps, which know users alone, do not have."""
 
@@ -54,13 +58,17 @@ def account(
     q_e: float = 1.0,
     q_s: float = 1.0,
     user_cap: float = 1.0,
-    clipping: Clipping = "sentence",
+    clipping: GradientClipping = "sentence",
+    known: Known = "nothing",
+    entity_bound: int | None = None,
     user_sentences: float = math.inf,
     entity: EntityBound = (1, 1),
     epoch_rounds: int | None = None,
     users: int | None = None,
 ) -> Figures:
     """Return ε of a training, with the figures and the names of ``fl-sim account mechanism --json``.
+
+    With the settings of a run, its bounds and what it takes as known, ε is that of the run, in all digits.
 
     Args:
         strategy: The mechanism that trains: uedp, or user_level.
@@ -71,14 +79,19 @@ def account(
         q_e: The probability that an entity is sampled in a round.
         q_s: The probability that a sentence is sampled in a round.
         user_cap: The user clip ŵ, in sentence clips.
-        clipping: What is clipped besides the user's sum: sentence, or user for nothing.
-        user_sentences: The bound n' on the protected user's sentences.
+        clipping: What is clipped besides the user's sum: every sentence's gradient (sentence, automatic), or nothing
+            (user).
+        known: What may be known, as privacy.known of a run, by which bounds are enforced: counts, graph, or nothing.
+        entity_bound: The bound k of every entity, as privacy.entity_bound of a run; no bound by default.
+        user_sentences: The bound m on every user, as privacy.user_sentences of a run; where nothing is known, the
+            protected user's number of sentences n'.
         entity: The contribution bound of the protected entity.
         epoch_rounds: The t of random allocation (user_level only): each user takes part in one of every t rounds,
             chosen uniformly. By default users are sampled independently.
-        users: The number of users, for delta_times_users.
+        users: The number of users N, for delta_times_users, and at most so many mention an entity.
 
     Returns:
+        With ``entity_bound``, ``epsilon_any`` of any user with any entity (``epsilon_stated`` where nothing is known).
         ``epsilon_user``, ``epsilon_user_entity`` and ``epsilon_user_entity_robust`` (which also holds for an entity
         that the tagger missed), inf where nothing can be proven, each with the δ that is proven at it;
         and the settings. With ``users``, ``delta_times_users``: how many users' data a mechanism of the same δ might
@@ -98,9 +111,14 @@ def account(
         epoch_rounds=epoch_rounds,
     )
     check_numbers(rounds=rounds, delta=delta, users=users)
-    user, both = adjacencies(user_sentences, entity)
+    guarantee = _guarantee(event, known, entity_bound, user_sentences)
+    user, both = adjacencies(user_sentences, entity, guarantee)
     figures: Figures = {"strategy": strategy} | settings_of(event) | {"rounds": rounds, "delta": delta}
+    figures |= {"known": known, "entity_bound": math.inf if entity_bound is None else entity_bound}
     figures |= _protected(both)
+    if entity_bound is not None:
+        name = "epsilon_any" if guarantee.covers_any_entity else "epsilon_stated"
+        figures |= _largest(name, event, user, guarantee, users or MOST_PEOPLE, rounds, delta)
     figures |= _stated("epsilon_user", event, user, rounds, delta)
     figures |= _stated("epsilon_user_entity", event, both, rounds, delta)
     figures |= _stated("epsilon_user_entity_robust", event.robust(), both, rounds, delta)
@@ -113,7 +131,7 @@ def calibrate(
     *,
     delta: float = 1e-5,
     solve_for: Unknown = "noise_multiplier",
-    unit: Unit = "both",
+    unit: Unit | None = None,
     noise_multiplier: float | None = None,
     rounds: int | None = None,
     user_sentences: float = math.inf,
@@ -127,7 +145,8 @@ def calibrate(
         strategy: The mechanism that trains: uedp, or user_level.
         delta: The δ at which ε is stated, in (0, 1).
         solve_for: The setting to find; its own argument is left out.
-        unit: Whose ε the target bounds; both means the user's, and that of the user with the entity.
+        unit: Whose ε the target bounds; both means the user's, and that of the user with the entity. By default what
+            the strategy protects: user under user_level, else both.
         noise_multiplier: The noise multiplier z; needed unless it is solved for.
         rounds: The number of rounds T; needed unless it is solved for.
         user_sentences: The bound n' on the protected user's sentences.
@@ -147,6 +166,7 @@ def calibrate(
     event = _event(strategy, noise_multiplier=z, **mechanism)
     check_numbers(target_epsilon=target_epsilon, delta=delta)
     user, both = adjacencies(user_sentences, entity)
+    unit = unit or ("user" if strategy == "user_level" else "both")
     adjacencies_of_unit = {"user": [user], "both": [user, both]}.get(unit, [both])
     judged = event.robust() if unit == "user_entity_robust" else event
     return accountant.solve(solve_for, judged, adjacencies_of_unit, count, delta, target_epsilon)
@@ -251,15 +271,31 @@ def shared_delta(folders: Sequence[str | Path]) -> float | None:
     return deltas.pop() if len(deltas) == 1 else None
 
 
-def adjacencies(user_sentences: float, entity: EntityBound) -> tuple[Adjacency, Adjacency]:
-    """Return the adjacency of the user alone, and of the user with the entity.
+def adjacencies(
+    user_sentences: float, entity: EntityBound, guarantee: Guarantee = _NO_BOUNDS
+) -> tuple[Adjacency, Adjacency]:
+    """Return the adjacency of the user alone, and of the user with the entity, as a run of a guarantee shows them.
 
     Raises:
         PrivacyError: a bound is impossible.
     """
     entity_bound = entity if isinstance(entity, ContributionBound) else ContributionBound(*entity)
     check_numbers(user_sentences=user_sentences)
-    return Adjacency(user_sentences), Adjacency(user_sentences, entity_bound)
+    user, both = (guarantee.with_user(user_sentences, bound) for bound in (NO_ENTITY, entity_bound))
+    return user, guarantee.seen(both)
+
+
+def _guarantee(event: RoundEvent, known: Known, entity_bound: int | None, user_sentences: float) -> Guarantee:
+    """Return the bounds of a run; where nothing is known, that on a user is no bound of the run's."""
+    check_numbers(entity_bound=entity_bound, user_sentences=user_sentences)
+    if entity_bound is not None and known == "counts" and not event.clips_sentences:
+        raise PrivacyError(
+            f"entity_bound is {entity_bound} without a clip on every sentence; allowed: known = graph, because by "
+            "counts all users who mention an entity keep a weight"
+        )
+    enforced = known != "nothing" and Adjacency(user_sentences).user_sentences < math.inf
+    user_bound = int(user_sentences) if enforced else None
+    return Guarantee(known=known, entity_bound=entity_bound, user_sentences=user_bound)
 
 
 def round_event(
@@ -270,7 +306,7 @@ def round_event(
     q_e: float = 1.0,
     q_s: float = 1.0,
     user_cap: float = 1.0,
-    clipping: Clipping = "sentence",
+    clipping: GradientClipping = "sentence",
 ) -> RoundEvent:
     """Return the event of a round by the settings that :func:`account` names.
 
@@ -283,7 +319,8 @@ def round_event(
     if strategy == "user_level" and (user_cap, clipping) != (1.0, "sentence"):  # its caller expects another guarantee
         name, value = ("user_cap", f"{user_cap:g}") if user_cap != 1 else ("clipping", clipping)
         raise PrivacyError(f"{name} is {value} with user_level; allowed: nothing, because it clips users alone")
-    return RoundEvent(strategy, noise_multiplier, 1.0 if q_u is None else q_u, q_e, q_s, user_cap, clipping)
+    clips: Clipping = "user" if clipping == "user" else "sentence"
+    return RoundEvent(strategy, noise_multiplier, 1.0 if q_u is None else q_u, q_e, q_s, user_cap, clips)
 
 
 def _event(
@@ -325,6 +362,18 @@ def _stated(name: str, event: RoundEvent, adjacency: Adjacency, rounds: int, del
     epsilon = accountant.epsilon(event, adjacency, rounds, delta)
     at = accountant.delta(event, adjacency, rounds, epsilon) if math.isfinite(epsilon) else 1.0
     return {name: epsilon, name.replace("epsilon", "delta", 1): at}
+
+
+def _largest(
+    name: str, event: RoundEvent, user: Adjacency, guarantee: Guarantee, population: int, rounds: int, delta: float
+) -> Figures:
+    """The largest ε of the units of a guarantee under ``name``, as of a run, with the δ that is proven at it."""
+    figures: Figures = {}
+    for unit in guarantee.units(clips_sentences=event.clips_sentences, population=population):
+        adjacency = replace(unit.adjacency, user_sentences=user.user_sentences)
+        found = _stated(name, event.robust() if unit.robust else event, adjacency, rounds, delta)
+        figures = max(figures or found, found, key=lambda stated: stated[name])
+    return figures
 
 
 def settings_of(event: RoundEvent) -> Figures:

@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from fl_sim.api.accounts import DELTA, Figures, settings_of
 from fl_sim.config import ConfigError, RunConfig, parse_value
 from fl_sim.files import owner_only
 from fl_sim.strategies.accounting.guarantee import Known
+from fl_sim.strategies.privacy_config import TargetUnit
 
 if TYPE_CHECKING:
     from fl_sim.experiments.plan.guarantees import EnforcedBounds
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from fl_sim.search.bounds import Candidate
     from fl_sim.search.planner import Goal, Proposal, Settings, Tradeoff
     from fl_sim.search.settings_search import Tried
-
-TargetUnit = Literal["user", "user_entity"]
 
 MINUTES = 5.0
 """The time for search and training unless another is given."""

@@ -65,7 +65,7 @@ def mechanism(function: Function) -> Function:
     """Add the flags of the settings of a round: strategy, noise, rates, clips."""
     from fl_sim.api import accounts
 
-    others = ("rounds", "delta", "user_sentences", "entity", "epoch_rounds", "users")
+    others = ("rounds", "delta", "known", "entity_bound", "user_sentences", "entity", "epoch_rounds", "users")
     return options_of(accounts.account, but=others)(function)
 
 
@@ -133,8 +133,9 @@ assignments: Callable[[Any], Any] = click.option(
 _PLACEHOLDERS = {
     "corpus": "CORPUS", "strategy": "NAME", "rounds": "T", "q_u": "RATE", "q_e": "RATE", "q_s": "RATE",
     "noise_multiplier": "Z", "clip_norm": "C", "user_cap": "W", "clipping": "WHAT", "estimator": "NAME",
-    "noise": "SCALE", "delta": "D", "target_epsilon": "E", "epsilon_budget": "E", "secure_noise": "", "model": "NAME",
-    "engine": "NAME", "nodes": "K", "seed": "S", "out": "DIR", "anchor": "FILE",
+    "noise": "SCALE", "delta": "D", "target_epsilon": "E", "target_unit": "UNIT",
+    "epsilon_budget": "E", "known": "WHAT", "entity_bound": "K", "user_sentences": "M", "secure_noise": "",
+    "model": "NAME",    "engine": "NAME", "nodes": "K", "seed": "S", "out": "DIR", "anchor": "FILE",
 }  # fmt: skip
 
 KEYS: Mapping[str, tuple[str, str]] = {

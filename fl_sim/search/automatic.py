@@ -46,6 +46,7 @@ from fl_sim.search.settings_search import (
     tune,
 )
 from fl_sim.strategies.privacy_config import PrivacyConfig
+from fl_sim.strategies.registry import target_unit
 
 TARGET = 8.0
 ROUNDS = 20
@@ -249,7 +250,7 @@ def _kept(stated: RunConfig, trials: Path, users: Users) -> tuple[PrivateRun, Se
         kept = json.loads((trials / DESCRIPTION).read_bytes())
         config = RunConfig.from_mapping(kept["run"])
         same = stated.changed({f"privacy.{name}": getattr(config.privacy, name) for name in _PLANNED})
-        if same.model_dump() != config.model_dump():
+        if same.model_dump(mode="json") != config.model_dump(mode="json"):
             return None
         factors = tuple(kept["round_factors"])
         bounds = tuple(kept["bounds"])
@@ -294,8 +295,8 @@ def _notes(chosen: RunConfig, text: PublicText, users: Users, file: Path) -> Ite
         "nothing": f"the users of {text.name}",
     }[privacy.known]
     yield (
-        f"ε ≤ {privacy.target_epsilon:g} ({privacy.target_unit}) at δ {privacy.delta:g}, {privacy.population:,} users; "
-        f"{chosen.rounds} rounds of about {text.expected_sentences(private, {}):,.0f} sentences"
+        f"ε ≤ {privacy.target_epsilon:g} ({target_unit(privacy)}) at δ {privacy.delta:g}, {privacy.population:,} "
+        f"users; {chosen.rounds} rounds of about {text.expected_sentences(private, {}):,.0f} sentences"
     )
     bounds = {"k": privacy.entity_bound, "m": privacy.user_sentences}
     yield (

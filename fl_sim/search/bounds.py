@@ -21,6 +21,7 @@ from fl_sim.formats import round_down
 from fl_sim.search.crowd import CountedCrowd, Crowd, KnownCrowd
 from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
 from fl_sim.strategies.privacy_config import PrivacyConfig
+from fl_sim.strategies.registry import target_unit
 
 ENTITY_BOUNDS = (1, 2, 3, 5, 8, 10, 16, 20, 32)
 """Values of k that are tried."""
@@ -87,7 +88,7 @@ class Candidate:
             CorpusError: the corpus exceeds its declared counts.
         """
         bounds = EnforcedBounds.of(privacy, ownership, declared)
-        _, units = bounds.target(privacy.target_unit, clips_sentences=True, population=population)
+        _, units = bounds.target(target_unit(privacy), clips_sentences=True, population=population)
         crowd: Crowd = KnownCrowd(bounds.ownership, bounds.weights)
         if by_counts:
             crowd = CountedCrowd(bounds.counts, bounds.guarantee)

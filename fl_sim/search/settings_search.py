@@ -50,7 +50,7 @@ from fl_sim.storage.run_folder import INTERRUPTED, RunFolder, replace_file
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.primitives import streams
 from fl_sim.strategies.privacy_config import GaussianSumConfig, PrivacyConfig
-from fl_sim.strategies.registry import load_strategy
+from fl_sim.strategies.registry import load_strategy, target_unit
 
 Chosen = Mapping[str, float | str]
 """Settings by key, such as ``privacy.user_cap``."""
@@ -178,7 +178,7 @@ def _target_units(config: RunConfig, mechanism: Mechanism) -> Units:
     """Return the units of the target, which rest on public bounds alone."""
     guarantee = guarantee_of(config.privacy, 0, public_weights=config.privacy.public_weights is not None)
     clips, population = mechanism.clips_sentences, mechanism.population
-    return target_of(guarantee, config.privacy.target_unit, clips_sentences=clips, population=population)[1]
+    return target_of(guarantee, target_unit(config.privacy), clips_sentences=clips, population=population)[1]
 
 
 @dataclass(frozen=True)
@@ -485,7 +485,7 @@ def tuned_settings(
         users=run.population,
         sentences=_short(public.expected_sentences(run, best)),
         epsilon=run.target,
-        unit=run.config.privacy.target_unit,
+        unit=target_unit(run.config.privacy),
         delta=run.config.privacy.delta,
         metric=_metric(run.config),
         settings=chosen,
@@ -495,7 +495,7 @@ def tuned_settings(
     tree = merged(given, chosen)
     if run.target is not None:
         tree["privacy"] = {k: v for k, v in tree["privacy"].items() if k != "noise_multiplier"}
-        tree["privacy"]["target_epsilon"] = run.target
+        tree["privacy"] |= {"target_epsilon": run.target, "target_unit": origin.unit}
     tree["origin"] = origin.model_dump(mode="json", exclude_none=True)
     RunConfig.from_mapping(tree)
     return tree

@@ -442,7 +442,10 @@ class Computation:
 def released_settings(config: RunConfig) -> dict[str, object]:
     """Return the settings of a run on which its releases depend, by their full names."""
     settings = leaves(config.model_dump(mode="json"))
-    return {key: encode(value) for key, value in settings if not {key, key.partition(".")[0]} & NOT_RELEASED}
+    released = {key: encode(value) for key, value in settings if not {key, key.partition(".")[0]} & NOT_RELEASED}
+    if released["privacy.target_unit"] is None:  # without a target it decides nothing, and keys the noise as one word
+        released["privacy.target_unit"] = "user_entity"
+    return released
 
 
 def noise_key(parts: ReleaseParts) -> str:

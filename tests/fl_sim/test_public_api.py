@@ -268,7 +268,7 @@ def test_calibrate_finds_what_the_command_finds(capsys: Capture) -> None:
     z = fl_sim.calibrate(2.0, "user_level", q_u=0.05, rounds=30, delta=1e-5)
     found = printed(capsys, "account", "calibrate", *words.split(), "--rounds", "30")
     assert found["noise_multiplier"] == z
-    assert found["epsilon_user_entity"] <= 2
+    assert found["epsilon_user"] <= 2 < found["epsilon_user_entity"]  # the default target is what user_level protects
     rounds = fl_sim.calibrate(2.0, "user_level", q_u=0.05, noise_multiplier=2.0, delta=1e-5, solve_for="rounds")
     found = printed(capsys, "account", "calibrate", *words.split(), "--z", "2", "--solve-for", "rounds")
     assert (found["rounds"], type(found["rounds"])) == (rounds, int)

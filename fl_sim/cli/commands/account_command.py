@@ -28,15 +28,20 @@ def account() -> None:
 
 @account.command()
 @options_of(accounts.account, but=("entity",))
+@click.option("--clip-norm", metavar="C", expose_value=False, help="The clip c of a run, which ε does not depend on.")
 @entity_bound()
 @as_json
 def mechanism(as_json: bool, **settings: Any) -> None:
-    """Compute ε of a training with user-entity or user-level privacy."""
+    """Compute ε of a training with user-entity or user-level privacy.
+
+    With the flags of fl-sim run for rates, noise, rounds, clips and bounds, ε is that of the run. A rate or bound that
+    is left out is 1 or none here, where a run takes the default of its strategy.
+    """
     _show(accounts.account(**settings), as_json, default_delta=is_default("delta"))
 
 
 @account.command()
-@options_of(accounts.account, but=("entity", "noise_multiplier", "rounds"))
+@options_of(accounts.account, but=("entity", "noise_multiplier", "rounds", "known", "entity_bound"))
 @options_of(accounts.calibrate, but=("strategy", "delta", "user_sentences", "entity"))
 @entity_bound()
 @as_json

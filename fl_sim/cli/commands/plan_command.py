@@ -163,10 +163,11 @@ def _command(corpus: str, settings: dict[str, Any], report: Figures) -> str:
         words += [f"--{name.replace('_', '-')}", f"{best[name]!r}"]
     words += ["--delta", f"{report['delta']!r}", "--target-epsilon", f"{report['target_epsilon']!r}"]
     words += ["--set", f"server.learning_rate={report['learning_rate']}"]
-    words += ["--set", f"privacy.target_unit={report['target_unit']}"]
-    words += ["--set", f"privacy.known={report['known']}"]
-    stated = {name: settings[name] or report[name] for name in ("entity_bound", "user_sentences")}  # or as searched
-    stated |= {
+    words += ["--target-unit", report["target_unit"], "--known", report["known"]]
+    for name in ("entity_bound", "user_sentences"):
+        if bound := settings[name] or report[name]:  # or as searched
+            words += [f"--{name.replace('_', '-')}", str(bound)]
+    stated = {
         "counts": settings["counts"],
         "settings_from_corpus": report["settings_from_corpus"],
         "round_counts": settings["round_counts"],

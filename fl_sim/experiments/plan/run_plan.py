@@ -31,7 +31,7 @@ from fl_sim.strategies.accounting.adjacency import PrivacyError
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.mechanism import CorpusCounts, PrivacyPlan, Settings
 from fl_sim.strategies.privacy_config import GaussianSumConfig, PrivacyConfig
-from fl_sim.strategies.registry import built_in_strategies, load_strategy
+from fl_sim.strategies.registry import built_in_strategies, load_strategy, target_unit
 
 _SIZES = ("hidden", "layers", "heads", "embedding")
 _DROPOUT = ("drop_embedding", "drop_input", "drop_hidden", "drop_output", "drop_weight")
@@ -275,7 +275,7 @@ def noise_for_target(
 def _target(privacy: PrivacyConfig, plan: PrivacyPlan, bounds: EnforcedBounds) -> tuple[str, Units]:
     mechanism = plan.mechanism
     return bounds.target(
-        privacy.target_unit, clips_sentences=mechanism.clips_sentences, population=mechanism.population
+        target_unit(privacy), clips_sentences=mechanism.clips_sentences, population=mechanism.population
     )
 
 

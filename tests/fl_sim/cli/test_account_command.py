@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
+from fl_sim.cli.commands.run_command import run
 from fl_sim.cli.main import main
+from fl_sim.config import RunConfig, parse_assignments, parse_value
+from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.losses import composition
@@ -32,6 +37,28 @@ def test_uedp(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["epsilon_user_entity"] == epsilon(event, both, 50, 1e-5)
     assert report["epsilon_user_entity_robust"] == epsilon(event.robust(), both, 50, 1e-5)
     assert report["delta_user_entity"] == pytest.approx(1e-5, rel=1e-2)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ("--known counts --entity-bound 7 --user-sentences 20", "epsilon_any"),
+        ("--known graph --entity-bound 7 --user-sentences 20 --q-u 0.5 --clipping automatic", "epsilon_any"),
+        ("--known nothing --entity-bound 7 --set privacy.population=60", "epsilon_stated"),
+    ],
+)
+def test_the_flags_of_a_run_give_its_epsilon(capsys: pytest.CaptureFixture[str], flags: str, name: str) -> None:
+    words = f"--strategy uedp --z 4 --q-e 0.5 --q-s 0.05 --user-cap 2 --clip-norm 0.5 --rounds 20 {flags}".split()
+    overrides = run.make_context("run", list(words)).params
+    keys = {key.replace("__", "."): text for key, text in overrides.items() if "privacy" in key or key == "rounds"}
+    values = {key: parse_value(key, text) for key, text in keys.items() if text is not None}
+    values |= parse_assignments(overrides["assignments"])
+    corpus = Ownership(np.arange(0, 61), np.arange(61), np.arange(60, dtype=np.int32) % 9, num_entities=9)
+    of_run = plan_run(RunConfig.from_mapping(values), corpus).guarantees.after(20)
+    pasted = " ".join(words).replace("--set privacy.population=", "--users ")
+    report = account(capsys, f"account mechanism --json {pasted}")
+    assert (report[name], report["epsilon_user"]) == (of_run[name], of_run["epsilon_user"])
 
 
 @pytest.mark.system
@@ -77,6 +104,8 @@ def test_what_cannot_be_proven_is_inf(capsys: pytest.CaptureFixture[str], monkey
         (UEDP + " --z 1e-243", "noise_multiplier is 1e-243; allowed: at least 0.001"),
         (UEDP + " --z 1 --user-sentences 1.5", "user_sentences is 1.5"),
         (UEDP + " --z 1 --entity-users -1", "reach users is -1"),
+        (UEDP + " --z 1 --known counts --clipping user --entity-bound 3", "entity_bound is 3 without a clip on every"),
+        (UEDP + " --z 1 --known counts --entity-bound 0", "entity_bound is 0"),
         (UEDP.replace("1e-5", "2") + " --z 1", "delta is 2"),
         (UEDP.replace("--rounds 50", "--rounds 0") + " --z 1", "rounds is 0"),
         (CALIBRATE + " --target-epsilon 1 --z 1", "noise_multiplier is 1, but it is solved for"),

@@ -129,7 +129,7 @@ def test_an_error_that_a_library_made_of_an_interruption(monkeypatch: pytest.Mon
         (["account", "mechanism", "--z", "x"], "fl-sim account mechanism: --z: 'x' is not a valid float (see fl-sim"),
         (
             ["account", "mechanism", "--clipping", "x"],
-            "fl-sim account mechanism: --clipping is 'x'; allowed: sentence, user (see fl-sim account mech",
+            "fl-sim account mechanism: --clipping is 'x'; allowed: sentence, automatic, user (see fl-sim acc",
         ),
         (["audit"], "fl-sim audit: Missing command (see fl-sim audit --help)"),
     ],
@@ -161,6 +161,7 @@ def test_the_flags_of_run_are_a_contract() -> None:
     flags = [
         "corpus", "strategy", "rounds", "q-u", "q-e", "q-s", "z", "clip-norm", "user-cap", "delta", "clipping",
         "estimator", "noise", "target-epsilon", "epsilon-budget", "model", "engine", "nodes", "seed", "out", "anchor",
+        "target-unit", "known", "entity-bound", "user-sentences",
     ]  # fmt: skip
     words = [word for flag in flags for word in (f"--{flag}", "1")]
     asked = ["file.toml", *words, "--secure-noise", "--set", "a=1", "--set", "b=2", "--json", "--quiet"]

@@ -49,7 +49,7 @@ def test_a_page_loads_itself_again_until_the_run_has_ended(
     run = at_work(lambda: pages.append(page.read_text()))
     assert main(["report", "--watch", str(run.path), "--html", str(page), "--quiet"]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("Run         uedp-1-0: 3 of 3 rounds, interrupted\n")
+    assert said.out.startswith("Run         uedp-1-0 (uedp): 3 of 3 rounds, interrupted;")
     assert said.err == ""
     assert len(pages) == 1
     assert REFRESH in pages[0]

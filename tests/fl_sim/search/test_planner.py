@@ -302,8 +302,8 @@ def test_the_command_line_prints_one_object(tmp_path: Path, capsys: Capture) -> 
     assert report["owner"]["epsilons"][0]["epsilon_user_entity_max"] <= report["proposal"]["epsilon_target"]
     command = shlex.split(report["command"])
     assert command[:4] == ["fl-sim", "run", "--corpus", str(corpus)]
-    bound = f"privacy.entity_bound={report['entity_bound']}"
-    assert command[-6:] == ["--set", "privacy.known=counts", "--set", bound, "--set", "privacy.user_sentences=9"]
+    bound = str(report["entity_bound"])
+    assert command[-6:] == ["--known", "counts", "--entity-bound", bound, "--user-sentences", "9"]
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert "Run it: fl-sim run" in printed

@@ -99,7 +99,12 @@ GRAPH: dict[str, dict[str, Any]] = {
     "uedp, target": {"target_epsilon": 4.0},
     "uedp, target, few users": {"target_epsilon": 4.0, "entity_bound": 4, "entity_users": 2, "q_u": 0.5},
     "uedp, user clip": {"clipping": "user", "entity_bound": 3, "target_epsilon": 20.0},
-    "user_level, target": {"strategy": "user_level", "target_epsilon": 30.0, "entity_users": 3},
+    "user_level, target": {
+        "strategy": "user_level",
+        "target_epsilon": 30.0,
+        "entity_users": 3,
+        "target_unit": "user_entity",
+    },
     "published": PUBLIC_SUMS,
 }
 NOTHING: dict[str, dict[str, Any]] = {
@@ -107,7 +112,12 @@ NOTHING: dict[str, dict[str, Any]] = {
     "uedp, stated": {"entity_bound": 10, "target_epsilon": 4.0},
     "uedp, stated, budget": {"entity_bound": 10, "epsilon_budget": 3.0},
     "uedp, target of a user": {"target_epsilon": 1.0, "target_unit": "user"},
-    "user_level, stated": {"strategy": "user_level", "entity_users": 3, "target_epsilon": 30.0},
+    "user_level, stated": {
+        "strategy": "user_level",
+        "entity_users": 3,
+        "target_epsilon": 30.0,
+        "target_unit": "user_entity",
+    },
     "published": PUBLIC_SUMS,
     "noiseless": {"strategy": "noiseless"},
 }

@@ -13,7 +13,7 @@ from fl_sim.data_prep.store.contribution_limits import DeclaredCounts
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import Declared
-from fl_sim.experiments.plan.run_plan import Planned, plan_run
+from fl_sim.experiments.plan.run_plan import Planned, idle_settings, plan_run
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.losses import composition
 from fl_sim.strategies.registry import STRATEGIES, load_strategy
@@ -133,7 +133,7 @@ NO_BOUND = r"but no bound on entities is set; allowed: privacy\.{}, privacy\.tar
     [
         ({"entity_bound": "unbounded"}, "entity_bound"),
         ({"known": "nothing", "population": 20}, "entity_bound"),
-        ({"strategy": "user_level"}, "entity_users"),
+        ({"strategy": "user_level", "target_unit": "user_entity"}, "entity_users"),
         (PUBLIC_SUMS, "entity_users"),
     ],
     ids=["unbounded", "private", "user_level", "published"],
@@ -144,11 +144,30 @@ def test_a_target_without_bounds_is_refused(key: str, settings: dict[str, Any], 
     ):
         planned(**{key: 2.0}, **settings)
     # A user needs no bound, and a bound may be stated.
-    of_users = planned(**{key: 1e6}, target_unit="user", **settings)
+    of_users = planned(**{key: 1e6}, **(settings | {"target_unit": "user"}))
     assert of_users.guarantees.after(10)["epsilon_user"] <= 1e6
     if settings is not PUBLIC_SUMS:
         stated = planned(**{key: 1e6}, **(settings | {"known": "nothing", "population": 20, "entity_bound": 3}))
         assert stated.guarantees.after(10)["epsilon_stated"] <= 1e6
+
+
+@pytest.mark.parametrize(
+    ("strategy", "unit", "other"), [("user_level", "user", "user_entity"), ("uedp", "user_entity", "user")]
+)
+def test_a_target_is_for_whom_the_strategy_protects_and_recorded(strategy: str, unit: str, other: str) -> None:
+    settings = {"strategy": strategy, "q_u": 0.2, "known": "graph", "entity_users": 2, "entity_bound": 3}
+    found, same, another = (
+        planned(**settings, target_epsilon=3.0, **more) for more in ({}, {"target_unit": unit}, {"target_unit": other})
+    )
+    assert found.plan == same.plan != another.plan
+    for key in ("target_epsilon", "epsilon_budget"):
+        given = RunConfig.from_mapping({"privacy": {"strategy": strategy, key: 4.0}})
+        record = given.model_dump(mode="json")
+        assert record["privacy"]["target_unit"] == unit
+        assert RunConfig.from_mapping(record) == given.changed({"privacy.target_unit": unit})
+    without = RunConfig.from_mapping({"privacy.strategy": strategy}).model_dump(mode="json")
+    assert without["privacy"]["target_unit"] is None
+    assert idle_settings(RunConfig.from_mapping(without)) == []
 
 
 def test_a_target_by_counts_is_met() -> None:

@@ -17,7 +17,7 @@ from fl_sim.strategies.accounting.accountant import (
     epsilon,
     user_distribution,
 )
-from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.losses.dominating_pairs import (
     Distribution,
     active_sentences,
@@ -199,3 +199,11 @@ def test_what_truncations_cut_off_is_known_below_rounding() -> None:
     assert users.cut + user.cut < missing[0] < users.cut + user.cut + 4e-25
     assert hidden[0].missing[1] == pytest.approx(users.cut, rel=1e-6, abs=0)
     assert users.cut + user.cut / 2 < hidden[0].missing[0] < users.cut + 2 * user.cut + 2e-25
+
+
+def test_as_many_users_as_a_run_may_state_are_counted_without_overflow() -> None:
+    exposure = exposure_from_bound(ContributionBound(10**12, ANY_NUMBER, 10, weighted=True), 1.0, 1e-12)
+    assert exposure.users.min() > 0
+    assert exposure.sentences.min() > 2**60
+    assert exposure.weights is not None
+    assert set(exposure.weights) == {10.0}
