@@ -26,7 +26,6 @@ from fl_sim.reporting.run_facts import (
     NO_GUARANTEE,
     NO_GUARANTEE_WORDS,
     NO_ROUND,
-    SETTINGS_FROM_CORPUS,
     UNTRUSTED,
     RunFacts,
 )
@@ -69,23 +68,17 @@ def _warnings(facts: RunFacts) -> list[str]:
 
 
 def bound_notes(facts: RunFacts) -> list[str]:
-    """Return the bounds of a run, what they kept and what an attacker can reach, one sentence each."""
-    words = [facts.bounds_in_words(), facts.kept and facts.kept.in_words()]
-    return [*(text for text in words if text), *exceptions(facts)]
+    """Return the bounds of a run, what they kept and whom they leave out, one sentence each."""
+    words = [facts.bounds_in_words(), facts.kept and facts.kept.in_words(), public_names_note(facts)]
+    return [text for text in words if text]
 
 
-def exceptions(facts: RunFacts) -> list[str]:
-    """Return what the guarantee does not hold for, though a reader would expect it, one sentence each."""
-    words = []
-    if facts.public_entities:
-        share = facts.mentions_of_public_names or 0
-        words.append(
-            f"Not protected: entities on a list of public names ({facts.public_entities:,}, "
-            f"{percent_up(share)} % of the mentions)."
-        )
-    if facts.settings_from_corpus:
-        words.append(f"{SETTINGS_FROM_CORPUS}.")
-    return words
+def public_names_note(facts: RunFacts) -> str | None:
+    """Return which entities are not protected because their names are public; None if there are none."""
+    if not facts.public_entities:
+        return None
+    share = percent_up(facts.mentions_of_public_names or 0)
+    return f"Not protected: entities on a list of public names ({facts.public_entities:,}, {share} % of the mentions)."
 
 
 def attacker_note(facts: RunFacts) -> str | None:
@@ -113,7 +106,7 @@ def _privacy_in_short(facts: RunFacts) -> list[str]:
         return nothing
     # Where no bound makes the leading ε finite, those at percentiles of contribution are all that is known of entities.
     unbounded = not facts.app and math.isinf(facts.headline.epsilon or math.inf)
-    notes = [*facts.in_short(), *exceptions(facts), attacker_note(facts)]
+    notes = [*facts.in_short(), public_names_note(facts), attacker_note(facts)]
     return [
         *_headline(facts),
         *(_by_contribution(facts) if unbounded else []),

@@ -85,8 +85,6 @@ AT_PUBLIC_BOUNDS = ("any", "any_robust", "stated", "stated_robust", "user")
 QUANTILES = {"median": "median", "p95": "95th pctl", "max": "maximum"}
 """The percentiles of contribution in the names of the metrics, in words."""
 
-SETTINGS_FROM_CORPUS = "Settings chosen on this corpus: not covered"
-
 HIDES = {
     "counts": (
         "ε hides what the protected user wrote, what was said with the protected entity, that these sentences exist, "
