@@ -88,7 +88,7 @@ class Look:
 LOOKS: Mapping[str, Look] = {
     "run": Look(metavar="RUN", kind=FOLDER, positional=True),
     "runs": Look(metavar="RUN", kind=FOLDER, positional=True),
-    "folders": Look(metavar="FOLDER", kind=FOLDER, positional=True),
+    "folders": Look(metavar="[FOLDER]...", kind=FOLDER, positional=True),
     "corpus": Look(metavar="CORPUS", kind=CORPUS, positional=True),
     "config": Look(metavar="CONFIG", kind=FILE, positional=True),
     "text": Look(metavar="FILE", kind=FILE, positional=True),

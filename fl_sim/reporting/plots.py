@@ -588,7 +588,7 @@ def utility_axis(runs: Runs) -> Axis:
     """Return the axis of held-out utility of runs of one task."""
     kind = next(iter(runs.values())).utility.kind
     percent = kind.column == "error"
-    return Axis(kind.words, percent=percent, log_from=math.inf if percent else 2.5)
+    return Axis(kind.words, percent=percent, log_from=math.inf if percent else 4.0)
 
 
 def _at_delta(runs: Runs) -> str:

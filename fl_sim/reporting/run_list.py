@@ -169,7 +169,8 @@ class RunList:
         deltas = sorted({run.delta for run in proven if run.delta is not None})
         if deltas:
             several = " (not comparable)" if len(deltas) > 1 else ""
-            yield f"ε: any user + any entity, at δ = {' and '.join(map(format_delta, deltas))}{several}"
+            words = " and ".join(map(format_delta, deltas))
+            yield f"ε: any user + any entity, after the rounds done, at δ = {words}{several}"
         if any(run.unit == "stated" for run in proven):
             yield "* any user + an entity within the stated bound"
         if any(run.stale for run in self.runs):

@@ -105,7 +105,7 @@ def test_a_line_a_run_in_80_columns(make_run: MakeRun, tmp_path: Path, capsys: C
     assert "rently  uedp" in rows[0]
     assert rows[1].split() == ["free", "noiseless", "∞", "∞", "318.0", "3/3", "finished"]
     assert rows[2].split() == ["late", "uedp", "15.02", "2.19", "759.3", "@2", "3/3", "interrupted"]
-    assert epsilon == "ε: any user + any entity, at δ = 1e-5"
+    assert epsilon == "ε: any user + any entity, after the rounds done, at δ = 1e-5"
     assert measured == "@ the round after which it was measured"
 
 
