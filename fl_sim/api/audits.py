@@ -309,7 +309,7 @@ def leak(
         attacks: names of "users", "canaries", "entities"; by default all that make sense for a run.
         entity: attack this name alone, in all its mentions.
         raw: the corpus from which that of the runs was de-identified; its text is attacked.
-        thorough: attack more names, and rank names and canaries among more, in four times the time.
+        thorough: attack more names, and rank names and canaries among more, in about three times the time.
         max_users: attack at most so many users of each side.
         sentences_per_user: read at most so many sentences of a user, or of the named entity.
         secrets: rank each canary among so many secrets of its distribution (200 by default, 1,000 with thorough).

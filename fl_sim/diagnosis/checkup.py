@@ -2,8 +2,8 @@
 
 A run of two rounds on each engine and device must end with the same model. Two nodes compute in both engines, so on one
 device even the bits are the same: a round that is repeated there is the same release. Whether clipped gradients are
-right, each run checks itself before its first round. The runs share :data:`RUN_SECONDS`, so that a machine that is busy
-gets an answer, too; a run that takes longer is stopped as by Ctrl-C.
+right, each run checks itself before its first round. The runs share some seconds, so that a busy machine gets an
+answer, too; a run that takes longer is stopped as by Ctrl-C.
 
 >>> worst([Finding("memory", "24 GiB", "ok"), Finding("disk", "0.1 GiB free", "warning")])
 'warning'
@@ -19,6 +19,7 @@ gets an answer, too; a run that takes longer is stopped as by Ctrl-C.
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import platform
 import shutil
@@ -172,15 +173,16 @@ _SETTINGS = {
 _MODEL_TOLERANCE = 1e-3  # between devices, of how far the model moved
 
 
-RUN_SECONDS = 40.0
-"""For all runs together; imports before them and the end of Ray after them take a minute's rest."""
+def check_engines(
+    devices: list[str], folder: Path, observer: Callable[[str], None], seconds: float = math.inf
+) -> list[Finding]:
+    """Return a finding per engine and device: whether its run ends as the inline engine's on the first one, the CPU.
 
-
-def check_engines(devices: list[str], folder: Path, observer: Callable[[str], None]) -> list[Finding]:
-    """Return a finding per engine and device: whether its run ends as the inline engine's on the first one, the CPU."""
+    What takes longer than ``seconds``, of all runs together, is cut off.
+    """
     findings: list[Finding] = []
     expected: np.ndarray | None = None
-    ends = time.monotonic() + RUN_SECONDS
+    ends = time.monotonic() + seconds
     for device in devices:
         for engine in ("inline", "ray"):
             name = f"{engine} on {device}"
@@ -189,17 +191,17 @@ def check_engines(devices: list[str], folder: Path, observer: Callable[[str], No
                 began = time.monotonic()
                 with _stopped_after(ends - began):
                     model = _run(engine, device, folder / name.replace(" ", "-"))
-                seconds = time.monotonic() - began
+                taken = time.monotonic() - began
             except _OutOfTimeError:
-                seconds = time.monotonic() - began
+                taken = time.monotonic() - began
                 advice = f"the machine is busy, or too slow for a look; fl-sim run --engine {engine} --rounds 1 waits"
-                findings.append(Finding(name, f"not checked: cut off after {seconds:.0f} s", "warning", advice))
+                findings.append(Finding(name, f"not checked: cut off after {taken:.0f} s", "warning", advice))
                 continue
             except Exception as error:  # whatever keeps a run from working here is what is asked for
                 findings.append(Finding(name, "no run", "failed", _one_line(error)))
                 continue
             expected = model if expected is None else expected
-            findings.append(_compared(name, model, expected, seconds, same_device=device == devices[0]))
+            findings.append(_compared(name, model, expected, taken, same_device=device == devices[0]))
     return findings
 
 
@@ -210,7 +212,7 @@ class _OutOfTimeError(KeyboardInterrupt):
 @contextmanager
 def _stopped_after(seconds: float) -> Iterator[None]:
     """Raise :class:`_OutOfTimeError` in the block after so many seconds; in the main thread alone, as signals are."""
-    if threading.current_thread() is not threading.main_thread():
+    if math.isinf(seconds) or threading.current_thread() is not threading.main_thread():
         yield
         return
 
@@ -249,11 +251,16 @@ def _one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-def checkup(*, quick: bool = False, observer: Callable[[str], None] = lambda what: None) -> list[Finding]:
-    """Return what all checks found; ``quick`` leaves out the runs, which take most of the time."""
+def checkup(
+    *, quick: bool = False, observer: Callable[[str], None] = lambda what: None, seconds: float = math.inf
+) -> list[Finding]:
+    """Return what all checks found; ``quick`` leaves out the runs, which take most of the time.
+
+    The runs share ``seconds``.
+    """
     observer("versions and machine")
     findings = [*installed(), *machine(Path.cwd())]
     if not quick:
         with tempfile.TemporaryDirectory(prefix="fl-sim-doctor-") as folder:
-            findings += check_engines(devices(), Path(folder), observer)
+            findings += check_engines(devices(), Path(folder), observer, seconds)
     return findings

@@ -128,7 +128,7 @@ def choose_settings(
     if isinstance(ended, Tried):
         return ended
     chosen = RunConfig.load(ended).changed({"out": config.out})
-    return Automatic(chosen, (*_notes(chosen, text, users, ended), f"on this machine {owners}"))
+    return Automatic(chosen, (*_notes(chosen, text, users, ended), f"training on this machine: {owners}"))
 
 
 def public_text(corpus: str) -> str:

@@ -78,7 +78,7 @@ class Options:
 
     @classmethod
     def quick(cls) -> Self:
-        """Return sizes that take a quarter of the time: intervals are wider, and an exposure is at most 7.7 bits."""
+        """Return sizes that take a third of the time: intervals are wider, and an exposure is at most 7.7 bits."""
         return cls(secrets=200, entities=100, candidates=25)
 
     def record(self) -> dict[str, Any]:

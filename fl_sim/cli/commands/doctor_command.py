@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fl_sim.diagnosis.memory_budget import Budget
 
 EXIT_FAILED = 1
+_SECONDS = 32.0  # until the last run is cut off; the end of Ray and of this process take some more
 _STYLES = {"ok": "green", "note": "dim", "warning": "yellow", "failed": "bold red"}
 
 
@@ -44,7 +46,7 @@ def doctor(
     With --model it says instead which ways of training a model fit into a GPU; --set gives a key of model., such as
     model.lora_rank=8, and then this one way is counted. Exit code 1 means that a check failed, or that nothing fits.
     """
-    console = Console(stderr=True, quiet=quiet)
+    began, console = time.monotonic(), Console(stderr=True, quiet=quiet)
     if model is not None:
         return _count_memory(model, gpu_memory, assignments, console, as_json)
     for flag, given in (("--gpu-memory", gpu_memory is not None), ("--set", bool(assignments))):
@@ -52,7 +54,11 @@ def doctor(
             raise ConfigError(f"{flag} is given without --model; allowed: with it")
     from fl_sim.diagnosis.checkup import checkup, worst
 
-    findings = checkup(quick=quick, observer=lambda what: console.print(f"checking: {what}", highlight=False))
+    findings = checkup(
+        quick=quick,
+        observer=lambda what: console.print(f"checking: {what}", highlight=False),
+        seconds=began + _SECONDS - time.monotonic(),  # torch is imported by now
+    )
     verdict = worst(findings)
     if as_json:
         print_json({"verdict": verdict, "findings": [asdict(finding) for finding in findings]})

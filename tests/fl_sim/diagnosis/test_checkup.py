@@ -76,9 +76,8 @@ def test_runs_that_take_long_are_cut_off(monkeypatch: pytest.MonkeyPatch, tmp_pa
         return np.ones(4, np.float32)
 
     monkeypatch.setattr(checkup, "_run", run)
-    monkeypatch.setattr(checkup, "RUN_SECONDS", 0.5)
     handler = signal.getsignal(signal.SIGALRM)
-    inline, ray = checkup.check_engines(["cpu"], tmp_path, lambda what: None)
+    inline, ray = checkup.check_engines(["cpu"], tmp_path, lambda what: None, seconds=0.5)
     assert (inline.verdict, ray.verdict) == ("ok", "warning")
     assert ray.value.startswith("not checked: cut off after")
     assert cleaned == ["inline", "ray"]
@@ -98,8 +97,10 @@ def test_the_command_says_by_its_status_what_it_found(
     verdict: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     findings = [Finding("disk", "[1 GiB]", "ok"), Finding("memory", "1 GiB", verdict, "buy some")]  # type: ignore[arg-type]
-    monkeypatch.setattr(checkup, "checkup", lambda **options: findings)
+    asked: list[float] = []
+    monkeypatch.setattr(checkup, "checkup", lambda **options: asked.append(options["seconds"]) or findings)
     assert main(["doctor", "--quiet"]) == status
+    assert 0 < asked[0] <= 40, "which leaves the rest of a minute to what is not checked"
     assert "[1 GiB]" in capsys.readouterr().out
     assert main(["doctor", "--json", "--quiet"]) == status
     out = json.loads(capsys.readouterr().out)
