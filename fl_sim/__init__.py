@@ -18,6 +18,8 @@ What a notebook or a script needs, each imported when it is first used:
 from __future__ import annotations
 
 import importlib
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,6 +57,12 @@ __all__ = [
     "calibrate", "compare", "corpus_stats", "leak", "list_runs", "open_corpus", "open_run", "plot_runs", "prepare",
     "resume", "run",
 ]  # fmt: skip
+
+
+if (
+    "ipykernel" in sys.modules
+):  # tqdm warns when a library imports it in a notebook without ipywidgets; it has no bar here
+    warnings.filterwarnings("ignore", "IProgress not found")
 
 
 def __getattr__(name: str) -> Any:

@@ -148,7 +148,9 @@ def shown(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, dict):
         return "a section"
-    return repr(list(value)) if isinstance(value, tuple) else repr(value)
+    if isinstance(value, tuple):
+        return repr(list(value))
+    return repr(value) if isinstance(value, str | int | float | None) else f"of type {type(value).__name__}"
 
 
 def _key(name: str, field: Mapping[str, Any], documented: Mapping[str, str]) -> Key:

@@ -15,12 +15,13 @@ contribution bound ``entity``: (users that mention it, sentences of each[, sente
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import Clipping, RoundEvent, Strategy, Unknown
@@ -161,6 +162,10 @@ def calibrate(
     Raises:
         PrivacyError: a value is impossible or missing, or no value of the setting meets the target.
     """
+    for name, word, allowed in (("unit", unit, get_args(Unit)), ("solve_for", solve_for, get_args(Unknown))):
+        if word not in allowed:
+            raise PrivacyError(f"{name} is {word!r}; allowed: {', '.join(allowed)}")
+    check_settings(mechanism, "epoch_rounds")
     z = _given("noise_multiplier", noise_multiplier, solve_for)
     count = int(_given("rounds", rounds, solve_for))
     event = _event(strategy, noise_multiplier=z, **mechanism)
@@ -239,10 +244,13 @@ def account_runs(
         LedgerError: a ledger is missing or was changed, or the runs are not independent.
         PrivacyError: a value is impossible.
     """
+    from fl_sim.api.runs import listed
     from fl_sim.experiments.privacy_spent import account_for, are_of_apps, read_ledgers
 
     user, both = adjacencies(user_sentences, entity)
-    folders = [run if isinstance(run, str | Path) else run.path for run in runs]
+    folders = [run if isinstance(run, str | Path) else run.path for run in listed(runs)]
+    if not folders:
+        raise PrivacyError("runs is empty; allowed: at least one run")
     delta = shared_delta(folders) or DELTA if delta is None else delta
     ledgers = read_ledgers(folders)
     figures: Figures = {"ledger": [str(ledger.folder) for ledger in ledgers]}
@@ -279,6 +287,12 @@ def adjacencies(
     Raises:
         PrivacyError: a bound is impossible.
     """
+    if not isinstance(entity, ContributionBound | tuple | list) or (
+        isinstance(entity, tuple | list) and len(entity) not in (2, 3)
+    ):
+        raise PrivacyError(
+            f"entity is {entity!r:.60}; allowed: (users, sentences of each) or (users, sentences of each, in all)"
+        )
     entity_bound = entity if isinstance(entity, ContributionBound) else ContributionBound(*entity)
     check_numbers(user_sentences=user_sentences)
     user, both = (guarantee.with_user(user_sentences, bound) for bound in (NO_ENTITY, entity_bound))
@@ -331,6 +345,20 @@ def _event(
     if q_u is None and epoch_rounds is not None:
         q_u = 1 / max(epoch_rounds, 1)
     return replace(round_event(strategy, q_u=q_u, **others), epoch_rounds=epoch_rounds)
+
+
+def check_settings(mechanism: Mapping[str, Any], *others: str) -> None:
+    """Refuse a name that neither :func:`round_event` nor its caller has.
+
+    Raises:
+        PrivacyError: names it, and the settings of a round.
+    """
+    allowed = [
+        name for name in inspect.signature(round_event).parameters if name not in ("strategy", "noise_multiplier")
+    ]
+    for name in mechanism:
+        if name not in (*allowed, *others):
+            raise PrivacyError(f"'{name}' is no setting of a round; allowed: {', '.join([*allowed, *others])}")
 
 
 def check_numbers(**values: float | None) -> None:

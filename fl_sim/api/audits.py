@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fl_sim.api.accounts import EntityBound, adjacencies, round_event
-from fl_sim.api.runs import Run
+from fl_sim.api.accounts import EntityBound, adjacencies, check_settings, round_event
+from fl_sim.api.runs import Run, folder_of, listed
 from fl_sim.strategies.accounting.accountant import Strategy
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 
@@ -78,6 +78,7 @@ def audit(
 
     if unknown := set(units) - set(UNITS):
         raise PrivacyError(f"unit is {unknown.pop()!r}; allowed: {', '.join(UNITS)}")
+    check_settings(mechanism)
     event = round_event(strategy, noise_multiplier=noise_multiplier, **mechanism)
     user, both = adjacencies(user_sentences, entity)
     known = {"user": user, "entity": Adjacency(0, both.entity_bound), "user_entity": both}
@@ -343,7 +344,7 @@ def leak(
         entity=entity,
         show_names=show_names,
     )
-    folders = [run.path if isinstance(run, Run) else run for run in runs]
+    folders = [folder_of(run).path for run in listed(runs)]
     watched = {} if progress is None else {"progress": progress}
     return attack_runs(folders, options, attacks, raw, say=say, **watched)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fl_sim.api.runs import Run, folder_of
+from fl_sim.api.runs import Run, folder_of, listed
 from fl_sim.reporting.comparison import Comparison, compare_runs
 
 
@@ -34,4 +34,4 @@ def compare(runs: Sequence[Run | str | Path]) -> Comparison:
     Raises:
         ResultsError: there is no run, one is given twice, is no run folder, or is corrupt.
     """
-    return compare_runs([folder_of(run) for run in runs])
+    return compare_runs([folder_of(run) for run in listed(runs)])

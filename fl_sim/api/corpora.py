@@ -60,7 +60,7 @@ def open_corpus(path: str | Path = BUNDLED, *, verify: bool = False) -> Corpus:
     return Corpus.open(path, verify=verify)
 
 
-def corpus_stats(corpus: Corpus) -> CorpusStats:
+def corpus_stats(corpus: Corpus | str | Path) -> CorpusStats:
     """Return the statistics of a corpus, as ``fl-sim corpus stats --json`` prints them.
 
     They count users, sentences and entities, and give the contribution bounds of the entities. The figures are private
@@ -71,7 +71,7 @@ def corpus_stats(corpus: Corpus) -> CorpusStats:
     """
     from fl_sim.data_prep import corpus_stats as statistics
 
-    return statistics.corpus_stats(corpus)
+    return statistics.corpus_stats(corpus if isinstance(corpus, Corpus) else open_corpus(corpus))
 
 
 Watch = Callable[[Iterable["Sentence"]], Iterable["Sentence"]]

@@ -307,11 +307,11 @@ def run(
         return Run(simulation.run(chosen, observers=others))
 
 
-def resume(folder: str | Path, *, observers: Sequence[RunObserver] = (), anchor: str | Path | None = None) -> Run:
+def resume(folder: Run | str | Path, *, observers: Sequence[RunObserver] = (), anchor: str | Path | None = None) -> Run:
     """Go on with a run that was interrupted or killed; it ends exactly as if it had not been.
 
     Args:
-        folder: of the run.
+        folder: of the run, or the run itself.
         observers: as for :func:`run`.
         anchor: the file that keeps the ledger's head from now on (docs/reliability.md); None for that of the run.
 
@@ -322,7 +322,8 @@ def resume(folder: str | Path, *, observers: Sequence[RunObserver] = (), anchor:
     """
     from fl_sim.engines import simulation
 
-    return Run(simulation.resume(folder, observers=observers, anchor=None if anchor is None else str(anchor)))
+    path = folder_of(folder).path
+    return Run(simulation.resume(path, observers=observers, anchor=None if anchor is None else str(anchor)))
 
 
 def open_run(folder: str | Path) -> Run:
@@ -331,7 +332,7 @@ def open_run(folder: str | Path) -> Run:
     Raises:
         ResultsError: there is no such folder, it is no run folder, or one of its files is corrupt.
     """
-    opened = Run(RunFolder.open(folder))
+    opened = Run(folder_of(folder))
     tidy(opened.path)
     return opened
 
@@ -352,12 +353,29 @@ def plot_runs(runs: Sequence[Run | str | Path], x: X | None = None, unit: str | 
     from fl_sim.reporting import plots
     from fl_sim.reporting.comparison import name_of
 
-    folders = [folder_of(run) for run in runs]
+    folders = [folder_of(run) for run in listed(runs)]
     paths = [folder.path.resolve() for folder in folders]
     named = {name_of(paths, number): read_facts(folder) for number, folder in enumerate(folders)}
     return Plot(plots.run_picture(named, x, unit))
 
 
+def listed(runs: Sequence[Run | str | Path]) -> list[Run | str | Path]:
+    """Return runs as a list; a single one is refused, because a text would be read letter by letter.
+
+    Raises:
+        ResultsError: they are no list.
+    """
+    if isinstance(runs, str) or not isinstance(runs, Sequence):
+        raise ResultsError(f"runs is {runs!r:.100}; allowed: a list of runs")
+    return list(runs)
+
+
 def folder_of(run: Run | str | Path) -> RunFolder:
-    """Return the folder of a run that is open, or given as the path of its folder."""
+    """Return the folder of a run that is open, or given as the path of its folder.
+
+    Raises:
+        ResultsError: it is neither, or no run folder.
+    """
+    if not isinstance(run, Run | str | Path):
+        raise ResultsError(f"run is {run!r:.100}; allowed: an open run, or the path of its folder")
     return run.folder if isinstance(run, Run) else RunFolder.open(run)

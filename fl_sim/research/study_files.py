@@ -6,8 +6,6 @@
 1.0
 >>> markdown_table(["curve", "ε"], [["ours", "2.0"]])
 ['| curve | ε |', '|---|---|', '| ours | 2.0 |']
->>> results_file("table2.json").name
-'table2.json'
 """
 
 from __future__ import annotations
@@ -20,9 +18,6 @@ from typing import Any, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fl_sim.storage.run_folder import decode, encode, replace_file
-
-RESULTS = Path("results")
-"""The project's folder of records."""
 
 
 class StrictModel(BaseModel):
@@ -44,12 +39,6 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"]) if not name else f"{name}: {problem['ctx']['error']}"
     return f"{name} is {problem['input']!r}; {problem['msg'][0].lower()}{problem['msg'][1:]}"
-
-
-def results_file(name: str) -> Path | None:
-    """Return a file of results/, of the working directory or else of the sources; None if there is none."""
-    roots = Path.cwd(), Path(__file__).parents[2]
-    return next((root / RESULTS / name for root in roots if (root / RESULTS / name).is_file()), None)
 
 
 def write_json(value: Any, path: Path, indent: int | None = 1) -> None:

@@ -9,6 +9,10 @@ What trained models give away, beside what ε allows ([docs/audit.md](../audit.m
     options:
       members: [leak]
 <BLANKLINE>
+::: fl_sim.data_prep.canaries
+    options:
+      members: [read_canaries, PlantedCanaries, Canary]
+<BLANKLINE>
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ Module = tuple[str, tuple[str, ...]]
 """A module, and its names that are public."""
 
 _ACCOUNTING = "fl_sim.strategies.accounting"
+_REPRESENTATIONS = "fl_sim.research.representations"
 
 API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
     "runs": (
@@ -69,7 +74,22 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
     "leak": (
         "Attacks on runs",
         "What trained models give away, beside what ε allows ([docs/audit.md](../audit.md#what-a-model-gives-away)).",
-        (("fl_sim.api.audits", ("leak",)),),
+        (
+            ("fl_sim.api.audits", ("leak",)),
+            ("fl_sim.data_prep.canaries", ("read_canaries", "PlantedCanaries", "Canary")),
+        ),
+    ),
+    "representations": (
+        "Text representations",
+        "Perturb text on the device, train and attack what is sent ([docs/representations.md](../representations.md)).",
+        (
+            (f"{_REPRESENTATIONS}.local_privacy", ("MinMax", "MinMaxShared", "UnitL1", "LocalGuarantee")),
+            (f"{_REPRESENTATIONS}.evaluation.layer_audit", ("worst_pair", "largest_log_ratio", "attack_layer")),
+            (f"{_REPRESENTATIONS}.representation_experiment", ("run",)),
+            (f"{_REPRESENTATIONS}.config", ("load_mapping",)),
+            (f"{_REPRESENTATIONS}.experiment_record", ("summary",)),
+            (f"{_REPRESENTATIONS}.corpora.labelled_tables", ("write_toy_adult",)),
+        ),
     ),
     "configuration": (
         "Configurations",

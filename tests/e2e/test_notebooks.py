@@ -6,10 +6,12 @@ take longer than most notebooks; there, the corpus that ships is reduced to some
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import itertools
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +24,7 @@ from IPython.utils.capture import capture_output
 from nbclient import NotebookClient
 from traitlets.config import Config
 
+import fl_sim
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
 from fl_sim.data_prep.records import Sentence
@@ -30,10 +33,13 @@ from tests.conftest import REPOSITORY
 from tests.e2e.small_runs import finished_run
 from tests.script_modules import imported_script
 
+sys.path.insert(0, str(REPOSITORY / "scripts" / "documentation_site"))
+from api_pages import public_paths
+
 pytestmark = pytest.mark.usefixtures("no_plots")  # of the runs' own: the notebooks draw what they show
 
 Outputs = list[dict[str, Any]]
-NOTEBOOKS = REPOSITORY / "notebooks"
+NOTEBOOKS, TEMPLATE = REPOSITORY / "notebooks", REPOSITORY / "fl_sim" / "cli" / "template"
 EPSILON = NOTEBOOKS / "epsilon_against_steps.ipynb"
 ROUNDS = 3
 USERS = {"train": 120, "validation": 20, "public": 20}
@@ -120,6 +126,7 @@ def test_epsilon_against_steps_reads_run_folders(tmp_path: Path, monkeypatch: py
     assert "3 runs: uedp, user_level, noiseless" in texts(outputs)
     assert "Not covered by ε" in texts(outputs)
     assert "inf" in texts(outputs)
+    assert "TqdmWarning" not in json.dumps(outputs)
 
 
 @pytest.mark.nightly
@@ -127,9 +134,9 @@ def test_epsilon_against_steps_reads_run_folders(tmp_path: Path, monkeypatch: py
     ("name", "num_pictures", "text"),
     [
         ("first_run", 1, "any user and any entity: ε ="),
-        ("utility_against_epsilon", 1, "published, noise as its code draws it"),
+        ("utility_against_epsilon", 1, "published, as coded"),
         ("effect_of_q_s", 1, "0.05"),
-        ("entity_categories", 1, "Person"),
+        ("entity_categories", 1, "PERSON"),
         ("audit", 0, "holds is False"),
         ("what_a_model_gives_away", 1, "no attack reached more than its bound: True"),
         ("why_dpnr_needs_k", 1, "claimed ε 0.5, proven ε 4"),
@@ -141,11 +148,33 @@ def test_the_other_notebooks_run(
 ) -> None:
     monkeypatch.setenv("FL_SIM_ROUNDS", str(ROUNDS))
     outputs = execute(NOTEBOOKS / f"{name}.ipynb")
-    assert pictures(outputs) >= num_pictures, "and more where results has the figure's record"
+    assert pictures(outputs) == num_pictures
     assert text in texts(outputs)
 
 
 EACH = pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+ALLOWED = {*public_paths(), *(f"fl_sim.{name}" for name in fl_sim.__all__)}
+
+
+def imported_names(source: str) -> Iterator[str]:
+    """The names that a cell imports from the package, in full."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("fl_sim."))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "fl_sim":
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted(NOTEBOOKS.glob("*.ipynb")), *TEMPLATE.glob("*.ipynb")], ids=lambda path: path.stem
+)
+def test_a_notebook_imports_public_names_alone(path: Path) -> None:
+    assert {name for cell in code_cells(path) for name in imported_names(cell.source)} - ALLOWED == set()
+
+
+def test_an_internal_name_is_noticed() -> None:
+    cell = "import fl_sim\nimport fl_sim.reporting.plots\nfrom fl_sim.api.runs import run, folder_of\nimport os"
+    assert set(imported_names(cell)) - ALLOWED == {"fl_sim.reporting.plots", "fl_sim.api.runs.folder_of"}
 
 
 @EACH

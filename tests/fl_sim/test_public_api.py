@@ -164,7 +164,30 @@ def test_plots(make_run: MakeRun, tmp_path: Path) -> None:
         runs[0].plot("rounds")
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fl_sim.plot_runs("runs"), "runs is 'runs'; allowed: a list of runs"),
+        (lambda: fl_sim.compare("runs"), "runs is 'runs'; allowed: a list of runs"),
+        (lambda: fl_sim.account_runs("runs"), "runs is 'runs'; allowed: a list of runs"),
+        (lambda: fl_sim.leak([5]), "run is 5; allowed: an open run, or the path of its folder"),
+        (lambda: fl_sim.open_run(None), "run is None; allowed: an open run, or the path of its folder"),
+        (lambda: fl_sim.resume(None), "run is None; allowed: an open run, or the path of its folder"),
+    ],
+)
+def test_what_is_no_run(call: Any, message: str) -> None:
+    with pytest.raises(ResultsError, match=message):
+        call()
+
+
 # Corpora
+
+
+def test_what_is_no_corpus() -> None:
+    with pytest.raises(CorpusError, match="`path` is None; allowed: a folder, or the name of a corpus that ships"):
+        fl_sim.open_corpus(None)  # type: ignore[arg-type]
+    with pytest.raises(CorpusError, match="no split 'tran', only train, validation, public"):
+        fl_sim.open_corpus().sentences("tran")
 
 
 def test_a_corpus(tmp_path: Path, capsys: Capture) -> None:
@@ -285,6 +308,18 @@ def test_calibrate_finds_what_the_command_finds(capsys: Capture) -> None:
         (lambda: fl_sim.account(noise_multiplier=1e-9, rounds=1, delta=1e-5), "noise_multiplier is 1e-09; allowed: at"),
         (lambda: fl_sim.account(noise_multiplier="4", rounds=1), "noise_multiplier is '4'; allowed: a number"),
         (lambda: fl_sim.account(noise_multiplier=1.0, rounds=0, delta=1e-5), "rounds is 0"),
+        (
+            lambda: fl_sim.account(noise_multiplier=1.0, rounds=1, entity=5),
+            r"entity is 5; allowed: \(users, sentences of",
+        ),
+        (lambda: fl_sim.calibrate(2.0, rounds=3, unit="users"), "unit is 'users'; allowed: user, user_entity, user_e"),
+        (lambda: fl_sim.calibrate(2.0, rounds=3, solve_for="z"), "solve_for is 'z'; allowed: noise_multiplier, rounds"),
+        (
+            lambda: fl_sim.calibrate(2.0, rounds=3, qs=0.1),
+            "'qs' is no setting of a round; allowed: q_u, q_e, q_s, user_cap, clipping, epoch_rounds$",
+        ),
+        (lambda: fl_sim.audit(noise_multiplier=1.0, qs=0.1), "'qs' is no setting of a round; .*, user_cap, clipping$"),
+        (lambda: fl_sim.account_runs([]), "runs is empty; allowed: at least one run"),
         (lambda: fl_sim.account(noise_multiplier=1.0, rounds=1, delta=1e-5, entity=(-1, 1)), "users is -1"),
         (
             lambda: fl_sim.audit(noise_multiplier=1.0, units=("users",)),

@@ -2,8 +2,8 @@
 
 Numbers come from the records alone; the description and the finding of a figure come from its file in conf/figures.
 
->>> from fl_sim.research.uedp_paper.figure_records import find_record
->>> picture_of(find_record("table2")) is None
+>>> from fl_sim.research.uedp_paper.figure_records import read_record
+>>> picture_of(read_record(Path(__file__).parents[3] / "results" / "table2.json")) is None
 True
 """
 

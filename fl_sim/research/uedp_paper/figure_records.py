@@ -26,7 +26,7 @@ from pydantic import (
     ValidationError,
 )
 
-from fl_sim.research.study_files import StrictModel, read_json, results_file
+from fl_sim.research.study_files import StrictModel, read_json
 from fl_sim.research.uedp_paper.figures import Name, PublishedNumber, Settings
 from fl_sim.research.uedp_paper.table_two import Row
 from fl_sim.storage.run_folder import ResultsError, encode, replace_file
@@ -357,12 +357,6 @@ def read_records(folder: Path) -> list[Record]:
     if not records:
         raise ResultsError(f"{folder}: has no record; fl-sim reproduce make NAME --record {folder} makes one")
     return records
-
-
-def find_record(name: str) -> Record | None:
-    """Return a figure's record in results/, of the working directory or else of the sources; None if absent."""
-    path = results_file(f"{name}.json")
-    return None if path is None else read_record(path)
 
 
 def check_publishable(record: Record) -> None:

@@ -255,26 +255,6 @@ def epsilon_panels(figure: EpsilonFigure) -> tuple[EpsilonPanelRecord, ...]:
     )
 
 
-def panel_of_corpus(corpus: Corpus, q_u: float) -> EpsilonPanel:
-    """Return the inputs of the paper's accountant from a corpus's training split, a curve per kind of entity."""
-    table = table_of(corpus)
-    row = table.ours["train"]
-    curves = [
-        EpsilonCurve(name=kind, label=kind, estimator="f_e_plus", sensitive_sentences=row.sensitive[kind])
-        for kind in table.columns
-        if row.sensitive[kind]
-    ]
-    name = corpus.manifest.name
-    return EpsilonPanel(
-        name=name,
-        title=name,
-        users=row.users,
-        users_per_round=q_u * row.users,
-        sentences=row.sentences,
-        curves=tuple(curves),
-    )
-
-
 def _curve(figure: EpsilonFigure, panel: EpsilonPanel, curve: EpsilonCurve) -> EpsilonCurveRecord:
     settings = PublishedSettings(
         estimator=curve.estimator,

@@ -15,7 +15,7 @@ from fl_sim.research.representations.representation_experiment import describe_e
 from fl_sim.research.representations.studies import adult_study, ag_study, dpnr_ag, dpnr_pages, words_study
 from fl_sim.research.representations.studies.study_pictures import Picture
 from fl_sim.research.representations.studies.study_runs import Log, Options, Record
-from fl_sim.research.study_files import read_json, results_file, write_json
+from fl_sim.research.study_files import read_json, write_json
 from fl_sim.storage.run_folder import replace_file
 
 
@@ -129,12 +129,6 @@ def _write_pictures(table: Record, record: Path) -> list[Path]:
 
 def _picture_file(record: Path, picture: Picture) -> Path:
     return record.with_name(f"{record.stem}-{picture.name}.png")
-
-
-def find_table(name: str) -> Record | None:
-    """Return the table in results/representations, of the working directory or else of the sources; None if absent."""
-    path = results_file(f"{FOLDER}/{name}.json")
-    return None if path is None else read_json(path)
 
 
 def _section(path: Path) -> str:
