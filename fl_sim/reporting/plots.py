@@ -45,6 +45,7 @@ from fl_sim.reporting.held_out import HeldOutFigures, interval, metric_words
 from fl_sim.reporting.model_card import card_of
 from fl_sim.reporting.report import full_report_text
 from fl_sim.reporting.run_facts import NO_GUARANTEE, NO_GUARANTEE_WORDS, UNITS, UNTRUSTED, RunFacts, read_facts
+from fl_sim.reporting.without_privacy import WithoutPrivacy
 from fl_sim.storage.model_files import CARD
 from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder, replace_file
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
@@ -568,6 +569,7 @@ def utility_chart(runs: Runs, unit: str | None = None) -> Chart:
             levels.append(Level(f"{label}{why}, final {end.words}", end.y, number))
         else:
             lines.append(Line(f"{label}{why}", number, tuple(found)))
+    levels += [Level(f"without privacy ({twin.run}): {kind.show(twin.final)}", twin.final) for twin in _twins(runs)]
     references = {facts.utility.reference for facts in runs.values() if facts.utility.reference is not None}
     words = kind.reference_words.removeprefix("a ")
     heights = [*(point.y for line in lines for point in line.points), *(level.value for level in levels)]
@@ -582,6 +584,13 @@ def utility_chart(runs: Runs, unit: str | None = None) -> Chart:
     caption = "One point a measured round; lower and further left is better."
     title = f"{kind.words.capitalize()} against ε{_at_delta(runs)}"
     return Chart(title, x, utility_axis(runs), caption, tuple(lines), levels=tuple(levels))
+
+
+def _twins(runs: Runs) -> list[WithoutPrivacy]:
+    """Return the noiseless twins of runs, each once, but those that are among the runs themselves."""
+    shown = {facts.run for facts in runs.values()}
+    twins = {twin.run: twin for facts in runs.values() if (twin := facts.without_privacy) is not None}
+    return [twin for name, twin in twins.items() if name not in shown and math.isfinite(twin.final)]
 
 
 def utility_axis(runs: Runs) -> Axis:
@@ -661,9 +670,14 @@ def overall_chart(runs: Runs) -> Chart | None:
             if value is not None and math.isfinite(value):
                 shown = interval(Measured(value, math.nan, math.nan), metric)
                 levels.setdefault((words, shown), Level(f"{words} ({label}): {shown}", value))
+    for twin in _twins(runs):
+        value = twin.final if metric != "bits_per_byte" else twin.bits_per_byte
+        if value is not None and math.isfinite(value):
+            shown = interval(Measured(value, math.nan, math.nan), metric)
+            levels["without privacy", twin.run] = Level(f"without privacy ({twin.run}): {shown}", value)
     several = Counter(words for words, _ in levels)
     named = [
-        level if several[words] > 1 else level._replace(label=f"{words}: {shown}")
+        level if several[words] > 1 or words == "without privacy" else level._replace(label=f"{words}: {shown}")
         for (words, shown), level in levels.items()
     ]
     return replace(chart, levels=tuple(named))

@@ -29,7 +29,7 @@ from fl_sim.reporting.plots import (
     utility_chart,
 )
 from fl_sim.reporting.recorded import counted, measured_in_words, setting_in_words
-from fl_sim.reporting.report import attacker_note, bound_notes, whole_percent_down
+from fl_sim.reporting.report import attacker_note, bound_notes, way_in_words, whole_percent_down
 from fl_sim.reporting.run_facts import PROVEN, STATES, RunFacts, pooled
 
 Runs = Sequence[ComparedRun]
@@ -81,8 +81,9 @@ def _with_keys(texts_of: Mapping[str, Sequence[str]]) -> list[str]:
 def _card(run: ComparedRun) -> Card:
     facts = run.facts
     epsilon, notes = _epsilon(facts)
+    way = way_in_words(facts) if facts.without_privacy else None
     figures = (epsilon, _utility(facts), _time(facts))
-    return Card(run.label, f"{facts.strategy}, {facts.ended()}", figures, notes)
+    return Card(run.label, f"{facts.strategy}, {facts.ended()}", figures, (*notes, *([way] if way else [])))
 
 
 def _epsilon(facts: RunFacts) -> tuple[Shown, tuple[str, ...]]:
@@ -105,7 +106,9 @@ def _utility(facts: RunFacts) -> Shown:
     utility, kind, measured = facts.utility, facts.utility.kind, facts.app_figure()
     if utility.final is not None and utility.initial is not None:
         at = "" if utility.measured_round == facts.rounds_done else f" after round {utility.measured_round}"
-        return Shown(kind.show(utility.final), f"{kind.words}{at}; {kind.show(utility.initial)} at the start")
+        twin = facts.without_privacy
+        beside = "" if twin is None else f", {kind.show(twin.final)} without privacy ({twin.run})"
+        return Shown(kind.show(utility.final), f"{kind.words}{at}; {kind.show(utility.initial)} at the start{beside}")
     if measured is not None:
         name, ends = measured
         return Shown(f"{ends[-1]:.4g}", f"{name}, {ends[0]:.4g} at the start")

@@ -23,6 +23,7 @@ from fl_sim.reporting.plots import Axis, Chart, Line, Point, Row
 from fl_sim.reporting.recorded import parsed
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import ResultsError, RunFolder
+from tests.fl_sim.reporting.test_without_privacy import twin_beside
 
 PNG = b"\x89PNG\r\n\x1a\n"
 MakeRun = Callable[..., RunFolder]
@@ -135,6 +136,13 @@ def test_utility_is_drawn_against_epsilon_with_its_references(make_run: MakeRun)
     assert set(level.get_ydata()) == {free.metrics()["perplexity"].iloc[-1]}
     assert set(unigram.get_ydata()) == {912.3}
     assert labels(figure) == ["uedp-1-0", "noiseless-1-0: no guarantee (ε = ∞), final 318.0", "unigram model: 912.3"]
+
+
+def test_the_twin_without_privacy_is_a_level_unless_it_is_drawn_itself(make_run: MakeRun) -> None:
+    run = make_run("uedp")
+    twin = twin_beside(run, "twin", final=318.0)
+    assert "without privacy (twin): 318.0" in labels(drawn(run, "epsilon"))
+    assert not [label for label in labels(drawn([run, twin], "epsilon")) if "without privacy" in label]
 
 
 def test_a_reference_far_above_the_runs_does_not_press_them_together(make_run: MakeRun) -> None:
