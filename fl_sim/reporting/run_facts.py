@@ -453,7 +453,7 @@ def read_facts(run: RunFolder) -> RunFacts:
     bounds = None if app else _bounds(run, ledger.ledger)
     composed = (result.get("initial_model") or {}).get("composed")
     # A run that lost rounds in a crash and could not repeat them released more than its metrics have rows.
-    spent = result if run.finished else {}
+    spent = {name: value for name, value in result.items() if value is not None} if run.finished else {}
     names = (name for name in last if name.startswith("epsilon_") and name != AS_PUBLISHED)
     epsilon = {name: max(last[name], spent.get(name, last[name])) for name in names}
     recorded = {name: result.get(name) for name in _AS_RECORDED}

@@ -93,7 +93,7 @@ def _contradictions(run: RunFolder, ledger: Ledger, row: Mapping[str, float], he
     if counted is not None and ledger.releases(last) != counted:
         yield (
             f"{file}: has {ledger.releases(last)} releases of the rounds 1 to {last}, metrics.jsonl counts "
-            f"{int(counted)}"
+            f"{counted:.0f}"
         )
     if heads is not None and heads.server_round:  # the row of the initial model may be measured again
         try:
@@ -146,9 +146,11 @@ def _contradictions_of_result(
     if not run.finished or result.get("rounds") != row["round"]:
         return  # a run that was interrupted and went on has a newer row than result
     for name, value in result.items():
-        if name.startswith("epsilon_") and name in row and value < row[name] * (1 - _TOLERANCE):
+        if not name.startswith("epsilon_") or name not in row:
+            continue
+        if value is None or value < row[name] * (1 - _TOLERANCE):
             after = f"{row[name]:g} after round {row['round']:.0f}"
-            yield f"{run.metrics_file}: has {name} {after}, result.json has {value:g}"
+            yield f"{run.metrics_file}: has {name} {after}, result.json has {'none' if value is None else f'{value:g}'}"
 
 
 def _notes(run: RunFolder, ledger: Ledger, row: Mapping[str, float]) -> Iterator[str]:

@@ -259,9 +259,19 @@ class RunFolder:
         return list(self.measured_by_round(metric).values())
 
     def measured_by_round(self, metric: str) -> dict[int, float]:
-        """Return a metric by the rounds in which it was measured, in order; NaN where it was not finite."""
-        rows = ((_round_of(row), row.get(metric)) for row in _read_rows(self.metrics_file)[0])
-        return {number: float(cast("float", value)) for number, value in rows if value is not None}
+        """Return a metric by the rounds in which it was measured, in order; NaN where it was not finite.
+
+        Raises:
+            ResultsError: a value is no number.
+        """
+        found = {_round_of(row): row.get(metric) for row in _read_rows(self.metrics_file)[0]}
+        for number, value in found.items():
+            if value is not None and not _is_number(value):
+                kind = type(value).__name__
+                raise ResultsError(
+                    f"{self.metrics_file}: is corrupt ({metric} of round {number} is a {kind}; allowed: a number)"
+                )
+        return {number: float(cast("float", value)) for number, value in found.items() if value is not None}
 
     def truncate_metrics(self, after_round: int) -> None:
         """Remove the rows after round ``after_round``, which a resumed run computes again."""

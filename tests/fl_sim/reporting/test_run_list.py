@@ -153,6 +153,39 @@ def test_what_cannot_be_read_is_named_and_does_not_end_the_list(
     assert said.out.splitlines()[1].split()[0] == "sweep/runs/…t0000-seed0"
 
 
+@pytest.mark.parametrize("value", ["abc", [1.0], {"a": 1}])
+def test_a_figure_that_is_none_is_told_in_a_line(make_run: MakeRun, tmp_path: Path, value: Any) -> None:
+    make_run("uedp", name="good", rounds=2)
+    bad = make_run("uedp", name="bad", rounds=2)
+    rows = bad.metrics().to_dict("records")
+    bad.truncate_metrics(1)
+    bad.append_metrics(rows[-1] | {"perplexity": value})
+    found = fl_sim.list_runs([tmp_path])
+    assert [run.name for run in found.runs] == ["good"]
+    assert "perplexity of round 2 is a" in found.unreadable[0]
+
+
+@pytest.mark.parametrize(
+    ("in_metrics", "in_result", "words"),
+    [
+        ({"releases": None}, {}, "counts nan"),
+        ({"releases": math.inf}, {}, "counts inf"),
+        ({}, {"epsilon_any": None}, "has none"),
+    ],
+)
+def test_no_epsilon_is_listed_beside_a_record_without_one(
+    make_run: MakeRun, tmp_path: Path, in_metrics: dict[str, Any], in_result: dict[str, Any], words: str
+) -> None:
+    run = make_run("uedp", name="a", rounds=2, result=in_result)
+    rows = run.metrics().to_dict("records")
+    run.truncate_metrics(-1)
+    for row in rows:
+        run.append_metrics(row | {"releases": row["round"]} | (in_metrics if row["round"] == 2 else {}))
+    (listed,) = fl_sim.list_runs([tmp_path]).runs
+    assert (listed.epsilon_state, listed.epsilon, listed.cells()[2]) == ("not trusted", None, "none")
+    assert words in str(listed.problem)
+
+
 def test_a_run_that_has_written_nothing_yet_is_starting(tmp_path: Path) -> None:
     claim = RunClaim.claim(tmp_path / "new")
     (run,) = fl_sim.list_runs([tmp_path]).runs
