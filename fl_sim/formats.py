@@ -254,6 +254,18 @@ def printable(text: object) -> str:
     return printable_lines(str(text)).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def shortened(text: object, most: int = 200) -> str:
+    """Return a message of a library in one line of at most so many characters, cut at the end of a word.
+
+    >>> shortened("outgoing traffic has been disabled", 24), shortened("short")
+    ('outgoing traffic has …', 'short')
+    """
+    words = " ".join(str(text).split())
+    if len(words) <= most:
+        return words
+    return f"{words[: most - 1].rpartition(' ')[0] or words[: most - 2]} …"
+
+
 def table_cell(text: object) -> str:
     """Return a name for a table of rich, in which brackets would be markup.
 

@@ -76,9 +76,23 @@ def test_an_exception_holds_for_one_package_and_one_licence() -> None:
     assert check_licences.problems({"gensim": "GPL-3.0-only"})
 
 
+def test_packages_that_are_not_installed_are_compared_with_what_pip_resolves() -> None:
+    install = [
+        {"metadata": {"name": name, "license_expression": licence}}
+        for name, licence in check_licences.NOT_INSTALLED.items()
+    ]
+    assert check_licences.differences({"install": install}) == []
+    install[0]["metadata"]["license_expression"] = "MIT"
+    (line,) = check_licences.differences({"install": install})
+    assert line.startswith("click-default-group: licence is MIT; NOT_INSTALLED has Public-Domain")
+    assert len(check_licences.differences({"install": install[1:-1]})) == 2
+
+
 def test_the_notice_names_every_dependency_and_every_folder_that_ships_data() -> None:
     notice = check_licences.NOTICE.read_text()
     listed = notice.split(check_licences.BEGIN)[1].split(check_licences.END)[0]
+    named = {name for line in listed.splitlines() for name in line.split("|")[2:3] for name in name.strip().split(", ")}
+    assert check_licences.licences().keys() <= named
     for requirement in requirements():
         assert re.search(rf"[ |]{re.escape(requirement.name)}[, |]", listed), requirement.name
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]

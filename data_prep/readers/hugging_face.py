@@ -23,6 +23,7 @@ from fl_sim.data_prep.readers.tables import Row, TableColumns, parquet_rows, req
 from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.textfiles import blocks, unpacked, whole_lines
 from fl_sim.files import open_regular
+from fl_sim.formats import shortened
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -230,4 +231,4 @@ def _import_datasets(source: str) -> Any:
 
 def _reason(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+    return shortened(lines[0]) if lines else type(error).__name__

@@ -151,7 +151,12 @@ def read_table(kind: str, path: Path, columns: TableColumns, reading: Reading | 
     Raises:
         CorpusError: a row does not fit; the message names file and line.
     """
-    return sentences_of(table_rows(kind, path, columns.columns), columns, reading or Reading())
+    reading = reading or Reading()
+    yield from sentences_of(table_rows(kind, path, columns.columns), columns, reading)
+    if reading.rows == 0:
+        dropped = reading.notes[Note.ROWS_WITHOUT_USER.value]
+        empty = f"column {columns.user_column!r} is empty in all {dropped:,} rows" if dropped else "there are no rows"
+        raise CorpusError(f"{path}: {empty}; allowed: rows with a text and a user (--user-column)")
 
 
 def table_rows(kind: str, path: Path, columns: list[str]) -> Iterator[Row]:

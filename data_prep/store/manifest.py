@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.raw_files import how_to_prepare
 from fl_sim.files import read_bytes, sha256_of
 from fl_sim.plugins import Registry
 
@@ -92,6 +93,8 @@ def read_manifest(folder: Path) -> Manifest:
         CorpusError: the folder is absent, is no prepared corpus, or has another format version.
     """
     path = folder / MANIFEST_FILE
+    if folder.is_file():
+        raise CorpusError(f"{folder}: is a file and no prepared corpus; make one: {how_to_prepare(folder)}")
     if not folder.is_dir():
         raise CorpusError(f"{folder}: no such folder; make a corpus with fl-sim prepare")
     if not path.is_file():

@@ -16,19 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import TaskID
 
 from fl_sim.api.runs import Run
 from fl_sim.cli.main import EXIT_DIVERGED
-from fl_sim.cli.progress_bar import say
+from fl_sim.cli.progress_bar import TimeLeft, fitting_bar, say
 from fl_sim.experiments.cost import Forecast
 from fl_sim.experiments.observers import Observer, RunObserver, RunStart
 from fl_sim.formats import epsilon_in_words
@@ -37,6 +29,7 @@ from fl_sim.storage.run_folder import UTILITIES, encode
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_WITHIN_A_ROUND = 30.0
+_LAST_ROUNDS = 5  # of which the time left is estimated
 
 _LESS = "the model is not finite; try a lower server.learning_rate, or less noise on the sum, in another run"
 
@@ -95,11 +88,12 @@ class ProgressBar(Observer):
     def __init__(self, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet, soft_wrap=True)
         self._in_lines = not self._console.is_terminal
-        self._progress = _progress(self._console)
+        self._progress = fitting_bar(self._console)
+        self._time_left = TimeLeft(_LAST_ROUNDS)
         self._task = TaskID(0)
         self._rounds = 0
         self._last_line = self._round_began = -_SECONDS_BETWEEN_LINES
-        self._described = ""
+        self._figures: tuple[str, ...] = ()
         self._path = ""
 
     def __enter__(self) -> ProgressBar:
@@ -114,15 +108,20 @@ class ProgressBar(Observer):
         for warning in start.warnings:
             self._note(warning)
         self._rounds = start.rounds
-        self._path = f", {start.gradient_path} path" if start.gradient_path else ""
-        self._task = self._progress.add_task("starting", total=start.rounds, completed=start.last_round or 0)
+        self._path = f"{start.gradient_path} path" if start.gradient_path else ""
+        done = start.last_round or 0
+        self._task = self._progress.add_task(
+            "", total=start.rounds, completed=done, counted="starting", left="", figures=()
+        )
+        if start.last_round is not None:
+            self._time_left.see(time.monotonic(), done)
         self._progress.start()
 
     def on_reading(self, done: int, total: int) -> None:
         """Show the number of sentences that a frozen encoder has read."""
-        words = f"reading, {done:,} of {total:,} sentences"
-        self._progress.update(self._task, description=words)
-        self._line(words, due=done == total)
+        words = f"{done:,} of {total:,} sentences"
+        self._progress.update(self._task, counted="reading", figures=(words,))
+        self._line(f"reading, {words}", due=done == total)
 
     def on_forecast(self, forecast: Forecast) -> None:
         """Print what the run will cost."""
@@ -133,21 +132,29 @@ class ProgressBar(Observer):
     def on_progress(self, server_round: int, done: int, expected: float) -> None:
         """Move the bar within the round under way."""
         share = min(done / expected, 1.0) if expected else 0.0
-        words = f"round {server_round}: {done:,} of about {expected:,.0f} sentences"
-        described = f"{words}, {self._described}" if self._described else words
-        self._progress.update(self._task, completed=server_round - 1 + share, description=described)
+        words = f"{done:,} of about {expected:,.0f} sentences"
+        self._show(server_round, server_round - 1 + share, (*self._figures, words))
         now = time.monotonic()
         if self._in_lines and now - max(self._round_began, self._last_line) >= _SECONDS_WITHIN_A_ROUND:
-            self._line(words, due=True)
+            self._line(f"round {server_round}: {words}", due=True)
 
     def on_round(self, row: Mapping[str, Any]) -> None:
         """Move the bar to the round and show its figures."""
-        self._described = described = f"{_describe(row)}{self._path}"
-        self._round_began = time.monotonic()
-        self._progress.update(self._task, completed=row["round"], description=described)
-        seconds = f", {row['seconds']:.1f} s" if "seconds" in row else ""
-        words = f"round {row['round']} of {self._rounds}: {described}{seconds}"
-        self._line(words, due=row["round"] in (1, self._rounds))
+        number, self._round_began = row["round"], time.monotonic()
+        self._figures = tuple(filter(None, [*_describe(row).split(", "), self._path]))
+        self._time_left.see(self._round_began, number)
+        self._show(number, number, self._figures)
+        seconds = (f"{row['seconds']:.1f} s",) if "seconds" in row else ()
+        left = self._time_left.in_words(number, self._rounds)
+        words = ", ".join(filter(None, [*self._figures, *seconds, left]))
+        self._line(f"round {number} of {self._rounds}: {words}", due=number in (1, self._rounds))
+
+    def _show(self, server_round: int, done: float, figures: tuple[str, ...]) -> None:
+        """Show on the bar the round under way or done, the time left, and figures."""
+        count, left = f"{server_round} of {self._rounds}", self._time_left.in_words(done, self._rounds)
+        self._progress.update(
+            self._task, completed=done, counted=count, left=left.removeprefix("about "), figures=figures
+        )
 
     def _note(self, words: str) -> None:
         self._console.print(f"note: {words}", markup=False, highlight=False, style="yellow")
@@ -158,18 +165,6 @@ class ProgressBar(Observer):
         if self._in_lines and (due or now - self._last_line >= _SECONDS_BETWEEN_LINES):
             self._last_line = now
             self._console.print(words, markup=False, highlight=False)
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=console.quiet or not console.is_terminal,
-    )
 
 
 def _describe(row: Mapping[str, Any]) -> str:

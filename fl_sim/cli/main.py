@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import io
 import os
@@ -100,6 +101,9 @@ def _usage_words(error: click.ClickException) -> str:
     if isinstance(error, click.BadParameter) and error.param is not None:
         words = " ".join(error.message.split()).removesuffix(".")
         return f"{_name(error.param)}{' ' if words.startswith('is ') else ': '}{words}"
+    if isinstance(error, click.NoSuchOption):
+        near = difflib.get_close_matches(error.option_name, error.possibilities or (), cutoff=0.65)
+        error = click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx)
     return " ".join(error.format_message().split()).removesuffix(".")
 
 

@@ -5,23 +5,34 @@
 >>> lines = Lines("trials", clock=iter([0.0, 1.0, 4.0, 6.0, 20.0]).__next__)
 >>> [lines.line(done, 9) for done in (1, 2, 3, 9)]
 [None, 'trials: 2 of 9, about 14 s left', None, 'trials: 9 of 9']
+
+>>> fitting(["perplexity 212.4", "ε any 1.25", "user 0.500"], 28)
+'perplexity 212.4, ε any 1.25'
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
+from rich.text import Text
 
 from fl_sim.formats import duration
 
 _SECONDS_BEFORE_LINES = 3.0
 _SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_OF_SILENCE = 60.0
+_LONGEST_BAR = 16
+_STEPS = 25  # of which the time left is estimated
 
 
 class Show(Protocol):
@@ -35,23 +46,94 @@ class Show(Protocol):
 def counting(what: str, quiet: bool = False) -> Iterator[Show]:
     """Give a function that shows how much is done of ``what``, such as "texts", on standard error.
 
-    Where that is no terminal, lines appear: the first after three seconds, then one every ten.
+    Where that is no terminal, lines appear: the first after three seconds, then one every ten while work goes on, and
+    one a minute while a single step takes longer.
     """
     console = Console(stderr=True, quiet=quiet)
     if quiet:
         yield lambda done, total, words=None: None
     elif console.is_terminal:
-        words_and_bar = (TextColumn("{task.description} {task.fields[counted]}"), BarColumn())
-        times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-        with Progress(*words_and_bar, *times, console=console, transient=True) as bar:
-            task = bar.add_task(what, total=None, counted="")
+        with fitting_bar(console, transient=True) as bar:
+            task, time_left = bar.add_task("", total=None, counted=what, left="", figures=()), TimeLeft(_STEPS)
 
             def show(done: float, total: float | None, words: str | None = None) -> None:
-                bar.update(task, completed=done, total=total, counted=words or counted(done, total))
+                time_left.see(time.monotonic(), done)
+                count, *figures = (words or counted(done, total)).split(", ")
+                left = time_left.in_words(done, total).removeprefix("about ")
+                bar.update(task, completed=done, total=total, counted=count, left=left, figures=(what, *figures))
 
             yield show
     else:
-        yield Lines(what).show
+        lines, ended = Lines(what), threading.Event()
+        threading.Thread(target=lines.break_silence, args=(ended,), daemon=True).start()
+        try:
+            yield lines.show
+        finally:
+            ended.set()
+
+
+def fitting_bar(console: Console, *, transient: bool = False) -> Progress:
+    """Return a bar whose tasks have the fields ``counted``, ``left`` and ``figures``, for terminals of any width.
+
+    Bar, count and time left come first; figures that do not fit are left out, the last first.
+    """
+    bar = BarColumn(bar_width=_bar_width(console))
+    counts = (TextColumn(f"{{task.fields[{name}]}}", table_column=Column(no_wrap=True)) for name in ("counted", "left"))
+    disable = console.quiet or not console.is_terminal
+    return Progress(bar, *counts, _Figures(console), console=console, transient=transient, disable=disable)
+
+
+class _Figures(ProgressColumn):
+    """The figures of a task, as many as there is room for."""
+
+    max_refresh = None
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(Column(no_wrap=True))
+        self._console = console
+
+    def render(self, task: Task) -> Text:
+        """Return the figures that fit beside bar, count and time left."""
+        taken = _bar_width(self._console) + len(task.fields["counted"]) + len(task.fields["left"]) + 3  # and spaces
+        return Text(fitting(task.fields["figures"], self._console.width - taken))
+
+
+def _bar_width(console: Console) -> int:
+    return max(min(console.width // 5, _LONGEST_BAR), 4)
+
+
+def fitting(parts: Sequence[str], room: int) -> str:
+    """Return the first parts that fit into so many columns, with commas between them."""
+    kept = [", ".join(parts[:number]) for number in range(len(parts), 0, -1)]
+    return next((words for words in kept if len(words) <= room), "")
+
+
+class TimeLeft:
+    """Estimate the time left by the median of what the last steps took, which a slow start does not move.
+
+    >>> left = TimeLeft(5)
+    >>> for now, done in ((0.0, 0), (60.0, 1), (64.0, 2), (68.0, 3)):
+    ...     left.see(now, done)
+    >>> left.in_words(3, 10), left.in_words(10, 10), TimeLeft(5).in_words(0, 10)
+    ('about 28 s left', '', '')
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps: deque[float] = deque(maxlen=steps)
+        self._last: tuple[float, float] | None = None
+
+    def see(self, now: float, done: float) -> None:
+        """Take in that ``done`` is done at a time in seconds."""
+        if self._last is not None and done > self._last[1]:
+            self._steps.append((now - self._last[0]) / (done - self._last[1]))
+        if self._last is None or done != self._last[1]:
+            self._last = now, done
+
+    def in_words(self, done: float, total: float | None) -> str:
+        """Return the time left in words; nothing if it is not known, or none is."""
+        if not self._steps or total is None or done >= total:
+            return ""
+        return f"about {duration(statistics.median(self._steps) * (total - done))} left"
 
 
 def say(words: str, quiet: bool = False) -> None:
@@ -75,6 +157,8 @@ class Lines:
     def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._what, self._clock = what, clock
         self._began = self._last = clock()
+        self._state, self._time_left = "begun", TimeLeft(_STEPS)
+        self._time_left.see(self._began, 0)
 
     def show(self, done: float, total: float | None, words: str | None = None) -> None:
         """Print a line if it is time for one."""
@@ -85,8 +169,23 @@ class Lines:
     def line(self, done: float, total: float | None, words: str | None = None) -> str | None:
         """Return the line that is due now; None if none is."""
         now = self._clock()
+        self._state = words or counted(done, total)
+        self._time_left.see(now, done)
         if now - self._last < (_SECONDS_BEFORE_LINES if self._last == self._began else _SECONDS_BETWEEN_LINES):
             return None
         self._last = now
-        left = f", about {duration((now - self._began) * (total - done) / done)} left" if total and done else ""
-        return f"{self._what}: {words or counted(done, total)}{left if total and done < total else ''}"
+        return ", ".join(filter(None, [f"{self._what}: {self._state}", self._time_left.in_words(done, total)]))
+
+    def break_silence(self, ended: threading.Event) -> None:
+        """Print a line for every minute without one, until the work has ended."""
+        while not ended.wait(_SECONDS_OF_SILENCE):
+            if (line := self.late_line()) is not None:
+                say(line)
+
+    def late_line(self) -> str | None:
+        """Return the line that is due because nothing was said for a minute; None if none is."""
+        now = self._clock()
+        if now - self._last < _SECONDS_OF_SILENCE:
+            return None
+        self._last = now
+        return f"{self._what}: {self._state}, at work for {duration(now - self._began)}"

@@ -87,6 +87,14 @@ class VerbGroup(Verb, click.Group):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **{"no_args_is_help": False, **settings})
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; a flag before the verb that takes it is told so."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            verbs = ", ".join(self.list_commands(ctx))
+            raise click.UsageError(f"{error.option_name} comes before a verb; allowed: one of {verbs} first") from error
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command of a verb; a verb that does not exist is compared with those that do."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:

@@ -44,6 +44,7 @@ from fl_sim.clients.worker.libraries import load_libraries
 from fl_sim.config import EngineConfig
 from fl_sim.engines.grids import AttendedGrid
 from fl_sim.engines.placement import EngineError, check_request, count_workers, machines_of_ray, settled_machines
+from fl_sim.formats import duration
 from fl_sim.stop_signals import Stopped
 
 if TYPE_CHECKING:
@@ -432,6 +433,7 @@ def _start(engine: EngineConfig, given_up: threading.Event) -> _Started:
 
     if given_up.is_set():
         raise SystemExit
+    began = time.monotonic()
     try:
         # A Ray started here passes the environment on to its workers; a cluster gets it as an argument.
         with _exported(_worker_environment(engine)):
@@ -441,7 +443,11 @@ def _start(engine: EngineConfig, given_up: threading.Event) -> _Started:
             f"Ray cannot be joined at engine.address {engine.address}" if engine.address else "Ray cannot be started"
         )
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise EngineError(f"{failure}: {reason}") from error
+        tried = f"tried for {duration(time.monotonic() - began)}"
+        raise EngineError(
+            f"{failure} ({tried}): {reason.rstrip('. ')}; allowed: the same command again when the machine has less to "
+            "do, or engine.name = inline (--engine inline)"
+        ) from error
     if given_up.is_set():
         raise SystemExit
     return _start_workers(engine)

@@ -17,6 +17,7 @@ from fl_sim.config import RunConfig
 from fl_sim.experiments.run_inputs import build_model
 from fl_sim.experiments.run_record import Record
 from fl_sim.files import read_bytes
+from fl_sim.formats import shortened
 from fl_sim.storage import model_files
 from fl_sim.storage.open_run import Computation, digest_of
 from fl_sim.storage.run_folder import ResultsError, RunFolder
@@ -76,4 +77,4 @@ def _read_adapter(model: LanguageModel, folder: Path) -> None:
         if model.classifier is not None:
             model.classifier.head.load_state_dict(load_file(folder / "head.safetensors"))
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"cannot load the adapter in {folder}: {' '.join(str(error).split())[:200]}") from error
+        raise ModelError(f"cannot load the adapter in {folder}: {shortened(error)}") from error

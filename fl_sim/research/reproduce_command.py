@@ -191,21 +191,24 @@ def _make_one(asked: Asked, name: str, path: Path) -> int:
 
 
 def _make_with_progress(asked: Asked, name: str, path: Path) -> FigureResult:
-    """Make the figure with a progress bar on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
+    """Make the figure, and show on stderr what is done."""
+    from fl_sim.cli.progress_bar import counting, say
     from fl_sim.research.uedp_paper.figures import load_figure
     from fl_sim.research.uedp_paper.make_figure import FigureJob, make_figure
     from fl_sim.search.sweep import INTERRUPTED
 
-    console = Console(stderr=True, quiet=asked.quiet, soft_wrap=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=console.quiet) as progress:
-        task = progress.add_task("runs", total=None)
+    number, ended = 0, 0
+    with counting(f"runs of {name}", asked.quiet) as show:
+
+        def begin(runs: int) -> None:
+            nonlocal number
+            number = runs
+            show(0, runs)
 
         def observe(ending: Ending) -> None:
-            progress.update(task, advance=ending.status != INTERRUPTED, description=ending.name)
+            nonlocal ended
+            ended += ending.status != INTERRUPTED
+            show(ended, number, f"{ended:,} of {number:,}, {ending.name} {ending.status}")
 
         return make_figure(
             FigureJob(
@@ -216,8 +219,8 @@ def _make_with_progress(asked: Asked, name: str, path: Path) -> FigureResult:
                 data=asked.data.expanduser(),
                 out=asked.out.expanduser().absolute(),
                 jobs=asked.jobs,
-                say=lambda words: console.print(words, markup=False),
-                begin=lambda runs: progress.update(task, total=runs),
+                say=lambda words: say(words, asked.quiet),
+                begin=begin,
                 observe=observe,
             )
         )

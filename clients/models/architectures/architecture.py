@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fl_sim.clients.errors import ModelError
+from fl_sim.formats import shortened
 
 if TYPE_CHECKING:
     import torch
@@ -167,7 +168,7 @@ class Architecture(ABC):
             module = self.build(spec, vocabulary, output_layer=output_layer)
             load_model(module, folder / WEIGHTS_FILE)
         except (OSError, RuntimeError, SafetensorError) as error:
-            raise ModelError(f"cannot load model {str(folder)!r}: {' '.join(str(error).split())[:200]}") from error
+            raise ModelError(f"cannot load model {str(folder)!r}: {shortened(error)}") from error
         return module
 
 

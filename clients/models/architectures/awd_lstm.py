@@ -37,6 +37,7 @@ from fl_sim.clients.models import model_names
 from fl_sim.clients.models.architectures.architecture import CONFIG_FILE, WEIGHTS_FILE, Architecture
 from fl_sim.clients.models.architectures.model_size import check_size
 from fl_sim.files import read_bytes
+from fl_sim.formats import shortened
 from fl_sim.strategies.primitives import streams
 
 if TYPE_CHECKING:
@@ -344,7 +345,7 @@ class RecurrentArchitecture(Architecture):
                 weights.setdefault("decoder.bias", module.decoder.bias.detach())
             module.load_state_dict(weights)
         except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
-            raise ModelError(f"cannot load model {str(folder)!r}: {' '.join(str(error).split())[:200]}") from error
+            raise ModelError(f"cannot load model {str(folder)!r}: {shortened(error)}") from error
         return module if output_layer else module.body
 
 

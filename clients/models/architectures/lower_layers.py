@@ -21,6 +21,7 @@ from torch import nn
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.parameters import replaced_forwards
+from fl_sim.formats import shortened
 
 _TOLERANCE = 1e-4  # of the largest state
 _LARGEST_STATE = 3e4  # of float16, in which states are kept, half
@@ -88,9 +89,7 @@ class LowerLayers:
                 with self.replaced_by(states):
                     found = self._forward(inputs)
         except (RuntimeError, TypeError, AttributeError, IndexError, KeyError, ValueError) as error:
-            raise ModelError(
-                f"model.lora_layers: the model cannot be split ({' '.join(str(error).split())[:200]})"
-            ) from error
+            raise ModelError(f"model.lora_layers: the model cannot be split ({shortened(error)})") from error
         finally:
             hook.remove()
         if not bool(((found - expected).abs() <= _TOLERANCE * expected.abs().max()).all()):

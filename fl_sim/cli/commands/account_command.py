@@ -18,6 +18,7 @@ from fl_sim.formats import format_figure
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
+_LARGE_DELTA = 0.01
 _OF_TEXT = ("q_e", "sentences", "sensitive_sentences")
 
 
@@ -132,6 +133,12 @@ def _warn(figures: Figures) -> None:
         print(
             f"warning: delta {delta:g} is not below 1/users = {delta / figures['delta_times_users']:.3g}: "
             "a mechanism that publishes one user's data would satisfy it",
+            file=sys.stderr,
+        )
+    elif delta >= _LARGE_DELTA:
+        print(
+            f"warning: delta {delta:g} is large: a mechanism that publishes each user's data with this probability "
+            "would satisfy it; it should be below 1/users",
             file=sys.stderr,
         )
     if figures.get("forks"):

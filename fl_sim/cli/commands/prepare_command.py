@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +27,8 @@ from fl_sim.cli.verbs import Verb, VerbGroup, as_json, quiet, with_flags
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.readers.cleaning import Preprocessing
 from fl_sim.data_prep.readers.reader import READERS, Reader, what_it_reads
+from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.raw_files import how_to_prepare
 from fl_sim.plugins import PluginError
 
 if TYPE_CHECKING:
@@ -47,6 +50,12 @@ class _Kinds(VerbGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a reader; None if there is none of that name."""
         return _command(cmd_name, READERS.load(cmd_name)) if READERS.knows(cmd_name) else None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command of a reader; a file in its place gets the command that reads it."""
+        if (path := Path(args[0])).is_file():
+            raise CorpusError(f"{path} is a file, where a kind is meant; allowed: {how_to_prepare(path)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the readers; a plug-in is not imported for its help."""

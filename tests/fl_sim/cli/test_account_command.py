@@ -98,6 +98,12 @@ def test_what_cannot_be_proven_is_inf(capsys: pytest.CaptureFixture[str], monkey
     assert "no finite ε can be proven" in output.err
 
 
+def test_a_large_delta_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "account mechanism --strategy user_level --z 2 --rounds 1 --delta 0.5"
+    assert main(line.split()) == 0
+    assert "warning: delta 0.5 is large: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

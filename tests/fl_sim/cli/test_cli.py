@@ -129,7 +129,7 @@ def test_an_error_that_a_library_made_of_an_interruption(monkeypatch: pytest.Mon
         (["account", "mechanism", "--z", "x"], "fl-sim account mechanism: --z: 'x' is not a valid float (see fl-sim"),
         (
             ["account", "mechanism", "--clipping", "x"],
-            "fl-sim account mechanism: --clipping is 'x'; allowed: sentence, automatic, user (see fl-sim acc",
+            "fl-sim account mechanism: --clipping is 'x'; allowed: sentence, automatic, user (see fl-sim ",
         ),
         (["audit"], "fl-sim audit: Missing command (see fl-sim audit --help)"),
     ],

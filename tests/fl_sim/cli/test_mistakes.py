@@ -24,6 +24,16 @@ MISTAKES = {
     "range": ([*RUN, "--rounds", "-3"], "rounds is -3"),
     "file": (["run", "nosuch.toml"], "cannot be read"),
     "corpus": (["run", "--corpus", "nosuch"], "no such folder"),
+    "a file for a corpus": (["run", "--corpus", "posts.csv"], "fl-sim prepare csv --source "),
+    "a file for a kind": (["prepare", "posts.csv"], "--user-column USER --out DIR (its columns: who, says)"),
+    "another file": (["corpus", "stats", "key.toml"], "fl-sim prepare KIND --source "),
+    "no author": (
+        ["prepare", "csv", "--source", "posts.csv", "--text-column", "says", "--user-column", "who", "--out", "c"],
+        "posts.csv: column 'who' is empty in all 2 rows",
+    ),
+    "no row": (["prepare", "jsonl", "--source", "blank.jsonl", *COLUMNS, "--out", "c"], "blank.jsonl: there are no ro"),
+    "flag before a verb": (["account", "--epsilon", "3"], "--epsilon comes before a verb; allowed: one of calibrate, "),
+    "flag like no other": (["account", "mechanism", "--epsilonn", "3"], "No such option '--epsilonn' (see fl-sim acc"),
     "package": ([*RUN, "--model", "minilm"], "needs its package"),
     "model": ([*RUN, "--model", "nosuch/model"], "cannot load model 'nosuch/model'"),
     "strategy": ([*RUN, "--strategy", "udep"], "privacy.strategy is 'udep'"),
@@ -74,6 +84,8 @@ for name, (words, _) in json.loads(sys.argv[1]).items():
 def test_no_help_imports_a_verb_and_no_mistake_torch(tmp_path: Path) -> None:
     (tmp_path / "key.toml").write_text("[server]\nlerning_rate = 1\n")
     (tmp_path / "syntax.toml").write_text("[server\n")
+    (tmp_path / "posts.csv").write_text("who,says\n,Hello there.\n,Good day to you.\n")
+    (tmp_path / "blank.jsonl").write_text("\n\n")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     asked = json.dumps(MISTAKES)
@@ -88,7 +100,8 @@ def test_no_help_imports_a_verb_and_no_mistake_torch(tmp_path: Path) -> None:
     for name, (code, said, heavy) in told.items():
         assert (code, heavy, said.count("\n")) == (2, [], 1), (name, said)
         assert MISTAKES[name][1] in said, (name, said)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "key.toml", "syntax.toml"]
+    given = ["blank.jsonl", "full", "key.toml", "posts.csv", "syntax.toml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == given
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("max 100000", 8), ("150000 100000", 2), ("10000 100000", 1), (None, 8)])

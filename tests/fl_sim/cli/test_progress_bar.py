@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 
 import pytest
+from rich.console import Console
 
-from fl_sim.cli import progress_bar
+from fl_sim.cli import console, progress_bar
 from fl_sim.cli.main import main
 
 ENTITIES = ["entities", "corpus", "bundled", "--z", "4", "--rounds", "2", "--q-s", "0.05", "--json"]
@@ -16,6 +19,43 @@ def test_lines_come_at_sensible_intervals() -> None:
     times = iter([0.0, *range(1, 40)])
     lines = progress_bar.Lines("steps", clock=lambda: float(next(times)))
     assert [second for second in range(1, 40) if lines.line(second, 1000)] == [3, 13, 23, 33]
+
+
+@pytest.mark.parametrize(
+    ("width", "figures"),
+    [
+        (100, "perplexity 228.3, ε any 0.700, user 0.600, fast path"),
+        (80, "perplexity 228.3, ε any 0.700, user 0.600"),
+        (60, "perplexity 228.3"),
+        (40, ""),
+    ],
+)
+def test_bar_count_and_time_left_come_first_and_figures_fit(
+    width: int, figures: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, now = io.StringIO(), itertools.count(0.0, 30.0)
+    terminal = Console(file=out, width=width, force_terminal=True, color_system=None)
+    monkeypatch.setattr(console, "Console", lambda **settings: terminal)
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(now))
+    bar = console.ProgressBar()
+    bar._rounds, bar._path = 30, "fast path"
+    bar._task = bar._progress.add_task("", total=30, counted="", left="", figures=())
+    for number in range(3):
+        bar.on_round({"round": number, "perplexity": 228.3, "epsilon_any": 0.7, "epsilon_user": 0.6})
+    terminal.print(bar._progress.get_renderable())
+    (line,) = out.getvalue().splitlines()
+    _, _, shown = line.partition("2 of 30 ")
+    assert shown.strip() == f"28 min left {figures}".strip()
+    assert len(line) <= width
+
+
+def test_a_long_step_is_not_silent() -> None:
+    times = iter([0.0, 5.0, 50.0, 70.0, 100.0, 131.0])
+    lines = progress_bar.Lines("runs", clock=lambda: next(times))
+    assert lines.line(1, 12, "1 of 12, first done") == "runs: 1 of 12, first done, about 55 s left"
+    assert [lines.late_line() for _ in range(4)] == [
+        None, "runs: 1 of 12, first done, at work for 70 s", None, "runs: 1 of 12, first done, at work for 2 min"
+    ]  # fmt: skip
 
 
 def test_what_is_done_is_said_beside_the_result(capsys: pytest.CaptureFixture[str]) -> None:
