@@ -59,9 +59,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-if (
-    "ipykernel" in sys.modules
-):  # tqdm warns when a library imports it in a notebook without ipywidgets; it has no bar here
+if "ipykernel" in sys.modules:
+    # of tqdm, when a library imports it in a notebook without ipywidgets; fl_sim shows no bar of tqdm's
     warnings.filterwarnings("ignore", "IProgress not found")
 
 

@@ -47,8 +47,8 @@ def named_as_given(settings: Mapping[str, Any]) -> Iterator[None]:
         yield
     except ValueError as error:
         for name, value in settings.items() if len(error.args) == 1 else ():
-            key = re.escape(_key(name, value))
-            error.args = (re.sub(rf"(?<![\w.]){key}(?!\w|\.\w)", name, str(error.args[0])),)
+            parts = re.split(rf"(?<![\w.]){re.escape(_key(name, value))}(?!\w|\.\w)", str(error.args[0]))
+            error.args = (name.join(parts),)
         raise
 
 

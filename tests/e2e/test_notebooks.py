@@ -126,7 +126,14 @@ def test_epsilon_against_steps_reads_run_folders(tmp_path: Path, monkeypatch: py
     assert "3 runs: uedp, user_level, noiseless" in texts(outputs)
     assert "Not covered by ε" in texts(outputs)
     assert "inf" in texts(outputs)
-    assert "TqdmWarning" not in json.dumps(outputs)
+
+
+@pytest.mark.system
+def test_no_library_warns_in_the_first_cell(tmp_path: Path) -> None:
+    cell = nbformat.v4.new_code_cell("import fl_sim\nimport tqdm.auto  # as transformers does")
+    path = tmp_path / "first.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
+    assert execute_in_jupyter(path, tmp_path) == []
 
 
 @pytest.mark.nightly
