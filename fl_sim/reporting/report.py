@@ -188,7 +188,9 @@ def _utility_table(facts: RunFacts) -> list[str]:
     bits = [utility.bits_per_byte, utility.initial_bits_per_byte, *([] if twin is None else [twin.bits_per_byte])]
     if all(value is not None for value in bits[:2]):
         rows.append(_figures("  bits per byte", ["–" if value is None else f"{value:.2f}" for value in bits]))
-    return [*rows, *_notes([way] if (way := way_in_words(facts)) else [])]
+    is_older = utility.measured_round != facts.rounds_done
+    notes = [f"Measured after round {utility.measured_round}." if is_older else None, way_in_words(facts)]
+    return [*rows, *_notes([note for note in notes if note])]
 
 
 def way_in_words(facts: RunFacts) -> str | None:

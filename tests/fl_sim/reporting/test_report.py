@@ -320,6 +320,12 @@ class TestShortReport:
         assert "any user + any entity ∞" in words
         assert "95th pctl (95 %): ≤ 3 users, ≤ 2 sentences each, ≤ 5 in all" in words
 
+    def test_an_older_measurement_names_its_round(self, make_run: MakeRun) -> None:
+        run = make_run("uedp", rounds=2, finish=False)
+        assert "Measured after" not in report_text(read_facts(run))
+        run.append_metrics({"round": 3, "seconds": 1.5})
+        assert "Measured after round 2." in report_text(read_facts(run))
+
     def test_a_noiseless_run_has_an_end_and_no_twin(self, make_run: MakeRun) -> None:
         run = make_run("noiseless")
         twin_beside(run, "another")
