@@ -112,7 +112,8 @@ def choose_settings(
     kept = _kept(stated, trials, users)
     if kept is None:
         rates, trades = _planned(stated, users, _affordable(stated, of_trials, minutes, tokens), keep_mentions)
-        weigh(trades)
+        if trades:
+            weigh(trades)
         search = _search(stated, trades, of_trials, 60 * minutes * _SHARE_OF_TRIALS)
         spent = time.monotonic() - began + _seconds_of(search, of_trials)
         run = _private_run(stated.changed(rates), users)
