@@ -234,8 +234,8 @@ def _check_time(minutes: float, search: float, training: float, tokens: float) -
     if search and training > 60 * minutes * _SHARE_OF_TRAINING:
         raise ConfigError(
             f"--minutes is {minutes:g}, and search and training would take {takes}: the corpus has longer sentences "
-            f"than planned for, {tokens:.0f} tokens each; allowed: --tokens N, a larger mean number that is public (one "
-            "that is read off the corpus needs privacy.settings_from_corpus = true in the run)"
+            f"than planned for, {tokens:.0f} tokens each; allowed: --tokens N, a larger mean number that is public "
+            "(one that is read off the corpus needs privacy.settings_from_corpus = true in the run)"
         )
     least = max(search / _SHARE_OF_TRIALS, search + training) / 60
     another = "" if search else ", or another --out, which this plan is not in"
