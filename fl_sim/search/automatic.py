@@ -113,7 +113,8 @@ def choose_settings(
     kept = _kept(stated, trials, users)
     if kept is None:
         rates, trades = _planned(stated, users, _affordable(stated, of_trials, minutes, tokens), keep_mentions)
-        weigh(trades)
+        if trades:
+            weigh(trades)
         search = _search(stated, trades, of_trials, 60 * minutes * _SHARE_OF_TRIALS)
         spent = time.monotonic() - began + _seconds_of(search, of_trials)
         run = _private_run(stated.changed(rates), users)
@@ -230,11 +231,12 @@ def _check_time(minutes: float, search: float, training: float, tokens: float) -
     """
     if not search + training > 60 * minutes:
         return
+    takes = round_up((search + training) / 60, 2)
     if search and training > 60 * minutes * _SHARE_OF_TRAINING:
         raise ConfigError(
-            f"--minutes is {minutes:g}, and this corpus would train for about {duration(training)}: it has longer "
-            f"sentences than planned for, {tokens:.0f} tokens each; allowed: --tokens N, a larger mean number that is "
-            "public (one that is read off the corpus needs privacy.settings_from_corpus = true in the run)"
+            f"--minutes is {minutes:g}, and search and training would take {takes}: the corpus has longer sentences "
+            f"than planned for, {tokens:.0f} tokens each; allowed: --tokens N, a larger mean number that is public "
+            "(one that is read off the corpus needs privacy.settings_from_corpus = true in the run)"
         )
     least = max(search / _SHARE_OF_TRIALS, search + training) / 60
     another = "" if search else ", or another --out, which this plan is not in"
