@@ -21,7 +21,7 @@ CASES = [
     ("prepare jsonl", "--so", {"--source"}),
     ("report", "b", {"b/"}),
     ("run", "ma", {"ma*"}),
-    ("audit mechanism --clipping", "", {"sentence", "user"}),
+    ("audit mechanism --clipping", "", {"sentence", "automatic", "user"}),
 ]
 
 
