@@ -64,12 +64,28 @@ def counting(what: str, quiet: bool = False) -> Iterator[Show]:
 
             yield show
     else:
-        lines, ended = Lines(what), threading.Event()
-        threading.Thread(target=lines.break_silence, args=(ended,), daemon=True).start()
-        try:
+        with _never_silent(lines := Lines(what)):
             yield lines.show
-        finally:
-            ended.set()
+
+
+@contextmanager
+def said_in_lines(what: str, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Give a function that says a line of long work on standard error; a minute without one has a line of its own."""
+    if quiet:
+        yield lambda words: None
+        return
+    with _never_silent(lines := Lines(what)):
+        yield lines.say
+
+
+@contextmanager
+def _never_silent(lines: Lines) -> Iterator[None]:
+    ended = threading.Event()
+    threading.Thread(target=lines.break_silence, args=(ended,), daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def fitting_bar(console: Console, *, transient: bool = False) -> Progress:
@@ -165,6 +181,11 @@ class Lines:
         line = self.line(done, total, words)
         if line is not None:
             say(line)
+
+    def say(self, words: str) -> None:
+        """Print a line, which is the state of the work from now on."""
+        self._state, self._last = words.strip(), self._clock()
+        say(words)
 
     def line(self, done: float, total: float | None, words: str | None = None) -> str | None:
         """Return the line that is due now; None if none is."""

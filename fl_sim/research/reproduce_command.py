@@ -132,6 +132,7 @@ def _make(asked: Asked) -> int:
 
 def _make_table(asked: Asked) -> int:
     """Make a table of private representations, print it and, with ``--record``, write it with its pictures."""
+    from fl_sim.cli.progress_bar import said_in_lines
     from fl_sim.config import ConfigError
     from fl_sim.files import owner_only
     from fl_sim.research.representations.studies import reproductions
@@ -153,11 +154,7 @@ def _make_table(asked: Asked) -> int:
         work=(asked.out / asked.figure).expanduser().absolute(),
     )
 
-    def log(line: str) -> None:
-        if not asked.quiet:
-            print(line, file=sys.stderr, flush=True)
-
-    with owner_only():  # the work folder has features of the texts
+    with owner_only(), said_in_lines(asked.figure, asked.quiet) as log:  # the work folder has features of the texts
         made = reproductions.run(asked.figure, options, log)
     if asked.record is not None:
         reproductions.write(made, asked.record / reproductions.FOLDER / f"{asked.figure}.json")

@@ -65,3 +65,11 @@ def test_what_is_done_is_said_beside_the_result(capsys: pytest.CaptureFixture[st
     assert "computing ε of every entity from its mentions\n" in shown.err
     assert main([*ENTITIES, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_line_of_a_study_is_its_state(capsys: pytest.CaptureFixture[str]) -> None:
+    times = iter([0.0, 1.0, 62.0])
+    lines = progress_bar.Lines("words", clock=lambda: next(times))
+    lines.say("  seed 0")
+    assert lines.late_line() == "words: seed 0, at work for 62 s"
+    assert capsys.readouterr().err == "  seed 0\n"
