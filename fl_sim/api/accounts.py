@@ -10,7 +10,7 @@ contribution bound ``entity``: (users that mention it, sentences of each[, sente
 5.99
 >>> z = fl_sim.calibrate(2.0, "user_level", q_u=0.05, rounds=30)
 >>> round(z, 2)
-1.82
+1.05
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import Clipping, RoundEvent, Strategy, Unknown
-from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.guarantee import Guarantee, Known
 from fl_sim.strategies.privacy_config import MOST_PEOPLE
 from fl_sim.strategies.uedp import GradientClipping
@@ -44,7 +44,6 @@ DELTA = 1e-5
 LEAST_NOISE = 1e-3
 """Below this noise multiplier ε is of hundreds of thousands, and no grid is fine enough for it."""
 
-_NO_BOUNDS = Guarantee()
 _OF_TEXT = frozenset({"releases_robust", "epsilon_any", "known", "epsilon_user_entity", "epsilon_user_entity_robust"})
 """Figures that runs of Flower apps, which know users alone, do not have."""
 
@@ -113,7 +112,9 @@ def account(
     )
     check_numbers(rounds=rounds, delta=delta, users=users)
     guarantee = _guarantee(event, known, entity_bound, user_sentences)
-    user, both = adjacencies(user_sentences, entity, guarantee)
+    _, asked = adjacencies(user_sentences, entity)
+    user = guarantee.with_user(user_sentences)
+    both = guarantee.seen(guarantee.with_user(user_sentences, asked.entity_bound))
     figures: Figures = {"strategy": strategy} | settings_of(event) | {"rounds": rounds, "delta": delta}
     figures |= {"known": known, "entity_bound": math.inf if entity_bound is None else entity_bound}
     figures |= _protected(both)
@@ -162,6 +163,7 @@ def calibrate(
     Raises:
         PrivacyError: a value is impossible or missing, or no value of the setting meets the target.
     """
+    unit = unit or ("user" if strategy == "user_level" else "both")
     for name, word, allowed in (("unit", unit, get_args(Unit)), ("solve_for", solve_for, get_args(Unknown))):
         if word not in allowed:
             raise PrivacyError(f"{name} is {word!r}; allowed: {', '.join(allowed)}")
@@ -171,7 +173,6 @@ def calibrate(
     event = _event(strategy, noise_multiplier=z, **mechanism)
     check_numbers(target_epsilon=target_epsilon, delta=delta)
     user, both = adjacencies(user_sentences, entity)
-    unit = unit or ("user" if strategy == "user_level" else "both")
     adjacencies_of_unit = {"user": [user], "both": [user, both]}.get(unit, [both])
     judged = event.robust() if unit == "user_entity_robust" else event
     return accountant.solve(solve_for, judged, adjacencies_of_unit, count, delta, target_epsilon)
@@ -279,10 +280,8 @@ def shared_delta(folders: Sequence[str | Path]) -> float | None:
     return deltas.pop() if len(deltas) == 1 else None
 
 
-def adjacencies(
-    user_sentences: float, entity: EntityBound, guarantee: Guarantee = _NO_BOUNDS
-) -> tuple[Adjacency, Adjacency]:
-    """Return the adjacency of the user alone, and of the user with the entity, as a run of a guarantee shows them.
+def adjacencies(user_sentences: float, entity: EntityBound) -> tuple[Adjacency, Adjacency]:
+    """Return the adjacency of the user alone, and of the user with the entity.
 
     Raises:
         PrivacyError: a bound is impossible.
@@ -295,8 +294,7 @@ def adjacencies(
         )
     entity_bound = entity if isinstance(entity, ContributionBound) else ContributionBound(*entity)
     check_numbers(user_sentences=user_sentences)
-    user, both = (guarantee.with_user(user_sentences, bound) for bound in (NO_ENTITY, entity_bound))
-    return user, guarantee.seen(both)
+    return Adjacency(user_sentences), Adjacency(user_sentences, entity_bound)
 
 
 def _guarantee(event: RoundEvent, known: Known, entity_bound: int | None, user_sentences: float) -> Guarantee:

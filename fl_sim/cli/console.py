@@ -54,7 +54,7 @@ def follow(start: Start, *, baseline: bool, as_json: bool, quiet: bool) -> int:
         print(json.dumps(encode({"folder": str(run.path), **result})))
     else:
         print(run.report(), end="")
-        print(f"\nResults are in {run.path}")
+        print(f"\nResults are in {run.path}; fl-sim report {run.path} --full says more")
     if run.diverged:
         print(f"diverged in round {result['rounds']}; {_LESS}", file=sys.stderr)
         return EXIT_DIVERGED

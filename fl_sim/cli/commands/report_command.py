@@ -72,7 +72,6 @@ def report(
         print_json(first.facts())
     else:
         print(first.report_users() if for_whom else first.report(full=full), end="")
-        say(f"fl-sim report {runs[0]} --full says more", quiet=quiet or for_whom or full)
     problems = first.problems if found is None else found.problems
     for problem in problems:
         print(f"fl-sim report: {problem}; no ε of this run can be trusted", file=sys.stderr)

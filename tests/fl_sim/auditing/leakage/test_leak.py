@@ -23,6 +23,7 @@ from fl_sim.config import ConfigError
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies import aggregation
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE
 from tests.conftest import REPOSITORY
@@ -237,8 +238,8 @@ def test_attacks_are_quick_unless_more_is_asked_for(
         return leak.Leakage((), options)
 
     monkeypatch.setattr(leak, "attack_runs", attack_runs)
-    monkeypatch.setattr("fl_sim.cli.commands.leak_command.open_run", lambda path: None)
-    assert main(["leak", str(tmp_path), "--quiet", *flags]) == 0
+    run = RunFolder.create(tmp_path / "run", config={}, environment={})
+    assert main(["leak", str(run.path), "--quiet", *flags]) == 0
     (options,) = asked
     assert (options.secrets, options.entities, options.candidates) == sizes
 
