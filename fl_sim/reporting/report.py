@@ -204,8 +204,8 @@ def way_in_words(facts: RunFacts) -> str | None:
         return f"{math.floor(100 * twin.share)} % of the way from the start to {printable(twin.run)}{measure}."
     if twin.as_long:
         return f"{printable(twin.run)} did not learn either."
-    read = "" if twin.sentences is None else f" of {twin.sentences:,.0f} sentences"
-    return f"{printable(twin.run)} is longer or shorter: {counted(twin.rounds, 'round')}{read}."
+    read = f"{counted(twin.rounds, 'round')} of {twin.sentences:,.0f} sentences"
+    return f"{printable(twin.run)} is longer or shorter: {read}."
 
 
 def _utility(facts: RunFacts) -> list[str]:

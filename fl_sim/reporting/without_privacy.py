@@ -28,7 +28,7 @@ class WithoutPrivacy:
         final: its held-out perplexity or error at the end.
         bits_per_byte: the same in bits per byte; None for a classifier.
         rounds: how many it had.
-        sentences: that it read in a round, on average; None if it did not record them.
+        sentences: that it read in a round, on average.
         as_long: whether it read as many sentences in all as the other run, to a tenth.
         share: of the way from the start to ``final`` that the other run came; None if that has no meaning: the twin is
             shorter or longer, or is no better than the start.
@@ -38,7 +38,7 @@ class WithoutPrivacy:
     final: float
     bits_per_byte: float | None
     rounds: int
-    sentences: float | None
+    sentences: float
     as_long: bool
     share: float | None
 
@@ -61,10 +61,11 @@ def find_without_privacy(run: RunFolder) -> WithoutPrivacy | None:
     It trained the same model from the same start on the same corpus, and was measured on the same held-out text.
     """
     metric = utility_of(run).column
-    measured, own = run.measured(metric), _sentences(run)
-    if not measured or run.setting("strategy") == NOISELESS:
+    measured, read = run.measured(metric), _sentences(run)
+    if not measured or not read or run.setting("strategy") == NOISELESS:
         return None
-    by_distance = {other: _distance(own, _sentences(other)) for other in _beside(run, metric, measured[0])}
+    beside = _beside(run, metric, measured[0])
+    by_distance = {other: abs(math.log(_sentences(other) / read)) for other in beside if _sentences(other)}
     if not by_distance:
         return None
     as_trained = _how_it_is_trained(run)
@@ -72,12 +73,11 @@ def find_without_privacy(run: RunFolder) -> WithoutPrivacy | None:
         by_distance,
         key=lambda other: (by_distance[other] > _EQUAL, _how_it_is_trained(other) != as_trained, by_distance[other]),
     )
-    final, sentences, rounds = twin.measured(metric)[-1], _sentences(twin), twin.last_round or 0
+    final, rounds = twin.measured(metric)[-1], twin.last_round or 1
     as_long = by_distance[twin] <= _EQUAL
     share = share_of_the_way(metric, measured[0], measured[-1], final) if as_long else None
-    mean = sentences / rounds if sentences and rounds else None
     bits = (twin.result or {}).get("bits_per_byte")
-    return WithoutPrivacy(twin.path.name, final, bits, rounds, mean, as_long, share)
+    return WithoutPrivacy(twin.path.name, final, bits, rounds, _sentences(twin) / rounds, as_long, share)
 
 
 def _beside(run: RunFolder, metric: str, start: float) -> Iterator[RunFolder]:
@@ -124,11 +124,6 @@ def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section if isinstance(section, Mapping) else {}
 
 
-def _sentences(run: RunFolder) -> float | None:
-    """Return how many sentences a run has read in all its rounds; None if it did not record them."""
-    return sum(run.measured("cohort_sentences")) or None
-
-
-def _distance(one: float | None, other: float | None) -> float:
-    """Return the absolute logarithm of the ratio of two numbers of sentences; infinite if one is not known."""
-    return math.inf if one is None or other is None else abs(math.log(one / other))
+def _sentences(run: RunFolder) -> float:
+    """Return how many sentences a run has read in all its rounds; 0 if it did not record them."""
+    return sum(run.measured("cohort_sentences"))
