@@ -29,7 +29,7 @@ from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GaussianMix
 _NEGLIGIBLE = 1e-60
 _EQUAL = 1e-12  # relative difference at which two products of the same numbers count as equal
 _MOST_CASES = 128
-_COUNTABLE = 1 << 62  # more sentences than any corpus has, and the largest product that integers hold
+_COUNTABLE = 1 << 50  # sentences: more than any corpus has, and few enough for the quantiles of a binomial
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,9 @@ def exposure_from_bound(entity_bound: ContributionBound, q_u: float, tail: float
     """Return the worst exposure within a contribution bound: M ~ Binomial(F, q_u) users, min(M·n, total) sentences."""
     sampled = _coarsen(_raise_rare(binomial(entity_bound.users, q_u, tail), tail))
     users = sampled.values.astype(np.int64)
-    countable = np.minimum(users, _COUNTABLE // max(entity_bound.sentences_per_user, 1))
-    sentences = np.minimum(countable * entity_bound.sentences_per_user, min(entity_bound.total, _COUNTABLE))
+    each, total = min(entity_bound.sentences_per_user, _COUNTABLE), min(entity_bound.total, _COUNTABLE)
+    held = _COUNTABLE // max(each, 1)  # of more users every sentence counts
+    sentences = np.where(users > held, total, np.minimum(np.minimum(users, held) * each, total))
     weights = np.minimum(entity_bound.weight * sentences, entity_bound.total_weight)
     return Exposure(sampled.probabilities, users, sentences, weights, entity_bound.weight, sampled.cut)
 

@@ -201,6 +201,14 @@ def test_what_truncations_cut_off_is_known_below_rounding() -> None:
     assert users.cut + user.cut / 2 < hidden[0].missing[0] < users.cut + 2 * user.cut + 2e-25
 
 
+@pytest.mark.parametrize("each", [1 << 31, 1 << 62, (1 << 62) + 1, 10**25])
+def test_more_sentences_of_a_user_are_never_counted_as_fewer(each: int) -> None:
+    few = exposure_from_bound(ContributionBound(3, 1 << 20), 0.5, 1e-12)
+    many = exposure_from_bound(ContributionBound(3, each), 0.5, 1e-12)
+    np.testing.assert_array_equal(many.users, few.users)
+    assert (many.sentences >= few.sentences).all()
+
+
 def test_as_many_users_as_a_run_may_state_are_counted_without_overflow() -> None:
     exposure = exposure_from_bound(ContributionBound(10**12, ANY_NUMBER, 10, weighted=True), 1.0, 1e-12)
     assert exposure.users.min() > 0
