@@ -245,8 +245,8 @@ def account_runs(
         LedgerError: a ledger is missing or was changed, or the runs are not independent.
         PrivacyError: a value is impossible.
     """
-    from fl_sim.api.runs import listed
     from fl_sim.experiments.privacy_spent import account_for, are_of_apps, read_ledgers
+    from fl_sim.storage.run_folder import listed
 
     user, both = adjacencies(user_sentences, entity)
     folders = [run if isinstance(run, str | Path) else run.path for run in listed(runs)]

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fl_sim.api.accounts import EntityBound, adjacencies, check_settings, round_event
-from fl_sim.api.runs import Run, folder_of, listed
+from fl_sim.api.runs import Run, folder_of
+from fl_sim.storage.run_folder import listed
 from fl_sim.strategies.accounting.accountant import Strategy
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 

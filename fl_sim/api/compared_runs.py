@@ -21,8 +21,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fl_sim.api.runs import Run, folder_of, listed
+from fl_sim.api.runs import Run, folder_of
 from fl_sim.reporting.comparison import Comparison, compare_runs
+from fl_sim.storage.run_folder import listed
 
 
 def compare(runs: Sequence[Run | str | Path]) -> Comparison:

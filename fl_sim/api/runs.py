@@ -34,7 +34,7 @@ from fl_sim.reporting.report import full_report_text, report_text
 from fl_sim.reporting.run_facts import read_facts, strategy_of
 from fl_sim.reporting.run_summary import as_html, in_one_line
 from fl_sim.storage.run_claim import tidy
-from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.storage.run_folder import ResultsError, RunFolder, listed
 from fl_sim.strategies.ledger import LedgerError
 
 if TYPE_CHECKING:
@@ -357,17 +357,6 @@ def plot_runs(runs: Sequence[Run | str | Path], x: X | None = None, unit: str | 
     paths = [folder.path.resolve() for folder in folders]
     named = {name_of(paths, number): read_facts(folder) for number, folder in enumerate(folders)}
     return Plot(plots.run_picture(named, x, unit))
-
-
-def listed(runs: Sequence[Run | str | Path]) -> list[Run | str | Path]:
-    """Return runs as a list; a single one is refused, because a text would be read letter by letter.
-
-    Raises:
-        ResultsError: they are no list.
-    """
-    if isinstance(runs, str) or not isinstance(runs, Sequence):
-        raise ResultsError(f"runs is {runs!r:.100}; allowed: a list of runs")
-    return list(runs)
 
 
 def folder_of(run: Run | str | Path) -> RunFolder:

@@ -100,6 +100,7 @@ Figure = float | str | None | list[int] | list[float]
 Row = Mapping[str, Figure]
 """A row of the metrics, by the names of its figures; those of Flower apps may be lists."""
 Values = TypeVar("Values", bound=Mapping[str, object])
+T = TypeVar("T")
 
 
 class FolderHead(TypedDict):
@@ -560,3 +561,14 @@ UTILITIES = {
 def utility_of(run: RunFolder) -> Utility:
     """Return the utility metric of a run; that of next-word prediction if the run names no task."""
     return UTILITIES.get(str(run.setting("task")), UTILITIES["next-word"])
+
+
+def listed(runs: Sequence[T]) -> list[T]:
+    """Return runs as a list; a single one is refused, because a text would be read letter by letter.
+
+    Raises:
+        ResultsError: they are no list.
+    """
+    if isinstance(runs, str) or not isinstance(runs, Sequence):
+        raise ResultsError(f"runs is {runs!r:.100}; allowed: a list of runs")
+    return list(runs)

@@ -124,7 +124,7 @@ def test_epsilon_against_steps_reads_run_folders(tmp_path: Path, monkeypatch: py
     outputs = execute_in_jupyter(EPSILON, tmp_path)
     assert pictures(outputs) == 4
     assert "3 runs: uedp, user_level, noiseless" in texts(outputs)
-    assert "Not covered by ε" in texts(outputs)
+    assert "Utility, for the owner (outside ε)" in texts(outputs)
     assert "inf" in texts(outputs)
 
 

@@ -358,6 +358,7 @@ def test_from_public_text_to_a_run_with_its_origin(public: Path, tmp_path: Path,
     printed = json.loads(capsys.readouterr().out)
     run = ["run", str(out / "tuned.toml"), "--engine", "inline", "--quiet", "--out", str(tmp_path / "run")]
     assert main(run) == 0
+    assert main(["report", run[-1], "--full"]) == 0
     assert "tuned on public text, tiny (1 trial," in " ".join(capsys.readouterr().out.split())
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["origin"]["trials"] == printed["trials"]
