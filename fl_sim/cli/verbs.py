@@ -34,7 +34,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "runs": {
         "run": (f"{_COMMANDS}.run_command", "simulate a private training run"),
         "resume": (f"{_COMMANDS}.run_command", "continue an interrupted run"),
-        "list": (f"{_COMMANDS}.list_command", "list the runs in folders: ε, utility, rounds, state"),
+        "list": (f"{_COMMANDS}.report_command", "list the runs in folders: ε, utility, rounds, state"),
         "report": (f"{_COMMANDS}.report_command", "show runs: text, JSON, a page, a picture, a table"),
         "sweep": (f"{_COMMANDS}.run_command", "run a grid or random search of settings, and print a table"),
         "generate": (f"{_COMMANDS}.generate_command", "continue prompts with the model of a run"),

@@ -1,4 +1,4 @@
-"""``fl-sim report``: what one run or several guarantee and are worth, as text, JSON, a page, a table or a picture."""
+"""``fl-sim report`` and ``fl-sim list``: what runs guarantee and are worth, as text, JSON, page, table or picture."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from fl_sim.cli.watching import watch
 from fl_sim.cli.written_files import check_writable, csv_text
 from fl_sim.config import ConfigError
 from fl_sim.files import replace_private_file
+from fl_sim.reporting.run_list import list_runs
 
 
 @click.command(cls=Verb)
@@ -76,6 +77,24 @@ def report(
     for problem in problems:
         print(f"fl-sim report: {problem}; no ε of this run can be trusted", file=sys.stderr)
     return 2 if problems else 0
+
+
+@click.command("list", cls=Verb)
+@options_of(list_runs)
+@as_json
+def list(folders: tuple[Path, ...], as_json: bool) -> int:
+    """List the runs in folders (runs by default): strategy, ε, utility, rounds done of planned, and state.
+
+    Exit code 2 means that a folder cannot be read, or that the ledger of a run does not support its ε, which is left
+    out (docs/report.md).
+    """
+    found = list_runs(folders)
+    print_json(found.record()) if as_json else print(found.text(), end="")
+    for problem in found.problems:
+        print(f"fl-sim list: {problem}", file=sys.stderr)
+    if not found.runs and not found.problems:
+        print(f"fl-sim list: {', '.join(map(str, folders))}: no run is here", file=sys.stderr)
+    return 2 if found.problems else 0
 
 
 def _check(runs: Sequence[Path], picture: Path | None, of_one: Mapping[str, bool]) -> None:
