@@ -106,7 +106,9 @@ def _privacy_in_short(facts: RunFacts) -> list[str]:
         return nothing
     # Where no bound makes the leading ε finite, those at percentiles of contribution are all that is known of entities.
     unbounded = not facts.app and math.isinf(facts.headline.epsilon or math.inf)
-    notes = [*facts.in_short(), public_names_note(facts), attacker_note(facts)]
+    # What an app's ε assumes of its nodes is nothing that this program enforces, so it is said wherever that ε is.
+    own = facts.not_covered if facts.app else facts.in_short()
+    notes = [*own, public_names_note(facts), attacker_note(facts)]
     return [
         *_headline(facts),
         *(_by_contribution(facts) if unbounded else []),
