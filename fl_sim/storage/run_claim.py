@@ -15,6 +15,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +25,7 @@ ENCODED = "encoded"
 """Folder of the tokens of a run's text, and the like, as long as it is at work."""
 
 _TEMPORARIES = ".*.tmp"
+_PAUSES = (0.01, 0.05, 0.1)  # seconds; a look at the lock (:func:`is_held`) holds it for an instant
 
 
 class RunClaim:
@@ -82,15 +84,22 @@ class RunClaim:
 
     def _take_lock(self) -> None:
         descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise ResultsError(f"{self.path}: another process is at work on this run; wait until it ends") from error
-        except OSError:  # a file system without locks
-            os.close(descriptor)
-            return
-        self._lock = descriptor
+        for pause in (*_PAUSES, None):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if pause is None:
+                    os.close(descriptor)
+                    raise ResultsError(
+                        f"{self.path}: another process is at work on this run; wait until it ends"
+                    ) from error
+                time.sleep(pause)
+            except OSError:  # a file system without locks
+                os.close(descriptor)
+                return
+            else:
+                self._lock = descriptor
+                return
 
     def _remove_temporaries(self) -> None:
         """Remove temporary files of processes killed within :func:`fl_sim.files.replace_file`."""

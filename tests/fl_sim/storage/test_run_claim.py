@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from fl_sim.api.runs import open_run
 from fl_sim.config import RunConfig
 from fl_sim.search.sweep import DONE, claim_folder, run_one
-from fl_sim.storage.run_claim import ENCODED, RunClaim, tidy
+from fl_sim.storage.run_claim import ENCODED, RunClaim, is_held, tidy
 from fl_sim.storage.run_folder import RunFolder
 
 
@@ -71,3 +73,13 @@ def test_the_folder_of_many_runs_is_cleared_of_killed_writes(tmp_path: Path) -> 
     claim_folder(tmp_path / "sweep", "sweep.json", described, "sweep")
     assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == ["runs", "sweep.json"]
     assert json.loads((tmp_path / "sweep" / "sweep.json").read_text()) == described
+
+
+def test_a_look_at_the_lock_keeps_no_run_from_its_folder(tmp_path: Path) -> None:
+    look = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(look, fcntl.LOCK_SH)
+    threading.Timer(0.03, os.close, [look]).start()
+    claim = RunClaim.hold(tmp_path)
+    assert is_held(tmp_path)
+    claim.release()
+    assert is_held(tmp_path) is False
