@@ -16,8 +16,9 @@ the facts, in no round.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from numbers import Real
 from typing import Any
 
@@ -269,9 +270,9 @@ class RunFacts(BaseModel):
         settings: of the mechanism, by name.
         mechanism_settings: the same as the mechanism describes itself; None if it cannot be loaded here.
         utility: held-out figures.
-        without_privacy: those of its noiseless twin; None if there is none beside it.
         not_covered: what ε rests on and what it leaves out.
         composed: the number of earlier private trainings of the initial model, which ε includes.
+        find_twin: looks for the noiseless twin (:attr:`without_privacy`).
         by_round: columns of the metrics; those of ε only if it is proven.
     """
 
@@ -309,16 +310,23 @@ class RunFacts(BaseModel):
     settings: MechanismSettings
     task: str
     utility: UtilityFigures
-    without_privacy: WithoutPrivacy | None
     not_covered: list[str]
     warnings: list[str]
     mechanism_settings: tuple[str, ...] | None = Field(exclude=True)
     composed: int = Field(exclude=True)
+    find_twin: Callable[[], WithoutPrivacy | None] = Field(exclude=True, repr=False)
     by_round: dict[str, list[Any]] = Field(exclude=True, repr=False)
 
     def record(self) -> dict[str, Any]:
         """Return the facts as JSON values (``fl-sim report --json``)."""
-        return {**self.model_dump(), "seconds": self.seconds, "headline": asdict(self.headline)}
+        twin = self.without_privacy and asdict(self.without_privacy)
+        derived = {"seconds": self.seconds, "without_privacy": twin, "headline": asdict(self.headline)}
+        return {**self.model_dump(), **derived}
+
+    @cached_property  # it looks into every folder beside the run, so only where somebody asks
+    def without_privacy(self) -> WithoutPrivacy | None:
+        """The held-out figures of the noiseless twin; None if there is none beside the run."""
+        return None if self.app else self.find_twin()
 
     @property
     def headline(self) -> Headline:
@@ -480,7 +488,7 @@ def read_facts(run: RunFolder) -> RunFacts:
         "settings": {name: run.setting(name) for name in MechanismSettings.model_fields},
         "task": "classification" if classifies else "next-word",
         "utility": _utility(run, utility),
-        "without_privacy": None if app else find_without_privacy(run),
+        "find_twin": partial(find_without_privacy, run),
         "not_covered": list(_OF_APPS),
         "warnings": result.get("warnings", []),
         "mechanism_settings": None if mechanism is None else tuple(mechanism.describe().settings),

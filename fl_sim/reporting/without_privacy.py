@@ -64,8 +64,8 @@ def find_without_privacy(run: RunFolder) -> WithoutPrivacy | None:
     measured, read = run.measured(metric), _sentences(run)
     if not measured or not read or run.setting("strategy") == NOISELESS:
         return None
-    beside = _beside(run, metric, measured[0])
-    by_distance = {other: abs(math.log(_sentences(other) / read)) for other in beside if _sentences(other)}
+    beside = {other: _sentences(other) for other in _beside(run, metric, measured[0])}
+    by_distance = {other: abs(math.log(sentences / read)) for other, sentences in beside.items() if sentences}
     if not by_distance:
         return None
     as_trained = _how_it_is_trained(run)
@@ -77,18 +77,19 @@ def find_without_privacy(run: RunFolder) -> WithoutPrivacy | None:
     as_long = by_distance[twin] <= _EQUAL
     share = share_of_the_way(metric, measured[0], measured[-1], final) if as_long else None
     bits = (twin.result or {}).get("bits_per_byte")
-    return WithoutPrivacy(twin.path.name, final, bits, rounds, _sentences(twin) / rounds, as_long, share)
+    return WithoutPrivacy(twin.path.name, final, bits, rounds, beside[twin] / rounds, as_long, share)
 
 
 def _beside(run: RunFolder, metric: str, start: float) -> Iterator[RunFolder]:
     """Yield the finished noiseless runs of the same corpus, model and held-out text in the folder of ``run``."""
+    trained = _what_is_trained(run)
     for folder in sorted(run.path.absolute().parent.iterdir()):
         try:
             if f'"{NOISELESS}"' not in (folder / "config.json").read_text("utf-8"):
                 continue
             other = RunFolder.open(folder)
             is_noiseless = other.setting("strategy") == NOISELESS and other.finished and not other.diverged
-            if not is_noiseless or _what_is_trained(other) != _what_is_trained(run):
+            if not is_noiseless or _what_is_trained(other) != trained:
                 continue
             values = other.measured(metric)
         except (OSError, UnicodeDecodeError, ResultsError):
