@@ -29,7 +29,6 @@ from fl_sim.storage.run_folder import UTILITIES, encode
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_WITHIN_A_ROUND = 30.0
-_LAST_ROUNDS = 5  # of which the time left is estimated
 
 _LESS = "the model is not finite; try a lower server.learning_rate, or less noise on the sum, in another run"
 
@@ -89,7 +88,7 @@ class ProgressBar(Observer):
         self._console = Console(stderr=True, quiet=quiet, soft_wrap=True)
         self._in_lines = not self._console.is_terminal
         self._progress = fitting_bar(self._console)
-        self._time_left = TimeLeft(_LAST_ROUNDS)
+        self._time_left = TimeLeft()
         self._task = TaskID(0)
         self._rounds = 0
         self._last_line = self._round_began = -_SECONDS_BETWEEN_LINES

@@ -4,7 +4,7 @@
 ...     show(1, 2)
 >>> lines = Lines("trials", clock=iter([0.0, 1.0, 4.0, 6.0, 20.0]).__next__)
 >>> [lines.line(done, 9) for done in (1, 2, 3, 9)]
-[None, 'trials: 2 of 9, about 14 s left', None, 'trials: 9 of 9']
+[None, 'trials: 2 of 9, about 21 s left', None, 'trials: 9 of 9']
 
 >>> fitting(["perplexity 212.4", "ε any 1.25", "user 0.500"], 28)
 'perplexity 212.4, ε any 1.25'
@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 import threading
 import time
@@ -32,7 +31,7 @@ _SECONDS_BEFORE_LINES = 3.0
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_OF_SILENCE = 60.0
 _LONGEST_BAR = 16
-_STEPS = 25  # of which the time left is estimated
+_POINTS = 100  # in time, of which the time left is estimated
 
 
 class Show(Protocol):
@@ -54,7 +53,7 @@ def counting(what: str, quiet: bool = False) -> Iterator[Show]:
         yield lambda done, total, words=None: None
     elif console.is_terminal:
         with fitting_bar(console, transient=True) as bar:
-            task, time_left = bar.add_task("", total=None, counted=what, left="", figures=()), TimeLeft(_STEPS)
+            task, time_left = bar.add_task("", total=None, counted=what, left="", figures=()), TimeLeft()
 
             def show(done: float, total: float | None, words: str | None = None) -> None:
                 time_left.see(time.monotonic(), done)
@@ -125,31 +124,37 @@ def fitting(parts: Sequence[str], room: int) -> str:
 
 
 class TimeLeft:
-    """Estimate the time left by the median of what the last steps took, which a slow start does not move.
+    """Estimate the time left by the pace of the later half of what is done, which a slow start does not move.
 
-    >>> left = TimeLeft(5)
+    >>> left = TimeLeft()
     >>> for now, done in ((0.0, 0), (60.0, 1), (64.0, 2), (68.0, 3)):
     ...     left.see(now, done)
-    >>> left.in_words(3, 10), left.in_words(10, 10), TimeLeft(5).in_words(0, 10)
+    >>> left.in_words(3, 10), left.in_words(10, 10), TimeLeft().in_words(0, 10)
     ('about 28 s left', '', '')
     """
 
-    def __init__(self, steps: int) -> None:
-        self._steps: deque[float] = deque(maxlen=steps)
-        self._last: tuple[float, float] | None = None
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque()  # (time, done), the first at half of what was seen or before
+        self._first: float | None = None  # what was done before
 
     def see(self, now: float, done: float) -> None:
         """Take in that ``done`` is done at a time in seconds."""
-        if self._last is not None and done > self._last[1]:
-            self._steps.append((now - self._last[0]) / (done - self._last[1]))
-        if self._last is None or done != self._last[1]:
-            self._last = now, done
+        seen = self._seen
+        if seen and done <= seen[-1][1]:
+            return
+        if len(seen) > 2 and now - seen[-2][0] < (now - seen[0][0]) / _POINTS:
+            seen.pop()  # so close to the one before that it tells nothing: a hundred points are enough for any work
+        seen.append((now, done))
+        self._first = done if self._first is None else self._first
+        while len(seen) > 2 and seen[1][1] <= (self._first + done) / 2:
+            seen.popleft()
 
     def in_words(self, done: float, total: float | None) -> str:
         """Return the time left in words; nothing if it is not known, or none is."""
-        if not self._steps or total is None or done >= total:
+        if len(self._seen) < 2 or total is None or done >= total:
             return ""
-        return f"about {duration(statistics.median(self._steps) * (total - done))} left"
+        (began, before), (now, last) = self._seen[0], self._seen[-1]
+        return f"about {duration((now - began) / (last - before) * (total - done))} left"
 
 
 def say(words: str, quiet: bool = False) -> None:
@@ -173,7 +178,7 @@ class Lines:
     def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._what, self._clock = what, clock
         self._began = self._last = clock()
-        self._state, self._time_left = "begun", TimeLeft(_STEPS)
+        self._state, self._time_left = "begun", TimeLeft()
         self._time_left.see(self._began, 0)
 
     def show(self, done: float, total: float | None, words: str | None = None) -> None:

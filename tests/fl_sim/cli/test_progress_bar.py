@@ -58,6 +58,15 @@ def test_a_long_step_is_not_silent() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("resumed_at", [0, 1000])
+def test_the_time_left_holds_for_steps_of_uneven_length(resumed_at: int) -> None:
+    left, now = progress_bar.TimeLeft(), 0.0
+    for step in range(401):  # a slow start, then one step in ten takes ten times as long
+        now += 500.0 if step == 1 else 10.0 if step % 10 == 0 else 1.0
+        left.see(now, resumed_at + step)
+    assert left.in_words(resumed_at + 400, resumed_at + 1400) == "about 32 min left"  # 1,900 s
+
+
 def test_what_is_done_is_said_beside_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(ENTITIES) == 0
     shown = capsys.readouterr()
