@@ -21,7 +21,7 @@ from fl_sim.reporting.run_facts import strategy_of
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord, Attacks
 from fl_sim.research.uedp_paper.figure_training import Plan, PlannedRun, corpus_record, ended_by_panel
-from fl_sim.research.uedp_paper.figures import LeakageFigure
+from fl_sim.research.uedp_paper.figures import AttackSettings
 from fl_sim.search.sweep import Ending
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import RunFolder, decode, encode, replace_file
@@ -31,18 +31,20 @@ _BOUNDS = ("bound", "bounds")
 
 
 def attacked_panels(
-    plan: Plan, figure: LeakageFigure, endings: Iterable[Ending], out: Path, store: CorpusStore
+    plan: Plan, attack: AttackSettings, endings: Iterable[Ending], out: Path, store: CorpusStore
 ) -> list[AttackedPanelRecord]:
     """Attack the finished runs; return the records of the panels that have any."""
-    records = []
+    records, figure = [], plan.figure
     for panel, done, failed in ended_by_panel(plan, endings):
         attacked = []
-        for number, run in enumerate(done, start=1):
-            store.say(f"attacking {run.name} ({number} of {len(done)})")
-            raw = None  # the corpus from which the run's was de-identified
-            if run.curve.deidentified is not None:
-                raw = store.prepared(panel.corpus, figure.corpora[panel.corpus], run.curve.entities, seed=run.seed)
-            attacked.append(_attacked(run, figure, raw, out / _ATTACKS))
+        chosen = [run for run in done if run.curve.name not in figure.beginnings]
+        chosen = [run for run in chosen if attack.joint is None or run.point.x in (None, attack.joint)]
+        for number, run in enumerate(chosen, start=1):
+            store.say(f"attacking {run.name} ({number} of {len(chosen)})")
+            raw, source, curve = None, figure.corpora[panel.corpus], run.curve
+            if curve.deidentified is not None:  # the corpus from which the run's was de-identified
+                raw = store.prepared(panel.corpus, source, curve.entities, seed=run.seed, kept=curve.kept)
+            attacked.append(_attacked(run, figure.metric, attack, raw, out / _ATTACKS))
         if attacked:
             records.append(
                 AttackedPanelRecord(
@@ -69,10 +71,10 @@ def published(value: Any, *, measured: bool = True) -> Any:
     return float(f"{value:.6g}") if measured and isinstance(value, float) else value
 
 
-def _attacked(run: PlannedRun, figure: LeakageFigure, raw: str | None, kept: Path) -> AttackedRunRecord:
+def _attacked(run: PlannedRun, metric: str, attack: AttackSettings, raw: str | None, kept: Path) -> AttackedRunRecord:
     folder = RunFolder.open(str(run.config.out))
     result: Mapping[str, Any] = folder.result or {}
-    options = Options(seed=run.seed, **figure.attack.model_dump())
+    options = Options(seed=run.seed, **attack.model_dump(exclude={"joint"}))
     epsilon = result.get("epsilon_any")
     proven = raw is None and epsilon is not None and math.isfinite(float(epsilon))
     return AttackedRunRecord(
@@ -83,8 +85,8 @@ def _attacked(run: PlannedRun, figure: LeakageFigure, raw: str | None, kept: Pat
         joint=run.point.x,
         seed=run.seed,
         epsilon_any=float(epsilon) if proven and epsilon is not None else None,
-        utility=float(result[figure.metric]),
-        initial=float(result[f"initial_{figure.metric}"]),
+        utility=float(result[metric]),
+        initial=float(result[f"initial_{metric}"]),
         attacks=_kept_attacks(folder, options, raw, kept),
     )
 

@@ -35,6 +35,7 @@ from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.readers.reader import make_reader
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA, Corpus
+from fl_sim.research.rivals.kept_sentences import Kept, write_kept
 from fl_sim.research.study_files import StrictModel
 from fl_sim.research.uedp_paper.figures import CorpusSource
 from fl_sim.strategies.primitives import streams
@@ -62,6 +63,7 @@ class CorpusStore:
         entities: str | None = None,
         deidentified: Mode | None = None,
         seed: int | None = None,
+        kept: Kept | None = None,
     ) -> str:
         """Return the path of a corpus for a run's ``corpus.path``; prepare the corpus if it is missing.
 
@@ -71,6 +73,7 @@ class CorpusStore:
             entities: the sensitive kinds, instead of those of the source's flags.
             deidentified: the mode in which entities are removed from the training split; None keeps them.
             seed: of the run; the source says whether it draws other held-out users. None for the corpus's own split.
+            kept: which sentences of the training split are kept; None for all.
 
         Raises:
             MissingCorpusError: the corpus cannot be prepared on this machine.
@@ -81,7 +84,8 @@ class CorpusStore:
         key = f"{name}-{_digest(source, exclude={'held_out'})}"
         draw = None if source.held_out is None or seed not in source.held_out.seeds else source.held_out
         drawn_key = key if draw is None else f"{key}-draw{seed}-{_digest(draw)}"
-        full_key = drawn_key if deidentified is None else f"{drawn_key}-trains-{deidentified}"
+        kept_key = drawn_key if kept is None else f"{drawn_key}-{kept.rule}-{_digest(kept)}"
+        full_key = kept_key if deidentified is None else f"{kept_key}-trains-{deidentified}"
         if full_key not in self._opened:
             try:
                 path = source.kind if source.ships else str(self._prepare(key, source))
@@ -89,6 +93,9 @@ class CorpusStore:
                     splits, users, by = draw.splits, draw.users, seed
                     words = f"drawing held-out users of {Path(path).name}, seed {seed}"
                     path = self._derived(path, drawn_key, words, lambda c, out: redraw(c, out, splits, users, by))
+                if kept is not None:
+                    rule, words = kept, f"keeping sentences of {Path(path).name}: {kept.rule}"
+                    path = self._derived(path, kept_key, words, lambda c, out: write_kept(c, out, rule, TRAIN))
                 if deidentified is not None:
                     mode, words = deidentified, f"de-identifying {Path(path).name}"
                     path = self._derived(path, full_key, words, lambda c, out: _write_deidentified(c, out, mode))

@@ -24,6 +24,7 @@ from fl_sim.research.uedp_paper.figure_pictures import draw_epsilon, draw_traini
 from fl_sim.research.uedp_paper.figure_records import (
     LEAKAGE,
     AttackedPanelRecord,
+    AttackedRunRecord,
     EpsilonRecord,
     LeakageRecord,
     Record,
@@ -167,7 +168,9 @@ def section(record: Record, source: str = "", picture: str = "") -> str:
     if finding:
         lines += ["", f"**What came of it.** {finding}"]
     if isinstance(record, TrainingRecord):
-        body = [line for panel in record.panels for line in training_panel(record, panel)]
+        body = []
+        for panel in record.panels:
+            body += [*training_panel(record, panel), *_attack_tables(record.metric, panel.attacked)]
     elif isinstance(record, LeakageRecord):
         body = [line for panel in record.panels for line in _attacked_panel(record, panel)]
     elif isinstance(record, EpsilonRecord):
@@ -187,11 +190,17 @@ def _attacked_panel(record: LeakageRecord, panel: AttackedPanelRecord) -> list[s
     facts = f"{corpus.users:,} users, {corpus.sentences:,} sentences, {corpus.entities:,} entities."
     start = show_utility(record.metric, panel.runs[0].initial)
     lines = [f"### {panel.title}", "", f"{facts} Start: {start}. δ = {format_delta(record.delta)}.", ""]
-    for head, rows in (membership_table(record, panel), canary_table(panel), name_table(panel)):
+    lines += _attack_tables(record.metric, panel.runs)
+    return [*lines, *(f"* Failed: {name}: {reason}" for name, reason in panel.failed.items())]
+
+
+def _attack_tables(metric: str, runs: Sequence[AttackedRunRecord]) -> list[str]:
+    """Return what attacks found in the models of runs: users, secrets, names; nothing for no run."""
+    lines: list[str] = []
+    for head, rows in (membership_table(metric, runs), canary_table(runs), name_table(runs)) if runs else ():
         if rows:
             lines += [*markdown_table(head, rows), ""]
-    lines += [f"* {line}" for line in (*conclusions(panel), *verdicts(panel))]
-    return [*lines, *(f"* Failed: {name}: {reason}" for name, reason in panel.failed.items())]
+    return [*lines, *(f"* {line}" for line in (*conclusions(runs), *verdicts(runs)))] if runs else lines
 
 
 def _figure_texts(record: Record) -> tuple[str, str]:

@@ -68,6 +68,7 @@ class Epsilons(RecordModel):
         robust_p95: the same as ``user_entity_p95`` without relying on detection.
         any_entity: proven for any user with any entity within enforced bounds; None if no bound is enforced, or there
             is no entity.
+        any_name: proven for any entity within enforced bounds, without a user; None as ``any_entity``.
         missed_entity: of a run on de-identified text: for an entity that the tagger missed, in the sentences of at most
             the configured number of users, which nothing enforces.
     """
@@ -79,6 +80,7 @@ class Epsilons(RecordModel):
     user_entity_max: float | None
     robust_p95: float | None
     any_entity: float | None = None
+    any_name: float | None = None
     missed_entity: float | None = None
 
 
@@ -129,11 +131,29 @@ class Trace(RecordModel):
     proven: tuple[float, ...]
 
 
+class Parts(RecordModel):
+    """What the runs of a point measured of parts of the held-out text, and what their bounds kept, over the seeds.
+
+    Attributes:
+        metric: of the figures: bits per byte, or an error.
+        by_text: of all text, and by the names of :data:`fl_sim.reporting.held_out.PARTS`.
+        by_sentences: by a user's number of held-out sentences.
+        by_mentions: of the tokens of names, by how often the run's training text mentions the name.
+        kept: the shares of sentences and of mentions that the bounds kept, in weight.
+    """
+
+    metric: str
+    by_text: dict[str, Spread]
+    by_sentences: dict[str, Spread]
+    by_mentions: dict[str, Spread]
+    kept: dict[str, Spread]
+
+
 class PointRecord(RecordModel):
     """The runs of one setting, over the seeds; ``settings`` are all layers of the configuration merged.
 
     ``noise_multiplier`` is z, configured or calibrated. A curve without points has a ``trace`` round by round, a point
-    of a figure with x = "joint" a ``comparison``.
+    of a figure with x = "joint" a ``comparison`` and ``parts``.
     """
 
     x: float | None
@@ -145,6 +165,7 @@ class PointRecord(RecordModel):
     trace: Trace | None
     seconds: float
     comparison: Comparison | None = None
+    parts: Parts | None = None
 
 
 class CurveRecord(RecordModel):
@@ -167,6 +188,30 @@ class CorpusRecord(RecordModel):
     fingerprint: str
 
 
+class AttackedRunRecord(RecordModel):
+    """What attacks found in the model of one run.
+
+    Attributes:
+        deidentified: whether it was trained on de-identified text, and attacked with the text from before.
+        joint: ε of any user with any entity that it was to spend; None without a guarantee.
+        seed: of the run and of the attacked units.
+        epsilon_any: ε of any user with any entity that it spent; None if none is proven. On de-identified text None.
+        utility: at the end, by the figure's metric.
+        attacks: the records of ``fl-sim leak``, without their (δ, ε) pairs.
+    """
+
+    curve: Name
+    label: str
+    strategy: str
+    deidentified: bool
+    joint: float | None
+    seed: int
+    epsilon_any: float | None
+    utility: float
+    initial: float
+    attacks: Attacks
+
+
 class PanelRecord(RecordModel):
     """One picture of a training figure, on one training corpus.
 
@@ -174,6 +219,7 @@ class PanelRecord(RecordModel):
         references: utility without a model, by description.
         failed: reason of each failed run.
         predictions: with x = "joint": the prediction targets of each held-out user, a list per seed, without names.
+        attacked: what attacks found in the models, if the figure asks for it.
     """
 
     name: Name
@@ -183,6 +229,7 @@ class PanelRecord(RecordModel):
     references: dict[str, float]
     failed: dict[str, str]
     predictions: tuple[tuple[int, ...], ...] = ()
+    attacked: tuple[AttackedRunRecord, ...] = ()
 
 
 class FigureRecord(RecordModel):
@@ -218,30 +265,6 @@ class TrainingRecord(FigureRecord):
     baseline: str | None
     panels: tuple[PanelRecord, ...]
     published: tuple[PublishedNumber, ...]
-
-
-class AttackedRunRecord(RecordModel):
-    """What attacks found in the model of one run.
-
-    Attributes:
-        deidentified: whether it was trained on de-identified text, and attacked with the text from before.
-        joint: ε of any user with any entity that it was to spend; None without a guarantee.
-        seed: of the run and of the attacked units.
-        epsilon_any: ε of any user with any entity that it spent; None if none is proven. On de-identified text None.
-        utility: at the end, by the figure's metric.
-        attacks: the records of ``fl-sim leak``, without their (δ, ε) pairs.
-    """
-
-    curve: Name
-    label: str
-    strategy: str
-    deidentified: bool
-    joint: float | None
-    seed: int
-    epsilon_any: float | None
-    utility: float
-    initial: float
-    attacks: Attacks
 
 
 class AttackedPanelRecord(RecordModel):

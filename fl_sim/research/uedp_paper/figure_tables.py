@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from fl_sim.formats import format_delta, format_epsilon
+from fl_sim.reporting.held_out import metric_words
 from fl_sim.research.study_files import markdown_table
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_spread, show_utility
 from fl_sim.research.uedp_paper.figure_records import (
@@ -17,7 +18,9 @@ from fl_sim.research.uedp_paper.figure_records import (
     EpsilonRecord,
     Estimate,
     PanelRecord,
+    Parts,
     PointRecord,
+    Spread,
     TableRecord,
     TrainingRecord,
 )
@@ -92,10 +95,57 @@ def _joint_tables(record: TrainingRecord, panel: PanelRecord) -> list[str]:
     rows += [_joint_row(record, panel, curve, curve.points[0]) for curve in panel.curves if not curve.budget]
     rows += _budget_rows(record, panel, "joint")
     lines = ["**At the same ε of any user with any entity.**", "", *markdown_table(columns, rows), ""]
+    if all(point.parts is not None for _, point in _points(panel)):
+        lines += [line for table in (_guarantee_table(panel), *_parts_tables(panel)) for line in (*table, "")]
     of_user = _budget_rows(record, panel, "user")
     if of_user and baseline is not None:
         lines += ["**At the same ε of any user.**", "", *markdown_table(columns, of_user), ""]
     return [*lines, *(sentence + "  " for sentence in _joint_sentences(record, panel))]
+
+
+def _guarantee_table(panel: PanelRecord) -> list[str]:
+    """Return what each method claims, what is proven for whom, and what its bounds leave of the text."""
+    heads = ["", "ε claimed", "proven: any user", "any name", "both", "sentences kept", "mentions kept"]
+    rows = []
+    for curve, point in _points(panel):
+        epsilon, kept = point.epsilon, {} if point.parts is None else point.parts.kept
+        claimed = "none" if epsilon.claimed is None else format_epsilon(epsilon.claimed)
+        proven = [epsilon.user, epsilon.any_name, epsilon.any_entity]
+        shares = [_share(kept[name].mean if name in kept else None) for name in ("sentences", "mentions")]
+        rows.append([_row_label(curve, point), claimed, *map(_proven, proven), *shares])
+    return ["**Claimed and proven.**", "", *markdown_table(heads, rows)]
+
+
+def _parts_tables(panel: PanelRecord) -> Iterator[list[str]]:
+    """Yield tables of the held-out text by its parts, by a user's sentences, and by a name's mentions in training."""
+    subjects: dict[str, Callable[[Parts], Mapping[str, Spread]]] = {
+        "Of all text, and of parts of it": lambda parts: parts.by_text,
+        "By a user's number of held-out sentences": lambda parts: parts.by_sentences,
+        "Tokens of names, by how often the training text of the run has the name": lambda parts: parts.by_mentions,
+    }
+    for words, of in subjects.items():
+        known = [(curve, point, of(point.parts)) for curve, point in _points(panel) if point.parts is not None]
+        heads = list(dict.fromkeys(name for *_, figures in known for name in figures))
+        if not heads:
+            continue
+        rows = [
+            [_row_label(curve, point), *(f"{figures[name].mean:.2f}" if name in figures else "–" for name in heads)]
+            for curve, point, figures in known
+        ]
+        metric = next(point.parts.metric for _, point in _points(panel) if point.parts is not None)
+        yield [f"**{words}**: {metric_words(metric)}.", "", *markdown_table(["", *heads], rows)]
+
+
+def _points(panel: PanelRecord) -> Iterator[tuple[CurveRecord, PointRecord]]:
+    return ((curve, point) for curve in panel.curves for point in curve.points)
+
+
+def _row_label(curve: CurveRecord, point: PointRecord) -> str:
+    return curve.label if point.x is None else f"{curve.label}, ε {point.x:g}"
+
+
+def _proven(epsilon: float | None) -> str:
+    return "∞" if epsilon is None or math.isinf(epsilon) else format_epsilon(epsilon)
 
 
 def _joint_sentences(record: TrainingRecord, panel: PanelRecord) -> list[str]:

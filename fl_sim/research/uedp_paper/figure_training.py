@@ -15,14 +15,16 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.experiments.plan.guarantees import EpsilonCurves, named_units
 from fl_sim.experiments.plan.run_plan import plan_run
-from fl_sim.reporting.run_facts import strategy_of
+from fl_sim.reporting.bootstrap import Figure
+from fl_sim.reporting.run_facts import read_facts, strategy_of
 from fl_sim.research.uedp_paper.comparisons import Predictions, add_comparisons
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpusError
 from fl_sim.research.uedp_paper.figure_records import (
@@ -30,7 +32,9 @@ from fl_sim.research.uedp_paper.figure_records import (
     CurveRecord,
     Epsilons,
     PanelRecord,
+    Parts,
     PointRecord,
+    Spread,
     Trace,
     spread,
 )
@@ -42,10 +46,14 @@ from fl_sim.research.uedp_paper.figures import (
     TrainingFigure,
 )
 from fl_sim.search.sweep import DONE, FAILED, Ending
-from fl_sim.storage.run_folder import DIVERGED, RunFolder, utility_of
-from fl_sim.strategies.registry import load_strategy
+from fl_sim.storage.run_folder import DIVERGED, MODEL_FOLDER, RunFolder, utility_of
+from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
+from fl_sim.strategies.mechanism import PrivacyPlan
+from fl_sim.strategies.registry import load_strategy, plan_from_record
 
 _TARGET, _UNIT = "privacy.target_epsilon", "privacy.target_unit"
+_EARLIER = 1_000_000  # added to the seed of a run from whose model another starts: both would draw the same samples
 _WAYS_TO_NOISE = {"privacy.noise_multiplier", _TARGET}
 
 
@@ -100,7 +108,9 @@ def plan_figure(figure: TrainingFigure, out: Path, store: CorpusStore, panels: S
         try:
             corpora[panel.name] = store.prepared(panel.corpus, source, seed=figure.seeds[0])
             paths = {
-                (curve.name, seed): store.prepared(panel.corpus, source, curve.entities, curve.deidentified, seed)
+                (curve.name, seed): store.prepared(
+                    panel.corpus, source, curve.entities, curve.deidentified, seed, curve.kept
+                )
                 for curve in curves_of(figure, panel)
                 for seed in figure.seeds
             }
@@ -168,7 +178,8 @@ def _runs(
 ) -> list[PlannedRun]:
     runs = []
     spent = _user_epsilons(figure, panel, paths)
-    for curve in curves_of(figure, panel):
+    models: dict[tuple[str, int], Path] = {}  # of the curves from which others start
+    for curve in sorted(curves_of(figure, panel), key=lambda curve: curve.name not in figure.beginnings):
         for number, point in enumerate(points_of(figure, curve, spent)):
             given = _merged_settings(figure, panel, curve, point)
             own = {}
@@ -177,10 +188,17 @@ def _runs(
                 own["corpus.feature_cache"] = str(features)
             for seed in figure.seeds:
                 own["corpus.path"] = paths[curve.name, seed]
-                settings = {**given, **own, "seed": seed}
+                settings = {**given, **own, "seed": seed + _EARLIER * (curve.name in figure.beginnings)}
+                start = {}
+                if curve.after is not None:
+                    start = {"model.name": str(models[curve.after, seed])}
+                    settings["after"] = models[curve.after, seed].parent.name
                 stem = f"{panel.name}-{curve.name}-{number}-seed{seed}"
                 name = f"{stem}-{_digest(settings)}"
-                config = RunConfig.from_mapping({**settings, "out": str(out / "runs" / name)})
+                folder = out / "runs" / name
+                models[curve.name, seed] = folder / MODEL_FOLDER
+                settings.pop("after", None)
+                config = RunConfig.from_mapping({**settings, **start, "out": str(folder)})
                 runs.append(PlannedRun(panel, curve, point, seed, name, given, config))
     return runs
 
@@ -231,7 +249,8 @@ def _panel_record(
 ) -> PanelRecord:
     curves = []
     folders = {run.name: RunFolder.open(str(run.config.out)) for run in runs}
-    for curve, of_curve in itertools.groupby(runs, key=lambda run: run.curve):
+    shown = [run for run in runs if run.curve.name not in plan.figure.beginnings]
+    for curve, of_curve in itertools.groupby(shown, key=lambda run: run.curve):
         points = [
             _point_record(plan.figure, curve, [(run, folders[run.name]) for run in group])
             for _, group in itertools.groupby(of_curve, key=lambda run: run.point)
@@ -249,7 +268,7 @@ def _panel_record(
         )
     predictions: Predictions = ()
     if plan.figure.x == "joint" and not failed:
-        by_point = {(run.curve.name, run.point.x, run.seed): folders[run.name] for run in runs}
+        by_point = {(run.curve.name, run.point.x, run.seed): folders[run.name] for run in shown}
         curves, predictions = add_comparisons(plan.figure, curves, by_point)
     return PanelRecord(
         name=panel.name,
@@ -276,25 +295,65 @@ def _point_record(
         noise_multiplier=plan["noise_multiplier"] or None,
         utility=spread([float(result[figure.metric]) for result in results]),
         initial=spread([float(result[f"initial_{figure.metric}"]) for result in results]),
-        epsilon=_epsilons(curve, strategy, last),
+        epsilon=_epsilons(curve, strategy, last, results[0]),
         trace=None if curve.points or figure.x == "joint" else _trace(figure, curve, strategy, folders),
         seconds=sum(float(folder.metrics()["seconds"].sum()) for folder in folders),
+        parts=_parts(folders) if figure.x == "joint" else None,
     )
 
 
-def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any]) -> Epsilons:
-    claimed = _claim_column(strategy)
+def _parts(folders: Sequence[RunFolder]) -> Parts | None:
+    """Return what runs measured of parts of the held-out text, and what their bounds kept; None if one did not."""
+    figures = [held_out for folder in folders if (held_out := read_facts(folder).held_out) is not None]
+    if len(figures) < len(folders):
+        return None
+    kept = [(folder.result or {}).get("kept") or {} for folder in folders]
+    return Parts(
+        metric=figures[0].metric,
+        by_text=_spreads([{"all text": one.figures[one.metric]} | one.by_part() for one in figures]),
+        by_sentences=_spreads([one.by_size() for one in figures]),
+        by_mentions=_spreads([one.by_name() for one in figures]),
+        kept={name: spread([one[name] for one in kept]) for name in ("sentences", "mentions") if all(kept)},
+    )
+
+
+def _spreads(seeds: Sequence[Mapping[str, Figure]]) -> dict[str, Spread]:
+    """Return mean and deviation of each figure over the seeds that have it."""
+    names = dict.fromkeys(name for one in seeds for name in one)
+    return {name: spread([one[name].value for one in seeds if name in one]) for name in names}
+
+
+def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any], result: Mapping[str, Any]) -> Epsilons:
+    claimed, plan = _claim_column(strategy), plan_from_record(result["plan"])
+    if claimed == AS_PUBLISHED and claimed not in row:  # after another training the run itself claims nothing
+        row = {**row, claimed: plan.mechanism.claims(plan.rounds, plan.delta)[claimed][-1]}
     entities = curve.deidentified is None
+    any_entity = _finite(row.get("epsilon_any"))
+    any_name = _of_any_name(plan, Guarantee.from_record(result["guarantee"])) if curve.after is None else None
+    stated = None if claimed is None else float(row[claimed])
+    if curve.claims is not None:
+        stated = any_name if curve.claims == "name" else float(row["epsilon_user"])
     return Epsilons(
-        claimed=None if claimed is None else float(row[claimed]),
+        claimed=stated,
         user=float(row["epsilon_user"]),
         user_entity_median=float(row["epsilon_user_entity_median"]) if entities else None,
         user_entity_p95=float(row["epsilon_user_entity_p95"]) if entities else None,
         user_entity_max=float(row["epsilon_user_entity_max"]) if entities else None,
         robust_p95=float(row["epsilon_user_entity_robust_p95"]) if entities else None,
-        any_entity=_finite(row.get("epsilon_any")) if entities else None,
-        missed_entity=None if entities else _finite(row.get("epsilon_any")),
+        any_entity=any_entity if entities else None,
+        any_name=any_name if entities else None,
+        missed_entity=None if entities else any_entity,
     )
+
+
+def _of_any_name(plan: PrivacyPlan, guarantee: Guarantee) -> float | None:
+    """Return ε of any entity alone, within enforced bounds; None if none are enforced."""
+    event = plan.mechanism.event()
+    if event is None or not guarantee.covers_any_entity:
+        return None
+    units = guarantee.units(clips_sentences=event.clips_sentences, population=plan.mechanism.population)
+    alone = [replace(unit, adjacency=replace(unit.adjacency, user_sentences=0)) for unit in units]
+    return _finite(EpsilonCurves.of(plan, {"name": named_units("name", alone)}).after(plan.rounds)["name"])
 
 
 def _finite(value: Any) -> float | None:

@@ -16,6 +16,7 @@ from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from fl_sim.config import CONFIGURATIONS, ConfigError, read_toml
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA
+from fl_sim.research.rivals.kept_sentences import Kept
 from fl_sim.research.study_files import StrictModel, first_problem
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -71,7 +72,9 @@ class CurveSettings(StrictModel):
 
     Without points there is a run per seed, which the figure shows round by round. ``budget`` is the ε that each of the
     figure's joint ε sets: that of any user with any entity, or that of any user, as large as the reference curve's.
-    None: the curve's own noise, or none.
+    None: the curve's own noise, or none. It trains on the sentences that ``kept`` keeps, de-identified if
+    ``deidentified`` says how, and starts from the model of the curve ``after`` in the same panel, which has seeds of
+    its own and is no row of the figure. ``claims`` is whose proven ε the method states, if that is not its strategy's.
     """
 
     name: Name
@@ -80,7 +83,10 @@ class CurveSettings(StrictModel):
     grid: dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]] = Field(default_factory=dict)
     full_only: bool = False
     budget: Literal["joint", "user"] | None = None
+    kept: Kept | None = None
     deidentified: Literal["category", "remove"] | None = None
+    after: str | None = None
+    claims: Literal["user", "name"] | None = None
     entities: str | None = None
     points: tuple[PointSettings, ...] = ()
     panels: tuple[str, ...] = ()
@@ -143,6 +149,20 @@ class Tuning(StrictModel):
     trials: dict[str, float] = Field(default_factory=dict)
 
 
+class AttackSettings(StrictModel):
+    """The sizes of the attacks on a run, as options of ``fl-sim leak``; the run's seed is theirs.
+
+    Of the curves with a budget the runs at the joint ε ``joint`` are attacked; None for all.
+    """
+
+    max_users: int = Field(default=500, ge=1)
+    sentences_per_user: int = Field(default=20, ge=1)
+    secrets: int = Field(default=1000, ge=2)
+    entities: int = Field(default=200, ge=1)
+    candidates: int = Field(default=50, ge=2)
+    joint: float | None = None
+
+
 class TrainingFigure(_Figure):
     """Runs over seeds, drawn as utility against ε, or a value that the points vary."""
 
@@ -156,6 +176,7 @@ class TrainingFigure(_Figure):
     metric: Literal["perplexity", "error"] = "perplexity"
     baseline: str | None = None
     set: Settings = Field(default_factory=dict)
+    attack: AttackSettings | None = None
     corpora: dict[Name, CorpusSource] = Field(min_length=1)
     panels: tuple[PanelSettings, ...] = Field(min_length=1)
     curves: tuple[CurveSettings, ...] = Field(min_length=1)
@@ -172,6 +193,7 @@ class TrainingFigure(_Figure):
         for curve in self.curves:
             for name in curve.panels:
                 _check_known(f"curves.{curve.name}.panels", name, panels)
+            self._check_after(curve)
             if self.x == "value" and not (curve.points and all(point.x is not None for point in curve.points)):
                 raise ValueError(f"curves.{curve.name} has no points with x; allowed with x = 'value': one at least")
         self._check_budgets(curves)
@@ -185,6 +207,23 @@ class TrainingFigure(_Figure):
             if key in _OWN_KEYS:
                 raise ValueError(f"{key} cannot be set; the figure decides it (seeds, corpora, --out)")
         return self
+
+    def _check_after(self, curve: CurveSettings) -> None:
+        """Refuse a curve that starts from a model which is not there when it starts, or is one of several."""
+        if curve.after is None:
+            return
+        _check_known(f"curves.{curve.name}.after", curve.after, [one.name for one in self.curves if one.after is None])
+        first = next(one for one in self.curves if one.name == curve.after)
+        if first.points or first.grid or first.budget or (first.panels and first.panels != curve.panels):
+            raise ValueError(
+                f"curves.{curve.name}.after is {curve.after}; allowed: a curve with one run for each seed in the same "
+                "panels"
+            )
+
+    @property
+    def beginnings(self) -> frozenset[str]:
+        """Return the names of the curves from whose models others start."""
+        return frozenset(curve.after for curve in self.curves if curve.after is not None)
 
     def _check_budgets(self, curves: Sequence[str]) -> None:
         """Refuse budgets without a comparison, and a comparison without a reference."""
@@ -213,16 +252,6 @@ class TrainingFigure(_Figure):
             "corpora": {**self.corpora, **self.full.corpora},
         }
         return self.model_copy(update=changes)
-
-
-class AttackSettings(StrictModel):
-    """The sizes of the attacks on a run, as options of ``fl-sim leak``; the run's seed is theirs."""
-
-    max_users: int = Field(default=500, ge=1)
-    sentences_per_user: int = Field(default=20, ge=1)
-    secrets: int = Field(default=1000, ge=2)
-    entities: int = Field(default=200, ge=1)
-    candidates: int = Field(default=50, ge=2)
 
 
 class LeakageFigure(TrainingFigure):

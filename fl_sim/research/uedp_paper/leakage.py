@@ -30,6 +30,7 @@ from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, Attac
 Measured = Mapping[str, float | None]
 Interval = tuple[float, float, float]
 """Value, and the ends of its interval."""
+Runs = Sequence[AttackedRunRecord]
 Rows = tuple[list[str], list[list[str]]]
 """The heads of a table's columns, and its rows."""
 
@@ -64,9 +65,9 @@ class Method:
         return [run.attacks[name] for run in self.runs if "left_out" not in run.attacks.get(name, {"left_out": ""})]
 
 
-def methods(panel: AttackedPanelRecord) -> list[Method]:
+def methods(attacked: Runs) -> list[Method]:
     """Return the methods of a panel, in the order of its runs."""
-    return [Method(tuple(runs)) for _, runs in itertools.groupby(panel.runs, key=lambda run: (run.curve, run.joint))]
+    return [Method(tuple(runs)) for _, runs in itertools.groupby(attacked, key=lambda run: (run.curve, run.joint))]
 
 
 def over_seeds(seeds: Iterable[Measured | None]) -> Interval | None:
@@ -94,13 +95,13 @@ def shown(seeds: Iterable[Measured | None], words: str) -> str:
     return f"{words.format(mean)} ({words.format(low)}–{words.format(high)})"
 
 
-def membership_table(record: LeakageRecord, panel: AttackedPanelRecord) -> Rows:
+def membership_table(metric: str, attacked: Runs) -> Rows:
     """Return how well users who trained are told from others."""
-    head = ["", "ε", METRIC_WORDS[record.metric], "users: area", "found at 1 %", "at most"]
+    head = ["", "ε", METRIC_WORDS[metric], "users: area", "found at 1 %", "at most"]
     rows = []
-    for method in methods(panel):
+    for method in methods(attacked):
         utility = statistics.fmean(run.utility for run in method.runs)
-        row = [method.label, method.epsilon, show_utility(record.metric, utility)]
+        row = [method.label, method.epsilon, show_utility(metric, utility)]
         attacks = method.attacks("users")
         row += [
             shown([one["auc"] for one in attacks], "{:.3f}"),
@@ -120,14 +121,14 @@ def largest(bounds: Sequence[Mapping[str, Any]]) -> str:
     return f"{round_up(100 * max(bound['largest_tpr_at_fpr'][_RATE] for bound in bounds), 3)}%"
 
 
-def canary_table(panel: AttackedPanelRecord) -> Rows:
+def canary_table(attacked: Runs) -> Rows:
     """Return the exposure of planted secrets in bits, by owner and repetitions, and of those that were left out."""
-    of_panel = [one for method in methods(panel) for one in method.attacks("canaries")]
+    of_panel = [one for method in methods(attacked) for one in method.attacks("canaries")]
     repeated = sorted({group["repetitions"] for one in of_panel for group in one["groups"]} - {None})
     head = ["", "ε", "secret of", *(f"said {number}×" for number in repeated), "left out"]
     head.append("any attack at 1 %, most said")
     rows = []
-    for method in methods(panel):
+    for method in methods(attacked):
         attacks = method.attacks("canaries")
         for owner, words in _OWNERS if attacks else ():
             cells = [shown(of_canaries(attacks, owner, number), "{:.1f}") for number in repeated]
@@ -140,7 +141,7 @@ def canary_table(panel: AttackedPanelRecord) -> Rows:
             ]
             rows.append([method.label, method.epsilon, words, *cells, largest(bounds)])
     for owner, words in _OWNERS:
-        start = [shown(at_start(panel, owner, number), "{:.1f}") for number in repeated]
+        start = [shown(at_start(attacked, owner, number), "{:.1f}") for number in repeated]
         rows.append(["the model before training", "", words, *start, "", ""])
         chance = [next(iter(of_canaries(of_panel, owner, number, "most_by_chance")), None) for number in repeated]
         cells = ["–" if most is None else f"{most:.1f}" for most in chance]
@@ -169,17 +170,17 @@ def of_canaries(
     ]
 
 
-def at_start(panel: AttackedPanelRecord, owner: str, repetitions: int) -> list[Measured | None]:
+def at_start(attacked: Runs, owner: str, repetitions: int) -> list[Measured | None]:
     """Return the mean exposure of the same canaries under the model before training, a figure per seed."""
-    attacked = (method.attacks("canaries") for method in methods(panel))
-    return of_canaries(next((one for one in attacked if one), []), owner, repetitions, "initial_exposure")
+    found = (method.attacks("canaries") for method in methods(attacked))
+    return of_canaries(next((one for one in found if one), []), owner, repetitions, "initial_exposure")
 
 
-def name_table(panel: AttackedPanelRecord) -> Rows:
+def name_table(attacked: Runs) -> Rows:
     """Return how the models rank private names."""
     head = ["", "ε", "ranked before", "at the start", "gain"]
     rows = []
-    for method in methods(panel):
+    for method in methods(attacked):
         groups = [one["groups"][0] for one in method.attacks("entities")]
         if groups:
             cells = [shown([group[name] for group in groups], "{:.1%}") for name in ("ahead", "initial_ahead", "gain")]
@@ -187,9 +188,9 @@ def name_table(panel: AttackedPanelRecord) -> Rows:
     return head, rows
 
 
-def conclusions(panel: AttackedPanelRecord) -> list[str]:
+def conclusions(attacked: Runs) -> list[str]:
     """Say for each attack whether the models without a guarantee remember, without which no protection shows."""
-    free = [method for method in methods(panel) if not method.is_protected]
+    free = [method for method in methods(attacked) if not method.is_protected]
     lines = []
     for name in ("users", "canaries", "entities"):
         remembers = [
@@ -203,9 +204,9 @@ def conclusions(panel: AttackedPanelRecord) -> list[str]:
     return lines
 
 
-def verdicts(panel: AttackedPanelRecord) -> list[str]:
+def verdicts(attacked: Runs) -> list[str]:
     """Return the states of all tests, counted, and the seconds that each attack took."""
-    records: list[tuple[str, Mapping[str, Any]]] = [one for run in panel.runs for one in run.attacks.items()]
+    records: list[tuple[str, Mapping[str, Any]]] = [one for run in attacked for one in run.attacks.items()]
     states = [one["verdict"]["state"] for _, one in records if "verdict" in one]
     counted = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
     seconds: dict[str, list[float]] = {}
@@ -230,7 +231,7 @@ def draw_attacks(record: LeakageRecord) -> Figure:
 
 def _draw_panel(panel: AttackedPanelRecord, axes: Sequence[Axes]) -> None:
     users, secrets, names = axes
-    drawn = methods(panel)
+    drawn = methods(panel.runs)
     _draw_rows(users, [over_seeds(one["auc"] for one in method.attacks("users")) for method in drawn])
     users.set_xlabel("area under the curve")
     for row, method in enumerate(drawn):
@@ -240,7 +241,7 @@ def _draw_panel(panel: AttackedPanelRecord, axes: Sequence[Axes]) -> None:
             users.plot([most, most], [row - 0.3, row + 0.3], color=_BOUND, linewidth=2.0)
     users.set_title("Is this user in the text?", loc="left", fontsize="medium")
     users.set_yticks(range(len(drawn)), [_label(method) for method in drawn])
-    _draw_secrets(secrets, panel, drawn)
+    _draw_secrets(secrets, panel.runs, drawn)
     groups = [[one["groups"][0] for one in method.attacks("entities")] for method in drawn]
     _draw_rows(names, [over_seeds(group["ahead"] for group in of_method) for of_method in groups])
     names.set_xlabel("the true name before other names")
@@ -263,7 +264,7 @@ def _draw_rows(axes: Axes, intervals: Sequence[Interval | None]) -> None:
     tidy(axes)
 
 
-def _draw_secrets(axes: Axes, panel: AttackedPanelRecord, drawn: Sequence[Method]) -> None:
+def _draw_secrets(axes: Axes, attacked: Runs, drawn: Sequence[Method]) -> None:
     """Draw the mean exposure of a user's secrets by how often they were said, at the start, and what chance allows."""
     chance: dict[int, float] = {}
     for method, look in zip(drawn, looks(len(drawn)), strict=True):
@@ -277,7 +278,7 @@ def _draw_secrets(axes: Axes, panel: AttackedPanelRecord, drawn: Sequence[Method
         if points:
             every_point = look.line(len(points)) | {"markevery": 1}
             axes.plot(*zip(*points, strict=True), label=_label(method), **every_point)
-    starts = [(number, over_seeds(at_start(panel, "user", number))) for number in sorted(chance)]
+    starts = [(number, over_seeds(at_start(attacked, "user", number))) for number in sorted(chance)]
     before = [(number, start[0]) for number, start in starts if start]
     if before:
         axes.plot(*zip(*before, strict=True), color=GREY, linewidth=2.5, alpha=0.5, label="before training")

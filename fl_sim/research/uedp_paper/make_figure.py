@@ -42,7 +42,6 @@ from fl_sim.research.uedp_paper.figure_records import (
     EpsilonRecord,
     FigureRecord,
     LeakageRecord,
-    PanelRecord,
     Record,
     TableCorpusRecord,
     TableRecord,
@@ -166,20 +165,22 @@ def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
     plan = figure_training.plan_figure(figure, making.folder, making.store, making.panels)
     making.begin(len(plan.runs))
     ended = []
-    for ending in run_batch({run.name: run.config for run in plan.runs}, making.jobs):
-        making.observe(ending)
-        ended.append(ending)
+    for first in (True, False):  # then those that begin from the models of the first
+        configs = {run.name: run.config for run in plan.runs if (run.curve.after is None) == first}
+        for ending in run_batch(configs, making.jobs):
+            making.observe(ending)
+            ended.append(ending)
+        if any(ending.status == INTERRUPTED for ending in ended):
+            break
     endings = tuple(ended)
     skipped = dict(plan.skipped)
     if any(ending.status == INTERRUPTED for ending in endings):
         return FigureResult(None, skipped, endings)
     attacked: list[AttackedPanelRecord] = []
-    panels: list[PanelRecord] = []
-    if isinstance(figure, LeakageFigure):
+    if figure.attack is not None:
         raise_missed_stop()  # it came in the last round of the last run, and the attacks take long
-        attacked = attacked_panels(plan, figure, endings, making.folder, making.store)
-    else:
-        panels = figure_training.panel_records(plan, endings)
+        attacked = attacked_panels(plan, figure.attack, endings, making.folder, making.store)
+    panels = [] if isinstance(figure, LeakageFigure) else figure_training.panel_records(plan, endings)
     if not panels and not attacked:
         return FigureResult(None, skipped, endings)
     # The environments of the runs may differ from the current one.
@@ -187,11 +188,13 @@ def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
     environments = [RunFolder.open(folder).environment for folder in folders if (folder / "config.json").exists()]
     common = _common_fields(making.name, figure, skipped, environments, making.full)
     delta = plan.runs[0].config.privacy.delta
-    if attacked:
+    if isinstance(figure, LeakageFigure):
         seeds, metric = figure.seeds, figure.metric
         leaks = LeakageRecord(**dict(common), seeds=seeds, metric=metric, delta=delta, panels=tuple(attacked))
         return _write_results(making, leaks, endings)
     shown = {panel.name for panel in panels}
+    found = {panel.name: panel.runs for panel in attacked}
+    panels = [panel.model_copy(update={"attacked": found.get(panel.name, ())}) for panel in panels]
     record = TrainingRecord(
         **dict(common),
         seeds=figure.seeds,

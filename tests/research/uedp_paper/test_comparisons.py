@@ -11,7 +11,7 @@ import pytest
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.research.uedp_paper.comparisons import add_comparisons, estimate, mean_figures, resampled_figures
 from fl_sim.research.uedp_paper.figure_document import picture_of, section
-from fl_sim.research.uedp_paper.figure_records import CurveRecord, Epsilons, PointRecord, TrainingRecord, spread
+from fl_sim.research.uedp_paper.figure_records import CurveRecord, Epsilons, Parts, PointRecord, TrainingRecord, spread
 from fl_sim.research.uedp_paper.figure_training import _user_epsilons, check_settings, points_of
 from fl_sim.research.uedp_paper.figures import CurveSettings, TrainingFigure
 from fl_sim.storage.run_folder import ResultsError
@@ -165,6 +165,24 @@ def test_the_table_of_one_epsilon_has_no_run_of_the_other() -> None:
     assert user.count("| hidden | none |") == 2
     assert "no ε of an entity is proven" in text
     assert "± its standard error" in text
+
+
+def test_claims_and_parts_of_the_text_have_tables() -> None:
+    whole = record()
+    parts = Parts(
+        metric="bits_per_byte", by_text={"all text": spread([2.0, 3.0]), "entity tokens": spread([4.5])},
+        by_sentences={"1": spread([2.25])}, by_mentions={}, kept={"sentences": spread([0.5])},
+    )  # fmt: skip
+    panel = whole.panels[0]
+    curves = tuple(
+        curve.model_copy(update={"points": tuple(p.model_copy(update={"parts": parts}) for p in curve.points)})
+        for curve in panel.curves
+    )
+    text = section(whole.model_copy(update={"panels": (panel.model_copy(update={"curves": curves}),)}))
+    assert "| ours, ε 2 | none | 1.50 | ∞ | 2.00 | 50% | – |" in text
+    assert "| noiseless | 2.50 | 4.50 |" in text
+    assert "by how often the training text" not in text
+    assert "Claimed and proven" not in section(whole)
 
 
 def test_trials_stand_in_the_section_with_their_origin() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fl_sim.config import ConfigError
+from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_document import (
     document,
     ordered,
@@ -34,7 +35,7 @@ from fl_sim.research.uedp_paper.figure_records import (
     spread,
     write_record,
 )
-from fl_sim.research.uedp_paper.figure_training import check_settings
+from fl_sim.research.uedp_paper.figure_training import check_settings, plan_figure
 from fl_sim.research.uedp_paper.figures import (
     EpsilonFigure,
     PublishedNumber,
@@ -109,6 +110,8 @@ def test_the_example_of_the_documentation_is_a_figure(tmp_path: Path) -> None:
         ('kind = "bundled"', 'kind = "bundled"\nmode = 1', "corpora.bundled.mode: unknown key; allowed: kind, source"),
         ('kind = "bundled"', 'kind = "bundled"\nsource = "here"', "source is 'here'"),
         ('kind = "bundled"', 'kind = "conll2003"', "source is None"),
+        ('label = "ours"', 'label = "ours"\nafter = "noone"', "curves.uedp.after is 'noone'"),
+        ('label = "ours"', 'label = "ours"\nkept = { rule = "all" }', "curves.0.kept.rule"),
     ],
 )
 def test_what_cannot_be_a_figure_is_refused_by_name(tmp_path: Path, old: str, new: str, named: str) -> None:
@@ -123,6 +126,19 @@ def test_an_impossible_setting_is_refused_with_its_curve(tmp_path: Path) -> None
     assert isinstance(figure, TrainingFigure)
     with pytest.raises(ConfigError, match=r"panel a, curve uedp: privacy.user_cap is 0.5"):
         check_settings(figure)
+
+
+def test_a_run_that_starts_from_another_comes_after_it_with_another_seed(tmp_path: Path) -> None:
+    later = '[[curves]]\nname = "later"\nlabel = "later"\nafter = "uedp"\n'
+    figure = load_figure(written(tmp_path, SMALL + later))
+    assert isinstance(figure, TrainingFigure)
+    store = CorpusStore(tmp_path, tmp_path / "corpora")
+    runs = plan_figure(figure.sized(full=False), tmp_path / "out", store).runs
+    firsts, others = [run for run in runs if run.curve.name == "uedp"], [run for run in runs if run.curve.after]
+    assert [run.seed for run in others] == [0, 1, 2]
+    for first, other in zip(firsts, others, strict=True):
+        assert other.config.model.name == str(Path(str(first.config.out)) / "model")
+        assert first.config.seed != other.config.seed == other.seed
 
 
 def test_curves_of_full_size_are_left_out_of_the_other(tmp_path: Path) -> None:

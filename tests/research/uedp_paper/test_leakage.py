@@ -87,12 +87,12 @@ def record(strength: float, seeds: tuple[int, ...] = SEEDS, failed: dict[str, st
 def test_every_method_has_its_figures_intervals_and_bounds() -> None:
     whole = record(0.2)
     (panel,) = whole.panels
-    assert [len(method.runs) for method in methods(panel)] == [3, 3]
-    _, rows = membership_table(whole, panel)
+    assert [len(method.runs) for method in methods(panel.runs)] == [3, 3]
+    _, rows = membership_table(whole.metric, panel.runs)
     assert rows[0][:4] == ["no protection", "–", "91.0", "0.700 (0.650–0.750)"]
     assert rows[1] == ["ours", "2.00", "91.0", "0.510 (0.460–0.560)", "2.0% (1.0%–3.0%)", "3.12%"]
     assert rows[0][5] == "no bound"
-    head, rows = canary_table(panel)
+    head, rows = canary_table(panel.runs)
     assert head[3:5] == ["said 1×", "said 64×"]
     assert [row[:3] for row in rows] == [
         ["no protection", "–", "a user"], ["no protection", "–", "an entity"],
@@ -105,17 +105,17 @@ def test_every_method_has_its_figures_intervals_and_bounds() -> None:
     assert rows[0][3:5] == ["5.4 (4.9–5.9)"] * 2
     assert rows[4][3] == "1.5 (1.4–1.6)"
     assert rows[5][3] == "3.2"
-    _, rows = name_table(panel)
+    _, rows = name_table(panel.runs)
     assert rows[0][2:5] == ["70.0% (65.0%–75.0%)", "50.0% (45.0%–55.0%)", "20.0% (15.0%–25.0%)"]
-    assert verdicts(panel)[0] == "Tests against the ledgers: 6 not tested, 6 within."
-    assert "canaries 3 s" in verdicts(panel)[1]
+    assert verdicts(panel.runs)[0] == "Tests against the ledgers: 6 not tested, 6 within."
+    assert "canaries 3 s" in verdicts(panel.runs)[1]
 
 
 @pytest.mark.parametrize(("strength", "remembers"), [(0.2, True), (0.04, False)])
 def test_nothing_is_concluded_where_the_unprotected_model_is_not_told_from_guessing(
     strength: float, remembers: bool
 ) -> None:
-    lines = conclusions(record(strength).panels[0])
+    lines = conclusions(record(strength).panels[0].runs)
     assert len(lines) == 3
     for line in lines:
         assert ("better than guessing with every seed on: no protection." in line) == remembers
