@@ -24,8 +24,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from fl_sim.auditing.lower_bounds import Scores, epsilon_lower_bound, gaussian_epsilon
 from fl_sim.strategies.primitives import streams
 
