@@ -172,7 +172,7 @@ class CurveRecord(RecordModel):
     name: Name
     label: str
     strategy: str
-    budget: Literal["joint", "user"] | None = None
+    budget: Literal["joint", "user", "own"] | None = None
     deidentified: bool = False
     points: tuple[PointRecord, ...] = Field(min_length=1)
 

@@ -100,6 +100,10 @@ def _joint_tables(record: TrainingRecord, panel: PanelRecord) -> list[str]:
     of_user = _budget_rows(record, panel, "user")
     if of_user and baseline is not None:
         lines += ["**At the same ε of any user.**", "", *markdown_table(columns, of_user), ""]
+    own = _budget_rows(record, panel, "own")
+    if own:
+        words = f"**At the ε that each claims, beside {record.reference} at the same ε of any user with any entity.**"
+        lines += [words, "", *markdown_table(columns, own), ""]
     return [*lines, *(sentence + "  " for sentence in _joint_sentences(record, panel))]
 
 
@@ -182,7 +186,7 @@ def _budget_rows(record: TrainingRecord, panel: PanelRecord, budget: str) -> lis
     rows = []
     for x in record.joint:
         for curve in panel.curves:
-            shown = curve.budget == budget or (curve.name == record.reference and budget == "user")
+            shown = curve.budget == budget or (curve.name == record.reference and budget != "joint")
             rows += [_joint_row(record, panel, curve, point) for point in curve.points if shown and point.x == x]
     has_others = any(curve.budget == budget and curve.name != record.reference for curve in panel.curves)
     return rows if has_others else []

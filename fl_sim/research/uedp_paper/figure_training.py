@@ -19,14 +19,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.experiments.plan.guarantees import EpsilonCurves, named_units
-from fl_sim.experiments.plan.run_plan import plan_run
+from fl_sim.experiments.plan.guarantees import EnforcedBounds, EpsilonCurves, named_units
+from fl_sim.experiments.plan.run_plan import plan_run, untuned_plan
 from fl_sim.reporting.bootstrap import Figure
 from fl_sim.reporting.run_facts import read_facts, strategy_of
 from fl_sim.research.uedp_paper.comparisons import Predictions, add_comparisons
-from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpusError
+from fl_sim.research.uedp_paper.figure_corpora import TRAIN, CorpusStore, MissingCorpusError
 from fl_sim.research.uedp_paper.figure_records import (
     CorpusRecord,
     CurveRecord,
@@ -47,14 +49,17 @@ from fl_sim.research.uedp_paper.figures import (
 )
 from fl_sim.search.sweep import DONE, FAILED, Ending
 from fl_sim.storage.run_folder import DIVERGED, MODEL_FOLDER, RunFolder, utility_of
-from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.accounting.accountant import RoundEvent, solve
+from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.registry import load_strategy, plan_from_record
 
 _TARGET, _UNIT = "privacy.target_epsilon", "privacy.target_unit"
 _EARLIER = 1_000_000  # added to the seed of a run from whose model another starts: both would draw the same samples
-_WAYS_TO_NOISE = {"privacy.noise_multiplier", _TARGET}
+_NOISE = "privacy.noise_multiplier"
+_WAYS_TO_NOISE = {_NOISE, _TARGET}
 
 
 @dataclass(frozen=True)
@@ -137,18 +142,24 @@ def curves_of(figure: TrainingFigure, panel: PanelSettings) -> list[CurveSetting
 
 
 def points_of(
-    figure: TrainingFigure, curve: CurveSettings, user_epsilons: Mapping[float, float] | None = None
+    figure: TrainingFigure,
+    curve: CurveSettings,
+    user_epsilons: Mapping[float, float] | None = None,
+    noise: Mapping[float, float] | None = None,
 ) -> tuple[PointSettings, ...]:
     """Return the points of a curve; a single one if it is drawn round by round.
 
-    ``user_epsilons`` has ε of any user that the reference spends, by joint ε; None for the joint ε themselves, with
-    which settings can be checked before a corpus is there.
+    ``user_epsilons`` has ε of any user that the reference spends, by joint ε, and ``noise`` the noise multiplier with
+    which the curve claims the joint ε; None stands for the joint ε themselves, with which settings can be checked
+    before a corpus is there.
     """
     if figure.x != "joint" or curve.budget is None:
         return curve.points or (PointSettings(),)
     of_user = user_epsilons or {x: x for x in figure.joint}
     if curve.budget == "joint":
         return tuple(_joint_point(x) for x in figure.joint)
+    if curve.budget == "own":
+        return tuple(PointSettings(x=x, set={_NOISE: x if noise is None else noise[x]}) for x in figure.joint)
     return tuple(PointSettings(x=x, set={_TARGET: of_user[x], _UNIT: "user"}) for x in figure.joint)
 
 
@@ -180,8 +191,10 @@ def _runs(
     spent = _user_epsilons(figure, panel, paths)
     models: dict[tuple[str, int], Path] = {}  # of the curves from which others start
     for curve in sorted(curves_of(figure, panel), key=lambda curve: curve.name not in figure.beginnings):
-        for number, point in enumerate(points_of(figure, curve, spent)):
-            given = _merged_settings(figure, panel, curve, point)
+        rate = _rate(figure, panel, curve, paths[curve.name, figure.seeds[0]])
+        noise = _noise_of_claims(figure, panel, curve, paths[curve.name, figure.seeds[0]], rate)
+        for number, point in enumerate(points_of(figure, curve, spent, noise)):
+            given = _merged_settings(figure, panel, curve, point) | rate
             own = {}
             frozen_body = given.get("task") == "classification" and given.get("model.tune") == "head"
             if frozen_body or "model.lora_layers" in given:
@@ -203,6 +216,47 @@ def _runs(
     return runs
 
 
+def _rate(figure: TrainingFigure, panel: PanelSettings, curve: CurveSettings, path: str) -> Settings:
+    """Return the rate at which a curve reads the figure's sentences in a round, by what may be known of its corpus.
+
+    It is that of users for a strategy that samples no sentences. Nothing if neither figure nor curve has a number.
+    """
+    wanted = curve.sentences_per_round or figure.sentences_per_round
+    if wanted is None:
+        return {}
+    config = RunConfig.from_mapping({**_merged_settings(figure, panel, curve, PointSettings()), "corpus.path": path})
+    bounds = EnforcedBounds.of(config.privacy, Corpus.open(path).ownership(config.corpus.train_split))
+    guarantee = bounds.guarantee
+    if guarantee.known == "graph":
+        most = float(bounds.weights.sum())
+    else:  # the counts of users alone: what names leave of their sentences depends on who mentions whom
+        most = float(np.minimum(bounds.counts.users, guarantee.user_sentences or math.inf).sum())
+    sampled = "q_u" if "q_s" in load_strategy(config.privacy.strategy).fixed_at_one else "q_s"
+    return {f"privacy.{sampled}": min(1.0, float(f"{wanted / most:.4g}"))}
+
+
+def _noise_of_claims(
+    figure: TrainingFigure, panel: PanelSettings, curve: CurveSettings, path: str, rate: Settings
+) -> dict[float, float]:
+    """Return the noise multipliers with which a curve of budget ``own`` claims the joint ε; nothing for others.
+
+    The claim is its strategy's, of one sentence, or that of any user or any name within its bounds.
+    """
+    if curve.budget != "own":
+        return {}
+    settings = _merged_settings(figure, panel, curve, PointSettings()) | rate
+    config = RunConfig.from_mapping({**settings, "corpus.path": path})
+    ownership = Corpus.open(path).ownership(config.corpus.train_split)
+    plan, guarantee = untuned_plan(config, ownership), EnforcedBounds.of(config.privacy, ownership).guarantee
+    event = plan.mechanism.event()
+    if event is None:
+        raise ConfigError(f"curves.{curve.name}.budget is 'own'; allowed for a strategy that states an ε")
+    claimed = {None: [Adjacency(user_sentences=1)], "user": [guarantee.user]}.get(curve.claims) or [
+        unit.adjacency for unit in _alone(guarantee, plan, event)
+    ]
+    return {x: solve("noise_multiplier", event.robust(), claimed, plan.rounds, plan.delta, x) for x in figure.joint}
+
+
 def _user_epsilons(
     figure: TrainingFigure, panel: PanelSettings, paths: Mapping[tuple[str, int], str]
 ) -> dict[float, float]:
@@ -218,7 +272,7 @@ def _user_epsilons(
     ownership = Corpus.open(path).ownership(RunConfig().corpus.train_split)
     spent = {}
     for x in figure.joint:
-        settings = _merged_settings(figure, panel, reference, _joint_point(x))
+        settings = _merged_settings(figure, panel, reference, _joint_point(x)) | _rate(figure, panel, reference, path)
         planned = plan_run(RunConfig.from_mapping({**settings, "corpus.path": path}), ownership)
         spent[x] = math.floor(1000 * planned.guarantees.after(planned.rounds)["epsilon_user"]) / 1000
     return spent
@@ -252,7 +306,7 @@ def _panel_record(
     shown = [run for run in runs if run.curve.name not in plan.figure.beginnings]
     for curve, of_curve in itertools.groupby(shown, key=lambda run: run.curve):
         points = [
-            _point_record(plan.figure, curve, [(run, folders[run.name]) for run in group])
+            _point_record(plan, curve, [(run, folders[run.name]) for run in group])
             for _, group in itertools.groupby(of_curve, key=lambda run: run.point)
         ]
         strategy = next(strategy_of(folders[run.name]) for run in runs if run.curve == curve)
@@ -281,40 +335,46 @@ def _panel_record(
     )
 
 
-def _point_record(
-    figure: TrainingFigure, curve: CurveSettings, runs: Sequence[tuple[PlannedRun, RunFolder]]
-) -> PointRecord:
-    first, folders = runs[0][0], [folder for _, folder in runs]
+def _point_record(plan: Plan, curve: CurveSettings, runs: Sequence[tuple[PlannedRun, RunFolder]]) -> PointRecord:
+    figure, first, folders = plan.figure, runs[0][0], [folder for _, folder in runs]
     results = [folder.result or {} for folder in folders]
     strategy = strategy_of(folders[0])
     last = {str(name): value for name, value in folders[0].metrics().iloc[-1].items()}
-    plan = results[0]["plan"]
     return PointRecord(
         x=first.point.x,
         settings=first.given,
-        noise_multiplier=plan["noise_multiplier"] or None,
+        noise_multiplier=results[0]["plan"]["noise_multiplier"] or None,
         utility=spread([float(result[figure.metric]) for result in results]),
         initial=spread([float(result[f"initial_{figure.metric}"]) for result in results]),
         epsilon=_epsilons(curve, strategy, last, results[0]),
         trace=None if curve.points or figure.x == "joint" else _trace(figure, curve, strategy, folders),
         seconds=sum(float(folder.metrics()["seconds"].sum()) for folder in folders),
-        parts=_parts(folders) if figure.x == "joint" else None,
+        parts=_parts([run for run, _ in runs], folders, plan) if figure.x == "joint" else None,
     )
 
 
-def _parts(folders: Sequence[RunFolder]) -> Parts | None:
-    """Return what runs measured of parts of the held-out text, and what their bounds kept; None if one did not."""
+def _parts(runs: Sequence[PlannedRun], folders: Sequence[RunFolder], plan: Plan) -> Parts | None:
+    """Return what runs measured of parts of the held-out text, and what they kept of it; None if one measured none."""
     figures = [held_out for folder in folders if (held_out := read_facts(folder).held_out) is not None]
     if len(figures) < len(folders):
         return None
-    kept = [(folder.result or {}).get("kept") or {} for folder in folders]
+    kept = [_kept(run, folder, plan) for run, folder in zip(runs, folders, strict=True)]
     return Parts(
         metric=figures[0].metric,
         by_text=_spreads([{"all text": one.figures[one.metric]} | one.by_part() for one in figures]),
         by_sentences=_spreads([one.by_size() for one in figures]),
         by_mentions=_spreads([one.by_name() for one in figures]),
-        kept={name: spread([one[name] for one in kept]) for name in ("sentences", "mentions") if all(kept)},
+        kept={name: spread([one[name] for one in kept]) for name in kept[0]},
     )
+
+
+def _kept(run: PlannedRun, folder: RunFolder, plan: Plan) -> dict[str, float]:
+    """Return the shares of the panel's sentences and mentions that a run trained on, in weight."""
+    whole = Corpus.open(plan.corpora[run.panel.name]).manifest.splits[TRAIN]
+    own = Corpus.open(str(run.config.corpus.path)).manifest.splits[TRAIN]
+    bounds = (folder.result or {}).get("kept") or {"sentences": 1.0, "mentions": 1.0}
+    shares = {"sentences": own.sentences / whole.sentences, "mentions": own.mentions / max(whole.mentions, 1)}
+    return {name: bounds[name] * share for name, share in shares.items()}
 
 
 def _spreads(seeds: Sequence[Mapping[str, Figure]]) -> dict[str, Spread]:
@@ -351,9 +411,14 @@ def _of_any_name(plan: PrivacyPlan, guarantee: Guarantee) -> float | None:
     event = plan.mechanism.event()
     if event is None or not guarantee.covers_any_entity:
         return None
+    units = named_units("name", _alone(guarantee, plan, event))
+    return _finite(EpsilonCurves.of(plan, {"name": units}).after(plan.rounds)["name"])
+
+
+def _alone(guarantee: Guarantee, plan: PrivacyPlan, event: RoundEvent) -> list[ProtectedUnit]:
+    """Return the units of any entity within the bounds, without a user."""
     units = guarantee.units(clips_sentences=event.clips_sentences, population=plan.mechanism.population)
-    alone = [replace(unit, adjacency=replace(unit.adjacency, user_sentences=0)) for unit in units]
-    return _finite(EpsilonCurves.of(plan, {"name": named_units("name", alone)}).after(plan.rounds)["name"])
+    return [replace(unit, adjacency=replace(unit.adjacency, user_sentences=0)) for unit in units]
 
 
 def _finite(value: Any) -> float | None:

@@ -71,18 +71,21 @@ class CurveSettings(StrictModel):
     """One strategy with its settings, in every panel or in ``panels``.
 
     Without points there is a run per seed, which the figure shows round by round. ``budget`` is the ε that each of the
-    figure's joint ε sets: that of any user with any entity, or that of any user, as large as the reference curve's.
-    None: the curve's own noise, or none. It trains on the sentences that ``kept`` keeps, de-identified if
-    ``deidentified`` says how, and starts from the model of the curve ``after`` in the same panel, which has seeds of
-    its own and is no row of the figure. ``claims`` is whose proven ε the method states, if that is not its strategy's.
+    figure's joint ε sets: that of any user with any entity; that of any user, as large as the reference curve's; or
+    its own, which it claims. None: the curve's own noise, or none. It trains on the sentences that ``kept`` keeps, de-
+    identified if ``deidentified`` says how, and starts from the model of the curve ``after`` in the same panel, which
+    has seeds of its own and is no row of the figure. ``claims`` is whose proven ε the method states, if that is not
+    its strategy's. ``sentences_per_round`` takes the place of the figure's: the most that a round reads in
+    expectation, by what may be known, from which the rate of users or of sentences follows.
     """
 
     name: Name
     label: Words
     set: Settings = Field(default_factory=dict)
+    sentences_per_round: float | None = Field(default=None, gt=0)
     grid: dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]] = Field(default_factory=dict)
     full_only: bool = False
-    budget: Literal["joint", "user"] | None = None
+    budget: Literal["joint", "user", "own"] | None = None
     kept: Kept | None = None
     deidentified: Literal["category", "remove"] | None = None
     after: str | None = None
@@ -176,6 +179,7 @@ class TrainingFigure(_Figure):
     metric: Literal["perplexity", "error"] = "perplexity"
     baseline: str | None = None
     set: Settings = Field(default_factory=dict)
+    sentences_per_round: float | None = Field(default=None, gt=0)
     attack: AttackSettings | None = None
     corpora: dict[Name, CorpusSource] = Field(min_length=1)
     panels: tuple[PanelSettings, ...] = Field(min_length=1)
@@ -237,6 +241,8 @@ class TrainingFigure(_Figure):
         for curve in self.curves:
             if curve.points:
                 raise ValueError(f"curves.{curve.name} has points; allowed with x = 'joint': budget, or neither")
+            if curve.claims is not None and curve.budget != "own":
+                raise ValueError(f"curves.{curve.name}.claims is {curve.claims!r}; allowed: with budget = 'own'")
             if curve.name == self.reference and curve.budget != "joint":
                 raise ValueError(f"curves.{curve.name}.budget is {curve.budget!r}; allowed for the reference: 'joint'")
 
