@@ -29,7 +29,7 @@ from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.textfiles import decoded_lines, stored_file
 
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
-AgText = Literal["title+description", "description", "title"]
+AgText = Literal["title", "description", "title+description"]
 SENTENCES_PER_USER_MEAN, SENTENCES_PER_USER_DEVIATION = 15, 2
 
 _AG_FILES = {"train": ("train", "train_partial"), "test": ("test",)}
@@ -43,13 +43,14 @@ class AgNewsReader:
 
     Attributes:
         source: The folder with train.csv (or train_partial.csv) and test.csv (.xz and .gz too), or one file.
-        text: Title and description joined by a space (if a row lacks one, the other alone), or one of them.
+        text: The title, as in the UeDP paper, the description, or both joined by a space (if a row lacks one, the
+            other alone).
         max_users: Keep the first N users drawn of each split.
         seed: The seed of the users' sizes and rows.
     """
 
     source: Path
-    text: AgText = "title+description"
+    text: AgText = "title"
     max_users: int | None = None
     seed: int = 0
 

@@ -104,7 +104,7 @@ def ag(folder: Path, content: str | None = None, **settings: Any) -> list[Senten
 
 @pytest.mark.parametrize("content", [ORIGINAL, MERGED], ids=["original", "merged"])
 def test_both_shapes_read_alike(content: str, tmp_path: Path) -> None:
-    assert [(s.split, s.text, s.target) for s in ag(tmp_path, content)] == [
+    assert [(s.split, s.text, s.target) for s in ag(tmp_path, content, text="title+description")] == [
         ("train", 'Oil up Oil rose "sharply". It fell.', "Business"),
         ("train", "Vote Chad voted.", "World"),
         ("train", "A goal.", "Sports"),
@@ -116,15 +116,16 @@ def test_both_shapes_read_alike(content: str, tmp_path: Path) -> None:
     [
         ("description", ORIGINAL, ['Oil rose "sharply". It fell.', "Chad voted.", "A goal."], 0),
         ("description", MERGED, ['Oil rose "sharply". It fell.', "A goal."], 1),
-        ("title", ORIGINAL, ["Oil up", "Vote"], 1),
+        (None, ORIGINAL, ["Oil up", "Vote"], 1),
         ("title", MERGED, ["Oil up"], 2),
     ],
 )
 def test_rows_without_the_text_asked_for_are_counted(
     text: Any, content: str, kept: list[str], dropped: int, tmp_path: Path
 ) -> None:
+    """Titles are the default."""
     (tmp_path / "train.csv").write_text(content, encoding="utf-8")
-    raw = AgNewsReader(tmp_path, text=text).read()
+    raw = AgNewsReader(tmp_path, **({"text": text} if text else {})).read()
     assert [sentence.text for sentence in raw.sentences()] == kept
     assert raw.reading.notes[Note.ROWS_WITHOUT_THAT_FIELD] == dropped
 
@@ -141,7 +142,7 @@ def test_users_have_the_sizes_of_the_paper() -> None:
 
 
 def test_the_division_depends_on_the_seed_alone_and_few_users_are_the_first_of_all(tmp_path: Path) -> None:
-    rows = "".join(f'"1","a","{number}"\n' for number in range(200))
+    rows = "".join(f'"1","{number}","a"\n' for number in range(200))
     (tmp_path / "test.csv").write_text(rows)
     everybody = {s.text: s.user for s in ag(tmp_path, rows) if s.split == "train"}
     assert everybody == {s.text: s.user for s in ag(tmp_path) if s.split == "train"}
@@ -160,7 +161,7 @@ def test_the_division_depends_on_the_seed_alone_and_few_users_are_the_first_of_a
         ('"1","a"\n', {}, "line 1: 2 columns, must be 3"),
         ('"1","a","b\n', {}, "line 1: unexpected end of data"),
         (MERGED + "1,2\n", {}, "line 5: 2 columns, must be 5"),
-        (ORIGINAL, {"text": "body"}, "`text` 'body' must be one of"),
+        (ORIGINAL, {"text": "body"}, r"`text` 'body' must be one of title, description, title\+description"),
         (ORIGINAL, {"max_users": 0}, "`max_users` 0 must be"),
         (ORIGINAL, {"seed": -1}, "`seed` -1 must not"),
         (None, {}, r"no train\.csv"),
@@ -180,7 +181,8 @@ def test_files_are_found_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_counts_of_the_real_files(shared_data: Path) -> None:
-    sentences = ag(shared_data / "ag_news")
+    assert Counter(sentence.split for sentence in ag(shared_data / "ag_news")) == {"train": 43_889, "test": 7_600}
+    sentences = ag(shared_data / "ag_news", text="title+description")
     assert Counter(sentence.split for sentence in sentences) == {"train": 70_927, "test": 7_600}
     assert Counter(sentence.target for sentence in sentences if sentence.split == "train") == {
         "World": 17_688, "Sports": 17_727, "Business": 17_781, "Sci/Tech": 17_731,

@@ -128,6 +128,8 @@ def test_a_reader_s_text_is_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture
     source.write_text('3,"Ada sells","She sold it."\n' * 20, encoding="utf-8")
     words = ["prepare", "ag-news", "--source", str(source), "--tagger", "rules", "--out", str(tmp_path / "ag")]
     assert main([*words, "--text", "body"]) == 2
-    assert "--text is 'body'; allowed: title+description, description, title" in capsys.readouterr().err
-    assert main([*words, "--text", "title"]) == 0
+    assert "--text is 'body'; allowed: title, description, title+description" in capsys.readouterr().err
+    assert main(words) == 0
     assert set(Corpus.open(tmp_path / "ag").sentences("train")["text"]) == {"Ada sells"}
+    assert main([*words, "--text", "title+description"]) == 2
+    assert 'holds another corpus (settings text: "title" then, "title+description" now)' in capsys.readouterr().err

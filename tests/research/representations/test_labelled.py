@@ -164,6 +164,12 @@ def test_dpnr_s_real_set_has_the_sizes_of_table_1() -> None:
     assert data.train.private.sum(axis=0).tolist() == [6327, 3028, 2127, 1202, 1180]
 
 
+def test_a_text_of_ag_news_is_a_title_with_its_description(tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv").write_text('"3","Oil up","It rose."\n' * 40, encoding="utf-8")
+    assert set(read_labelled_ag_news(tmp_path, 0).train.texts) == {"Oil up It rose."}
+
+
 @pytest.mark.nightly
 @pytest.mark.skipif(not (SHARED / "ag_news").is_dir(), reason="AG News is not there (../shared/data/ag_news)")
 def test_the_real_ag_news_can_be_drawn() -> None:

@@ -82,7 +82,7 @@ def read_labelled_ag_news(source: Path, seed: int, rows: int | None = None) -> L
     """Return AG News of the folder ``source``: title and description as one text, the topic as class."""
     training: list[tuple[str, int]] = []
     test: list[tuple[str, int]] = []
-    for sentence in AgNewsReader(source).read().sentences():
+    for sentence in AgNewsReader(source, text="title+description").read().sentences():
         row = (sentence.text, AG_CLASSES.index(str(sentence.target)))
         (training if sentence.split == TRAIN else test).append(row)
     if not test:
