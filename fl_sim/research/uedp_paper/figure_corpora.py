@@ -112,7 +112,7 @@ class CorpusStore:
         elif not Path(raw_folder).exists():
             raise CorpusError(f"{raw_folder} is not there (--data names the folder with the raw corpora)")
         out = self.folder / key
-        settings, preprocessing = _settings(source)
+        settings, preprocessing = settings_of(source)
         if not out.exists():
             self.say(f"preparing {out.name}")
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ def _digest(model: StrictModel, exclude: set[str] | None = None) -> str:
     return hashlib.sha256(json.dumps(model.model_dump(exclude=exclude), sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _settings(source: CorpusSource) -> tuple[dict[str, Any], Preprocessing]:
+def settings_of(source: CorpusSource) -> tuple[dict[str, Any], Preprocessing]:
     """Return the arguments of :func:`fl_sim.prepare` that a source's flags stand for.
 
     Raises:
@@ -173,6 +173,12 @@ def _settings(source: CorpusSource) -> tuple[dict[str, Any], Preprocessing]:
     except CorpusError as error:
         raise ConfigError(f"corpora: {error}") from error
     return settings, Preprocessing.of_paper() if preprocess else Preprocessing()
+
+
+def tagger_of(corpus: Corpus) -> str:
+    """Return who marked the entities of a corpus; of a spaCy tagger, its pipeline."""
+    tagger = corpus.manifest.tagger
+    return tagger.get("pipeline", tagger["tagger"])
 
 
 def draw_users(users: Iterable[str], held_out: int, seed: int) -> frozenset[str]:

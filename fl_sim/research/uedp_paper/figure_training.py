@@ -28,7 +28,7 @@ from fl_sim.experiments.plan.run_plan import plan_run, untuned_plan
 from fl_sim.reporting.bootstrap import Figure
 from fl_sim.reporting.run_facts import read_facts, strategy_of
 from fl_sim.research.uedp_paper.comparisons import Predictions, add_comparisons
-from fl_sim.research.uedp_paper.figure_corpora import TRAIN, CorpusStore, MissingCorpusError
+from fl_sim.research.uedp_paper.figure_corpora import TRAIN, CorpusStore, MissingCorpusError, tagger_of
 from fl_sim.research.uedp_paper.figure_records import (
     CorpusRecord,
     CurveRecord,
@@ -471,6 +471,6 @@ def corpus_record(path: str) -> CorpusRecord:
         users=counts.users,
         sentences=counts.sentences,
         entities=counts.entities,
-        tagger=corpus.manifest.tagger["tagger"],
+        tagger=tagger_of(corpus),
         fingerprint=corpus.fingerprint,
     )

@@ -33,7 +33,7 @@ from fl_sim.files import remove_temporaries
 from fl_sim.reporting import plots
 from fl_sim.research.uedp_paper import figure_training
 from fl_sim.research.uedp_paper.attacked_runs import attacked_panels
-from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpusError
+from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpusError, tagger_of
 from fl_sim.research.uedp_paper.figure_document import picture_of, section
 from fl_sim.research.uedp_paper.figure_records import (
     AttackedPanelRecord,
@@ -300,7 +300,7 @@ def table_corpora(figure: TableFigure, store: CorpusStore) -> tuple[tuple[TableC
         rows.append(
             TableCorpusRecord(
                 title=corpus.manifest.name if published is None else published.name,
-                tagger=corpus.manifest.tagger["tagger"],
+                tagger=tagger_of(corpus),
                 columns=table.columns,
                 ours=table.ours["train"],
                 published=published and published.row,

@@ -57,15 +57,14 @@ PUBLISHED: Mapping[str, PublishedRow] = {
         "AG",
         Row(30_000, 112_000, 7_536, {"Org": 58_177, "Loc": 39_988, "GPE": 18_506, "PII": 42_683, ALL: 67_157}),
         "AG names no authors, so the paper's users cannot be recovered; they are drawn anew, N(15, 2²) rows each. "
-        "Which 112,000 of AG's 120,000 rows it took, it does not say; |V| looks like a cap, and its entities are those "
-        "of another tagger, an unnamed spaCy pipeline.",
+        "Which 112,000 of AG's 120,000 rows it took, and which text of them, it does not say: on titles the shares of "
+        "sensitive sentences come near its own. |V| looks like a cap, and its spaCy pipeline has no name.",
     ),
     "sec-standin": PublishedRow(
         "SEC",
         Row(12_651, 5_188, 1_592, {"Org": 1_955, "Loc": 273, "GPE": 60, "PII": 357, ALL: 2_166}),
         "The paper's SEC clauses are private. These are clauses of other public contracts (CUAD, ContractNLI, Kleister "
-        "NDA), at most 12 a user; a Kleister user is one agreement, not a company. Its entities are those of another "
-        "tagger, an unnamed spaCy pipeline.",
+        "NDA), at most 12 a user; a Kleister user is one agreement, not a company. Its spaCy pipeline has no name.",
     ),
 }
 """The three rows, by the kind of the raw corpus that corresponds to them."""

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fl_sim.config import ConfigError
-from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
+from fl_sim.data_prep.taggers.categories import Selection
+from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, settings_of
 from fl_sim.research.uedp_paper.figure_document import (
     document,
     ordered,
@@ -39,6 +40,7 @@ from fl_sim.research.uedp_paper.figure_training import check_settings, plan_figu
 from fl_sim.research.uedp_paper.figures import (
     EpsilonFigure,
     PublishedNumber,
+    TableFigure,
     TrainingFigure,
     find_figure,
     find_figures,
@@ -81,6 +83,36 @@ def test_every_file_of_the_project_can_be_run_at_both_sizes(path: Path) -> None:
         check_settings(figure.sized(full=False))
         check_settings(figure.sized(full=True))
         assert len(figure.seeds) >= 3
+
+
+@pytest.mark.parametrize("name", ["table2", "fig2", "fig3a", "fig3b", "fig5", "fig6", "fig7"])
+def test_ag_and_sec_have_the_entities_that_the_paper_means(name: str) -> None:
+    """Its accounts of both are of spaCy's labels, and "all" is organisation, location, GPE and PII."""
+    figure = load_figure(find_figures()[name])
+    assert isinstance(figure, TrainingFigure | TableFigure)
+    sources = [
+        source for source in (*figure.corpora.values(), *figure.full.corpora.values()) if source.kind != "conll2003"
+    ]
+    assert sources
+    for source in sources:
+        settings, _ = settings_of(source)
+        assert settings["tagger"] == "spacy:en_core_web_sm"
+        assert Selection.parse(settings["entities"]) == Selection.parse("org,loc,gpe,pii")
+        assert settings.get("text") == ("title" if source.kind == "ag-news" else None)
+
+
+def test_every_kind_of_entity_that_the_paper_prints_is_drawn() -> None:
+    figure = load_figure(find_figures()["fig2"])
+    assert isinstance(figure, TrainingFigure)
+    for number in figure.published:
+        if number.curve.startswith("UeDP-Alg"):
+            kind = number.curve.removeprefix("UeDP-Alg ")
+            drawn = [
+                curve
+                for curve in figure.curves
+                if kind in curve.label and number.panel in (curve.panels or (number.panel,))
+            ]
+            assert drawn, f"{number.panel}: {number.curve}"
 
 
 def test_a_figure_is_found_with_its_parts_and_another_refused_with_those_that_are() -> None:
