@@ -10,7 +10,7 @@ from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, redraw
+from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, redraw, tagger_of
 from fl_sim.research.uedp_paper.figures import CorpusSource, HeldOutDraw
 from fl_sim.research.uedp_paper.table_two import PUBLISHED, table_of
 
@@ -84,6 +84,12 @@ def test_a_store_draws_for_the_seeds_that_are_named_alone(two_classes: Corpus, t
     assert raw.users("train")["user"].tolist() == without.users("train")["user"].tolist()
     assert not any(mentions for _, _, mentions, _ in content(without, "train"))
     assert store.prepared("c", source, seed=2) != store.prepared("c", source, seed=1)
+
+
+@pytest.mark.parametrize("tagger", [{"tagger": "gold"}, {"tagger": "spacy", "pipeline": "gold"}])
+def test_a_record_names_the_pipeline_of_a_tagger(tagger: dict[str, str], tmp_path: Path) -> None:
+    sentences = [Sentence("train", user, "Ann", (Mention(0, 3, "PERSON"),)) for user in "ab"]
+    assert tagger_of(write_corpus(sentences, tmp_path / "own", name="own", tagger=tagger)) == "gold"
 
 
 def test_table_two_counts_sentences_by_what_their_entities_may_be(tmp_path: Path) -> None:
