@@ -1,7 +1,8 @@
 """Train a user locally from θ, by steps of SGD or Adam over the user's sentences, and return the change θ_u − θ.
 
-A single step of SGD is a scaled gradient: the model stays at θ, and several users' sentences are batched into one
-pass. The caller bounds the change by β (docs/privacy.md, section 2, ``user_level``).
+A step goes along the mean of its sentences' gradients, or along their weighted sum. A single step of SGD is a scaled
+gradient: the model stays at θ, and several users' sentences are batched into one pass. The caller bounds the change by
+β (docs/privacy.md, section 2, ``user_level``).
 
 >>> is_one_step(np.array([3, 8, 9]), LocalSteps(q_e=1.0, q_s=1.0, user_clip=0.5, epochs=1, batch_size=8))
 array([ True,  True, False])
@@ -20,7 +21,7 @@ import torch
 from fl_sim.clients.batches import Example
 from fl_sim.clients.device import attempt, does_not_fit
 from fl_sim.clients.gradients.clipped_sums import Tally
-from fl_sim.clients.gradients.user_sums import UserSums, user_sums, with_targets
+from fl_sim.clients.gradients.user_sums import Floats, UserSums, user_sums, with_targets
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.strategies.client_rules import LocalSteps
@@ -75,11 +76,11 @@ def single_steps(
 
 
 class _Update(UserSums):
-    """Hold θ_u − θ of one user after several local steps."""
+    """Hold θ_u − θ of one user after several local steps; ``place`` is the user's index in the caller's order."""
 
-    def __init__(self, model: LanguageModel, change: list[torch.Tensor], tally: Tally) -> None:
+    def __init__(self, model: LanguageModel, change: list[torch.Tensor], tally: Tally, place: int) -> None:
         norms = (float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) for tensor in change)
-        self.users, self.lengths, self.tallies = [0], [math.hypot(*norms)], [tally]
+        self.users, self.lengths, self.tallies = [place], [math.hypot(*norms)], [tally]
         self._model = model
         self._change = change
 
@@ -89,25 +90,40 @@ class _Update(UserSums):
 
 
 def local_updates(
-    model: LanguageModel, users: Iterable[tuple[int, list[Example]]], rule: LocalSteps, round_seed: int
+    model: LanguageModel,
+    users: Iterable[tuple[int, list[Example]]],
+    rule: LocalSteps,
+    round_seed: int,
+    weights: Sequence[Floats] | None = None,
 ) -> Iterator[UserSums]:
-    """Yield θ_u − θ of each user, given as (id, sentences); the model's parameters are θ again at every yield."""
+    """Yield θ_u − θ of each user, given as (id, sentences); the model's parameters are θ again at every yield.
+
+    ``weights`` has each user's m_s, float64 (sentences,), for steps along Σ_s m_s·g_s; None for steps along the mean.
+    """
     parameters: list[torch.Tensor] = list(model.parameters.tensors.values())
     theta = [parameter.detach().clone() for parameter in parameters]
-    for user, examples in users:
+    for place, (user, examples) in enumerate(users):
         sentences = with_targets(model, examples)
-        loss = local_steps(model, sentences, rule, streams.generator(round_seed, "local", user))
+        own = None if weights is None else weights[place][[model.task.size(example) > 0 for example in examples]]
+        loss = local_steps(model, sentences, rule, streams.generator(round_seed, "local", user), own)
         with torch.no_grad():
             change = list(torch._foreach_sub(parameters, theta))
             torch._foreach_copy_(parameters, theta)
-        yield _Update(model, change, Tally(sentences=len(sentences), loss_sum=loss))
+        yield _Update(model, change, Tally(sentences=len(sentences), loss_sum=loss), place)
 
 
-def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalSteps, rng: np.random.Generator) -> float:
+def local_steps(
+    model: LanguageModel,
+    sentences: list[Example],
+    rule: LocalSteps,
+    rng: np.random.Generator,
+    weights: Floats | None = None,
+) -> float:
     """Take a user's local steps by SGD or Adam, in place, with a fresh optimizer state and new masks at every step.
 
-    ``sentences`` have a prediction target each; ``rng`` is the user's random stream of the round. Returns the sum over
-    sentences of their mean loss in the first pass (NaN and inf count as 0).
+    ``sentences`` have a prediction target each; ``rng`` is the user's random stream of the round; ``weights``, float64
+    (sentences,), replace the mean by a weighted sum. Returns the sum over sentences of their mean loss in the first
+    pass (NaN and inf count as 0).
     """
     first_pass = 0.0
     parameters = list(model.parameters.tensors.values())
@@ -115,9 +131,10 @@ def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalSteps
     for epoch in range(rule.epochs):
         order = rng.permutation(len(sentences))
         for start in range(0, len(order), rule.batch_size):
-            batch = [sentences[i] for i in order[start : start + rule.batch_size]]
+            chosen = order[start : start + rule.batch_size]
             masks = _mask_seed(rng) if model.has_dropout else None
-            loss, gradients = _in_parts(model, batch, len(batch), masks)
+            shares = np.full(len(chosen), 1 / len(chosen)) if weights is None else weights[chosen]
+            loss, gradients = _in_parts(model, [sentences[i] for i in chosen], shares, masks)
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
             optimizer.step()
@@ -128,30 +145,31 @@ def local_steps(model: LanguageModel, sentences: list[Example], rule: LocalSteps
 
 
 def _in_parts(
-    model: LanguageModel, part: list[Example], sentences: int, masks: int | None
+    model: LanguageModel, part: list[Example], shares: Floats, masks: int | None
 ) -> tuple[float, list[torch.Tensor]]:
     """Return :func:`_part_of_step`, from two halves if memory does not suffice."""
-    step = attempt(lambda: _part_of_step(model, part, sentences, masks), model.device)
+    step = attempt(lambda: _part_of_step(model, part, shares, masks), model.device)
     if step is not None:
         return step
     if len(part) == 1:
         raise does_not_fit(model.device, model.task.size(part[0]))
     middle = len(part) // 2
-    first, second = (_in_parts(model, half, sentences, masks) for half in (part[:middle], part[middle:]))
+    halves = (slice(None, middle), slice(middle, None))
+    first, second = (_in_parts(model, part[half], shares[half], masks) for half in halves)
     torch._foreach_add_(first[1], second[1])
     return first[0] + second[0], first[1]
 
 
 def _part_of_step(
-    model: LanguageModel, part: list[Example], sentences: int, masks: int | None
+    model: LanguageModel, part: list[Example], shares: Floats, masks: int | None
 ) -> tuple[float, list[torch.Tensor]]:
-    """Return Σ l of the finite losses of a part of a step's sentences, and its share of the gradient of their mean."""
+    """Return Σ l of the finite losses of a part of a step's sentences, and the gradient of Σ share·l, by parameter."""
     parameters = list(model.parameters.tensors.values())
     losses = sentence_losses(model, part, masks)
-    mean = losses.mean() if len(part) == sentences else losses.sum() / sentences
+    shared = losses @ torch.tensor(shares, dtype=torch.float32, device=losses.device)
     with model.backward_pass():
-        of_mean = torch.autograd.grad(mean, parameters, allow_unused=True)
-    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, of_mean, strict=True)]
+        of_sum = torch.autograd.grad(shared, parameters, allow_unused=True)
+    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, of_sum, strict=True)]
     return float(torch.nan_to_num(losses.detach(), posinf=0.0, neginf=0.0).sum()), gradients
 
 

@@ -7,7 +7,7 @@ the rule defines a client update:
 β/c eligible sentences, the outer projection cannot act, so the sentences of such users are batched together; other sums
 are bounded one by one.
 ``LocalSteps``: v_u = Π_β(θ_u − θ) after one or several local steps from θ.
-``WeightedGradients``: v_u = w_u·Π_β( Σ_s m_s·(−∇l(θ, s)) ), the UeDP paper's weights.
+``WeightedGradients``: v_u = w_u·Π_β(θ_u − θ) after steps along Σ_s m_s·(−∇l(θ, s)), the UeDP paper's weights.
 
 A strategy of another package registers a function for its own rule (docs/extending.md).
 
@@ -197,14 +197,21 @@ def add_clipped_gradients(rule: ClippedGradients, total: BoundedSum, cohort: Coh
 
 @add_client_updates.register
 def add_weighted_gradients(rule: WeightedGradients, total: BoundedSum, cohort: Cohort) -> None:
-    """Add w_u·Π_β( Σ_s m_s·(−∇l(θ, s)) ) of every user."""
+    """Add w_u·Π_β(θ_u − θ) of every user; a user with a single step has the scaled sum of its gradients at θ."""
     selection = cohort.selection
     if not isinstance(selection, WeightedSelection):
         raise TypeError("the selection has no weights; allowed: that of select_for")
+    batch = rule.batch_size or max(selection.counts, default=1)
+    single = selection.counts <= batch
     weights = np.split(selection.weights, np.cumsum(selection.counts)[:-1])
-    sentences_of_users = (sentences for _, sentences in cohort.users())
-    sums = user_sums(cohort.model, sentences_of_users, math.inf, cohort.mask_seed, weights)
-    total.add_users(sums, selection.user_weights)
+    scaled = [rule.learning_rate * weights[user] for user in np.flatnonzero(single)]
+    sentences_of_users = (sentences for _, sentences in cohort.users(single))
+    sums = user_sums(cohort.model, sentences_of_users, math.inf, cohort.mask_seed, scaled)
+    total.add_users(sums, selection.user_weights[single])
+    sgd = LocalSteps(q_e=1.0, q_s=1.0, user_clip=rule.user_clip, batch_size=batch, learning_rate=rule.learning_rate)
+    own = [weights[user] for user in np.flatnonzero(~single)]
+    stepped = local_updates(cohort.model, cohort.users(~single), sgd, cohort.round_seed, own)
+    total.add_users(stepped, selection.user_weights[~single])
 
 
 @add_client_updates.register

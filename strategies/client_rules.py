@@ -117,17 +117,29 @@ class LocalSteps(ClientRule):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedGradients(ClientRule):
-    """Sum weighted gradients as the paper's algorithm does: v_u = w_u·Π_β( Σ_s m_s·(−∇l(θ, s)) ).
+    """Step along weighted gradients as the paper's algorithm does: v_u = w_u·Π_β(θ_u − θ).
+
+    A step of one pass of SGD leads from θ' to θ' − η·Σ_{s∈b} m_s·∇l(θ', s), for a batch b. With one batch and η = 1
+    the update is w_u·Π_β( Σ_s m_s·(−∇l(θ, s)) ).
 
     Attributes:
         extended: whether sentences without an entity are eligible (f_E+).
         user_weight_cap, entity_weight_cap, extended_weight_cap: ŵ_u, ŵ_e, ŵ_s; None for weights of 1.
+        batch_size: B, sentences per local step; None for one step with all of a user's.
+        learning_rate: η, the step size.
     """
 
     extended: bool = True
     user_weight_cap: float | None = None
     entity_weight_cap: float | None = None
     extended_weight_cap: float | None = None
+    batch_size: int | None = None
+    learning_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        ClientRule.__post_init__(self)
+        batch = self.batch_size
+        require(batch is None or batch >= 1, "batch_size", batch, "an integer of at least 1, or nothing")
 
 
 def weights_of(counts: npt.NDArray[np.integer], cap: float | None) -> npt.NDArray[np.float64]:

@@ -35,6 +35,7 @@ from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalOptimizer, LocalSteps, RuleBounds
+from fl_sim.strategies.postprocessing import ServerOptimizerConfig
 from fl_sim.strategies.primitives import sampling
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.primitives.limits import SMALLEST_CLIP, PrivacyError, check_delta, check_rate, require
@@ -51,8 +52,8 @@ class LocalTrainingConfig(BaseModel):
 
     update: Literal["gradients", "steps"] | None = Field(
         None,
-        description="what a user sends under user_level and noiseless: the sum of its sentences' gradients (FedSGD), "
-        "or the way its local steps went (FedAvg); default: steps in user_level, gradients in noiseless",
+        description="what a user sends under user_level, published and noiseless: the sum of its sentences' gradients "
+        "(FedSGD), or the way its local steps went (FedAvg); default: steps in user_level, else gradients",
     )
     optimizer: LocalOptimizer = Field(
         "sgd", description="of the local steps; Adam begins anew for every user and round"
@@ -95,12 +96,14 @@ class Settings:
     Attributes:
         privacy: ``[privacy]``, as an instance of the strategy's ``Config``.
         local: ``[local]``.
+        server: ``[server]``.
         population: N, the public number of enrolled users.
         corpus: the counts of the training split.
     """
 
     privacy: PrivacyConfig
     local: LocalTrainingConfig
+    server: ServerOptimizerConfig
     population: int
     corpus: CorpusCounts
 

@@ -1,9 +1,15 @@
-"""Define ``published``: the UeDP paper's algorithm, unchanged.
+"""Define ``published``: the UeDP paper's algorithm (Algorithm 1).
 
     v_u = w_u·Π_β( Σ_e w_e Σ_{s∋e} −∇l(θ, s) + Σ_s w_s·(−∇l(θ, s)) ) over the sampled entities e and extended entities s
 
 A sentence is eligible iff at least one of its entities is sampled. Noise, denominator and the claimed ε are those of
-the paper (:mod:`fl_sim.strategies.accounting.paper_model`).
+the paper (:mod:`fl_sim.strategies.accounting.paper_model`). The paper adds the noisy average to the model (line 15):
+:data:`STATED_STEP`; any other server step is ours.
+
+Its local batches (lines 21 to 28) are ``local.update = "steps"``: v_u = w_u·Π_β(θ_u − θ) after a pass of SGD over the
+user's sentences, in batches of B = ``local.batch_size`` with η = ``local.learning_rate``. The paper gives neither, so
+the default is one batch with η = 1. As printed, line 27 starts every batch at θ again, so that the last alone would
+count; here a batch goes on from where the one before ended.
 
 Guarantee: not the claimed ε, but that of :meth:`Published.event`, user-level accounting in which q_e amplifies nothing
 (docs/privacy-proofs.md, section 3). Assumption: the sums of weights are public. With a weight cap, weights depend on
@@ -21,7 +27,7 @@ other users' data, so ε is that of an entity which all users mention.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -34,9 +40,20 @@ from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import NoiseScale
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED, Estimator, Floats, PublishedSettings
 from fl_sim.strategies.client_rules import ClientRule, WeightedGradients, weights_of
-from fl_sim.strategies.mechanism import Description, Mechanism, Settings
+from fl_sim.strategies.mechanism import (
+    LOCAL_STEPS,
+    Description,
+    LocalTrainingConfig,
+    Mechanism,
+    Settings,
+    UnreadSettings,
+)
+from fl_sim.strategies.postprocessing import ServerOptimizerConfig
 from fl_sim.strategies.primitives.limits import PrivacyError, require
 from fl_sim.strategies.privacy_config import PrivacyConfig
+
+STATED_STEP = ServerOptimizerConfig(optimizer="sgd", learning_rate=1.0)
+"""The paper's step of the server: it adds the noisy average to the model."""
 
 WeightCap = Annotated[float | None, Field(gt=0, le=1e9)]
 
@@ -199,6 +216,8 @@ class Published(Mechanism):
     Attributes:
         terms: estimator, weights and noise.
         sums_from_corpus: whether W_e or W_s was computed from the corpus; records omit it.
+        local, server: how users train and the server steps; ε does not depend on it, so records of the mechanism omit
+            it.
     """
 
     defaults: ClassVar = Mechanism.defaults | {"q_u": 0.05, "q_e": 0.5, "clip_norm": 0.1, "noise_multiplier": 2.0}
@@ -211,6 +230,8 @@ class Published(Mechanism):
     strategy: str = "published"
     terms: PublishedTerms
     sums_from_corpus: bool = field(default=False, compare=False)
+    local: LocalTrainingConfig = field(default_factory=LocalTrainingConfig, compare=False)
+    server: ServerOptimizerConfig = field(default=STATED_STEP, compare=False)
 
     def check(self) -> None:
         super().check()
@@ -221,11 +242,21 @@ class Published(Mechanism):
     def own_fields(cls, settings: Settings) -> dict[str, Any]:
         privacy = settings.privacy_as(PublishedConfig)
         from_corpus = privacy.entity_weights is None or privacy.extended_weights is None
-        return {"terms": PublishedTerms.of_corpus(settings), "sums_from_corpus": from_corpus}
+        terms = PublishedTerms.of_corpus(settings)
+        return {"terms": terms, "sums_from_corpus": from_corpus, "local": settings.local, "server": settings.server}
+
+    @classmethod
+    def unread(cls, strategy: str, local: LocalTrainingConfig) -> Iterator[UnreadSettings]:
+        if local.update == "steps":
+            yield "local", ("optimizer", "epochs"), f"{strategy} takes one pass of SGD"
+        else:
+            yield "local", LOCAL_STEPS, "users take one step with all their sentences"
 
     def client_rule(self, clip_norm: float) -> ClientRule:
+        steps = {"batch_size", "learning_rate"} if self.local.update == "steps" else set[str]()
         return WeightedGradients(
             **self.bounds(clip_norm),
+            **self.local.model_dump(include=steps),
             extended=self.terms.estimator == "f_e_plus",
             user_weight_cap=self.terms.user_cap,
             entity_weight_cap=self.terms.entity_cap,
@@ -290,6 +321,11 @@ class Published(Mechanism):
             warnings.append(
                 f"privacy.noise is as-coded: the noise is {self.noise_per_clip:.2g} of a user's clip where the paper "
                 f"states {stated:.4g}, and gives no useful guarantee."
+            )
+        if self.server != STATED_STEP:
+            warnings.append(
+                "the server's step is not the paper's, which adds the noisy average (server.optimizer = sgd, "
+                "server.learning_rate = 1)."
             )
         if self.sums_from_corpus:
             warnings.append(

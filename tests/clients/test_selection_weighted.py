@@ -12,7 +12,7 @@ from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.selection import WeightedSelection, select_for, sentences_per_entity
 from fl_sim.clients.training import bounded_sum
 from fl_sim.strategies.client_rules import WeightedGradients, weights_of
-from fl_sim.strategies.primitives import sampling
+from fl_sim.strategies.primitives import sampling, streams
 from tests.clients.models.models_to_try import as_split, descent, random_split, shortened
 from tests.clients.test_selection import EVERYBODY, ownership
 
@@ -83,6 +83,27 @@ def test_the_sum_is_the_definition(model: LanguageModel, beta: float, caps: dict
     assert np.linalg.norm(reply.vector - expected) <= 1e-4 * np.linalg.norm(expected)
     assert (reply.users, reply.sentences, reply.nonfinite) == (4, 8, 0)
     assert reply.clipped == (8 if beta == 0.1 else 0)
+
+
+@pytest.mark.parametrize("beta", [0.02, 1e6])
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_local_batches_are_a_pass_of_weighted_sgd(model: LanguageModel, batch: int, beta: float) -> None:
+    """Lines 21 to 29 of the paper's Algorithm 1, with θ ← θ − η·Δ: every batch goes on from the one before."""
+    rule = replace(EVERYTHING, user_clip=beta, user_weight_cap=3.0, batch_size=batch, learning_rate=0.3)
+    reply = bounded_sum(model, EXAMPLES, select_for(rule, CORPUS, EVERYBODY, 3), rule, 3)
+    theta, expected = model.get_vector(), np.zeros(model.num_parameters)
+    for user, w_u in enumerate(weights_of(CORPUS.sentences_per_user, 3.0)):
+        own = np.arange(CORPUS.user_offsets[user], CORPUS.user_offsets[user + 1])
+        order = streams.generator(3, "local", user).permutation(own) if len(own) > batch else own
+        for start in range(0, len(order), batch):
+            chosen = order[start : start + batch]
+            gradients = sum(max(len(ENTITIES_OF[s]), 1) * descent(model, EXAMPLES.read([s])) for s in chosen)
+            model.set_vector((model.get_vector() + 0.3 * gradients).astype(np.float32))
+        expected += w_u * shortened(model.get_vector().astype(np.float64) - theta, beta)
+        model.set_vector(theta)
+    assert np.linalg.norm(reply.vector - expected) <= 1e-4 * np.linalg.norm(expected)
+    assert reply.clipped == (8 if beta == 0.02 else 0)
+    np.testing.assert_array_equal(model.get_vector(), theta)
 
 
 def contributions(model: LanguageModel, rule: WeightedGradients, kept: list[int]) -> list[np.ndarray]:

@@ -62,6 +62,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "published": PUBLISHED,
     "published f_e": PUBLISHED | {"privacy__estimator": "f_e"},
     "published weights": PUBLISHED | {"privacy__user_weight_cap": 9.0, "privacy__entity_weight_cap": 4.0},
+    "published steps": PUBLISHED | {
+        "local__update": "steps", "local__batch_size": 2, "server__optimizer": "sgd", "server__learning_rate": 1.0,
+    },
     "published as coded": PUBLISHED | {"privacy__noise": "as-coded"},
     "user clip": {"privacy__clipping": "user", "privacy__known": "graph", "privacy__q_s": 0.8},
     "FedSGD": {"privacy__strategy": "user_level", "privacy__q_u": 0.7, "local__update": "gradients"},

@@ -20,7 +20,7 @@ RULES = [
     LocalSteps(
         q_e=1.0, q_s=1.0, user_clip=1e-7, optimizer="adam", epochs=3, batch_size=2, learning_rate=0.3, vote=VOTE
     ),
-    WeightedGradients(q_e=0.5, q_s=0.7, user_clip=0.1, extended=False, user_weight_cap=3.0),
+    WeightedGradients(q_e=0.5, q_s=0.7, user_clip=0.1, extended=False, user_weight_cap=3.0, batch_size=4),
 ]
 
 
@@ -48,6 +48,7 @@ def test_a_rule_is_the_same_after_a_message(rule: ClientRule) -> None:
         (RULES[2], {"optimizer": "lion"}, "optimizer is lion; allowed: sgd, adam"),
         (RULES[2], {"epochs": 0}, "epochs is 0"),
         (RULES[2], {"batch_size": 0}, "batch_size is 0"),
+        (RULES[3], {"batch_size": 0}, "batch_size is 0; allowed: an integer of at least 1, or nothing"),
     ],
 )
 def test_a_rule_that_bounds_nothing_is_refused(rule: ClientRule, changes: dict, message: str) -> None:

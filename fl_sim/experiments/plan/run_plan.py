@@ -190,6 +190,7 @@ def untuned_plan(config: RunConfig, ownership: Ownership, population: int | None
     settings = Settings(
         privacy=privacy,
         local=config.local,
+        server=config.server,
         population=population or privacy.population or ownership.num_users,
         corpus=CorpusCounts(
             sentences_per_user=ownership.sentences_per_user,

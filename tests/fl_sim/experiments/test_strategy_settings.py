@@ -8,6 +8,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
+from fl_sim.strategies.client_rules import WeightedGradients
 from fl_sim.strategies.ledger import ReleaseRecord
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.published import Published
@@ -72,6 +73,23 @@ def test_the_published_plan_has_the_papers_settings_and_the_corpus_weights(owner
     assert (terms.estimator, terms.noise) == ("f_e_plus", "as-stated")
     assert (terms.user_weights, terms.entity_weights, terms.extended_weights) == (tiny.USERS, len(tiny.NAMES), plain)
     assert (terms.sentences, terms.sensitive_sentences) == (2 * plain, plain)
+    rule = plan.client_rule(0.1)
+    assert isinstance(rule, WeightedGradients)
+    assert (rule.batch_size, rule.learning_rate) == (None, 1.0)  # all of a user's sentences in one step, η = 1
+
+
+def test_the_published_local_batches_are_a_setting_that_moves_no_epsilon(ownership: Ownership) -> None:
+    local = {"update": "steps", "batch_size": 4, "learning_rate": 0.01, "epochs": 2}
+    privacy = {"strategy": "published", "settings_from_corpus": True}
+    stepped = plan_run(RunConfig.from_mapping({"rounds": 3, "privacy": privacy, "local": local}), ownership)
+    stated = RunConfig.from_mapping({"privacy": privacy, "server": {"optimizer": "sgd", "learning_rate": 1.0}})
+    rule = stepped.plan.mechanism.client_rule(0.1)
+    assert isinstance(rule, WeightedGradients)
+    assert (rule.batch_size, rule.learning_rate, rule.user_clip) == (4, 0.01, 0.1)
+    assert stepped.plan == planned(ownership, **privacy).plan
+    assert any("the server's step is not the paper's" in words for words in stepped.warnings)  # Adam
+    assert not any("server's step" in words for words in plan_run(stated, ownership).warnings)
+    assert "local.epochs has no effect: published takes one pass of SGD." in stepped.warnings
 
 
 @pytest.mark.system

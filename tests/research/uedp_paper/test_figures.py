@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fl_sim.config import ConfigError
+from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.taggers.categories import Selection
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, settings_of
 from fl_sim.research.uedp_paper.figure_document import (
@@ -48,6 +48,8 @@ from fl_sim.research.uedp_paper.figures import (
 )
 from fl_sim.research.uedp_paper.make_figure import epsilon_panels
 from fl_sim.storage.run_folder import ResultsError
+from fl_sim.strategies.postprocessing import ServerOptimizerConfig
+from fl_sim.strategies.published import STATED_STEP
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "results"
@@ -113,6 +115,23 @@ def test_every_kind_of_entity_that_the_paper_prints_is_drawn() -> None:
                 if kind in curve.label and number.panel in (curve.panels or (number.panel,))
             ]
             assert drawn, f"{number.panel}: {number.curve}"
+
+
+def test_curves_of_the_published_algorithm_say_whose_step_the_server_takes() -> None:
+    """Line 15 of the paper's Algorithm 1 adds the noisy average; with the divisor of equation 4 that cannot learn."""
+    named = dict[str, set[ServerOptimizerConfig]]()
+    for path in (ROOT / "conf" / "figures").rglob("*.toml"):
+        figure = load_figure(path)
+        for curve in figure.sized(full=True).curves if isinstance(figure, TrainingFigure) else ():
+            if curve.set.get("privacy.strategy") == "published":
+                config = RunConfig.from_mapping({**figure.set, **curve.set})
+                named.setdefault(curve.label.partition(":")[0], set()).add(config.server)
+    for label, steps in named.items():
+        assert (steps == {STATED_STEP}) == (", as stated" in label), label
+        assert ("Adam (ours)" in label) == (", as stated" not in label), label
+    assert sum(", as stated" in label for label in named) >= 4
+    for estimator in ("fe", "feplus"):
+        assert RunConfig.load(ROOT / "conf" / f"conll2003_published_{estimator}.toml").server == STATED_STEP
 
 
 def test_a_figure_is_found_with_its_parts_and_another_refused_with_those_that_are() -> None:
