@@ -20,10 +20,12 @@ from pydantic import Field, ValidationError, model_validator
 from fl_sim.clients.models.model_names import Pooling
 from fl_sim.config import ConfigError, merged, nested
 from fl_sim.research.representations.corpora.labelled_tables import AdultColumns, AdultSplit, TableColumns
+from fl_sim.research.representations.corpora.labelled_text import TEXT_READERS, RowSelection
 from fl_sim.research.representations.local_privacy import DroppedName, LayerName, Mechanism, build_mechanism
 from fl_sim.research.study_files import StrictModel, first_problem
 from fl_sim.storage.run_folder import MODEL_FOLDER
 
+VocabularyName = Literal["training", "file"]
 DataName = Literal["adult", "toy-adult", "dpnr-ag", "ag-news", "sst2", "table"]
 EncoderKind = Literal["table", "mlp", "bag", "transformer"]
 NoiseInTraining = Literal["none", "same", "schedule"]
@@ -83,8 +85,8 @@ class DataSection(StrictModel):
     Attributes:
         name: of the corpus; ``toy-adult`` is generated and needs no source, ``table`` is a file of one's own.
         source: the folder with the corpus; of ``table`` the file.
-        rows: training rows to draw, validation included; default: all (ag-news, sst2). Of toy-adult: all rows,
-            default 6,000.
+        rows: training rows, validation included; default: all (ag-news, sst2). Of toy-adult: all rows, default 6,000.
+        selection: of ag-news and sst2: which rows, ``drawn`` by the seed or the ``first`` of the file.
         columns: of Adult: the ``nine`` of FEDERATE's paper, or those of its ``code``.
         split: of Adult: 60 : 20 : 20 as in that ``paper``, or 72 : 8 : 20 as in its ``code``.
         table: of ``table``: what its columns are.
@@ -93,9 +95,16 @@ class DataSection(StrictModel):
     name: DataName = "adult"
     source: str = Field(default="", description="the folder with the corpus")
     rows: int | None = Field(default=None, ge=2)
+    selection: RowSelection = "drawn"
     columns: AdultColumns = "nine"
     split: AdultSplit = "paper"
     table: TableColumns = TableColumns()
+
+    @model_validator(mode="after")
+    def _has_an_order(self) -> DataSection:
+        if self.selection == "first" and self.name not in TEXT_READERS:
+            raise ValueError(f"selection is 'first'; allowed with name = {' or '.join(map(repr, TEXT_READERS))}")
+        return self
 
 
 class EncoderSection(StrictModel):
@@ -115,6 +124,8 @@ class EncoderSection(StrictModel):
         trained_layers: uppermost layers of ``transformer`` that train, with the pooler; what is below reads every text
             once, without gradients. Default: everything trains.
         run: the folder of a finished run, whose model takes the place of ``model``.
+        ngrams: words in the longest n-gram of a bag: 1 for words, 2 for words and pairs of them.
+        vocabulary: of a bag: the n-grams of the ``training`` texts, or of all rows of the training ``file``.
     """
 
     kind: EncoderKind = "mlp"
@@ -127,6 +138,8 @@ class EncoderSection(StrictModel):
     pooling: Pooling | None = None
     trained_layers: int | None = Field(default=None, ge=1, le=10**6)
     run: str | None = Field(None, min_length=1, description="the folder of a finished `fl-sim run`")
+    ngrams: int = Field(default=1, ge=1, le=5)
+    vocabulary: VocabularyName = "training"
 
     @property
     def source(self) -> str | None:
@@ -139,6 +152,9 @@ class EncoderSection(StrictModel):
             raise ValueError(f"trained_layers is {self.trained_layers}; allowed with kind = 'transformer'")
         if self.first_width is not None and (self.kind != "mlp" or self.layers < 2):
             raise ValueError(f"first_width is {self.first_width}; allowed with kind = 'mlp' and at least two layers")
+        if self.kind != "bag" and (self.ngrams, self.vocabulary) != (1, "training"):
+            name, value = ("ngrams", self.ngrams) if self.ngrams > 1 else ("vocabulary", repr(self.vocabulary))
+            raise ValueError(f"{name} is {value}; allowed with kind = 'bag'")
         return self
 
 
@@ -171,6 +187,7 @@ class OptimizerSection(StrictModel):
 
     name: Literal["adam", "sgd"] = Field("adam", description="Adam (Kingma and Ba 2015), or plain SGD")
     learning_rate: float = Field(0.001, gt=0, le=100, description="its step size")
+    decay: float = Field(1.0, gt=0, le=1, description="the factor of the step size from epoch to epoch")
     weight_decay: float = Field(0.0, ge=0, le=1, description="decoupled from Adam's step sizes (AdamW)")
 
 
@@ -196,9 +213,16 @@ class PrivacySection(StrictModel):
     )
     dropout_in_training: bool = Field(False, description="whether training texts lose words, too")
     dropped_words: DroppedName = Field(
-        "removed", description="encoder.kind = bag: a dropped word is removed, or becomes the unknown word"
+        "removed",
+        description="words are removed, or the encoder's own tokens masked, as in the papers' code: an n-gram of a bag "
+        "becomes the unknown one, no token attends to a piece of a transformer's text",
     )
     secure_noise: bool = Field(False, description="release noise comes from the operating system: not reproducible")
+
+    @property
+    def masks(self) -> bool:
+        """Return whether tokens are masked in the place of dropped words."""
+        return self.dropped_words == "masked"
 
 
 class ReleaseSection(StrictModel):
@@ -254,10 +278,13 @@ class ExperimentConfig(StrictModel):
             )
         if self.releases and (layer == "none" or not self.system.trains):
             raise ValueError(f"releases are {len(self.releases)}; allowed with a privacy layer, else leave them out")
-        if self.privacy.dropped_words != "removed" and self.encoder.kind != "bag":
+        if self.privacy.masks and self.encoder.kind not in ("bag", "transformer"):
             raise ValueError(
-                f"privacy.dropped_words is {self.privacy.dropped_words!r}; allowed with encoder.kind = "
-                f"{self.encoder.kind!r}: removed"
+                f"privacy.dropped_words is 'masked'; allowed with encoder.kind = {self.encoder.kind!r}: removed"
+            )
+        if self.privacy.masks and (self.privacy.sensitive or self.privacy.entities_of is not None):
+            raise ValueError(
+                "privacy.dropped_words is 'masked'; allowed with privacy.sensitive or privacy.entities_of: removed"
             )
         if self.system.projects and self.server.classifier and layer != "none":
             raise ValueError(

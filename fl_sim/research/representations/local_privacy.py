@@ -35,7 +35,9 @@ whichever words remain. With m = min(p₀, q₁) and w = μ^j, (w p₀ + (1 − 
 (1 − w) e^ε m) / (w p₀ + (1 − w) q₁), which is largest at p₀ = q₁ = m. ∎ The bound holds if a dropped word is removed or
 replaced by a fixed token; if it is removed, also for texts with one word more or less. It needs texts that differ in j
 words alone, M ε-DP for *any* two texts, independent drops, and no word that is always dropped (a listed word does not
-amplify); tests/research/representations/test_local_privacy.py has a counterexample for each.
+amplify); tests/research/representations/test_local_privacy.py has a counterexample for each. Where an encoder's tokens
+are dropped instead of words, j counts tokens: a word is in n(n + 1)/2 of the n-grams up to n words, and in any number
+of pieces, so that their mask amplifies nothing.
 
 **Floating point.** A Laplace sample in doubles added to a double leaks in its low bits (Mironov 2012). A *release*
 therefore consists of integers: x on a public grid of width w, a power of two, such that the norm bound holds in
@@ -62,7 +64,7 @@ from fl_sim.strategies.accounting.adjacency import PrivacyError
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 LayerName = Literal["none", "dpnr", "dpnr-shared", "l1", "l2"]
-DroppedName = Literal["removed", "unknown"]
+DroppedName = Literal["removed", "masked"]
 
 _GRID_BITS = 10
 _MOST_DIMENSIONS = 1 << 16
@@ -119,32 +121,30 @@ class WordDropout:
         rate: μ in [0, 1].
         sensitive: words that are always dropped, such as the entities of an index, in lower case; compared without
             punctuation marks at a word's ends.
-        filler: the word that replaces a dropped one; None removes it. ε' is the same: of two texts that differ in one
-            word, both lose it with probability μ and are then equal. A text with a removed word more or less is equal,
-            too; with a filler it is not.
+        tokens: how many tokens of the encoder, dropped independently of each other, may hold a word: 1 if words are
+            dropped. None if there is no such number, and then no amplification.
     """
 
     rate: float = 0.0
     sensitive: frozenset[str] = frozenset()
-    filler: str | None = None
+    tokens: int | None = 1
 
     def __post_init__(self) -> None:
-        self.epsilon(0.0)  # checks the rate
+        dropout_epsilon(0.0, self.rate)  # checks the rate
 
     def filter_words(self, words: Sequence[str], generator: np.random.Generator) -> list[str]:
-        """Return the words in their order, the dropped ones removed or replaced."""
+        """Return the words that stay, in their order."""
         uniforms = generator.random(len(words)) >= self.rate
-        kept = [
-            stays and word.strip(string.punctuation).lower() not in self.sensitive
+        return [
+            word
             for word, stays in zip(words, uniforms, strict=True)
+            if stays and word.strip(string.punctuation).lower() not in self.sensitive
         ]
-        if self.filler is None:
-            return [word for word, stays in zip(words, kept, strict=True) if stays]
-        return [word if stays else self.filler for word, stays in zip(words, kept, strict=True)]
 
     def epsilon(self, epsilon: float, words: int = 1) -> float:
         """Return ε' for texts that differ in ``words`` words, none of which is always dropped (the worst case)."""
-        return dropout_epsilon(epsilon, self.rate, words)
+        tokens, rate = (1, 0.0) if self.tokens is None else (self.tokens, self.rate)
+        return dropout_epsilon(epsilon, rate, words * tokens)
 
 
 NO_DROPOUT = WordDropout()
@@ -242,7 +242,7 @@ class Mechanism(ABC):
     def guarantee(self, dropout: WordDropout = NO_DROPOUT) -> LocalGuarantee:
         """Return the guarantee of one release after ``dropout`` of words."""
         claimed, proven = self.claimed_sensitivity / self.noise_scale, self.proven_epsilon
-        return LocalGuarantee(self.epsilon, dropout.epsilon(claimed), dropout.epsilon(proven), proven)
+        return LocalGuarantee(self.epsilon, dropout_epsilon(claimed, dropout.rate), dropout.epsilon(proven), proven)
 
 
 class _MinMaxScaled(Mechanism):

@@ -129,6 +129,13 @@ def test_sst2_is_drawn_by_the_seed(tmp_path: Path) -> None:
     assert data.train.private.shape == (38, 0)
     with pytest.raises(CorpusError, match="rows 1000"):
         read_sst2(tmp_path, 0, 1000)
+    assert len(data.unused) == 60
+    assert not set(data.unused) & {*data.train.texts, *data.validation.texts}
+    first = [read_sst2(tmp_path, seed, 40, "first") for seed in (0, 1)]
+    for one in first:
+        assert {*one.train.texts, *one.validation.texts} == {f"s {i}" for i in range(40)}
+        assert one.unused == tuple(f"s {i}" for i in range(40, 100))
+    assert first[0].validation.texts != first[1].validation.texts
 
 
 def test_the_words_of_a_prepared_corpus_s_entities() -> None:

@@ -326,12 +326,25 @@ def test_words_that_are_always_dropped_bring_no_amplification() -> None:
     assert dropout.epsilon(3.0) == 3.0
 
 
-def test_a_filler_takes_the_place_of_a_dropped_word_at_the_same_rate() -> None:
-    words = [f"w{number}" for number in range(200)]
-    removed, filled = (WordDropout(0.3, filler=f).filter_words(words, np.random.default_rng(0)) for f in (None, "_"))
-    assert [word for word in filled if word != "_"] == removed
-    assert len(filled) == len(words)
-    assert WordDropout(0.3, filler="_").epsilon(2.0) == WordDropout(0.3).epsilon(2.0)
+def test_a_mask_of_words_and_pairs_amplifies_less_than_dropped_words() -> None:
+    """A text of three words is five tokens, three of which hold the word in the middle; the base is ε = 1."""
+    found = {}
+    for rate in (0.3, 0.5, 0.9):
+        share = {}
+        for middle in ("v", "w"):
+            tokens = [middle, f"a {middle}", f"{middle} b"]
+            share[middle] = sum(
+                math.prod(1 - rate if stays else rate for stays in mask)
+                * 0.3
+                * math.exp(any("v" in token for token, stays in zip(tokens, mask, strict=True) if stays))
+                for mask in itertools.product((0, 1), repeat=3)
+            )
+        found[rate] = math.log(share["v"] / share["w"])
+    for rate, ratio in found.items():
+        assert ratio > dropout_epsilon(1.0, rate) + 0.01, "the formula of one dropped word fails"
+        assert ratio == pytest.approx(WordDropout(rate, tokens=3).epsilon(1.0)), "three are tight"
+    promise = MinMax(8, 1.0).guarantee(WordDropout(0.5, tokens=None))
+    assert (promise.claimed, promise.one_word) == (pytest.approx(0.62, abs=5e-3), 8.0), "pieces: no amplification"
 
 
 def test_words_are_dropped_at_their_rate() -> None:

@@ -11,7 +11,7 @@ import transformers
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.research.representations.client.encoder_inputs import (
-    UNKNOWN_WORD,
+    MaskedLists,
     TokenLists,
     Vocabulary,
     drop_words,
@@ -129,11 +129,13 @@ def test_weights_follow_the_seed_and_leave_torch_s_generator_alone() -> None:
 def test_words_and_vocabulary() -> None:
     assert words_of("Don't stop, B-52!") == ["don't", "stop", ",", "b", "-", "52", "!"]
     vocabulary = Vocabulary(["a b a", "c a b"])
-    assert vocabulary.encode(["a", "b", "c", "zebra"]) == [1, 2, 3, 0]
+    assert vocabulary.encode("a b c zebra") == [1, 2, 3, 0]
     assert len(vocabulary) == 4
+    pairs = Vocabulary(["a b a", "c a b"], 2)  # a 3, then "a b" and b 2, then "b a", c and "c a" 1
+    assert pairs.encode("c a b zebra") == [5, 1, 3, 0, 6, 2, 0]
+    assert len(pairs) == 7
+    assert Vocabulary(["a b c"], 3).encode("a b c")[-1] == Vocabulary(["a b c"], 3).encode("a b c d")[-2] > 0
     assert drop_words(["a b", "c"], WordDropout(1.0), np.random.default_rng(0)) == ["", ""]
-    filled = drop_words(["a b"], WordDropout(1.0, filler=UNKNOWN_WORD), np.random.default_rng(0))
-    assert Vocabulary([*filled, "a"]).encode(words_of(filled[0])) == [0, 0], "also if a text contains it"
     assert drop_words(["a  Bush."], WordDropout(0.0, frozenset({"bush"})), np.random.default_rng(0)) == ["a"]
 
 
@@ -164,6 +166,29 @@ def test_a_trainable_transformer_agrees_with_the_frozen_one(tiny_bert: Path) -> 
     np.testing.assert_allclose(encoder(batch).detach(), expected, atol=1e-5)
     encoder(batch).sum().backward()
     assert any(p.grad is not None and (p.grad != 0).any() for p in encoder.parameters())
+
+
+def test_a_mask_is_the_model_s_own_attention_mask(tiny_bert: Path) -> None:
+    spec = EncoderSection(kind="transformer", model=str(tiny_bert), pooling="pooler")
+    inputs = MaskedLists(TokenLists([[2, 4, 6, 3], [2, 5, 3]]), 0.5, np.random.default_rng(1))
+    batch = inputs.batch(np.array([0, 1]))
+    seen = batch.visible.tolist()
+    assert seen == [bool(uniform >= 0.5) for uniform in np.random.default_rng(1).random(7)]
+    assert False in seen[1:4]
+    module = transformers.AutoModel.from_pretrained(tiny_bert).eval()
+    mask = torch.tensor([[1, *seen[1:4]], [1, *seen[5:], 0]])
+    expected = module(input_ids=torch.tensor([[2, 4, 6, 3], [2, 5, 3, 0]]), attention_mask=mask).pooler_output
+    torch.testing.assert_close(build_encoder(spec, 0, 0).eval()(batch), expected)
+    nothing = MaskedLists(TokenLists([[2, 4, 3]]), 1.0, np.random.default_rng(0)).batch(np.array([0]))
+    assert torch.isfinite(build_encoder(spec, 0, 0)(nothing)).all(), "the first token stays"
+
+
+def test_a_masked_word_of_a_bag_is_the_unknown_one() -> None:
+    bag = build_encoder(EncoderSection(kind="bag", width=4), 5, 0)
+    batch = MaskedLists(TokenLists([[1, 2, 3, 4]]), 0.5, np.random.default_rng(1)).batch(np.array([0]))
+    ids = [token * seen for token, seen in zip([1, 2, 3, 4], batch.visible.tolist(), strict=True)]
+    torch.testing.assert_close(bag(batch), bag.vectors.weight[ids].mean(dim=0, keepdim=True))
+    assert 0 in ids != [0] * 4
 
 
 @pytest.mark.parametrize("pooling", ["mean", "pooler"])

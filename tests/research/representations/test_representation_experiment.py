@@ -17,7 +17,6 @@ from sklearn.neural_network import MLPClassifier
 from fl_sim.cli import main as cli
 from fl_sim.config import ConfigError
 from fl_sim.research.representations.client.client_workspace import Workspace, open_data
-from fl_sim.research.representations.client.encoder_inputs import UNKNOWN
 from fl_sim.research.representations.client.feed_forward import Draw
 from fl_sim.research.representations.config import METHODS, ExperimentConfig, ServerSection, load_mapping
 from fl_sim.research.representations.experiment_record import summary
@@ -202,7 +201,7 @@ def test_split_learning_is_end_to_end_autograd(small_adult: Path) -> None:
             rows = order[start : start + config.training.batch_size]
             seed = streams.derived_seed(config.seed, "step", epoch, number) >> 65
             draw, scale = Draw(seed, len(rows)), training_noise(config, 8, epoch)
-            z = workspace.layer(workspace.encoder(workspace.batch("train", rows), draw), draw, scale)
+            z = workspace.layer(workspace.encoder(workspace.training_batch(rows, draw), draw), draw, scale)
             loss = joint.loss(
                 z, torch.from_numpy(data.train.labels[rows]), torch.from_numpy(data.train.private[rows]),
                 weight_of(config, epoch), draw,
@@ -267,16 +266,57 @@ def test_both_attackers_of_dpnr_are_recorded_and_shown(small_persons: Path) -> N
     assert guess["published_attacker"] == guess["attacker"]
 
 
-def test_a_dropped_word_is_the_unknown_word_or_none(small_persons: Path) -> None:
-    values = {"data.name": "dpnr-ag", "encoder.kind": "bag", "privacy.word_dropout": 1.0}
-    lengths = {}
-    for how in ("removed", "unknown"):
-        workspace = Workspace(configured(small_persons, "robust", **values, **{"privacy.dropped_words": how}))
-        inputs = workspace.read("test", workspace.layer.dropout)
-        assert set(inputs.batch(np.arange(len(inputs))).tokens.tolist()) <= {UNKNOWN}
-        lengths[how] = [len(text) for text in inputs.texts]
-    assert not any(lengths["removed"])
-    assert lengths["unknown"] == [len(text.split()) for text in workspace.data.test.texts]
+def test_dropped_words_are_removed_or_masked(small_persons: Path) -> None:
+    values = {"data.name": "dpnr-ag", "encoder.kind": "bag", "privacy.word_dropout": 0.5}
+    removed, masked = (
+        Workspace(configured(small_persons, "robust", **values, **{"privacy.dropped_words": how, "encoder.ngrams": n}))
+        for how, n in (("removed", 1), ("masked", 2))
+    )
+    whole = sum(len(text.split()) for text in removed.data.test.texts)
+    of_removed, of_masked = (
+        workspace.read("test", workspace.layer.dropout).batch(np.arange(60)) for workspace in (removed, masked)
+    )
+    assert len(of_removed.tokens) / whole == pytest.approx(0.5, abs=0.1)
+    assert len(of_masked.tokens) == 2 * whole - 60, "words, and pairs of neighbours"
+    assert of_masked.visible.float().mean() == pytest.approx(0.5, abs=0.1)
+    one_word = [workspace.layer.guarantee.one_word for workspace in (removed, masked)]
+    assert one_word == pytest.approx([160 + math.log(0.5), 160 + math.log(1 - 0.5**3)])
+
+
+def test_a_mask_in_training_is_drawn_anew_in_every_step(small_persons: Path) -> None:
+    values = {**BAG, "privacy.word_dropout": 0.5, "privacy.dropped_words": "masked"}
+    rows = np.arange(20)
+    alone = Workspace(configured(small_persons, "robust", **values))
+    assert alone.training_batch(rows, Draw(0, 20)).visible is None, "of what is sent alone"
+    both = Workspace(configured(small_persons, "robust", **values, **{"privacy.dropout_in_training": True}))
+    first, again, other = (both.training_batch(rows, Draw(seed, 20)).visible for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert first.float().mean() == pytest.approx(0.5, abs=0.15)
+
+
+def test_a_vocabulary_may_be_that_of_the_whole_file(tmp_path: Path) -> None:
+    for name, count in (("train", 30), ("test", 5)):
+        rows = [f"{i % 2}\tword{i} of {name}\n" for i in range(count)]
+        (tmp_path / f"{name}.tsv").write_text("label\tsentence\n" + "".join(rows))
+    values = {**BAG, "data.name": "sst2", "data.rows": 20, "data.selection": "first"}
+    sizes = [
+        Workspace(configured(tmp_path, "unconstrained", **values, **{"encoder.vocabulary": name})).encoder.vectors
+        for name in ("training", "file")
+    ]
+    assert [bag.num_embeddings for bag in sizes] == [1 + 19 + 2, 1 + 30 + 2], "the unknown word, numbers, of, train"
+
+
+def test_steps_shrink_from_epoch_to_epoch(small_adult: Path) -> None:
+    """The first epoch is the same; then a step of a hundredth leaves almost everything as it is."""
+    values = {"optimizer.name": "sgd", "optimizer.learning_rate": 0.5}
+    constant, shrinking = (
+        [row["loss"] for row in run(configured(small_adult, "unconstrained", **values, **decay))["epochs"]]
+        for decay in ({}, {"optimizer.decay": 1e-9})
+    )
+    assert shrinking[0] == constant[0]
+    assert shrinking[1:] != constant[1:]
+    assert abs(shrinking[2] - shrinking[1]) < abs(constant[2] - constant[1]) / 2
 
 
 @pytest.mark.nightly
@@ -331,9 +371,19 @@ def test_secure_noise_cannot_be_repeated(small_adult: Path) -> None:
         ({"encoder": {"kind": "bag", "first_width": 9}}, "encoder: first_width is 9"),
         ({"server.weighed": "both"}, "server.weighed is 'both'"),
         (
-            {"method": "noise", "privacy": {"epsilon": 1.0, "dropped_words": "unknown"}},
-            "privacy.dropped_words is 'unknown'; allowed with encoder.kind = 'mlp': removed",
+            {"method": "noise", "privacy": {"epsilon": 1.0, "dropped_words": "masked"}},
+            "privacy.dropped_words is 'masked'; allowed with encoder.kind = 'mlp': removed",
         ),
+        (
+            {"encoder.kind": "bag", "privacy": {"epsilon": 1.0, "dropped_words": "masked", "sensitive": ["a"]}},
+            "privacy.dropped_words is 'masked'; allowed with privacy.sensitive or privacy.entities_of: removed",
+        ),
+        ({"encoder.ngrams": 0}, "encoder.ngrams is 0; input should be greater than or equal to 1"),
+        ({"encoder.ngrams": 2}, "encoder: ngrams is 2; allowed with kind = 'bag'"),
+        ({"encoder.vocabulary": "file"}, "encoder: vocabulary is 'file'; allowed with kind = 'bag'"),
+        ({"data.selection": "last"}, "data.selection is 'last'"),
+        ({"data.selection": "first"}, "data: selection is 'first'; allowed with name = 'ag-news' or 'sst2'"),
+        ({"optimizer.decay": 0}, "optimizer.decay is 0"),
         ({"server.adversary_dropout": 1.0}, "server.adversary_dropout is 1.0"),
         (
             {"method": "inlp", "privacy": {"layer": "l1", "epsilon": 1.0}, "server.classifier": [5]},

@@ -22,6 +22,7 @@ from fl_sim.research.representations.studies import (
     reproductions,
     study_runs,
 )
+from fl_sim.research.representations.studies.agreement import count_verdicts
 from fl_sim.research.representations.studies.study_pictures import Curve, Panel, draw_panels
 from fl_sim.research.representations.studies.study_runs import Options
 from tests.research.representations.tiny_bert import save_tiny_bert
@@ -54,18 +55,21 @@ def test_the_study_s_figures_have_every_release(
     command = ["reproduce", "make", "ag-study", "--data", str(corpora), "--out", str(tmp_path / "work")]
     assert main.main([*command, "--seeds", "0,1", "--record", str(tmp_path)]) == 0
     said = capsys.readouterr()
-    assert said.err.count("to go") == 2 * 2 * 5  # seeds, corpora, systems
+    assert said.err.count("to go") == 2 * 2 * 4  # seeds, corpora, systems
     table = json.loads((tmp_path / "representations" / "ag-study.json").read_text())
     assert table["environment"]["libraries"]
     rows = {(r["corpus"], r["system"], r["epsilon"], r.get("word_dropout")): r for r in table["rows"]}
     assert len(rows) == len(table["rows"]) == 2 * (1 + 12 + 2 * 12 + 5)
     assert table["grid"] == "full"
     stored = [json.loads(path.read_bytes())["config"] for path in (tmp_path / "work" / "ag-study").glob("*.json")]
-    dropped_words = {config["method"]: config["privacy"]["dropped_words"] for config in stored}
-    assert dropped_words == {
-        "unconstrained": "removed",
-        **dict.fromkeys(("non-robust", "adaptive", "robust"), "unknown"),
-    }
+    of_notebook = {("masked", 2, "file", "first", 0.9)}
+    assert of_notebook == {
+        (
+            config["privacy"]["dropped_words"], config["encoder"]["ngrams"], config["encoder"]["vocabulary"],
+            config["data"]["selection"], config["optimizer"]["decay"],
+        )
+        for config in stored
+    }  # fmt: skip
     schedules = [config["training"]["adaptive"] for config in stored if config["method"] == "adaptive"]
     assert sorted(schedules) == ["1/n"] * 4 + ["10/n"] * 4, "seeds, corpora"
     row = rows["ag-news", "non-robust", 0.5, 0.0]
@@ -73,9 +77,10 @@ def test_the_study_s_figures_have_every_release(
     assert row["epsilon_corrected"] == pytest.approx(2.0)  # k = 4
     dropped = rows["ag-news", "robust", 4.0, 0.5]
     assert dropped["epsilon_claimed"] < 4 < dropped["epsilon_corrected"] < 16
-    assert "\n| 15.31 | 3.33 | 4 | 0.5 | " in said.out, "proven ε, then claimed ε"
+    assert "\n| 15.87 | 3.33 | 4 | 0.5 | " in said.out, "proven ε of a word in three tokens, then claimed ε"
     assert "| Adaptative 10/n | Adaptative 1/n |" in said.out
-    assert "without a privacy layer" in said.out
+    assert "without noise" in said.out
+    assert "* Reproduced with word dropout: " in said.out
     picture = tmp_path / "representations" / "ag-study-epsilon.png"
     assert picture.read_bytes().startswith(b"\x89PNG"), "beside the record"
     picture.unlink()
@@ -138,10 +143,16 @@ def test_dpnr_s_record_says_of_every_published_figure_whether_it_is_reproduced(d
     assert row["agrees"].keys() == row["published"].keys()
     assert row["agrees"]["task"].keys() == row["published"]["task"].keys() == set(dpnr_published.PERSONS)
     expected = {"accuracy": 1, "privacy_f": 1, "attacker": 6, "task": 6}
-    flat = {name: list(dpnr_ag._flat(row["agrees"][name])) for name in expected}
-    assert {name: len(found) for name, found in flat.items()} == expected
-    frozen = dpnr_table["reproduced"]["frozen"]
-    assert frozen["published"] == 2 + 2 * 14 + 2 * 14 + 2 * 2  # majority; NON-PRIV, ADV; DPNR twice, at ε 1 and μ 0.5
+    assert {name: count_verdicts(row["agrees"][name])["published"] for name in expected} == expected
+    frozen, tuned = (
+        {of: counts["published"] for of, counts in dpnr_table["reproduced"][encoder].items()}
+        for encoder in ("frozen", "fine-tuned")
+    )
+    assert frozen == {"baselines": 2 + 2 * 14, "dpnr": 14 + 2, "dpnr-shared": 14 + 2}, "majority; ε 1 and μ 0.5"
+    assert tuned == {"baselines": 2 * 14, "dpnr": 14, "dpnr-shared": 14}
+    assert "by the mechanism that made its tables, one noise number per text (dpnr-shared): no verdict on 14" in (
+        reproductions.show(dpnr_table)
+    )
 
 
 @pytest.mark.nightly

@@ -29,23 +29,24 @@ from fl_sim.clients.models.architectures.model_source import source_of
 from fl_sim.clients.models.tokenizers import boundary_ids, load_tokenizer
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.research.representations.client.encoder_inputs import (
-    UNKNOWN_WORD,
     EncoderInputs,
+    MaskedLists,
+    Ragged,
     Table,
     TokenLists,
     Vocabulary,
     drop_words,
     token_ids,
-    words_of,
 )
 from fl_sim.research.representations.client.encoders import (
     Encoder,
     FrozenEncoder,
     LowerStates,
+    Transformer,
     build_encoder,
     model_spec,
 )
-from fl_sim.research.representations.client.feed_forward import short_seed
+from fl_sim.research.representations.client.feed_forward import Draw, short_seed
 from fl_sim.research.representations.client.privacy_layers import PrivacyLayer
 from fl_sim.research.representations.config import DataSection, EncoderSection, ExperimentConfig
 from fl_sim.research.representations.corpora.labelled import SPLITS, TRAIN, LabelledData
@@ -74,10 +75,12 @@ _SPLIT_NUMBER = {name: number for number, name in enumerate(SPLITS)}
 
 def word_dropout(config: ExperimentConfig) -> WordDropout:
     """Return the dropout of words before the encoder."""
-    privacy = config.privacy
+    privacy, ngrams = config.privacy, config.encoder.ngrams
+    tokens: int | None = 1
+    if privacy.masks:  # a text's pieces are not its words: nobody knows how many of them hold one
+        tokens = ngrams * (ngrams + 1) // 2 if config.encoder.kind == "bag" else None
     listed = frozenset(word.lower() for word in privacy.sensitive)
-    filler = UNKNOWN_WORD if privacy.dropped_words == "unknown" else None
-    return WordDropout(privacy.word_dropout, listed | _cached_entity_words(privacy.entities_of), filler)
+    return WordDropout(privacy.word_dropout, listed | _cached_entity_words(privacy.entities_of), tokens)
 
 
 class Workspace:
@@ -86,9 +89,11 @@ class Workspace:
     def __init__(self, config: ExperimentConfig) -> None:
         self.config = config
         self.data = open_data(config.data, config.seed)
-        # A bag reads the same words whatever its width.
-        read_by = EncoderSection(kind="bag") if config.encoder.kind == "bag" else config.encoder
-        self._encoding = None if self.data.is_table else _encoding_of(self.data, read_by, config.feature_cache)
+        read_by, cache = config.encoder, config.feature_cache
+        if read_by.kind == "bag":  # it reads the same words whatever its width
+            read_by = EncoderSection(kind="bag", ngrams=read_by.ngrams, vocabulary=read_by.vocabulary)
+        masks = config.privacy.masks
+        self._encoding = None if self.data.is_table else _encoding_of(self.data, read_by, cache, masks=masks)
         size = self.data.train.table.shape[1] if self._encoding is None else self._encoding.size
         if self._encoding is None and config.encoder.kind not in ("table", "mlp"):
             raise ModelError(f"encoder.kind is {config.encoder.kind!r}; allowed for {self.data.name}: table, mlp")
@@ -96,6 +101,8 @@ class Workspace:
         of_training = dropout if config.privacy.dropout_in_training else NO_DROPOUT
         self._inputs = {name: self.read(name, of_training if name == TRAIN else dropout) for name in SPLITS}
         self.encoder: Encoder = build_encoder(config.encoder, size, short_seed(config.seed, "encoder"))
+        if masks and isinstance(self.encoder, Transformer) and not self.encoder.reads_both_ways:
+            raise ModelError("privacy.dropped_words is 'masked'; allowed with an encoder that reads both ways")
         self.layer = PrivacyLayer(config.mechanism(self.encoder.width), dropout)
 
     def read(self, split: str, dropout: WordDropout) -> EncoderInputs:
@@ -106,16 +113,21 @@ class Workspace:
                 raise ModelError(f"word_dropout is {dropout.rate}; allowed for {self.data.name}, which has no words: 0")
             return Table(self.data.splits[split].table)
         texts = self.data.splits[split].texts
-        if drops:
-            generator = streams.generator(self.config.seed, "word dropout", _SPLIT_NUMBER[split])
+        generator = streams.generator(self.config.seed, "word dropout", _SPLIT_NUMBER[split])
+        if drops and not self.config.privacy.masks:
             return self._encoding.encode(drop_words(texts, dropout, generator))
         if split not in self._encoding.plain:
             self._encoding.plain[split] = self._encoding.encode(texts)
-        return self._encoding.plain[split]
+        plain = self._encoding.plain[split]
+        return MaskedLists(plain, dropout.rate, generator) if drops and isinstance(plain, TokenLists) else plain
 
-    def batch(self, split: str, rows: NDArray[np.int64]) -> Any:
-        """Return the encoder's input of ``rows``, int64 (B,), of a split."""
-        return self._inputs[split].batch(rows)
+    def training_batch(self, rows: NDArray[np.int64], draw: Draw) -> Any:
+        """Return the encoder's input of training ``rows``, int64 (B,); a mask of their tokens is the step's own."""
+        batch = self._inputs[TRAIN].batch(rows)
+        if not isinstance(batch, Ragged) or batch.visible is None:
+            return batch
+        uniform = Draw(draw.seed, len(batch.tokens)).uniform("masked tokens", 1)[:, 0]
+        return replace(batch, visible=uniform >= self.config.privacy.word_dropout)
 
     def encode(self, split: str) -> torch.Tensor:
         """Return the encoder's vectors of a split before the privacy layer, float32 (n, k), in evaluation."""
@@ -175,7 +187,7 @@ def open_data(spec: DataSection, seed: int) -> LabelledData:
             f"data.table is given with data.name = {spec.name!r}; allowed: leave it out, or name = 'table'"
         )
     if spec.name in TEXT_READERS:
-        return TEXT_READERS[spec.name](source, seed, spec.rows)
+        return TEXT_READERS[spec.name](source, seed, spec.rows, spec.selection)
     if spec.rows is not None:
         raise ModelError(f"data.rows is {spec.rows}; allowed with data.name = {spec.name!r}: leave it out")
     if spec.name == "table":
@@ -201,15 +213,14 @@ class _Encoding:
 
 
 @functools.lru_cache(maxsize=2)
-def _encoding_of(data: LabelledData, spec: EncoderSection, feature_cache: str | None) -> _Encoding:
-    """Return the encoding of texts as words, tokens or frozen features."""
+def _encoding_of(data: LabelledData, spec: EncoderSection, feature_cache: str | None, *, masks: bool) -> _Encoding:
+    """Return the encoding of texts as n-grams, tokens or frozen features; ``masks`` change every layer's states."""
     if spec.kind == "bag":
-        vocabulary = Vocabulary(data.train.texts)
-        return _Encoding(
-            len(vocabulary), lambda texts: TokenLists([vocabulary.encode(words_of(text)) for text in texts])
-        )
+        others = (*data.validation.texts, *data.unused) if spec.vocabulary == "file" else ()
+        vocabulary = Vocabulary((*data.train.texts, *others), spec.ngrams)
+        return _Encoding(len(vocabulary), lambda texts: TokenLists([vocabulary.encode(text) for text in texts]))
     folder = None if feature_cache is None else Path(feature_cache).expanduser()
-    if spec.trained_layers is not None:
+    if spec.trained_layers is not None and not masks:
         return _Encoding(0, LowerStates(spec, folder).read)
     if spec.kind == "transformer":
         model = model_spec(spec, "full")

@@ -1,9 +1,9 @@
 """Inputs of encoders: rows of numbers, or token ids; a batch is a selection of rows.
 
->>> vocabulary = Vocabulary(["red red green"])
->>> inputs = TokenLists([vocabulary.encode(words_of(text)) for text in ("Red!", "green blue")])
->>> inputs.batch(np.array([1, 0])).tokens.tolist()  # blue and ! are unknown
-[2, 0, 1, 0]
+>>> vocabulary = Vocabulary(["red red green"], ngrams=2)
+>>> inputs = TokenLists([vocabulary.encode(text) for text in ("Red!", "red green blue")])
+>>> inputs.batch(np.array([1, 0])).tokens.tolist()  # blue, ! and the pairs with them are unknown
+[1, 2, 0, 3, 0, 1, 0, 0]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,7 @@ from fl_sim.research.representations.local_privacy import WordDropout
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*|[^\w\s]")
 UNKNOWN = 0
-"""Id of words outside the vocabulary."""
-UNKNOWN_WORD = "\ue000"
-"""A word that no vocabulary has: a character for private use."""
+"""Id of words and n-grams outside the vocabulary, and of masked ones."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +33,13 @@ class Ragged:
         tokens: int64 (total,).
         offsets: start of each text, int64 (B,).
         states: what enters the first layer that trains, float32 (total, h); None if the encoder starts from tokens.
+        visible: false for masked tokens, bool (total,); None if there are none.
     """
 
     tokens: torch.Tensor
     offsets: torch.Tensor
     states: torch.Tensor | None = None
+    visible: torch.Tensor | None = None
 
 
 class Table:
@@ -71,6 +71,18 @@ class TokenLists:
         return Ragged(torch.from_numpy(tokens), torch.from_numpy(ends[:-1].astype(np.int64)))
 
 
+class MaskedLists(TokenLists):
+    """Token ids of each text, each of them masked with probability ``rate``, once and for all."""
+
+    def __init__(self, plain: TokenLists, rate: float, generator: np.random.Generator) -> None:
+        self.texts = plain.texts
+        self._visible = [generator.random(len(text)) >= rate for text in self.texts]
+
+    def batch(self, rows: NDArray[np.int64]) -> Ragged:
+        visible = np.concatenate([self._visible[row] for row in rows]) if len(rows) else np.empty(0, dtype=np.bool_)
+        return replace(super().batch(rows), visible=torch.from_numpy(visible))
+
+
 EncoderInputs = Table | TokenLists
 """n inputs; ``batch`` returns the input of the encoder's ``forward`` for rows, int64 (B,)."""
 
@@ -89,21 +101,28 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-class Vocabulary:
-    """Ids of the words of public texts, the most frequent first; id 0 stands for every other word."""
+def ngrams_of(text: str, most: int) -> list[str]:
+    """Return the words of a text, then its pairs of neighbouring words, and so on to ``most`` words."""
+    words = words_of(text)
+    longer = (" ".join(words[at : at + n]) for n in range(2, most + 1) for at in range(len(words) - n + 1))
+    return [*words, *longer]
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        counts = Counter(word for text in texts for word in words_of(text))
-        del counts[UNKNOWN_WORD]
-        common = sorted(counts, key=lambda word: (-counts[word], word))
-        self.ids = {word: number for number, word in enumerate(common, start=UNKNOWN + 1)}
+
+class Vocabulary:
+    """Ids of the words of public texts and their n-grams, the most frequent first; id 0 stands for every other."""
+
+    def __init__(self, texts: Iterable[str], ngrams: int = 1) -> None:
+        self._most = ngrams
+        counts = Counter(token for text in texts for token in ngrams_of(text, ngrams))
+        common = sorted(counts, key=lambda token: (-counts[token], token))
+        self._ids = {token: number for number, token in enumerate(common, start=UNKNOWN + 1)}
 
     def __len__(self) -> int:
-        return len(self.ids) + 1
+        return len(self._ids) + 1
 
-    def encode(self, words: Iterable[str]) -> list[int]:
-        """Return the ids of ``words``."""
-        return [self.ids.get(word, UNKNOWN) for word in words]
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of the words and n-grams of ``text``."""
+        return [self._ids.get(token, UNKNOWN) for token in ngrams_of(text, self._most)]
 
 
 def drop_words(texts: Sequence[str], dropout: WordDropout, generator: np.random.Generator) -> list[str]:

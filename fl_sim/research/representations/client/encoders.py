@@ -25,7 +25,7 @@ from __future__ import annotations
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,7 +43,7 @@ from fl_sim.clients.models.model_names import POOLER
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Classification
 from fl_sim.data_prep.store.encode import EncodedSplit
-from fl_sim.research.representations.client.encoder_inputs import EncoderInputs, Ragged, TokenLists, token_ids
+from fl_sim.research.representations.client.encoder_inputs import UNKNOWN, EncoderInputs, Ragged, TokenLists, token_ids
 from fl_sim.research.representations.client.feed_forward import Draw, FeedForward
 from fl_sim.research.representations.config import EncoderSection
 
@@ -103,7 +103,8 @@ class WordBag(Encoder):
         nn.init.uniform_(self.vectors.weight, -0.5, 0.5)
 
     def forward(self, batch: Ragged, draw: Draw | None = None) -> torch.Tensor:
-        return self.vectors(batch.tokens, batch.offsets)
+        tokens = batch.tokens if batch.visible is None else batch.tokens.masked_fill(~batch.visible, UNKNOWN)
+        return self.vectors(tokens, batch.offsets)
 
 
 class Transformer(Encoder):
@@ -116,6 +117,7 @@ class Transformer(Encoder):
         self.module.head.requires_grad_(False)
         self.width = self.module.width
         self._lower = model.lower
+        self.reads_both_ways = model.architecture.reads_both_ways(self.module.body)
         if self._lower is not None:
             self.rows_at_once = _ROWS_OF_UPPER_LAYERS
 
@@ -194,6 +196,17 @@ def build_encoder(spec: EncoderSection, inputs: int, seed: int) -> Encoder:
         return Transformer(spec, seed)
 
 
+@dataclass(frozen=True)
+class MaskedBatch(Batch):
+    """A batch with tokens that no token attends to, false in ``visible``, bool (B, T); a mean takes them for zero."""
+
+    visible: torch.Tensor = field(kw_only=True)
+
+    @property
+    def is_token(self) -> torch.Tensor:
+        return super().is_token & self.visible
+
+
 def padded_batch(batch: Ragged) -> Batch:
     """Return lists of token ids as a padded batch for `fl_sim.clients.models.classifier`."""
     lengths = torch.diff(batch.offsets, append=torch.tensor([len(batch.tokens)]))
@@ -205,7 +218,7 @@ def padded_batch(batch: Ragged) -> Batch:
     if batch.states is not None:
         states = torch.zeros(*is_token.shape, batch.states.shape[1])
         states[is_token] = batch.states
-    return Batch(
+    padded = Batch(
         inputs=inputs,
         targets=torch.zeros(len(lengths), 1, dtype=torch.int64),
         positions=positions.contiguous(),
@@ -213,6 +226,12 @@ def padded_batch(batch: Ragged) -> Batch:
         lengths=lengths,
         states=states,
     )
+    if batch.visible is None:
+        return padded
+    visible = torch.ones_like(is_token)
+    visible[is_token] = batch.visible
+    visible[:, 0] = True  # it is no word, and a text of masked words alone would have nothing to attend to
+    return MaskedBatch(**vars(padded), visible=visible)
 
 
 class FrozenEncoder:

@@ -73,6 +73,7 @@ class LabelledData:
         attributes: the names of the private attributes (p).
         splits: ``train``, ``validation`` and ``test``.
         counts: what was left out or filled in, by subject; nothing for the published corpora.
+        unused: texts of the training file that are in no split.
     """
 
     name: str
@@ -80,6 +81,7 @@ class LabelledData:
     attributes: tuple[str, ...]
     splits: Mapping[str, LabelledSplit]
     counts: Mapping[str, int] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
 
     @property
     def train(self) -> LabelledSplit:

@@ -3,8 +3,8 @@ r"""Labelled texts for private representations: DPNR's AG set, AG News and SST-2
 * DPNR's own AG set (Lyu, He and Li 2020): topic of a news item; private are five persons' names, present or not.
   Splits are the file's.
 * AG News (Zhang, Zhao and LeCun 2015) and SST-2 (Socher et al. 2013): no private attribute. A seed draws ``rows``
-  training rows and splits off the validation share, as in the study of DPNR (30,000 rows, 95 : 5). Test rows are the
-  file's.
+  training rows, unless they are the first of the file, and splits off the validation share, as in the study of DPNR
+  (30,000 rows, 95 : 5). Test rows are the file's.
 
 >>> from tempfile import TemporaryDirectory
 >>> with TemporaryDirectory() as folder:
@@ -25,7 +25,9 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -45,6 +47,9 @@ from fl_sim.research.representations.corpora.labelled import (
     cut,
     shuffled,
 )
+
+RowSelection = Literal["drawn", "first"]
+"""Which training rows: drawn by the seed, or the first of the file."""
 
 DPNR_TOPICS = ("topic 0", "topic 1", "topic 2", "topic 3")  # the file has numbers alone
 AG_PERSONS = ("Bush", "Kerry", "Arafat", "Blair", "Sharon")
@@ -78,7 +83,9 @@ def read_dpnr_ag(source: Path) -> LabelledData:
     return LabelledData("dpnr-ag", DPNR_TOPICS, AG_PERSONS, splits)
 
 
-def read_labelled_ag_news(source: Path, seed: int, rows: int | None = None) -> LabelledData:
+def read_labelled_ag_news(
+    source: Path, seed: int, rows: int | None = None, selection: RowSelection = "drawn"
+) -> LabelledData:
     """Return AG News of the folder ``source``: title and description as one text, the topic as class."""
     training: list[tuple[str, int]] = []
     test: list[tuple[str, int]] = []
@@ -87,39 +94,45 @@ def read_labelled_ag_news(source: Path, seed: int, rows: int | None = None) -> L
         (training if sentence.split == TRAIN else test).append(row)
     if not test:
         raise CorpusError(f"{source}: no test.csv (or .xz, .gz) in this folder")
-    return _draw("ag-news", AG_CLASSES, training, test, seed, rows)
+    return _divide(_Files("ag-news", AG_CLASSES, training, test), seed, rows, selection)
 
 
-def read_sst2(source: Path, seed: int, rows: int | None = None) -> LabelledData:
+def read_sst2(source: Path, seed: int, rows: int | None = None, selection: RowSelection = "drawn") -> LabelledData:
     """Return SST-2 of ``source``: ``train.tsv`` and ``test.tsv`` (or packed), lines ``label<TAB>sentence``."""
     training, test = (_tsv(corpus_file(source, f"{name}.tsv")) for name in (TRAIN, TEST))
-    return _draw("sst2", SENTIMENTS, training, test, seed, rows)
+    return _divide(_Files("sst2", SENTIMENTS, training, test), seed, rows, selection)
 
 
-TextReader = Callable[[Path, int, int | None], LabelledData]
+TextReader = Callable[[Path, int, int | None, RowSelection], LabelledData]
 TEXT_READERS: dict[str, TextReader] = {
     "ag-news": read_labelled_ag_news,
     "sst2": read_sst2,
 }
-"""Readers of texts without private attributes, by name; their arguments are folder, seed, number of training rows."""
+"""Readers of texts without private attributes, by name: of a folder, a seed, the number of training rows, and which."""
 
 
-def _draw(
-    name: str,
-    classes: tuple[str, ...],
-    training: Sequence[tuple[str, int]],
-    test: Sequence[tuple[str, int]],
-    seed: int,
-    rows: int | None,
-) -> LabelledData:
-    """Return ``rows`` of the training rows, drawn by ``seed``, with the last of them as validation split."""
-    if rows is not None and not 2 <= rows <= len(training):
-        raise CorpusError(f"rows {rows} must lie in [2, {len(training)}], the training rows of {name}")
-    order = shuffled(len(training), seed, f"{name} rows")[:rows]
-    train, validation = cut(order, (1 - VALIDATION_SHARE, VALIDATION_SHARE))
-    examples = _text_split(training)
-    splits = {TRAIN: examples.take(train), VALIDATION: examples.take(validation), TEST: _text_split(test)}
-    return LabelledData(name, classes, (), splits)
+@dataclass(frozen=True)
+class _Files:
+    """The texts of a corpus with their classes, as its files have them."""
+
+    name: str
+    classes: tuple[str, ...]
+    training: Sequence[tuple[str, int]]
+    test: Sequence[tuple[str, int]]
+
+
+def _divide(file: _Files, seed: int, rows: int | None, selection: RowSelection) -> LabelledData:
+    """Return ``rows`` of the training rows in an order that ``seed`` draws, the last of them as validation split."""
+    count = len(file.training)
+    if rows is not None and not 2 <= rows <= count:
+        raise CorpusError(f"rows {rows} must lie in [2, {count}], the training rows of {file.name}")
+    from_rows = count if rows is None or selection == "drawn" else rows
+    order = shuffled(from_rows, seed, f"{file.name} rows")
+    train, validation = cut(order[:rows], (1 - VALIDATION_SHARE, VALIDATION_SHARE))
+    examples = _text_split(file.training)
+    splits = {TRAIN: examples.take(train), VALIDATION: examples.take(validation), TEST: _text_split(file.test)}
+    unused = examples.take(np.setdiff1d(np.arange(count), order[:rows]))
+    return LabelledData(file.name, file.classes, (), splits, unused=unused.texts)
 
 
 def _text_split(rows: Sequence[tuple[str, int]]) -> LabelledSplit:

@@ -26,7 +26,7 @@ from fl_sim.research.representations.client.client_workspace import Workspace
 from fl_sim.research.representations.client.encoders import WordBag
 from fl_sim.research.representations.client.feed_forward import Draw, short_seed
 from fl_sim.research.representations.config import AdaptiveName, ExperimentConfig, OptimizerSection
-from fl_sim.research.representations.corpora.labelled import TRAIN, VALIDATION, LabelledData, LabelledSplit
+from fl_sim.research.representations.corpora.labelled import VALIDATION, LabelledData, LabelledSplit
 from fl_sim.research.representations.server.group_metrics import accuracy, grms, tpr_gap
 from fl_sim.research.representations.server.heads import Server
 from fl_sim.strategies.primitives import streams
@@ -55,7 +55,7 @@ class Clients:
         if isinstance(encoder, WordBag) and optimizer.name == "sgd" and optimizer.weight_decay == 0:
             encoder.vectors.sparse = True  # a step changes the words of the batch alone
         parameters = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
-        self._optimizer = build_optimizer(optimizer, parameters) if parameters else None
+        self.optimizer = build_optimizer(optimizer, parameters) if parameters else None
         self._sent = torch.empty(0)
 
     def forward(self, rows: NDArray[np.int64], seed: int, scale: float | None) -> torch.Tensor:
@@ -65,20 +65,26 @@ class Clients:
         """
         workspace, draw = self.workspace, Draw(seed, len(rows))
         workspace.encoder.train()
-        self._sent = workspace.layer(workspace.encoder(workspace.batch(TRAIN, rows), draw), draw, scale)
+        self._sent = workspace.layer(workspace.encoder(workspace.training_batch(rows, draw), draw), draw, scale)
         return self._sent.detach()
 
     def backward(self, gradient: torch.Tensor) -> None:
         """Step the encoder along the gradient in the vectors that :meth:`forward` last sent, float32 (B, k)."""
-        if self._optimizer is not None:
-            self._optimizer.zero_grad()
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()
             self._sent.backward(gradient)
-            self._optimizer.step()
+            self.optimizer.step()
 
     def validate(self, seed: int) -> torch.Tensor:
         """Return perturbed vectors of the validation rows, float32 (n, k), for model selection."""
         vectors = self.workspace.encode(VALIDATION)
         return self.workspace.layer(vectors, Draw(seed, len(vectors)))
+
+
+def set_step_size(optimizer: torch.optim.Optimizer | None, section: OptimizerSection, epoch: int) -> None:
+    """Set the step size of ``epoch``, from 0."""
+    for group in [] if optimizer is None else optimizer.param_groups:
+        group["lr"] = section.learning_rate * section.decay**epoch
 
 
 def rising_weight(weight: float, epoch: int, epochs: int) -> float:
@@ -133,6 +139,8 @@ def train(
         order = streams.generator(config.seed, "epoch order", epoch).permutation(len(data.train))
         weight, scale = weight_of(config, epoch), training_noise(config, clients.workspace.encoder.width, epoch)
         losses = []
+        set_step_size(optimizer, config.optimizer, epoch)
+        set_step_size(clients.optimizer, config.optimizer, epoch)
         server.train()
         for number, start in enumerate(range(0, len(order), config.training.batch_size)):
             rows = order[start : start + config.training.batch_size]

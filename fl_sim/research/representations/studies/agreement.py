@@ -10,6 +10,8 @@ own, which follows from its deviation, its number of runs, and e (docs/represent
 (83.0, 2.48)
 >>> reproduces(ours, Published(85.0, 0.2)), reproduces(ours, Published(86.0, 0.2))
 (True, False)
+>>> counted_words(count_verdicts({"accuracy": True, "gaps": [False, True]}))
+'2 of 3 published figures'
 >>> table_cell(ours, seeds=3, digits=1, published="79", reproduced=False)
 '83.0 ± 1.0 [± 2.5] (79)'
 """
@@ -18,9 +20,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from scipy import stats
 
@@ -79,6 +81,34 @@ def reproduces(ours: Estimate, published: Published) -> bool:
     """Return whether the published mean is in our 95 % interval, or our mean in the publication's."""
     widest = max(ours["half_width"], published.half_width(ours["sampling_error"]))
     return abs(ours["mean"] - published.mean) <= widest + published.rounding
+
+
+class Counts(TypedDict):
+    """Published figures, and those of them that are reproduced; None if some have no verdict."""
+
+    published: int
+    reproduced: int | None
+
+
+def count_verdicts(verdicts: Any) -> Counts:
+    """Return the counts of nested mappings and lists of verdicts, a bool each, or None where too few seeds ran."""
+    found = list(_flat(verdicts))
+    return Counts(published=len(found), reproduced=None if None in found else sum(filter(None, found)))
+
+
+def counted_words(counts: Counts) -> str:
+    """Return the counts in words."""
+    if counts["reproduced"] is None:
+        return f"no verdict on {counts['published']} published figures, too few seeds"
+    return f"{counts['reproduced']} of {counts['published']} published figures"
+
+
+def _flat(verdicts: Any) -> Iterator[bool | None]:
+    if verdicts is None or isinstance(verdicts, bool):
+        yield verdicts
+        return
+    for part in verdicts.values() if isinstance(verdicts, dict) else verdicts:
+        yield from _flat(part)
 
 
 def spread(measured: Estimate, seeds: int, digits: int) -> str:

@@ -12,12 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
 from fl_sim.research.representations.corpora.labelled_text import AG_PERSONS
 from fl_sim.research.representations.experiment_record import ExperimentRecord
-from fl_sim.research.representations.studies.agreement import Estimate, Published, estimate, reproduces
+from fl_sim.research.representations.studies.agreement import (
+    Counts,
+    Estimate,
+    Published,
+    count_verdicts,
+    estimate,
+    reproduces,
+)
 from fl_sim.research.representations.studies.dpnr_pages import scattered
 from fl_sim.research.representations.studies.dpnr_published import (
     ATTACKED,
@@ -91,7 +97,7 @@ def reproduce(options: Options, log: Log = lambda line: None) -> Record:
             "max_tokens": grid.tuned_tokens,
         },
         "rows": (made := [_row(key, values) for key, values in rows.items()]),
-        "reproduced": {encoder: _count(made, encoder) for encoder in (FROZEN, TUNED)},
+        "reproduced": {encoder: _counts(made, encoder) for encoder in (FROZEN, TUNED)},
         "fairness": _fairness(rows),
         "tsne": scattered(_pictured(options.seeds[0], grid, options)),
     }
@@ -248,19 +254,13 @@ def _compare(row: Record, enough: bool) -> Record:
     return verdicts
 
 
-def _count(rows: Sequence[Record], encoder: str) -> dict[str, int | None]:
-    """Return how many published figures there are beside an encoder's, and how many of them are reproduced."""
-    verdicts = [verdict for row in rows if row["encoder"] == encoder for verdict in _flat(row["agrees"])]
-    return {"published": len(verdicts), "reproduced": None if None in verdicts else sum(filter(None, verdicts))}
-
-
-def _flat(verdicts: Any) -> Iterator[bool | None]:
-    """Yield the verdicts of nested mappings and lists."""
-    if verdicts is None or isinstance(verdicts, bool):
-        yield verdicts
-        return
-    for part in verdicts.values() if isinstance(verdicts, dict) else verdicts:
-        yield from _flat(part)
+def _counts(rows: Sequence[Record], encoder: str) -> dict[str, Counts]:
+    """Return the counts of the baselines and of each version of DPNR, both of which have the paper's figures."""
+    verdicts: dict[str, list[Record]] = {"baselines": [], **{layer: [] for layer in LAYERS}}
+    for row in rows:
+        if row["encoder"] == encoder:
+            verdicts[row["system"] if row["system"] in LAYERS else "baselines"].append(row["agrees"])
+    return {of: count_verdicts(agrees) for of, agrees in verdicts.items()}
 
 
 def _fairness(rows: Rows) -> list[Record]:

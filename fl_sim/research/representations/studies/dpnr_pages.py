@@ -20,7 +20,7 @@ from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.corpora.labelled_text import AG_PERSONS
 from fl_sim.research.representations.evaluation.representation_pictures import scatter, tsne
-from fl_sim.research.representations.studies.agreement import mark, spread, table_cell
+from fl_sim.research.representations.studies.agreement import counted_words, mark, spread, table_cell
 from fl_sim.research.representations.studies.dpnr_published import (
     ATTACKED,
     EPSILON_OF_RATES,
@@ -40,6 +40,11 @@ Row = Mapping[str, Any]
 
 PERSON = "Arafat"
 """Whose presence figure 4 shows: entity 3, the most frequent that the paper prints."""
+_MECHANISMS = {
+    "baselines": "baselines",
+    "dpnr": "DPNR by the mechanism that the paper states (dpnr)",
+    "dpnr-shared": "DPNR by the mechanism that made its tables, one noise number per text (dpnr-shared)",
+}
 _PAIRS = (
     (5, "attacker", "the attacker's accuracy, absent / present"),
     (7, "task", "the task's accuracy, absent / what is added where present"),
@@ -78,15 +83,12 @@ def as_markdown(table: Row) -> str:
     lines += ["", "Does DPNR make the classifier fairer? NON-PRIV's gap (table 7) less DPNR's:", ""]
     names = ["encoder", "system", "person", "gap, NON-PRIV", "gap, DPNR", "narrower by", "standard errors"]
     lines += [*markdown_table(names, map(_fairness_row, table["fairness"])), "", *verdict_lines(table["fairness"]), ""]
-    lines += [_count_line(encoder, counts) for encoder, counts in table["reproduced"].items()]
+    lines += [
+        f"* Reproduced, {encoder}, {_MECHANISMS[of]}: {counted_words(counts)}."
+        for encoder, counted in table["reproduced"].items()
+        for of, counts in counted.items()
+    ]
     return "\n".join(lines) + "\n"
-
-
-def _count_line(encoder: str, counts: Mapping[str, Any]) -> str:
-    published, reproduced = counts["published"], counts["reproduced"]
-    if reproduced is None:
-        return f"* Reproduced, {encoder}: no verdict on {published} published figures; too few seeds."
-    return f"* Reproduced, {encoder}: {reproduced} of {published} published figures."
 
 
 def number(value: float | None) -> str:

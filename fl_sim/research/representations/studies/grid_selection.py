@@ -1,7 +1,7 @@
 """The grid points of each of FEDERATE's systems on a corpus, and the models that a rule selects from them.
 
 Every epoch of every grid point is a candidate; of INLP and random the end alone. docs/representations.md has the rule.
-Fairness is that of the corpus's first private attribute.
+Unfairness is the largest gap of the corpus's private attributes.
 
 >>> models = [Candidate("a", 1, 0.84, 0.10), Candidate("b", 2, 0.835, 0.03), Candidate("c", 1, 0.80, 0.0)]
 >>> select(models, relaxation=0.01).point
@@ -14,11 +14,13 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
 from fl_sim.research.representations.experiment_record import ExperimentRecord
 
+GapName = Literal["tpr_gap", "grms"]
+"""The measure of unfairness: |TPR-gap| of the positive class, or GRMS of all classes."""
 SYSTEMS = ("random", "unconstrained", "inlp", "noise", "adversarial", "adversarial-multiple", "federate")
 NOISY = ("noise", "federate")
 
@@ -31,7 +33,7 @@ _EPSILONS = (8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 20.0)
 class Grid:
     """The grid points of each system: λ, λ_ort, ε of noise, ε of federate (combined with λ), classifiers of INLP.
 
-    Systems with noise train for ``noisy_epochs``.
+    Systems with noise train for ``noisy_epochs``, unless the settings have the epochs of all systems.
     """
 
     weights: tuple[float, ...]
@@ -53,15 +55,15 @@ FULL = Grid(_WEIGHTS, _ORTHOGONAL, _EPSILONS, _EPSILONS, (2, 3, 4, 5, 6, 7))
 def grid_points(settings: Mapping[str, Any], system: str, grid: Grid, layer: str) -> Iterator[ExperimentConfig]:
     """Yield the grid points of a system, without attacks.
 
-    ``settings`` are those of all systems: seed, data, encoder and server; ``layer`` is that of systems with noise.
+    ``settings`` are those of all systems, nested: seed, data, encoder, server; ``layer`` is that of systems with noise.
     """
     noisy = system in NOISY
     base = load_mapping(
         {
             **settings,
             "method": system,
-            "training": {"epochs": grid.noisy_epochs if noisy else grid.epochs},
-            "privacy": {"layer": layer, "epsilon": 1.0} if noisy else {},
+            "training": {"epochs": grid.noisy_epochs if noisy else grid.epochs, **settings.get("training", {})},
+            "privacy": settings.get("privacy", {}) | ({"layer": layer, "epsilon": 1.0} if noisy else {}),
             "attacks": {"leakage": False, "mdl": False},
         }
     )
@@ -118,15 +120,15 @@ class Selected(NamedTuple):
     config: ExperimentConfig
 
 
-def candidates_of(points: Sequence[Point]) -> list[Candidate]:
+def candidates_of(points: Sequence[Point], gap: GapName) -> list[Candidate]:
     """Return the models of some grid points, each with the index of its point."""
-    return [candidate for number, (_, record) in enumerate(points) for candidate in _candidates(number, record)]
+    return [candidate for number, (_, record) in enumerate(points) for candidate in _candidates(number, record, gap)]
 
 
-def selected_by_threshold(trained: Trained) -> Iterator[Selected]:
+def selected_by_threshold(trained: Trained, gap: GapName) -> Iterator[Selected]:
     """Yield the models of each system that the relaxation thresholds select, each once."""
     for system, points in trained.items():
-        candidates = candidates_of(points)
+        candidates = candidates_of(points, gap)
         thresholds: dict[Candidate, list[float]] = {}
         for relaxation in RELAXATIONS:
             thresholds.setdefault(select(candidates, relaxation), []).append(relaxation)
@@ -135,7 +137,7 @@ def selected_by_threshold(trained: Trained) -> Iterator[Selected]:
             yield Selected(system, tuple(relaxations), _final(points[candidate.point][0], candidate, mdl=whole))
 
 
-def selected_by_epsilon(trained: Trained, attacked: Collection[ExperimentConfig]) -> Iterator[Selected]:
+def selected_by_epsilon(trained: Trained, attacked: Collection[ExperimentConfig], gap: GapName) -> Iterator[Selected]:
     """Yield the model of each ε of each system with noise, selected at the threshold of table 3 (figure 4).
 
     Final trainings that are ``attacked`` anyhow serve here if they are of the same model.
@@ -144,7 +146,7 @@ def selected_by_epsilon(trained: Trained, attacked: Collection[ExperimentConfig]
         epsilons = {config.privacy.epsilon for config, _ in trained[system]}
         for epsilon in sorted(epsilon for epsilon in epsilons if epsilon is not None):
             points = [point for point in trained[system] if point[0].privacy.epsilon == epsilon]
-            best = select(candidates_of(points), RELAXATION)
+            best = select(candidates_of(points, gap), RELAXATION)
             whole, light = (_final(points[best.point][0], best, mdl=mdl) for mdl in (True, False))
             yield Selected(system, (), whole if whole in attacked else light)
 
@@ -154,10 +156,10 @@ def _final(config: ExperimentConfig, candidate: Candidate, *, mdl: bool) -> Expe
     return config.with_values(values)
 
 
-def _candidates(number: int, record: ExperimentRecord) -> list[Candidate]:
+def _candidates(number: int, record: ExperimentRecord, gap: GapName) -> list[Candidate]:
     if record["config"]["method"] in ("inlp", "random"):
         metrics = record["metrics"]["validation"]
         last = record["config"]["training"]["epochs"]
-        first = next(iter(metrics["groups"].values()))
-        return [Candidate(number, last, metrics["accuracy"], abs(first["tpr_gap"]))]
-    return [Candidate(number, int(row["epoch"]), row["accuracy"], abs(row["tpr_gap"])) for row in record["epochs"]]
+        worst = max(abs(group[gap]) for group in metrics["groups"].values())
+        return [Candidate(number, last, metrics["accuracy"], worst)]
+    return [Candidate(number, int(row["epoch"]), row["accuracy"], abs(row[gap])) for row in record["epochs"]]

@@ -12,8 +12,15 @@ from pathlib import Path
 
 from fl_sim.config import ConfigError
 from fl_sim.research.representations.representation_experiment import describe_environment
-from fl_sim.research.representations.studies import adult_study, ag_study, dpnr_ag, dpnr_pages, words_study
-from fl_sim.research.representations.studies.study_pictures import Picture
+from fl_sim.research.representations.studies import (
+    adult_study,
+    ag_study,
+    dpnr_ag,
+    dpnr_pages,
+    systems_table,
+    words_study,
+)
+from fl_sim.research.representations.studies.study_pictures import Picture, picture_file, save_pictures
 from fl_sim.research.representations.studies.study_runs import Log, Options, Record
 from fl_sim.research.study_files import read_json, write_json
 from fl_sim.storage.run_folder import replace_file
@@ -45,9 +52,9 @@ REPRODUCTIONS = {
         "FEDERATE's table 3 (Adult)",
         "adult",
         adult_study.reproduce,
-        adult_study.as_markdown,
+        systems_table.as_markdown,
         ("l1", "l2"),
-        draw=adult_study.draw,
+        draw=systems_table.draw,
     ),
     "ag-study": Reproduction(
         "the study's figures 7 and 8 (AG News, SST-2)",
@@ -78,7 +85,6 @@ REPRODUCTIONS = {
 FOLDER = "representations"
 """In results/."""
 README = "README.md"
-_DPI = 110
 
 _HEAD = """\
 # Private text representations
@@ -107,7 +113,7 @@ def show(table: Record) -> str:
 def write(table: Record, path: Path) -> list[Path]:
     """Write a table as JSON, and its pictures beside it; return the files."""
     write_json(table, path)
-    return [path, *_write_pictures(table, path)]
+    return [path, *save_pictures(REPRODUCTIONS[table["name"]].draw(table), path)]
 
 
 def write_document(folder: Path) -> list[Path]:
@@ -115,20 +121,12 @@ def write_document(folder: Path) -> list[Path]:
     records = sorted(folder.glob("*.json"))
     if not records:
         return []
-    pictures = [picture for path in records for picture in _write_pictures(read_json(path), path)]
+    tables = {path: read_json(path) for path in records}
+    pictures = [
+        picture for path, of in tables.items() for picture in save_pictures(REPRODUCTIONS[of["name"]].draw(of), path)
+    ]
     replace_file(folder / README, "\n".join([_HEAD, *map(_section, records)]).encode())
     return [folder / README, *pictures]
-
-
-def _write_pictures(table: Record, record: Path) -> list[Path]:
-    from fl_sim.reporting import plots
-
-    pictures = REPRODUCTIONS[table["name"]].draw(table)
-    return [plots.save(picture.figure, _picture_file(record, picture), _DPI) for picture in pictures]
-
-
-def _picture_file(record: Path, picture: Picture) -> Path:
-    return record.with_name(f"{record.stem}-{picture.name}.png")
 
 
 def _section(path: Path) -> str:
@@ -140,5 +138,5 @@ def _section(path: Path) -> str:
     layer = f", layer {table['layer']}" if "layer" in table else ""
     grid = ", full grid" if table["grid"] == "full" and not reproduction.one_grid else ""
     title = f"{reproduction.title[0].upper()}{reproduction.title[1:]}{layer}{grid}"
-    shown = "".join(f"![{one.words}]({_picture_file(path, one).name})\n\n" for one in reproduction.draw(table))
+    shown = "".join(f"![{one.words}]({picture_file(path, one).name})\n\n" for one in reproduction.draw(table))
     return f"## {title}\n\n{table['paper']}.\n\n{reproduction.show(table).strip()}\n\n{shown}{origin}\n"

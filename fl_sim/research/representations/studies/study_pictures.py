@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_sim.formats import format_epsilon
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _IN_ONE_ROW = 3
 _COLUMNS = 2
+_DPI = 110
 _SIDE_BY_SIDE, _SHARE_BESIDE = 1.03, 0.006
 """Between neighbouring curves, so that equal figures hide no bar: a factor on a log axis, a share of a linear axis."""
 
@@ -38,6 +40,18 @@ class Picture:
     name: str
     words: str
     figure: Figure
+
+
+def picture_file(record: Path, picture: Picture) -> Path:
+    """Return the file of a picture beside its record."""
+    return record.with_name(f"{record.stem}-{picture.name}.png")
+
+
+def save_pictures(pictures: Iterable[Picture], record: Path) -> list[Path]:
+    """Write pictures beside their record; return the files."""
+    from fl_sim.reporting import plots
+
+    return [plots.save(picture.figure, picture_file(record, picture), _DPI) for picture in pictures]
 
 
 @dataclass(frozen=True)

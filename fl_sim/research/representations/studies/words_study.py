@@ -271,10 +271,10 @@ def draw(table: Record) -> list[Picture]:
 
 
 def _texts_of(name: str, source: Path, size: int, seed: int) -> tuple[Texts, Texts]:
-    news = TEXT_READERS["ag-news"](source / "ag_news", seed, size).splits[TRAIN].texts
+    news = TEXT_READERS["ag-news"](source / "ag_news", seed, size, "drawn").splits[TRAIN].texts
     user, attacker = part_texts(news, "samples" if name == "samples" else "halves", seed)
     if name == "another corpus":
-        attacker = list(TEXT_READERS["sst2"](source / "sst2", seed, None).splits[TRAIN].texts)
+        attacker = list(TEXT_READERS["sst2"](source / "sst2", seed, None, "drawn").splits[TRAIN].texts)
     return user, attacker
 
 
