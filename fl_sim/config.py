@@ -91,6 +91,19 @@ _SMALLEST_SHARE = 1e-4
 GpuShare = Annotated[
     float, AfterValidator(_gpu_share), Field(json_schema_extra={"allowed": "0, a fraction of at most 1, or whole GPUs"})
 ]
+
+
+def _cpu_share(value: float) -> float:
+    """Refuse shares that make no sense: a worker's threads are whole, and ten processes a core gain nothing more."""
+    if not (_SMALLEST_CPU_SHARE <= value <= 1 or (value > 1 and value.is_integer())):
+        raise PydanticCustomError("cpu_share", "not a share of the cores")
+    return value if value < 1 else int(value)
+
+
+_SMALLEST_CPU_SHARE = 0.1
+CpuShare = Annotated[
+    float, AfterValidator(_cpu_share), Field(json_schema_extra={"allowed": "a fraction from 0.1 to 1, or whole cores"})
+]
 # Wide enough for any run that makes sense, narrow enough that accounting, seeds and messages stay exact and quick.
 _MOST_ROUNDS = 100_000
 _LARGEST_SEED = 2**63 - 1
@@ -166,8 +179,10 @@ class EngineConfig(_Section):
     nodes: int | None = Field(
         None, ge=1, description="SuperNodes, at most the corpus's users; default: one per worker (inline: one)"
     )
-    cpus_per_node: int = Field(
-        1, ge=1, description="CPU cores that Ray reserves for a worker, which computes with as many threads"
+    cpus_per_node: CpuShare = Field(
+        1,
+        description="CPU cores that Ray reserves for a worker, which computes with as many threads, at least one: 0.5 "
+        "lets two share a core",
     )
     gpus_per_node: GpuShare | None = Field(
         None,
@@ -183,6 +198,11 @@ class EngineConfig(_Section):
     num_gpus: int | None = Field(None, ge=0, description="GPUs that Ray may use; default: all")
     address: Text | None = Field(None, description="an existing Ray cluster, such as `auto` or `10.0.0.1:6379`")
     timeout: float = Field(3600.0, gt=0, description="seconds after which an unanswered node counts as failed")
+
+    @property
+    def threads_per_node(self) -> int:
+        """Return with how many threads a worker of Ray computes."""
+        return max(1, int(self.cpus_per_node))
 
     @model_validator(mode="after")
     def _cluster_owns_its_size(self) -> EngineConfig:

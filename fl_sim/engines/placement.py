@@ -83,7 +83,7 @@ class Machine:
     free_cpus: float
     free_gpus: float
 
-    def room_for(self, cpus: int, gpus: float) -> int:
+    def room_for(self, cpus: float, gpus: float) -> int:
         """Return how many workers of ``cpus`` cores and ``gpus`` GPUs fit beside what is reserved.
 
         Where fractions of GPUs are reserved, Ray tells only their sum, and this is the most that may fit.
@@ -106,7 +106,7 @@ class Machine:
         return replace(self, free_cpus=self.cpus, free_gpus=self.gpus)
 
 
-def count_workers(machines: Sequence[Machine], cpus: int, gpus: float) -> int:
+def count_workers(machines: Sequence[Machine], cpus: float, gpus: float) -> int:
     """Return how many workers of so many cores and GPUs (a fraction, or a whole number) fit on the machines.
 
     Raises:
@@ -144,7 +144,7 @@ def machines_of(nodes: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[s
     return machines
 
 
-def settled_machines(cpus: int, gpus: float, look: Callable[[], list[Machine]] | None = None) -> list[Machine]:
+def settled_machines(cpus: float, gpus: float, look: Callable[[], list[Machine]] | None = None) -> list[Machine]:
     """Return the machines of Ray, and wait up to five seconds for what others are giving back.
 
     The workers of a run that has just ended count as reserved for a moment.

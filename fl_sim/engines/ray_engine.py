@@ -502,7 +502,7 @@ def _worker_environment(engine: EngineConfig) -> dict[str, str]:
     packages = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (packages, os.environ.get("PYTHONPATH"))))
     settings = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
-    settings["OMP_NUM_THREADS"] = str(engine.cpus_per_node)
+    settings["OMP_NUM_THREADS"] = str(engine.threads_per_node)
     return settings | plugins.worker_environment() | {"PYTHONPATH": path}
 
 

@@ -139,7 +139,7 @@ def forecast(
     workers = workers_of(engine)
     rule = planned.plan.mechanism.client_rule(planned.plan.mechanism.clip_norm)
     factor = _LOCAL if isinstance(rule, LocalSteps) else CLIPPING
-    seconds = pace.seconds(sentences, workers, config.evaluation.every, factor)
+    seconds = pace.seconds(sentences, workers_at_once(engine), config.evaluation.every, factor)
     scores = 3 * _BYTES_OF_PARAMETER * _BATCH_TOKENS * model.vocabulary_size
     process = whole * _BYTES_OF_PARAMETER + scores
     server = _LIBRARIES + process + trainable * _SERVER_BYTES
@@ -223,10 +223,10 @@ def size(count: float) -> str:
 
 
 def workers_of(engine: EngineConfig) -> int:
-    """Return how many nodes compute at the same time, as far as this machine tells (``RunConfig.placed_engine``)."""
+    """Return how many workers there are, as far as this machine tells (``RunConfig.placed_engine``)."""
     if engine.name == "inline":
         return 1
-    slots = max(1, (engine.num_cpus or os.cpu_count() or 1) // engine.cpus_per_node)
+    slots = max(1, int(_cores(engine) / engine.cpus_per_node + 1e-6))
     if engine.gpus_per_node:
         gpus = torch.cuda.device_count() if engine.num_gpus is None else engine.num_gpus
         share = engine.gpus_per_node  # a fraction is of one GPU
@@ -234,9 +234,18 @@ def workers_of(engine: EngineConfig) -> int:
     return min(slots, engine.nodes or slots)
 
 
+def workers_at_once(engine: EngineConfig) -> int:
+    """Return how many workers compute at the same time: those that share a core take turns."""
+    return min(workers_of(engine), _cores(engine))
+
+
+def _cores(engine: EngineConfig) -> int:
+    return engine.num_cpus or os.cpu_count() or 1
+
+
 def threads_of(engine: EngineConfig) -> int:
     """Return with how many threads a worker computes."""
-    return 1 if engine.name == "inline" else engine.cpus_per_node
+    return 1 if engine.name == "inline" else engine.threads_per_node
 
 
 def _notes(cost: Forecast, where: Path) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from pathlib import Path
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
-from fl_sim.experiments.cost import Pace, forecast_of, sentences_of, threads_of, workers_of
+from fl_sim.experiments.cost import Pace, forecast_of, sentences_of, threads_of, workers_at_once
 from fl_sim.experiments.run_inputs import build_model, declared, task_of
 from fl_sim.formats import duration, round_up
 from fl_sim.search.bounds import Candidate, Users
@@ -189,7 +189,7 @@ def _affordable(stated: RunConfig, pace: Pace, minutes: float, tokens: float | N
     """
     if tokens is not None:
         pace = pace.at_length(tokens)
-    workers, every = workers_of(stated.placed_engine), stated.evaluation.every
+    workers, every = workers_at_once(stated.placed_engine), stated.evaluation.every
     sentences = pace.sentences(60 * minutes * _SHARE_OF_TRAINING / ROUNDS, workers, every)
     if sentences < 1:
         least = pace.seconds(1, workers, every) * ROUNDS / _SHARE_OF_TRAINING / 60

@@ -28,14 +28,15 @@ def test_ray_gives_the_inline_model_quietly_and_leaves_nothing_behind(
 ) -> None:
     """Run the real command: with plots, in the folder that it chooses, and on an ASCII terminal.
 
-    The workers share one file of the states of frozen layers, so the model has adapters in its upper layer alone.
+    Two workers share a core, and one file of the states of frozen layers: the model has adapters in its upper layer
+    alone. There is a node per worker; another number would add the gradients in another order.
     """
     load_model(ModelSpec(hidden=16, heads=2, max_tokens=32), seed=0).save(tmp_path / "model")
     changes = PLAIN | UEDP | {
         "model__name": str(tmp_path / "model"), "model__lora_rank": 2, "model__lora_layers": 1,
-        "privacy__initial_model": "disjoint", "corpus__feature_cache": str(tmp_path / "on ray"), "engine__nodes": 2,
+        "privacy__initial_model": "disjoint", "corpus__feature_cache": str(tmp_path / "on ray"),
     }  # fmt: skip
-    values = settings(corpus, Path(), **changes, engine__name="ray", engine__num_cpus=2)
+    values = settings(corpus, Path(), **changes, engine__name="ray", engine__num_cpus=1, engine__cpus_per_node=0.5)
     del values["out"]
     command = [sys.executable, "-m", "fl_sim.cli.main", "run", "--json", *command_line(values)]
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
@@ -51,7 +52,7 @@ def test_ray_gives_the_inline_model_quietly_and_leaves_nothing_behind(
     assert on_ray.path.parent == place / "runs"
     assert not (on_ray.path / "encoded").exists()
     assert list((on_ray.path / "plots").glob("*.png"))
-    changes["corpus__feature_cache"] = str(tmp_path / "inline states")
+    changes |= {"corpus__feature_cache": str(tmp_path / "inline states"), "engine__nodes": 2}
     inline = simulation.run(configuration(corpus, tmp_path / "inline", **changes))
     assert np.array_equal(model_of(inline), model_of(on_ray))
     states = [{p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in ("inline states", "on ray")]

@@ -61,8 +61,9 @@ def test_a_cluster_decides_its_size_and_is_told_where_our_packages_are(monkeypat
 
 def test_a_worker_has_as_many_threads_as_cores_whatever_this_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    arguments = ray_arguments(EngineConfig(address="10.0.0.1:6379", cpus_per_node=3))
-    assert arguments["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "3"
+    for cores, threads in ((3, "3"), (0.5, "1")):
+        arguments = ray_arguments(EngineConfig(address="10.0.0.1:6379", cpus_per_node=cores))
+        assert arguments["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == threads
 
 
 def test_a_start_of_ray_that_makes_progress_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:

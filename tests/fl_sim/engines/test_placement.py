@@ -30,13 +30,15 @@ def test_a_worker_has_its_share_on_one_gpu(gpus: int, workers: tuple[int, ...]) 
         ([machine(2)], 1, 0, 2),
         ([machine(7)], 2, 0, 3),
         ([machine(2), machine(4)], 3, 0, 1),
+        ([machine(2)], 0.5, 0, 4),
+        ([machine(1), machine(2)], 0.3, 0, 9),
         ([machine(2, 1)], 1, 0.25, 2),
         ([machine(16, 4)], 1, 2, 2),
         ([machine(16, 3)], 1, 2, 1),
     ],
 )
 def test_cores_and_whole_gpus_are_counted_machine_by_machine(
-    machines: list[Machine], cpus: int, gpus: float, workers: int
+    machines: list[Machine], cpus: float, gpus: float, workers: int
 ) -> None:
     assert count_workers(machines, cpus, gpus) == workers
 
@@ -122,6 +124,8 @@ def test_a_worker_on_a_gpu_has_one_and_the_server_none(settings: dict[str, Any],
         ),
         ({"engine.gpus_per_node": -0.5}, r"engine\.gpus_per_node is -0\.5; allowed: 0, a fraction"),
         ({"engine.gpus_per_node": 1e-5}, r"engine\.gpus_per_node is 1e-05; allowed: 0, a fraction"),
+        ({"engine.cpus_per_node": 1.5}, r"engine\.cpus_per_node is 1\.5; allowed: a fraction from 0\.1 to 1, or whole"),
+        ({"engine.cpus_per_node": 0.05}, r"engine\.cpus_per_node is 0\.05; allowed: a fraction from 0\.1"),
         (
             {"engine.server_device": "cuda"},
             r"engine\.server_device is 'cuda' and model\.device is 'cpu'; allowed: cpu$",

@@ -14,7 +14,7 @@ from fl_sim.cli.main import main
 from fl_sim.clients.selection import select_for, thin
 from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.experiments import cost as forecasts
-from fl_sim.experiments.cost import Forecast, expected_sentences, forecast, seconds_per_sentence, threads_of, workers_of
+from fl_sim.experiments.cost import Forecast, expected_sentences, forecast, seconds_per_sentence, threads_of, workers_at_once, workers_of
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from tests import tiny
 from tests.clients.models import models_to_try
@@ -98,6 +98,8 @@ def test_a_round_on_another_device_than_the_servers_has_no_forecast_of_time(monk
     ("settings", "workers"),
     [
         ({"num_cpus": 8, "cpus_per_node": 2}, 4),
+        ({"num_cpus": 2, "cpus_per_node": 0.5}, 4),
+        ({"num_cpus": 3, "cpus_per_node": 0.3}, 10),
         ({"num_cpus": 8, "num_gpus": 2, "gpus_per_node": 0.6}, 2),
         ({"num_cpus": 8, "num_gpus": 1, "gpus_per_node": 0.3}, 3),
         ({"num_cpus": 8, "num_gpus": 4, "gpus_per_node": 2}, 2),
@@ -108,7 +110,8 @@ def test_a_round_on_another_device_than_the_servers_has_no_forecast_of_time(monk
 def test_as_many_workers_compute_at_once_as_have_cores_and_gpus(settings: dict[str, Any], workers: int) -> None:
     engine = EngineConfig(**settings)
     assert workers_of(engine) == workers
-    assert threads_of(engine) == (settings.get("cpus_per_node", 1))
+    assert workers_at_once(engine) == min(workers, settings["num_cpus"])
+    assert threads_of(engine) == max(1, settings.get("cpus_per_node", 1))
 
 
 @pytest.mark.system
