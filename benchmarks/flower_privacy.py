@@ -5,7 +5,8 @@
     python benchmarks/flower_privacy.py --parts times --turns 3
     python benchmarks/flower_privacy.py --parts               # write results/flower/README.md from the records again
 
-Each part writes its record into ``--out``, ``results/flower`` by default; README.md there is made from them.
+Each part writes its record into ``--out``, ``results/flower`` by default, which takes those of a clean commit alone;
+README.md there is made from them.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from flwr import __version__ as flower_version
 
 from benchmarks.flower_comparison.comparison_page import page
+from fl_sim.research.study_files import check_commits
+from fl_sim.storage.environment import SOURCES, commit_of, git_state
+from fl_sim.storage.run_folder import ResultsError
 
 PARTS = ("digits", "audit", "faults", "times")
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "flower"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results" / "flower"
 
 
 def measure_digits(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -94,9 +99,15 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=3, help="turns of either strategy, for the times")
     parser.add_argument("--rounds", type=int, default=7, help="rounds of a turn, for the times")
     arguments = parser.parse_args(words)
+    commit = commit_of({"git": git_state(ROOT, (*SOURCES, "benchmarks"))})
+    try:
+        if arguments.parts and arguments.out.resolve() == RESULTS:
+            check_commits("flower", commit)
+    except ResultsError as error:
+        parser.error(str(error))
     arguments.out.mkdir(parents=True, exist_ok=True)
     for part in arguments.parts:
-        record = {"format": f"fl-sim flower {part}", "format_version": 1, "flwr": flower_version}
+        record = {"format": f"fl-sim flower {part}", "format_version": 1, "flwr": flower_version, "commit": commit}
         record |= MEASURES[part](arguments)
         text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
         (arguments.out / f"{part}.json").write_text(text + "\n", encoding="utf-8")

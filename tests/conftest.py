@@ -121,6 +121,18 @@ def command_server() -> Iterator[CommandServer]:
 
 
 @pytest.fixture
+def clean_commit(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let the sources be those of a commit of the history without changes, which a record may name; return it."""
+    from fl_sim.research import study_files
+    from fl_sim.storage import environment
+
+    commit = "c" * 40
+    monkeypatch.setattr(environment, "git_state", lambda *_: {"commit": commit, "dirty": False})
+    monkeypatch.setattr(study_files, "history", lambda: frozenset({commit}))
+    return commit
+
+
+@pytest.fixture
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the plots of runs, which take longer than a small run and are tested elsewhere."""
     monkeypatch.setattr("fl_sim.reporting.plots.write_run_plots", lambda run: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import tomllib
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pytest
 import yaml
 
 from fl_sim.cli.verbs import fl_sim as cli
@@ -61,6 +63,22 @@ def test_cited_pages_and_sections_exist() -> None:
                     wrong.append(f"{name}: {page}, section {number}")
     assert wrong == []
     assert cited > 60
+
+
+def test_every_record_was_made_from_clean_commits_of_the_history_and_its_page_says_so() -> None:
+    if not (REPOSITORY / ".git").exists() or (REPOSITORY / ".git" / "shallow").exists():
+        pytest.skip("no clone with its whole history")
+    listed = subprocess.run(["git", "rev-list", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    history = {*listed.stdout.split()}
+    files = sorted((REPOSITORY / "results").rglob("*.json"))
+    assert len(files) > 20
+    commits = {file: json.loads(file.read_bytes())["commit"].split(", ") for file in files}
+    wrong = {file.name: stray for file, named in commits.items() if (stray := {*named} - history)}  # also "… dirty"
+    assert wrong == {}, "fl-sim reproduce make NAME --record results, of a clean checkout, makes a record anew"
+    for file, named in commits.items():
+        page = (file.parent / "README.md").read_text(encoding="utf-8")
+        line = next(line for line in page.splitlines() if line.startswith(f"*[{file.name}]({file.name});"))
+        assert line.endswith(f" from {', '.join(commit[:12] for commit in named)}, clean.*")
 
 
 def test_readme_is_short() -> None:

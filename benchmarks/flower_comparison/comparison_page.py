@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fl_sim.formats import format_epsilon, format_lower_bound
+from fl_sim.research.study_files import made_from
 
 HEAD = (
     "Made by `python benchmarks/flower_privacy.py` from the JSON files here; do not edit. Flower {flwr}, with its own "
@@ -25,7 +26,7 @@ def page(records: Mapping[str, Mapping[str, Any]]) -> str:
     flwr = next((record["flwr"] for record in records.values()), "–")
     parts = ["# Flower's privacy wrapper and ours, side by side", HEAD.format(flwr=flwr)]
     for part, record in records.items():
-        parts += _SECTIONS[part](record)
+        parts += [*_SECTIONS[part](record), f"*[{part}.json]({part}.json); {made_from(record['commit'])}.*"]
     return "\n\n".join(part if part.startswith(("#", "|")) else _filled(part) for part in parts) + "\n"
 
 

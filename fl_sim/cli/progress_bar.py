@@ -67,11 +67,18 @@ def counting(what: str, quiet: bool = False) -> Iterator[Show]:
             yield lines.show
 
 
+class Say(Protocol):
+    """What :func:`said_in_lines` gives: a function that says a line of long work."""
+
+    def __call__(self, words: str, left: float | None = None) -> None:
+        """Say what is done, and the seconds that are left if somebody knows."""
+
+
 @contextmanager
-def said_in_lines(what: str, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+def said_in_lines(what: str, quiet: bool = False) -> Iterator[Say]:
     """Give a function that says a line of long work on standard error; a minute without one has a line of its own."""
     if quiet:
-        yield lambda words: None
+        yield lambda words, left=None: None
         return
     with _never_silent(lines := Lines(what)):
         yield lines.say
@@ -179,6 +186,7 @@ class Lines:
         self._what, self._clock = what, clock
         self._began = self._last = clock()
         self._state, self._time_left = "begun", TimeLeft()
+        self._end: float | None = None
         self._time_left.see(self._began, 0)
 
     def show(self, done: float, total: float | None, words: str | None = None) -> None:
@@ -187,10 +195,11 @@ class Lines:
         if line is not None:
             say(line)
 
-    def say(self, words: str) -> None:
-        """Print a line, which is the state of the work from now on."""
+    def say(self, words: str, left: float | None = None) -> None:
+        """Print a line, which is the state of the work from now on, and the seconds that are left if they are known."""
         self._state, self._last = words.strip(), self._clock()
-        say(words)
+        self._end = None if left is None else self._last + left
+        say(words if not left else f"{words}, about {duration(left)} left")
 
     def line(self, done: float, total: float | None, words: str | None = None) -> str | None:
         """Return the line that is due now; None if none is."""
@@ -214,4 +223,5 @@ class Lines:
         if now - self._last < _SECONDS_OF_SILENCE:
             return None
         self._last = now
-        return f"{self._what}: {self._state}, at work for {duration(now - self._began)}"
+        left = f", about {duration(self._end - now)} left" if self._end is not None and self._end > now else ""
+        return f"{self._what}: {self._state}, at work for {duration(now - self._began)}{left}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,10 +18,10 @@ from fl_sim.cli.verbs import VerbGroup, as_json, quiet
 if TYPE_CHECKING:
     from fl_sim.research.uedp_paper.figure_records import Record
     from fl_sim.research.uedp_paper.make_figure import FigureResult
-    from fl_sim.search.sweep import Ending
 
 _DATA = Path("..") / "shared" / "data"
 _OUT = Path("runs") / "reproduce"
+_RESULTS = Path("results")
 TABLES = ("adult", "ag-study", "dpnr-ag", "words")
 """Tables of private representations (docs/representations.md); all other names are figures of language models."""
 
@@ -55,10 +57,59 @@ def make(jobs: int, **settings: Any) -> int:
     or nothing could be made.
     """
     from fl_sim.config import ConfigError
+    from fl_sim.research.study_files import check_commits
+    from fl_sim.storage.environment import commit_of, describe
 
     if not 1 <= jobs <= 1024:
         raise ConfigError(f"--jobs is {jobs}; allowed: an integer from 1 to 1024")
+    if settings["record"] is not None:  # now, not after hours
+        check_commits(settings["figure"], commit_of(describe()))
     return _make(Asked(jobs=jobs, **settings))
+
+
+@reproduce.command()
+@click.argument("folder", type=FOLDER, metavar="DIR")
+@click.argument("names", nargs=-1, metavar="[NAME]…")
+@click.option("--points", type=int, default=1, show_default=True, metavar="N", help="Points of each record.")
+@click.option("--seed", type=int, metavar="N", help="The seed of the draw; another one each time by default.")
+@click.option(
+    "--data", type=FOLDER, default=_DATA, show_default=True, metavar="DIR", help="The raw corpora, a folder each."
+)
+@click.option(
+    "--out", type=FOLDER, default=_OUT, show_default=True, metavar="DIR",
+    help="Corpora as of make, and the runs while they are compared.",
+)  # fmt: skip
+@as_json
+@quiet
+def check(points: int, seed: int | None, out: Path, as_json: bool, quiet: bool, **settings: Any) -> int:
+    """Compute a random point of every record of a folder again, and compare.
+
+    NAME is a record's; all by default. Exit code 1 means that a point differs by more than rounding, or failed; one
+    whose corpus or package is not there is skipped.
+    """
+    from fl_sim.cli.progress_bar import said_in_lines
+    from fl_sim.config import ConfigError
+    from fl_sim.files import owner_only
+    from fl_sim.research import check_records
+    from fl_sim.storage.run_folder import encode
+
+    if points < 1:
+        raise ConfigError(f"--points is {points}; allowed: an integer of at least 1")
+    if seed is not None and seed < 0:
+        raise ConfigError(f"--seed is {seed}; allowed: an integer of at least 0")
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    out = out.expanduser().absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    with owner_only(), TemporaryDirectory(prefix="check-", dir=out) as runs, said_in_lines("check", quiet) as say:
+        asked = check_records.Check(
+            points=points, seed=seed, corpora=out / "corpora", out=Path(runs), say=say, **settings
+        )
+        checked = list(check_records.check(asked))
+    if as_json:
+        print(json.dumps(encode([asdict(one) for one in checked]), ensure_ascii=False))
+    else:
+        print(check_records.table(checked))
+    return int(any(one.verdict in (check_records.DIFFERS, check_records.FAILED) for one in checked))
 
 
 @reproduce.command("list")
@@ -137,6 +188,7 @@ def _make_table(asked: Asked) -> int:
     from fl_sim.files import owner_only
     from fl_sim.research.representations.studies import reproductions
     from fl_sim.research.representations.studies.study_runs import Options
+    from fl_sim.research.study_files import check_commits
     from fl_sim.storage.run_folder import encode
 
     if asked.panels:
@@ -157,6 +209,7 @@ def _make_table(asked: Asked) -> int:
     with owner_only(), said_in_lines(asked.figure, asked.quiet) as log:  # the work folder has features of the texts
         made = reproductions.run(asked.figure, options, log)
     if asked.record is not None:
+        check_commits(asked.figure, made["commit"])
         reproductions.write(made, asked.record / reproductions.FOLDER / f"{asked.figure}.json")
     print(json.dumps(encode(made), ensure_ascii=False) if asked.as_json else reproductions.show(made), end="")
     return 0
@@ -188,25 +241,14 @@ def _make_one(asked: Asked, name: str, path: Path) -> int:
 
 
 def _make_with_progress(asked: Asked, name: str, path: Path) -> FigureResult:
-    """Make the figure, and show on stderr what is done."""
-    from fl_sim.cli.progress_bar import counting, say
+    """Make the figure, and say on stderr what is done."""
+    from fl_sim.cli.progress_bar import said_in_lines
+    from fl_sim.research.uedp_paper.figure_records import read_record
     from fl_sim.research.uedp_paper.figures import load_figure
     from fl_sim.research.uedp_paper.make_figure import FigureJob, make_figure
-    from fl_sim.search.sweep import INTERRUPTED
 
-    number, ended = 0, 0
-    with counting(f"runs of {name}", asked.quiet) as show:
-
-        def begin(runs: int) -> None:
-            nonlocal number
-            number = runs
-            show(0, runs)
-
-        def observe(ending: Ending) -> None:
-            nonlocal ended
-            ended += ending.status != INTERRUPTED
-            show(ended, number, f"{ended:,} of {number:,}, {ending.name} {ending.status}")
-
+    known = (asked.record or _RESULTS) / f"{name}.json"
+    with said_in_lines(name, asked.quiet) as log:
         return make_figure(
             FigureJob(
                 name=name,
@@ -216,9 +258,8 @@ def _make_with_progress(asked: Asked, name: str, path: Path) -> FigureResult:
                 data=asked.data.expanduser(),
                 out=asked.out.expanduser().absolute(),
                 jobs=asked.jobs,
-                say=lambda words: say(words, asked.quiet),
-                begin=begin,
-                observe=observe,
+                say=log,
+                known=read_record(known) if known.is_file() else None,
             )
         )
 

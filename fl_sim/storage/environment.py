@@ -6,6 +6,8 @@
 True
 >>> git_state(Path("/")) is None
 True
+>>> commit_of({"git": {"commit": "a1b2", "dirty": True}}), commit_of({"git": None})
+('a1b2 dirty', 'unknown')
 """
 
 from __future__ import annotations
@@ -45,7 +47,12 @@ class Environment(TypedDict, total=False):
 LIBRARIES = ("torch", "transformers", "flwr", "ray", "numpy", "dp-accounting", "pyarrow", "spacy")
 """The libraries that can change a run's figures."""
 
-_SOURCES = ("fl_sim", "strategies", "clients", "data_prep", "pyproject.toml")
+UNKNOWN, DIRTY = "unknown", " dirty"
+"""The commit of sources outside a checkout, and what follows that of sources with changes."""
+
+_ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("fl_sim", "strategies", "clients", "data_prep", "pyproject.toml")
+"""What can change the figures of a run."""
 _GIT_SECONDS = 10
 
 
@@ -53,7 +60,7 @@ def describe(more: Sequence[str] = ()) -> Environment:
     """Return a JSON-ready description of this installation and machine, with the versions of ``more`` libraries."""
     return {
         "fl_sim": version("fl-sim"),
-        "git": git_state(Path(__file__).resolve().parents[2]),
+        "git": git_state(_ROOT),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
@@ -61,8 +68,21 @@ def describe(more: Sequence[str] = ()) -> Environment:
     }
 
 
-def git_state(source: Path) -> GitState | None:
-    """Return commit and state of the checkout with root ``source``; None without a checkout or git.
+def commit_of(environment: Environment) -> str:
+    """Return the commit of an environment as records state it."""
+    git = environment.get("git")
+    return UNKNOWN if git is None else f"{git['commit']}{DIRTY if git['dirty'] else ''}"
+
+
+def history(source: Path = _ROOT) -> frozenset[str]:
+    """Return HEAD's commit and all commits before it; none without a checkout or git."""
+    return frozenset((_git(source, "rev-list", "HEAD") or "").split())
+
+
+def git_state(source: Path, sources: Sequence[str] = SOURCES) -> GitState | None:
+    """Return the commit of the checkout with root ``source``, and whether ``sources`` have changes.
+
+    None without a checkout or git.
 
     A virtual environment may be inside another repository, whose commit says nothing about fl_sim. So the root must be
     ``source`` itself, and fl_sim must be tracked in it.
@@ -73,7 +93,7 @@ def git_state(source: Path) -> GitState | None:
     if _git(source, "ls-files", "--error-unmatch", "fl_sim/__init__.py") is None:
         return None
     commit = _git(source, "rev-parse", "HEAD")
-    status = _git(source, "status", "--porcelain", "--", *_SOURCES)
+    status = _git(source, "status", "--porcelain", "--", *sources)
     return None if commit is None or status is None else {"commit": commit, "dirty": bool(status)}
 
 

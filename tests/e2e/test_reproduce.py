@@ -125,16 +125,21 @@ def command(tmp_path: Path, data: Path, *more: str, text: str = FIGURE) -> list[
 
 
 @pytest.mark.nightly
-def test_a_figure_is_made_once_continued_and_recorded(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+def test_a_figure_is_made_once_continued_recorded_and_computed_again(
+    tmp_path: Path, data: Path, clean_commit: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
-    assert main(command(tmp_path, data, "--record", str(results))) == 0
+    words = command(tmp_path, data, "--record", str(results))
+    assert main([word for word in words if word != "--quiet"]) == 0
     output = capsys.readouterr()
+    said = [line for line in output.err.splitlines() if line.partition(" ")[0].startswith(("15", "a-"))]
+    assert said[0] == "15 runs of small, 0 of them finished; 1 at once"
+    assert [line.partition(",")[2].partition(",")[0] for line in said[1:]] == [f" {n} to go" for n in range(14, -1, -1)]
     assert "left out: b: absent:" in output.err
     assert "--data" in output.err
     record = read_record(results / "small.json")
     assert isinstance(record, TrainingRecord)
+    assert record.commit == clean_commit
     (panel,) = record.panels
     noiseless, deidentified, coded, uedp = panel.curves
     assert noiseless.points[0].epsilon.claimed is None
@@ -164,6 +169,25 @@ def test_a_figure_is_made_once_continued_and_recorded(
     assert main(["reproduce", "readme", str(results)]) == 0
     assert "| as coded |" in (results / "README.md").read_text(encoding="utf-8")
     assert (results / "small.png").exists()
+    capsys.readouterr()
+
+    checking = ["reproduce", "check", str(results), "--data", str(data), "--out", str(tmp_path / "out"), "--json"]
+    assert main([*checking, "--points", "3"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["verdict"] for row in rows] == ["the same"] * 3
+    assert all(row["comparison"]["figures"] >= 9 for row in rows), "utility, start, z and ε"
+    values = json.loads((results / "small.json").read_bytes())
+    for curve in values["panels"][0]["curves"]:
+        for one in curve["points"]:
+            one["utility"]["values"] = [1.01 * value for value in one["utility"]["values"]]
+    values["panels"][0]["corpus"]["fingerprint"] = "another"
+    (results / "small.json").write_text(json.dumps(values), encoding="utf-8")
+    assert main(checking) == 1
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["verdict"], row["comparison"]["name"]) == ("DIFFERS", "perplexity")
+    assert row["reasons"][0].startswith("corpus was another, and is ")
+    assert main([*checking[:3], "--data", str(tmp_path), "--out", str(tmp_path / "new"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["verdict"] == "skipped"
 
 
 def test_nothing_can_be_made_without_any_corpus(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,6 +206,7 @@ def test_the_list_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("clean_commit")
 def test_attacks_on_the_runs_of_a_figure_are_recorded(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,3 +230,18 @@ def test_attacks_on_the_runs_of_a_figure_are_recorded(
     assert read_record(made / "record.json").panels == record.panels  # type: ignore[union-attr]
     assert main([*words, "--record", str(tmp_path / "results")]) == 2
     assert "at least 3" in capsys.readouterr().err
+    checking = [
+        "reproduce",
+        "check",
+        str(made),
+        "record",
+        "--data",
+        str(data),
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+    ]
+    assert main([*checking, "--points", "2"]) == 0
+    for row in json.loads(capsys.readouterr().out):
+        assert row["verdict"] == "the same"
+        assert row["comparison"]["figures"] > 30, "its attacks, too"

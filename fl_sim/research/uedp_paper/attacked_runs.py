@@ -77,6 +77,8 @@ def _attacked(run: PlannedRun, metric: str, attack: AttackSettings, raw: str | N
     options = Options(seed=run.seed, **attack.model_dump(exclude={"joint"}))
     epsilon = result.get("epsilon_any")
     proven = raw is None and epsilon is not None and math.isfinite(float(epsilon))
+    attacks = _kept_attacks(folder, options, raw, kept)
+    spent = [float(folder.metrics()["seconds"].sum()), *(float(str(one.get("seconds", 0))) for one in attacks.values())]
     return AttackedRunRecord(
         curve=run.curve.name,
         label=run.curve.label,
@@ -87,7 +89,8 @@ def _attacked(run: PlannedRun, metric: str, attack: AttackSettings, raw: str | N
         epsilon_any=float(epsilon) if proven and epsilon is not None else None,
         utility=float(result[metric]),
         initial=float(result[f"initial_{metric}"]),
-        attacks=_kept_attacks(folder, options, raw, kept),
+        attacks=attacks,
+        seconds=sum(spent),
     )
 
 

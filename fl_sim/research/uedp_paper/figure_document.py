@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from fl_sim.config import ConfigError
 from fl_sim.formats import format_delta
 from fl_sim.reporting import plots
-from fl_sim.research.study_files import markdown_table
+from fl_sim.research.study_files import made_from, markdown_table
 from fl_sim.research.uedp_paper.figure_pictures import draw_epsilon, draw_training, show_utility
 from fl_sim.research.uedp_paper.figure_records import (
     LEAKAGE,
@@ -65,8 +65,9 @@ _HEAD = """\
 # Results
 
 Made by `fl-sim reproduce readme results` from the JSON files here; do not edit. Each file is the record of one
-figure: settings, commit, versions, seeds, and what was measured. docs/reproduction.md has the commands. Tables of
-private text representations have a page of their own, in `representations/`.
+figure: settings, commit, versions, seeds, and what was measured; no source differed from a *clean* commit.
+docs/reproduction.md has the commands. Tables of private text representations have a page of their own, in
+`representations/`.
 
 **Read the ε with care.** *Claimed* is what a method says of itself; of the published algorithm that is its paper's
 figure, by the paper's own accountant. *Proven* is what holds for the mechanism that ran (docs/privacy.md). An ε is
@@ -224,6 +225,5 @@ def _origin_line(record: Record, source: str) -> str:
         parts.append(f"seeds {', '.join(map(str, record.seeds))}")
         seconds = sum(point.seconds for panel in record.panels for curve in panel.curves for point in curve.points)
         parts.append(f"{math.ceil(seconds / 60)} minutes of one core in rounds")
-    commits = ", ".join(" ".join([words[0][:12], *words[1:]]) for words in map(str.split, record.commit.split(", ")))
-    parts += [f"size: {record.size}", f"made {record.when[:10]} from {commits}"]
+    parts += [f"size: {record.size}", made_from(record.commit, record.when[:10])]
     return f"*{'; '.join(parts)}.*"

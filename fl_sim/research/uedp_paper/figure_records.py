@@ -26,7 +26,7 @@ from pydantic import (
     ValidationError,
 )
 
-from fl_sim.research.study_files import StrictModel, read_json
+from fl_sim.research.study_files import StrictModel, check_commits, read_json
 from fl_sim.research.uedp_paper.figures import Name, PublishedNumber, Settings
 from fl_sim.research.uedp_paper.table_two import Row
 from fl_sim.storage.run_folder import ResultsError, encode, replace_file
@@ -198,6 +198,7 @@ class AttackedRunRecord(RecordModel):
         epsilon_any: ε of any user with any entity that it spent; None if none is proven. On de-identified text None.
         utility: at the end, by the figure's metric.
         attacks: the records of ``fl-sim leak``, without their (δ, ε) pairs.
+        seconds: of the run's rounds and the attacks; None in a record without.
     """
 
     curve: Name
@@ -210,6 +211,7 @@ class AttackedRunRecord(RecordModel):
     utility: float
     initial: float
     attacks: Attacks
+    seconds: float | None = None
 
 
 class PanelRecord(RecordModel):
@@ -236,7 +238,7 @@ class FigureRecord(RecordModel):
     """What the records of all kinds have.
 
     Attributes:
-        commit: of the sources, with ``dirty`` if they had changes.
+        commit: those of the sources, separated by commas, with ``dirty`` where they had changes.
         config: the figure's configuration at that size.
         when: time of its end, UTC.
         skipped: reason of each missing corpus.
@@ -383,7 +385,11 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def check_publishable(record: Record) -> None:
-    """Raise ResultsError for a record that results/ does not accept: fewer than three seeds, or failed runs."""
+    """Raise ResultsError for a record that results/ does not accept.
+
+    It has fewer than three seeds or failed runs, or a commit is not clean or not in the history of this checkout.
+    """
+    check_commits(record.figure, record.commit)
     if not isinstance(record, TrainingRecord | LeakageRecord):
         return
     if len(record.seeds) < _LEAST_SEEDS:

@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import json
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,8 +37,10 @@ from fl_sim.research.uedp_paper.figure_records import (
     PanelRecord,
     Parts,
     PointRecord,
+    Record,
     Spread,
     Trace,
+    TrainingRecord,
     spread,
 )
 from fl_sim.research.uedp_paper.figures import (
@@ -298,6 +301,22 @@ def _digest(settings: Settings) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
+def known_seconds(runs: Sequence[PlannedRun], record: Record | None) -> dict[str, float]:
+    """Return how long runs took when a figure was recorded, by name; that of their mean for what it lacks.
+
+    Nothing if the record has no times.
+    """
+    panels = record.panels if isinstance(record, TrainingRecord) else ()
+    points = ((panel, curve, point) for panel in panels for curve in panel.curves for point in curve.points)
+    known = {
+        (panel.name, curve.name, _digest(point.settings)): point.seconds / len(point.utility.values)
+        for panel, curve, point in points
+    }
+    of_runs = {run.name: known.get((run.panel.name, run.curve.name, _digest(run.given))) for run in runs}
+    there = [seconds for seconds in of_runs.values() if seconds is not None]
+    return {name: statistics.fmean(there) if one is None else one for name, one in of_runs.items()} if there else {}
+
+
 def _panel_record(
     plan: Plan, panel: PanelSettings, runs: Sequence[PlannedRun], failed: Mapping[str, str]
 ) -> PanelRecord:
@@ -306,7 +325,7 @@ def _panel_record(
     shown = [run for run in runs if run.curve.name not in plan.figure.beginnings]
     for curve, of_curve in itertools.groupby(shown, key=lambda run: run.curve):
         points = [
-            _point_record(plan, curve, [(run, folders[run.name]) for run in group])
+            point_record(plan, curve, [(run, folders[run.name]) for run in group])
             for _, group in itertools.groupby(of_curve, key=lambda run: run.point)
         ]
         strategy = next(strategy_of(folders[run.name]) for run in runs if run.curve == curve)
@@ -335,7 +354,8 @@ def _panel_record(
     )
 
 
-def _point_record(plan: Plan, curve: CurveSettings, runs: Sequence[tuple[PlannedRun, RunFolder]]) -> PointRecord:
+def point_record(plan: Plan, curve: CurveSettings, runs: Sequence[tuple[PlannedRun, RunFolder]]) -> PointRecord:
+    """Return the record of the runs of one setting, an own one for each seed."""
     figure, first, folders = plan.figure, runs[0][0], [folder for _, folder in runs]
     results = [folder.result or {} for folder in folders]
     strategy = strategy_of(folders[0])

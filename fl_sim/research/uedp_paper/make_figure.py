@@ -21,8 +21,8 @@ An ε figure needs neither text nor training: ε of a mechanism by the paper's a
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +30,9 @@ from pathlib import Path
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.files import remove_temporaries
+from fl_sim.formats import counted
 from fl_sim.reporting import plots
+from fl_sim.research.study_files import commits_of
 from fl_sim.research.uedp_paper import figure_training
 from fl_sim.research.uedp_paper.attacked_runs import attacked_panels
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpusError, tagger_of
@@ -48,6 +50,7 @@ from fl_sim.research.uedp_paper.figure_records import (
     TrainingRecord,
     write_record,
 )
+from fl_sim.research.uedp_paper.figure_training import Plan
 from fl_sim.research.uedp_paper.figures import (
     EpsilonCurve,
     EpsilonFigure,
@@ -60,7 +63,7 @@ from fl_sim.research.uedp_paper.figures import (
 from fl_sim.research.uedp_paper.table_two import table_of
 from fl_sim.search.sweep import INTERRUPTED, Ending, run_batch
 from fl_sim.stop_signals import raise_missed_stop
-from fl_sim.storage.environment import Environment, GitState, describe
+from fl_sim.storage.environment import Environment, describe
 from fl_sim.storage.run_folder import RunFolder, replace_file
 from fl_sim.strategies.accounting.accountant import epsilon, epsilon_curve
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -83,9 +86,8 @@ class FigureJob:
         data: the folder with the raw corpora.
         out: the folder for prepared corpora and the figure's own folder.
         jobs: runs at once.
-        say: called with a line before a slow step.
-        begin: called with the number of runs before the first.
-        observe: called with the end of every run.
+        say: called with a line before a slow step and after every run, and the seconds that are left if they are known.
+        known: an earlier record of the figure, whose times tell how long the runs will take.
     """
 
     name: str
@@ -95,9 +97,8 @@ class FigureJob:
     data: Path
     out: Path
     jobs: int = 1
-    say: Callable[[str], None] = lambda _: None
-    begin: Callable[[int], None] = lambda _: None
-    observe: Callable[[Ending], None] = lambda _: None
+    say: Callable[..., None] = lambda *_: None
+    known: Record | None = None
 
     @property
     def folder(self) -> Path:
@@ -140,6 +141,7 @@ def make_figure(making: FigureJob) -> FigureResult:
     if making.panels:
         raise ConfigError(f"--panel is '{making.panels[0]}'; allowed: nothing for {making.name}, which takes seconds")
     if isinstance(figure, EpsilonFigure):
+        making.say(f"computing ε of {counted(sum(len(panel.curves) for panel in figure.panels), 'curve')}")
         return _write_results(making, epsilon_record(making.name, figure))
     corpora = {**figure.corpora, **(figure.full.corpora if making.full else {})}
     rows, skipped = table_corpora(figure.model_copy(update={"corpora": corpora}), making.store)
@@ -163,16 +165,7 @@ def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
     """Run the unfinished runs of a figure, attack them if it asks for it, and write what came of them."""
     remove_temporaries(making.folder)
     plan = figure_training.plan_figure(figure, making.folder, making.store, making.panels)
-    making.begin(len(plan.runs))
-    ended = []
-    for first in (True, False):  # then those that begin from the models of the first
-        configs = {run.name: run.config for run in plan.runs if (run.curve.after is None) == first}
-        for ending in run_batch(configs, making.jobs):
-            making.observe(ending)
-            ended.append(ending)
-        if any(ending.status == INTERRUPTED for ending in ended):
-            break
-    endings = tuple(ended)
+    endings = tuple(_run_plan(making, plan))
     skipped = dict(plan.skipped)
     if any(ending.status == INTERRUPTED for ending in endings):
         return FigureResult(None, skipped, endings)
@@ -211,27 +204,49 @@ def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
     return _write_results(making, record, endings)
 
 
+def _run_plan(making: FigureJob, plan: Plan) -> Iterator[Ending]:
+    """Run the unfinished runs of a plan; say before what is to be done, and after every run what is left."""
+    seconds = figure_training.known_seconds(plan.runs, making.known)
+    unfinished = [run.name for run in plan.runs if not _is_finished(Path(str(run.config.out)))]
+    left = {name: seconds.get(name, 1.0) for name in unfinished}
+    expected = sum(left.values())
+    finished = len(plan.runs) - len(unfinished)
+    words = f"{counted(len(plan.runs), 'run')} of {making.name}, {finished} of them finished; {making.jobs} at once"
+    making.say(words, expected / making.jobs if seconds else None)
+    began, stopped = time.monotonic(), False
+    for first in (True, False):  # then those that begin from the models of the first
+        configs = {run.name: run.config for run in plan.runs if (run.curve.after is None) == first}
+        for ending in run_batch(configs, making.jobs):
+            if left.pop(ending.name, None) is not None and ending.status != INTERRUPTED:
+                rest = sum(left.values())
+                seconds_left = rest * (time.monotonic() - began) / (expected - rest)
+                making.say(f"{ending.name} {ending.status}, {len(left)} to go", seconds_left)
+            stopped |= ending.status == INTERRUPTED
+            yield ending
+        if stopped:
+            return
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / "config.json").exists() and RunFolder.open(folder).finished
+
+
 def _common_fields(
     name: str, figure: Figure, skipped: dict[str, str], environments: Sequence[Environment], full: bool = False
 ) -> FigureRecord:
     """Return what the records of all kinds have; the versions are those of the first environment."""
-    commits = dict.fromkeys(_commit_of(environment.get("git")) for environment in environments)
     first = environments[0]
-    versions = {"fl_sim": first.get("fl_sim"), "python": first.get("python", platform.python_version())}
+    versions = {name: first.get(name) for name in ("fl_sim", "python", "platform")}
     return FigureRecord(
         figure=name,
         title=figure.title,
         size="full" if full else "default",
-        commit=", ".join(commits),
+        commit=commits_of(environments),
         config=figure.model_dump(mode="json"),
         versions=versions | first.get("libraries", {}),
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         skipped=skipped,
     )
-
-
-def _commit_of(git: GitState | None) -> str:
-    return "unknown" if git is None else f"{git['commit']}{' dirty' if git['dirty'] else ''}"
 
 
 def _write_results(making: FigureJob, record: Record, endings: tuple[Ending, ...] = ()) -> FigureResult:

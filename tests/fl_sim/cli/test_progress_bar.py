@@ -77,8 +77,11 @@ def test_what_is_done_is_said_beside_the_result(capsys: pytest.CaptureFixture[st
 
 
 def test_a_line_of_a_study_is_its_state(capsys: pytest.CaptureFixture[str]) -> None:
-    times = iter([0.0, 1.0, 62.0])
+    times = iter([0.0, 1.0, 62.0, 63.0, 130.0, 360.0])
     lines = progress_bar.Lines("words", clock=lambda: next(times))
     lines.say("  seed 0")
     assert lines.late_line() == "words: seed 0, at work for 62 s"
-    assert capsys.readouterr().err == "  seed 0\n"
+    lines.say("  seed 1, 3 to go", 240.0)
+    assert lines.late_line() == "words: seed 1, 3 to go, at work for 2 min, about 3 min left"
+    assert lines.late_line() == "words: seed 1, 3 to go, at work for 6 min", "it takes longer than was expected"
+    assert capsys.readouterr().err == "  seed 0\n  seed 1, 3 to go, about 4 min left\n"

@@ -14,7 +14,15 @@ from fl_sim.cli.main import main
 from fl_sim.clients.selection import select_for, thin
 from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.experiments import cost as forecasts
-from fl_sim.experiments.cost import Forecast, expected_sentences, forecast, seconds_per_sentence, threads_of, workers_at_once, workers_of
+from fl_sim.experiments.cost import (
+    Forecast,
+    expected_sentences,
+    forecast,
+    seconds_per_sentence,
+    threads_of,
+    workers_at_once,
+    workers_of,
+)
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from tests import tiny
 from tests.clients.models import models_to_try

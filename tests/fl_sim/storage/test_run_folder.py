@@ -241,6 +241,7 @@ def _git(folder: Path, *arguments: str) -> None:
 
 def test_git_state_knows_clean_from_dirty_and_ignores_other_peoples_repositories(tmp_path: Path) -> None:
     assert environment.git_state(tmp_path) is None
+    assert environment.history(tmp_path) == frozenset()
     _git(tmp_path, "init", "-q")
     (tmp_path / "fl_sim").mkdir()
     (tmp_path / "fl_sim" / "__init__.py").touch()
@@ -250,6 +251,10 @@ def test_git_state_knows_clean_from_dirty_and_ignores_other_peoples_repositories
     clean = environment.git_state(tmp_path)
     assert clean["dirty"] is False
     assert len(clean["commit"]) == 40
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "new.py").touch()
+    assert environment.git_state(tmp_path) == clean
+    assert environment.git_state(tmp_path, ("fl_sim", "benchmarks")) == {**clean, "dirty": True}
     (tmp_path / "fl_sim" / "new.py").touch()
     assert environment.git_state(tmp_path) == {**clean, "dirty": True}
     installed = tmp_path / "venv"
@@ -258,4 +263,5 @@ def test_git_state_knows_clean_from_dirty_and_ignores_other_peoples_repositories
     (installed / "fl_sim" / "__init__.py").touch()
     _git(tmp_path, "add", ".")
     _git(tmp_path, "commit", "-q", "-m", "a copy inside another repository")
+    assert environment.history(tmp_path) > {clean["commit"]}
     assert environment.git_state(installed) is None

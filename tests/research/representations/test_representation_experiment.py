@@ -146,9 +146,11 @@ def test_stopping_early_is_the_beginning_of_going_on(small_adult: Path) -> None:
 def test_several_processes_give_the_records_of_one(small_adult: Path) -> None:
     configs = [configured(small_adult, m, seed=s) for m in ("noise", "inlp") for s in (0, 1)]
     said: list[str] = []
-    alone, beside = (collect_records(configs, Options(small_adult, jobs=jobs), said.append) for jobs in (1, 2))
+    alone, beside = (
+        collect_records(configs, Options(small_adult, jobs=jobs), lambda *line: said.append(line[0])) for jobs in (1, 2)
+    )
     assert [figures(r) for r in beside] == [figures(r) for r in alone]
-    assert len(said) == 8
+    assert len(said) == 10
 
 
 @pytest.mark.nightly
@@ -424,7 +426,7 @@ def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
     monkeypatch.setattr(adult_study, "THIN", tiny)
     said: list[str] = []
     options = Options(small_adult, (0,), work=tmp_path)
-    table = reproductions.run("adult", options, said.append)
+    table = reproductions.run("adult", options, lambda words, left=None: said.append(words))
     assert set(table["rows"]) == set(adult_study.PUBLISHED)
     assert table["rows"]["unconstrained"]["accuracy"]["published"] == [83.41, 0.32]
     assert table["rows"]["random"]["tpr_gap"]["measured"]["sampling_error"] > 0
@@ -433,7 +435,7 @@ def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
     assert "mdl" in table["selections"][0]["rows"]["noise"]
     assert {row["system"] for row in table["by_epsilon"]} == {"noise", "federate"}
     again: list[str] = []
-    assert reproductions.run("adult", options, again.append)["rows"] == table["rows"]
+    assert reproductions.run("adult", options, lambda words, left=None: again.append(words))["rows"] == table["rows"]
     assert [line for line in said if "to go" in line]
     assert not [line for line in again if "to go" in line]
     shown = reproductions.show(table)

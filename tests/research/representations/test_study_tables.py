@@ -48,6 +48,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("clean_commit")
 def test_the_study_s_figures_have_every_release(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,6 +94,20 @@ def test_the_study_s_figures_have_every_release(
     assert reproductions.write_document(tmp_path / "work") == []
     assert main.main([*command, "--seeds", "0,1"]) == 0
     assert "to go" not in capsys.readouterr().err, "what is done is kept"
+    checking = [
+        "reproduce",
+        "check",
+        str(tmp_path),
+        "ag-study",
+        "--data",
+        str(corpora),
+        "--out",
+        str(tmp_path / "work"),
+    ]
+    assert main.main([*checking, "--points", "10", "--json"]) == 0, "every experiment"
+    checked = json.loads(capsys.readouterr().out)
+    assert {row["verdict"] for row in checked} == {"the same"}
+    assert sum(row["comparison"]["figures"] for row in checked) > 4 * len(rows)
 
 
 @pytest.fixture(scope="module")
@@ -251,10 +266,15 @@ def test_stored_tasks_do_not_run_again(tmp_path: Path) -> None:
 
     def work(task: str) -> dict[str, Any]:
         ran.append(task)
-        return {"format": RECORD_FORMAT, "task": task}
+        return {"format": RECORD_FORMAT, "task": task, "cpu_seconds": 2.0}
 
-    tasks, options = {"a.json": "1", "b.json": "2"}, Options(tmp_path, work=tmp_path)
-    found = study_runs.collect(work, tasks, options, str, lambda line: None)
+    tasks, options = {"a.json": "1", "b.json": "2"}, Options(tmp_path, work=tmp_path, commit="a1")
+    found = study_runs.collect(work, tasks, options, str, lambda *line: None)
     assert {name: record["task"] for name, record in found.items()} == tasks
-    assert study_runs.collect(work, {**tasks, "c.json": "3"}, options, str, lambda line: None).items() >= found.items()
+    later, said = Options(tmp_path, work=tmp_path, commit="b2"), []
+    tasks["c.json"] = "3"
+    again = study_runs.collect(work, tasks, later, lambda one: one["task"], lambda *line: said.append(line[0]))
+    assert again.items() >= found.items()
     assert ran == ["1", "2", "3"]
+    assert said == ["  3 experiments, 2 of them finished", "  3 0 to go"]
+    assert later.used == study_runs.Used(3, 6.0, {"a1", "b2"}), "the table is made of those of both commits"

@@ -9,8 +9,11 @@ have for Adult.
 
 from __future__ import annotations
 
+from typing import Any
+
 from fl_sim.research.representations.studies.study_runs import Log, Options, Record, heading
-from fl_sim.research.representations.studies.systems_table import PublishedFigures, systems_table
+from fl_sim.research.representations.studies.systems_table import PublishedFigures, points_of_systems, systems_table
+from fl_sim.research.study_files import Point
 
 _METRICS = ("accuracy", "tpr_gap", "leakage", "mdl")
 
@@ -42,10 +45,18 @@ NETWORK: dict[str, dict[str, str | float | list[int]]] = {
 """That of FEDERATE's published code for Adult, with which Random and Unconstrained reproduce, not its paper's."""
 
 
-def reproduce(options: Options, log: Log = lambda line: None) -> Record:
+def reproduce(options: Options, log: Log = lambda *line: None) -> Record:
     """Return the table as a JSON-ready mapping: published and measured figures, selected points, every value."""
-    settings = {"data": {"name": "adult", "source": str(options.source), "split": "code"}, **NETWORK}
     return {
         **heading("adult", "FEDERATE (Maheshwari et al. 2022), table 3", options),
-        **systems_table(settings, options.layer, options, log, PUBLISHED),
+        **systems_table(_settings(options), options.layer, options, log, PUBLISHED),
     }
+
+
+def points(table: Record, options: Options) -> list[Point]:
+    """Return the points of a table."""
+    return points_of_systems(table, _settings(options), options)
+
+
+def _settings(options: Options) -> dict[str, Any]:
+    return {"data": {"name": "adult", "source": str(options.source), "split": "code"}, **NETWORK}

@@ -28,8 +28,15 @@ from fl_sim.research.representations.studies.agreement import (
     table_cell,
 )
 from fl_sim.research.representations.studies.study_pictures import Panel, Picture, curves_of, draw_panels
-from fl_sim.research.representations.studies.study_runs import Log, Options, Record, collect_figures, heading
-from fl_sim.research.study_files import markdown_table
+from fl_sim.research.representations.studies.study_runs import (
+    Log,
+    Options,
+    Record,
+    collect_figures,
+    heading,
+    points_of_experiments,
+)
+from fl_sim.research.study_files import Point, markdown_table
 
 Key = tuple[float, float]
 """ε and μ of a release."""
@@ -89,7 +96,7 @@ GRID = Grid()
 """All of both figures."""
 
 
-def reproduce(options: Options, log: Log = lambda line: None) -> Record:
+def reproduce(options: Options, log: Log = lambda *line: None) -> Record:
     """Return the figures as a JSON-ready mapping: a row for each corpus, k, system, ε and μ.
 
     ``options.source`` has a folder for each corpus (:data:`FOLDERS`).
@@ -106,6 +113,12 @@ def reproduce(options: Options, log: Log = lambda line: None) -> Record:
             for words, of in _COUNTED.items()
         },
     }
+
+
+def points(table: Record, options: Options) -> list[Point]:
+    """Return the points of a table."""
+    names = ("corpus", "dimensions", "system", "epsilon", "word_dropout")
+    return points_of_experiments(table, lambda seed: _configs(seed, GRID, options), _accuracies, _row, names, options)
 
 
 def as_markdown(table: Record) -> str:

@@ -35,7 +35,15 @@ from fl_sim.research.representations.studies.dpnr_published import (
     published_figures,
     verdict,
 )
-from fl_sim.research.representations.studies.study_runs import Log, Options, Record, collect_figures, heading
+from fl_sim.research.representations.studies.study_runs import (
+    Log,
+    Options,
+    Record,
+    collect_figures,
+    heading,
+    points_of_experiments,
+)
+from fl_sim.research.study_files import Point
 
 BASELINES = {"majority": "majority", "unconstrained": "non-priv", "coavoux": "adv"}
 """The paper's name of each method."""
@@ -79,7 +87,7 @@ FULL = Grid()
 """Four epochs of fine-tuning with every ε and seed, and the attacker's default training."""
 
 
-def reproduce(options: Options, log: Log = lambda line: None) -> Record:
+def reproduce(options: Options, log: Log = lambda *line: None) -> Record:
     """Return tables and figures as a JSON-ready mapping: a row for each encoder, system, ε and μ."""
     grid = FULL if options.full else THIN
     rows: Rows = collect_figures(lambda seed: _frozen(seed, grid, options), _figures, options, log)
@@ -101,6 +109,20 @@ def reproduce(options: Options, log: Log = lambda line: None) -> Record:
         "fairness": _fairness(rows),
         "tsne": scattered(_pictured(options.seeds[0], grid, options)),
     }
+
+
+def points(table: Record, options: Options) -> list[Point]:
+    """Return the points of a table, without figure 4."""
+    grid = FULL if options.full else THIN
+
+    def configs(seed: int) -> Iterator[ExperimentConfig]:
+        yield from _frozen(seed, grid, options)
+        if seed in options.seeds[: grid.tuned_seeds]:
+            yield from _tuned(seed, grid, options)
+
+    return points_of_experiments(
+        table, configs, _figures, _row, ("encoder", "system", "epsilon", "word_dropout"), options
+    )
 
 
 def _base(seed: int, options: Options) -> Record:

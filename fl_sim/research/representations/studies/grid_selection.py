@@ -134,7 +134,7 @@ def selected_by_threshold(trained: Trained, gap: GapName) -> Iterator[Selected]:
             thresholds.setdefault(select(candidates, relaxation), []).append(relaxation)
         for candidate, relaxations in thresholds.items():
             whole = any(relaxation in _WITH_MDL for relaxation in relaxations)
-            yield Selected(system, tuple(relaxations), _final(points[candidate.point][0], candidate, mdl=whole))
+            yield Selected(system, tuple(relaxations), final(points[candidate.point][0], candidate.epoch, mdl=whole))
 
 
 def selected_by_epsilon(trained: Trained, attacked: Collection[ExperimentConfig], gap: GapName) -> Iterator[Selected]:
@@ -147,12 +147,13 @@ def selected_by_epsilon(trained: Trained, attacked: Collection[ExperimentConfig]
         for epsilon in sorted(epsilon for epsilon in epsilons if epsilon is not None):
             points = [point for point in trained[system] if point[0].privacy.epsilon == epsilon]
             best = select(candidates_of(points, gap), RELAXATION)
-            whole, light = (_final(points[best.point][0], best, mdl=mdl) for mdl in (True, False))
+            whole, light = (final(points[best.point][0], best.epoch, mdl=mdl) for mdl in (True, False))
             yield Selected(system, (), whole if whole in attacked else light)
 
 
-def _final(config: ExperimentConfig, candidate: Candidate, *, mdl: bool) -> ExperimentConfig:
-    values = {"attacks.leakage": True, "attacks.mdl": mdl, "training.stop_after": candidate.epoch}
+def final(config: ExperimentConfig, epoch: int, *, mdl: bool) -> ExperimentConfig:
+    """Return the final training of a grid point: up to an epoch, and attacked."""
+    values = {"attacks.leakage": True, "attacks.mdl": mdl, "training.stop_after": epoch}
     return config.with_values(values)
 
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fl_sim.config import ConfigError
@@ -22,7 +22,8 @@ from fl_sim.research.representations.studies import (
 )
 from fl_sim.research.representations.studies.study_pictures import Picture, picture_file, save_pictures
 from fl_sim.research.representations.studies.study_runs import Log, Options, Record
-from fl_sim.research.study_files import read_json, write_json
+from fl_sim.research.study_files import Point, made_from, read_json, write_json
+from fl_sim.storage.environment import commit_of
 from fl_sim.storage.run_folder import replace_file
 
 
@@ -32,6 +33,7 @@ class Reproduction:
 
     Attributes:
         layers: allowed privacy layers, the default first.
+        points: returns what of a record can be computed again by itself.
         draw: returns the table's pictures; they are written beside its record, and README.md shows them.
         seeds: how many, from 0 on, if nobody says which.
         one_grid: whether the thin grid is the full one.
@@ -41,6 +43,7 @@ class Reproduction:
     folder: str
     make: Callable[[Options, Log], Record]
     show: Callable[[Record], str]
+    points: Callable[[Record, Options], list[Point]]
     layers: tuple[str, ...] = ("l1",)
     draw: Callable[[Record], Sequence[Picture]] = lambda table: ()
     seeds: int = 10
@@ -53,6 +56,7 @@ REPRODUCTIONS = {
         "adult",
         adult_study.reproduce,
         systems_table.as_markdown,
+        adult_study.points,
         ("l1", "l2"),
         draw=systems_table.draw,
     ),
@@ -61,6 +65,7 @@ REPRODUCTIONS = {
         ".",
         ag_study.reproduce,
         ag_study.as_markdown,
+        ag_study.points,
         draw=ag_study.draw,
         one_grid=True,
     ),
@@ -69,6 +74,7 @@ REPRODUCTIONS = {
         "dpnr",
         dpnr_ag.reproduce,
         dpnr_pages.as_markdown,
+        dpnr_ag.points,
         draw=dpnr_pages.draw_pictures,
     ),
     "words": Reproduction(
@@ -76,6 +82,7 @@ REPRODUCTIONS = {
         ".",
         words_study.reproduce,
         words_study.as_markdown,
+        words_study.points,
         draw=words_study.draw,
         one_grid=True,
     ),
@@ -91,18 +98,40 @@ _HEAD = """\
 
 Made by `fl-sim reproduce readme results` from the JSON files here; do not edit. Measured means ± standard deviations
 over the seeds [± half width of the 95 % interval of the mean], published figures in brackets, ✓ where they are
-reproduced. *Proven* ε is what holds, *claimed* what the method's authors state. docs/representations.md says what each
-system is, when a figure counts as reproduced, and why one is not the published one.
+reproduced. *Proven* ε is what holds, *claimed* what the method's authors state. No source differed from a *clean*
+commit. docs/representations.md says what each system is, when a figure counts as reproduced, and why one is not the
+published one.
 """
 
 
-def run(name: str, options: Options, log: Log = lambda line: None) -> Record:
-    """Make a table and return it, with its environment; ConfigError if it does not have the layer."""
+def run(name: str, options: Options, log: Log = lambda *line: None) -> Record:
+    """Make a table and return it with its commits and environment; ConfigError if it does not have the layer."""
     reproduction = REPRODUCTIONS[name]
     if options.layer not in reproduction.layers:
         raise ConfigError(f"layer is {options.layer!r}; allowed for {name}: {', '.join(reproduction.layers)}")
     environment = describe_environment()  # at the start: later edits of the sources do not change the running code
-    return {**reproduction.make(options, log), "environment": environment}
+    options = replace(options, commit=commit_of(environment))
+    table = reproduction.make(options, log)
+    return {
+        **table,
+        "experiments": options.used.experiments,
+        "cpu_seconds": options.used.cpu_seconds,
+        "commit": ", ".join(sorted({options.commit, *options.used.commits})),
+        "environment": {name: value for name, value in environment.items() if name != "git"},
+    }
+
+
+def points_of(table: Record, data: Path, work: Path) -> list[Point]:
+    """Return the points of a record; ``data`` has the raw corpora, and experiments go to the folder ``work``."""
+    reproduction = REPRODUCTIONS[table["name"]]
+    options = Options(
+        source=(data / reproduction.folder).expanduser().absolute(),
+        seeds=tuple(table["seeds"]),
+        full=table["grid"] == "full",
+        layer=table.get("layer", "l1"),
+        work=work,
+    )
+    return reproduction.points(table, options)
 
 
 def show(table: Record) -> str:
@@ -133,8 +162,7 @@ def _section(path: Path) -> str:
     table = read_json(path)
     reproduction = REPRODUCTIONS[table["name"]]
     seeds = ", ".join(map(str, table["seeds"]))
-    commit = (table["environment"].get("git") or {}).get("commit", "an unknown commit")[:12]
-    origin = f"*[{path.name}]({path.name}); {table['grid']} grid; seeds {seeds}; made from {commit}.*"
+    origin = f"*[{path.name}]({path.name}); {table['grid']} grid; seeds {seeds}; {made_from(table['commit'])}.*"
     layer = f", layer {table['layer']}" if "layer" in table else ""
     grid = ", full grid" if table["grid"] == "full" and not reproduction.one_grid else ""
     title = f"{reproduction.title[0].upper()}{reproduction.title[1:]}{layer}{grid}"

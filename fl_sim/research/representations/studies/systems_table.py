@@ -19,12 +19,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypedDict
 
 from fl_sim.config import ConfigError
 from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.client.client_workspace import open_data
-from fl_sim.research.representations.config import load_mapping
+from fl_sim.research.representations.config import ExperimentConfig, load_mapping
 from fl_sim.research.representations.experiment_record import ExperimentRecord
 from fl_sim.research.representations.server.group_metrics import share_error
 from fl_sim.research.representations.studies.agreement import (
@@ -48,13 +49,14 @@ from fl_sim.research.representations.studies.grid_selection import (
     GapName,
     Selected,
     candidates_of,
+    final,
     grid_points,
     selected_by_epsilon,
     selected_by_threshold,
 )
 from fl_sim.research.representations.studies.study_pictures import Curve, Panel, Picture, curves_of, draw_panels
 from fl_sim.research.representations.studies.study_runs import Log, Options, Record, collect_records, heading
-from fl_sim.research.study_files import markdown_table
+from fl_sim.research.study_files import Point, markdown_table
 
 PublishedFigures = Mapping[str, Mapping[str, tuple[float, float] | None]]
 """Mean and deviation of each system's metrics."""
@@ -85,7 +87,7 @@ def metric_names(attributes: Sequence[str], gap: GapName) -> list[str]:
     return ["accuracy", *(f"{metric}{end}" for end in ends for metric in (gap, "leakage", "mdl", "mdl_online"))]
 
 
-def of_own_data(settings: Mapping[str, Any], options: Options, log: Log = lambda line: None) -> Record:
+def of_own_data(settings: Mapping[str, Any], options: Options, log: Log = lambda *line: None) -> Record:
     """Return the table of a corpus of one's own, JSON-ready.
 
     ``settings`` are those of every experiment, nested: data, encoder, server, and what is common to all trainings.
@@ -141,8 +143,8 @@ def systems_table(
                 gaps[of, centre].append(value)
     chosen: list[Record] = []
     by_epsilon: list[Record] = []
-    for final, record in zip(finals, collect_records([f.config for f in finals], options, log), strict=True):
-        (chosen if final.relaxations else by_epsilon).extend(_rows(final, record))
+    for one, record in zip(finals, collect_records([one.config for one in finals], options, log), strict=True):
+        (chosen if one.relaxations else by_epsilon).extend(_rows(one, record))
     metrics = metric_names(data.attributes, gap)
     selections = {
         relaxation: {
@@ -172,12 +174,45 @@ def systems_table(
     return table
 
 
+def points_of_systems(table: Record, settings: Mapping[str, Any], options: Options) -> list[Point]:
+    """Return a point for each selected model of a seed, of a table with ``settings``."""
+    return [
+        Point(
+            f"{row['system']}, threshold {100 * row['relaxation']:g}, seed {row['seed']}", row["cpu_seconds"],
+            partial(_trained_again, row, {**settings, "seed": row["seed"]}, options),
+        )
+        for row in table["chosen"]
+    ]  # fmt: skip
+
+
+def _trained_again(row: Record, settings: Mapping[str, Any], options: Options) -> tuple[Record, Record]:
+    """Return the row of a selected model, and that of the same settings trained again."""
+    (config,) = (
+        config
+        for config in grid_points(settings, row["system"], FULL if options.full else THIN, options.layer)
+        if _axes(config) == tuple(row[name] for name in _AXES)
+        and config.privacy.epsilon in (None, row["privacy"].get("epsilon"))
+    )
+    config = final(config, row["epoch"], mdl=any(name.startswith("mdl") for name in row["figures"]))
+    (record,) = collect_records([config], options, lambda *_: None)
+    (again,) = _rows(Selected(row["system"], (row["relaxation"],), config), record)
+    return row, again
+
+
+_AXES = ("weight", "orthogonal", "inlp_rounds")
+
+
+def _axes(config: ExperimentConfig) -> tuple[float, float, int]:
+    """Return what tells the grid points of a system apart, with ε, by the names of ``_AXES``."""
+    return config.server.weight, config.server.orthogonal, config.training.inlp_rounds
+
+
 def _on_every_model(metrics: Sequence[str]) -> list[str]:
     """Return the metrics without MDL, which is measured on the models of two thresholds alone."""
     return [metric for metric in metrics if not metric.startswith("mdl")]
 
 
-def _rows(final: Selected, record: ExperimentRecord) -> Iterator[Record]:
+def _rows(selected: Selected, record: ExperimentRecord) -> Iterator[Record]:
     """Yield a row of figures for each threshold that selects a model; one, without any, for the choice of an ε."""
     test, size = record["metrics"]["test"], record["data"]["test"]
     figures = {"accuracy": round(100 * test["accuracy"], 4)}
@@ -192,17 +227,15 @@ def _rows(final: Selected, record: ExperimentRecord) -> Iterator[Record]:
         if "mdl" in attacks:
             figures[f"mdl{end}"] = attacks["mdl"]["recoded_kilobits"]
             figures[f"mdl_online{end}"] = attacks["mdl"]["kilobits"]
-    config = final.config
-    for relaxation in final.relaxations or (None,):
+    config = selected.config
+    for relaxation in selected.relaxations or (None,):
         yield {
-            "system": final.system,
+            "system": selected.system,
             "relaxation": relaxation,
             "seed": record["seed"],
             "figures": figures,
             "errors": errors,
-            "weight": config.server.weight,
-            "orthogonal": config.server.orthogonal,
-            "inlp_rounds": config.training.inlp_rounds,
+            **dict(zip(_AXES, _axes(config), strict=True)),
             "epoch": config.training.stop_after,
             "privacy": record["privacy"],
             "data": record["data"]["fingerprint"],

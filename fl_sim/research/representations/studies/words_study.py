@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import json
 import operator
+import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +42,16 @@ from fl_sim.research.representations.representation_experiment import RECORD_FOR
 from fl_sim.research.representations.server.group_metrics import share_error
 from fl_sim.research.representations.studies.agreement import estimate, spread
 from fl_sim.research.representations.studies.study_pictures import Panel, Picture, curves_of, draw_panels
-from fl_sim.research.representations.studies.study_runs import Log, Options, Record, collect, heading, task_file
-from fl_sim.research.study_files import markdown_table
+from fl_sim.research.representations.studies.study_runs import (
+    Log,
+    Options,
+    Record,
+    collect,
+    heading,
+    seconds_of,
+    task_file,
+)
+from fl_sim.research.study_files import Point, markdown_table
 from fl_sim.stop_signals import raise_missed_stop
 from fl_sim.strategies.primitives import streams
 
@@ -215,28 +225,55 @@ SITUATIONS = {
 """What the parties have, and the study's share of words among the 5 nearest, in percent."""
 
 
-def reproduce(options: Options, log: Log = lambda line: None) -> Record:
-    """Return the three situations as a JSON-ready mapping; layers are measured in the first, the strongest attack."""
+def reproduce(options: Options, log: Log = lambda *line: None) -> Record:
+    """Return the three situations as a JSON-ready mapping."""
+    situations = _situations([attack for name in SITUATIONS for attack in _attacks(name)], options, log)
+    title = "Study of DPNR (Zouhri and Abecidan 2021), section 1.2"
+    return {**heading("words", title, replace(options, full=True)), "texts": TEXTS, "situations": situations}
+
+
+def points(table: Record, options: Options) -> list[Point]:
+    """Return a point for each attack of a situation, with all its seeds."""
+
+    def compared(name: str, attack: WordAttack) -> tuple[Any, Any]:
+        setting = operator.itemgetter(*Setting._fields)
+        recorded = {setting(row): row for row in table["situations"][name]}
+        again = _situations([(name, attack)], options, lambda *_: None)[name]
+        return [recorded.get(setting(row)) for row in again], again
+
+    seconds = seconds_of(table, len(options.seeds))
+    attacks = [of for name in SITUATIONS for of in _attacks(name)]
+    return [
+        Point(f"{name}, {attack.layer}, all seeds", seconds, partial(compared, name, attack))
+        for name, attack in attacks
+    ]
+
+
+def _attacks(situation: str) -> Iterator[tuple[str, WordAttack]]:
+    """Yield the attacks of a situation: layers are measured in the first, the strongest."""
+    for attack in ATTACKS if situation == "samples" else (WordAttack(),):
+        yield situation, attack
+
+
+def _situations(attacks: Iterable[tuple[str, WordAttack]], options: Options, log: Log) -> dict[str, list[Record]]:
+    """Return the rows of each situation over the seeds."""
     tasks = [
         json.dumps(
             {"situation": name, "attack": asdict(attack), "seed": seed, "source": str(options.source), "texts": TEXTS}
         )
-        for name in SITUATIONS
-        for attack in (ATTACKS if name == "samples" else (WordAttack(),))
+        for name, attack in attacks
         for seed in options.seeds
     ]
-    rows: dict[str, list[Record]] = {name: [] for name in SITUATIONS}
     records = collect(
         _attack, {f"words-{task_file(task)}": task for task in tasks}, options,
         lambda record: f"{record['situation']}, seed {record['seed']}:", log,
     )  # fmt: skip
-    for record in records.values():
-        rows[record["situation"]] += record["rows"]
     # Both attacks measure vectors without a layer.
     condition = operator.itemgetter("seed", *Setting._fields)
-    situations = {name: over_seeds(list({condition(row): row for row in of}.values())) for name, of in rows.items()}
-    title = "Study of DPNR (Zouhri and Abecidan 2021), section 1.2"
-    return {**heading("words", title, replace(options, full=True)), "texts": TEXTS, "situations": situations}
+    rows: dict[str, dict[Any, Record]] = {}
+    for record in records.values():
+        rows.setdefault(record["situation"], {}).update({condition(row): row for row in record["rows"]})
+    return {name: over_seeds(list(of.values())) for name, of in rows.items()}
 
 
 def _attack(task: str) -> Record:
@@ -244,8 +281,10 @@ def _attack(task: str) -> Record:
     asked = json.loads(task)
     name, seed = asked["situation"], asked["seed"]
     texts = _texts_of(name, Path(asked["source"]), asked["texts"], seed)
+    began = time.process_time()
     rows = attack_words(*texts, WordAttack(**asked["attack"]), seed)
-    return {"format": RECORD_FORMAT, "situation": name, "seed": seed, "rows": rows}
+    seconds = round(time.process_time() - began, 3)
+    return {"format": RECORD_FORMAT, "situation": name, "seed": seed, "rows": rows, "cpu_seconds": seconds}
 
 
 def as_markdown(table: Record) -> str:
