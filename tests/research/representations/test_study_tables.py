@@ -116,7 +116,7 @@ def dpnr_table(small_persons: Path, tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("dpnr-record")
     tiny = dpnr_ag.Grid(
         (0.05, 1.0), (0.5,), epochs=1, attacker_epochs=1, model=str(save_tiny_bert(folder)), tuned_seeds=1,
-        tuned_epsilons=(0.05,), tuned_epochs=1, tuned_layers=1,
+        tuned_epsilons=(0.05,), tuned_rates=(0.5,), tuned_epochs=1, tuned_layers=1,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dpnr_ag, "THIN", tiny)
@@ -129,7 +129,10 @@ def dpnr_table(small_persons: Path, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.mark.nightly
 def test_dpnr_s_tables_say_what_is_proven_and_claimed_in_every_row(dpnr_table: dict[str, Any]) -> None:
     rows = {tuple(row[n] for n in ("encoder", "system", "epsilon", "word_dropout")): row for row in dpnr_table["rows"]}
-    assert len(rows) == 3 + 2 * (2 + 1) + 2 + 2
+    assert len(rows) == 3 + 2 * (2 + 1) + 2 + 2 + 1
+    masked = rows["fine-tuned", "dpnr-shared", 1.0, 0.5]
+    assert masked["published"] == {"accuracy": 77.42}
+    assert masked["epsilon_claimed"] == pytest.approx(0.62, abs=0.001)
     assert rows["frozen", "dpnr", 0.05, 0.0]["epsilon_proven"] == pytest.approx(384 * 0.05)
     assert rows["frozen", "dpnr-shared", 0.05, 0.0]["epsilon_proven"] == float("inf")
     assert rows["fine-tuned", "dpnr", 0.05, 0.0]["epsilon_proven"] == pytest.approx(8 * 0.05)  # the pooler's width
@@ -149,7 +152,7 @@ def test_dpnr_s_tables_say_what_is_proven_and_claimed_in_every_row(dpnr_table: d
     assert read["frozen", "adv"]["agrees_of_code"] is None, "two seeds"
     assert "| 1 − F, the published code's attacker |" in shown
     assert shown.index("proven") < shown.index("claimed")
-    assert shown.count("| dpnr-shared |") == (3 + 1) + 2 * 3 + 2 * 5  # tables 2 and 3; 4, 5, 7; five persons' gaps
+    assert shown.count("| dpnr-shared |") == (3 + 1 + 1) + 2 * 3 + 2 * 5  # tables 2 and 3; 4, 5, 7; five persons' gaps
 
 
 @pytest.mark.nightly
@@ -164,8 +167,8 @@ def test_dpnr_s_record_says_of_every_published_figure_whether_it_is_reproduced(d
         for encoder in ("frozen", "fine-tuned")
     )
     assert frozen == {"baselines": 2 + 2 * 14, "dpnr": 14 + 2, "dpnr-shared": 14 + 2}, "majority; ε 1 and μ 0.5"
-    assert tuned == {"baselines": 2 * 14, "dpnr": 14, "dpnr-shared": 14}
-    assert "by the mechanism that made its tables, one noise number per text (dpnr-shared): no verdict on 14" in (
+    assert tuned == {"baselines": 2 * 14, "dpnr": 14, "dpnr-shared": 14 + 1}
+    assert "by the mechanism that made its tables, one noise number per text (dpnr-shared): no verdict on 15" in (
         reproductions.show(dpnr_table)
     )
 

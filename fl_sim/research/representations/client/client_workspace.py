@@ -92,7 +92,7 @@ class Workspace:
         read_by, cache = config.encoder, config.feature_cache
         if read_by.kind == "bag":  # it reads the same words whatever its width
             read_by = EncoderSection(kind="bag", ngrams=read_by.ngrams, vocabulary=read_by.vocabulary)
-        masks = config.privacy.masks
+        masks = config.privacy.masks and read_by.kind == "transformer"
         self._encoding = None if self.data.is_table else _encoding_of(self.data, read_by, cache, masks=masks)
         size = self.data.train.table.shape[1] if self._encoding is None else self._encoding.size
         if self._encoding is None and config.encoder.kind not in ("table", "mlp"):

@@ -64,6 +64,7 @@ class Grid:
         rates: μ at ε = 1.
         tuned_seeds: number of seeds that are also fine-tuned; None for all.
         tuned_epsilons: ε of DPNR with a fine-tuned encoder, 0.05 among them.
+        tuned_rates: μ at ε = 1 with a fine-tuned encoder, as in DPNR's code: a mask in training and test.
         tuned_layers: uppermost layers that train, with the pooler.
         tuned_tokens: longest text of a fine-tuned encoder.
     """
@@ -75,16 +76,17 @@ class Grid:
     model: str = "minilm"
     tuned_seeds: int | None = None
     tuned_epsilons: tuple[float, ...] = EPSILONS
+    tuned_rates: tuple[float, ...] = RATES
     tuned_epochs: int = 4
     tuned_layers: int = 2
     tuned_tokens: int = 64
 
 
-THIN = Grid(attacker_epochs=5, tuned_seeds=3, tuned_epsilons=(0.05,), tuned_epochs=1)
+THIN = Grid(attacker_epochs=5, tuned_seeds=3, tuned_epsilons=(0.05,), tuned_rates=(), tuned_epochs=1)
 """The default."""
 
 FULL = Grid()
-"""Four epochs of fine-tuning with every ε and seed, and the attacker's default training."""
+"""Four epochs of fine-tuning with every ε, μ and seed, and the attacker's default training."""
 
 
 def reproduce(options: Options, log: Log = lambda *line: None) -> Record:
@@ -187,6 +189,10 @@ def _tuned(seed: int, grid: Grid, options: Options) -> Iterator[ExperimentConfig
     for layer in LAYERS:
         for epsilon in grid.tuned_epsilons:
             yield load_mapping({**base, "method": "robust", "privacy": {"layer": layer, "epsilon": epsilon}})
+    for rate in grid.tuned_rates:
+        mask = {"word_dropout": rate, "dropped_words": "masked", "dropout_in_training": True}
+        privacy = {"layer": "dpnr-shared", "epsilon": EPSILON_OF_RATES, **mask}
+        yield load_mapping({**base, "method": "robust", "privacy": privacy})
 
 
 def _pictured(seed: int, grid: Grid, options: Options) -> dict[str, ExperimentConfig]:
@@ -222,7 +228,8 @@ def _figures(record: ExperimentRecord) -> Iterator[tuple[RowKey, Record]]:
         figures["attacker"][person] = (100 * attacker["absent"][number], 100 * attacker["present"][number])
         figures["task"][person] = (absent, 100 * group["accuracy_with"] - absent)
         figures["sizes"][person] = (record["data"]["test"] - named, named)
-    yield (encoder, system, privacy["epsilon"] if noisy else None, 0.0), figures
+    rate = record["config"]["privacy"]["word_dropout"]
+    yield (encoder, system, privacy["epsilon"] if noisy else None, rate), figures
     for release in record.get("releases", ()):
         key = (encoder, system, release["privacy"]["epsilon"], release["word_dropout"])
         yield key, {"accuracy": 100 * release["test"]["accuracy"], "privacy": release["privacy"]}
