@@ -164,10 +164,10 @@ def _judged(point: Point, others: tuple[str, ...]) -> tuple[str, Comparison | No
 
 
 def compared(recorded: Any, again: Any) -> Comparison:
-    """Compare what both of two JSON values have; times are no figures."""
+    """Compare what both of two JSON values have; times are no figures, and a figure that is null was not recorded."""
     after, figures, reasons = dict(_leaves(again)), list[Comparison](), []
     for name, one in _leaves(recorded):
-        if name not in after:
+        if name not in after or one is None:
             continue
         other = after[name]
         if not isinstance(one, str) and not isinstance(other, str):
@@ -192,9 +192,9 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, str(value) if isinstance(value, bool) else value
 
 
-def _difference(one: float | None, other: float | None) -> float:
+def _difference(one: float, other: float | None) -> float:
     """Return the relative difference of two figures."""
-    if one is None or other is None or not (math.isfinite(one) and math.isfinite(other)):
+    if other is None or not (math.isfinite(one) and math.isfinite(other)):
         return 0.0 if one == other else math.inf
     return abs(one - other) / max(abs(one), abs(other), 1e-9)
 

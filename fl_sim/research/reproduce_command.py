@@ -216,6 +216,7 @@ def _make_table(asked: Asked) -> int:
 
 
 def _make_one(asked: Asked, name: str, path: Path) -> int:
+    from fl_sim.research.study_files import check_commits
     from fl_sim.research.uedp_paper.figure_records import check_publishable, file_name, write_record
     from fl_sim.stop_signals import exit_status
 
@@ -234,6 +235,7 @@ def _make_one(asked: Asked, name: str, path: Path) -> int:
     files = list(result.files)
     if asked.record is not None:
         check_publishable(result.record)
+        check_commits(name, result.record.commit)
         files.append(asked.record / file_name(result.record))
         write_record(result.record, files[-1])
     _print(asked, result.record, files)
