@@ -75,14 +75,14 @@ def test_blocks_are_used_and_no_table_of_scores_is_whole(small_blocks: None, mon
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_no_norm_of_a_tied_table_is_short_of_what_is_added(precision: Any, small_blocks: None) -> None:
-    """Norms and sums use the same rounded states."""
+    """Norms and sums use the same rounded states: they agree to float32, within what clipping guarantees."""
     model = models_to_try.small_gpt2(precision=precision)
     passed = ghost_pass.ghost_pass(model, ghost_pass.cover(model), model.batch(GIVEN[:4]))
     (table,) = (c for c in passed.of_sentences() if isinstance(c, BlockedTable))
     for row in range(4):
         total = torch.zeros(VOCABULARY, 32)
         table.add(torch.eye(4)[row], total)
-        assert float(total.double().square().sum()) <= float((table.squared + table.slack)[row]) * (1 + 1e-6)
+        assert float(total.double().square().sum()) <= float((table.squared + table.slack)[row]) * (1 + 1e-5) ** 2
 
 
 def test_memory_that_ends_between_blocks_is_an_error(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
