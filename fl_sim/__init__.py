@@ -57,8 +57,8 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names.s
 __all__ = [
     "Comparison", "ConfigError", "Corpus", "Observer", "Plot", "PublishedSettings", "Run", "RunConfig", "RunList",
     "RunStart", "__version__", "account", "account_published", "account_runs", "audit", "audit_published",
-    "calibrate", "check", "compare", "corpus_stats", "leak", "list_runs", "open_corpus", "open_run", "plot_runs", "prepare",
-    "resume", "run",
+    "calibrate", "check", "compare", "corpus_stats", "leak", "list_runs", "open_corpus", "open_run", "plot_runs",
+    "prepare", "resume", "run",
 ]  # fmt: skip
 
 

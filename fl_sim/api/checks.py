@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -103,8 +104,8 @@ class Check:
 
 
 _NEVER_SEEN = (
-    "Longer effects than those of the updates that were tried; users whose nodes share memory; generators of noise that "
-    "can be predicted; what the network and the clock tell.",
+    "Effects of updates that were not tried; nodes that share memory; noise that can be predicted; the network and the "
+    "clock.",
 )
 
 
@@ -151,3 +152,52 @@ def check(
     if app.digest() != before:
         found.unseen.append("The app changed its own folder while it ran.")
     return Check(app.path.name, found, findings(found), time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Hold the patch that puts fl_sim.flower into an app, and the check of the app with it.
+
+    Attributes:
+        diff: The patch, a unified diff.
+        check: What was found in the patched copy; None if it could not be checked.
+        reason: Why not.
+    """
+
+    diff: str
+    check: Check | None
+    reason: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """Return the repair for JSON."""
+        return {"diff": self.diff, "check": None if self.check is None else self.check.record(), "reason": self.reason}
+
+    def text(self) -> str:
+        """Return the patch, and what was found with it."""
+        after = f"with the patch: {self.reason}" if self.check is None else f"with the patch\n{self.check.text()}"
+        return f"{self.diff}\n{after}"
+
+
+def repaired(folder: str | Path, found: Check, *, run_config: str = "", **settings: Any) -> Repair:
+    """Return the patch that makes an app private with :mod:`fl_sim.flower`, and check a patched copy.
+
+    Args:
+        folder: The folder of the app, which stays as it is.
+        found: The check of the app: its users, their share of a round and the stated ε are kept.
+        run_config: As for :func:`check`.
+        settings: The other arguments of :func:`check`.
+
+    Raises:
+        CheckError: no patch can be written for this app.
+    """
+    from fl_sim.checking import repair
+
+    app = AppFolder.read(folder, run_config)
+    changed = repair.patch(app, repair.Settings.of(found.measured))
+    diff = repair.diff(app, changed)
+    with tempfile.TemporaryDirectory(prefix="fl-sim-fixed-") as scratch:
+        copy = repair.copied(app, changed, Path(scratch))
+        try:
+            return Repair(diff, check(copy, run_config=run_config, **settings))
+        except CheckError as error:
+            return Repair(diff, None, str(error).removeprefix(f"{copy}: "))

@@ -63,7 +63,7 @@ class AppFolder:
         components = flower.get("app", {}).get("components", {})
         for part in ("serverapp", "clientapp"):
             if not _OBJECT.fullmatch(str(components.get(part, ""))):
-                raise CheckError(f"{file}: [tool.flwr.app.components] names no {part}; allowed: \"module:object\"")
+                raise CheckError(f'{file}: [tool.flwr.app.components] names no {part}; allowed: "module:object"')
         config, wanted = flattened(flower["app"].get("config", {})), read_words(run_config)
         if unknown := sorted(set(wanted) - set(config)):
             known = ", ".join(sorted(config)) or "none"
@@ -102,7 +102,9 @@ def read_words(words: str) -> dict[str, Any]:
     try:
         return {name: tomllib.loads(f"value = {value}")["value"] for name, value in pairs}
     except tomllib.TOMLDecodeError as error:
-        raise CheckError(f"`run_config` is {words!r}: {error}; allowed: numbers, true, false, texts in quotes") from error
+        raise CheckError(
+            f"`run_config` is {words!r}: {error}; allowed: numbers, true, false, texts in quotes"
+        ) from error
 
 
 def _nodes(flower: Mapping[str, Any]) -> int | None:

@@ -44,9 +44,7 @@ class AppProcess:
         CheckError: the app cannot be imported.
     """
 
-    def __init__(
-        self, app: AppFolder, nodes: int, deadline: float, prepare: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, app: AppFolder, nodes: int, deadline: float, prepare: Callable[[], None] | None = None) -> None:
         self.app, self.nodes, self.deadline = app, nodes, deadline
         self._scratch = tempfile.TemporaryDirectory(prefix="fl-sim-check-", ignore_cleanup_errors=True)
         context: Any = multiprocessing.get_context(METHOD)
@@ -83,7 +81,9 @@ class AppProcess:
         left = self.deadline - time.monotonic()
         try:
             if left <= 0 or not self._ours.poll(left):
-                raise CheckError(f"{self.app.path}: the time limit is over; allowed: a longer `time_limit`, fewer `nodes`")
+                raise CheckError(
+                    f"{self.app.path}: the time limit is over; allowed: a longer `time_limit`, fewer `nodes`"
+                )
             kind, value = self._ours.recv()
         except (EOFError, OSError) as error:
             raise CheckError(f"{self.app.path}: its process ended, out of memory or by an exit of its own") from error
@@ -123,7 +123,9 @@ def _serve(
             trial = connection.recv()
             folder = scratch / "trial"
             folder.mkdir()
-            seen, measured, modules = (loaded.run(trial, folder), {}, []) if trial.warm else _forked(loaded, trial, folder)
+            seen, measured, modules = (
+                (loaded.run(trial, folder), {}, []) if trial.warm else _forked(loaded, trial, folder)
+            )
             shutil.rmtree(folder, ignore_errors=True)
             if seen is None:
                 connection.send(("error", "a trial ended its process"))

@@ -35,7 +35,7 @@ def _draw_scores(axes: Axes, without: np.ndarray, present: np.ndarray) -> None:
     if not len(without):
         axes.text(0.5, 0.5, "no noise to hide a user", ha="center", va="center", transform=axes.transAxes)
         return
-    edges = np.histogram_bin_edges(np.concatenate([without, present]), bins=40)
+    edges = np.histogram_bin_edges(np.concatenate([without, present]), bins=40).tolist()
     axes.hist(without, edges, color=_WITHOUT, alpha=0.6, label="without the user")
     axes.hist(present, edges, color=_WITH, alpha=0.6, label="with the user")
     axes.legend(fontsize=8)
@@ -53,7 +53,9 @@ def _draw_allowed(axes: Axes, record: dict[str, Any]) -> None:
         if math.isfinite(epsilon):
             grown = np.exp(min(epsilon, 700.0)) * false + delta
             allowed = np.minimum(np.minimum(grown, 1 - np.exp(-epsilon) * (1 - delta - false)), 1.0)
-        axes.plot(false, allowed, color=_ALLOWED, linestyle=dash, label=f"allowed by ε {format_epsilon(epsilon)}, {name}")
+        axes.plot(
+            false, allowed, color=_ALLOWED, linestyle=dash, label=f"allowed by ε {format_epsilon(epsilon)}, {name}"
+        )
 
 
 def _rates(without: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -26,19 +26,24 @@ def check_text(record: dict[str, Any]) -> str:
         ("noise", _length(measured["noise"]) + " on a parameter" + _fresh(measured)),
         ("effect in noise", "none" if not measured["noise"] else f"{measured['mu']:.3g} standard deviations a round"),
         ("a user of a thousand times the examples", _times(measured["heavier"])),
-        ("a NaN, a failure", f"{'reaches' if measured['nan'] else 'does not reach'} the model, {_FAILS[measured['failure']]}"),
+        ("a NaN", "reaches the model" if measured["nan"] else "does not reach the model"),
+        ("a failure", _FAILS[measured["failure"]]),
     ])  # fmt: skip
     lines += ["", "read"]
     lines += _table([("strategy", printable(", ".join(read["strategy"]) or "none of Flower's")),
                      ("mods", printable(", ".join(read["mods"]) or "none")),
-                     ("δ", format_delta(read["delta"]) + ("" if read["delta_stated"] else ", which the app does not state"))])  # fmt: skip
+                     ("δ", format_delta(read["delta"]) + ("" if read["delta_stated"] else ", by default")),
+    ])  # fmt: skip
     lines += ["", f"ε {'stated':>10} {'for what was seen':>20} {'shown by the attack':>22}"]
     attack = record["epsilon_attack"]
     lines += [f"  {_stated(record['epsilon_stated']):>10} {format_epsilon(record['epsilon_proven']):>20} "
               f"{_shown(attack, measured['mu']):>22}", ""]  # fmt: skip
     if record["unseen"]:
         lines += ["could not be seen", *(f"  {printable(words)}" for words in record["unseen"]), ""]
-    lines += [f"{each['severity']}: {each['name']} ({each['page']})\n  {printable(each['words'])}" for each in record["findings"]]
+    lines += [
+        f"{each['severity']}: {each['name']} ({each['page']})\n  {printable(each['words'])}"
+        for each in record["findings"]
+    ]
     return "\n".join(lines + ([] if record["findings"] else ["nothing found"]))
 
 

@@ -62,10 +62,10 @@ def findings(found: Measured) -> list[Finding]:
     return sorted(named, key=lambda finding: ("breaks", "leaks", "note").index(finding.severity))
 
 
-UNLIMITED = frozenset(
-    {"no-noise", "fixed-seed", "noise-reused", "unbounded-update", "unclipped-array", "array-without-noise", "nan-passes",
-     "failure-shows"}
-)  # fmt: skip
+UNLIMITED = frozenset({
+    "no-noise", "fixed-seed", "noise-reused", "unbounded-update", "unclipped-array", "array-without-noise",
+    "nan-passes", "failure-shows",
+})  # fmt: skip
 """Faults for which no ε holds at all."""
 
 
@@ -93,7 +93,9 @@ def _unclipped(found: Measured) -> Iterator[Finding]:
     loose = sorted(name for name, growth in found.growth.items() if name and growth > _GROWS)
     arrays = sum(1 for name in found.growth if name)
     if found.growth.get("", 1.0) > _GROWS and len(loose) == arrays:
-        words = f"An update a thousand times longer moves the model {found.growth['']:.0f} times as far: nothing bounds it."
+        words = (
+            f"An update a thousand times longer moves the model {found.growth['']:.0f} times as far: nothing bounds it."
+        )
         yield Finding("unbounded-update", "breaks", words, {"growth": found.growth[""]})
     elif loose or found.growth.get("", 1.0) > _GROWS:
         words = f"The clip leaves out {_listed(loose)}: a user moves it without a bound."
@@ -111,9 +113,7 @@ def _bare_arrays(found: Measured) -> Iterator[Finding]:
 
 def _whole_mean(found: Measured) -> Iterator[Finding]:
     if found.cohort > 2 and found.of_all > 0.9 and found.growth.get("", 1.0) <= _GROWS:
-        words = (
-            f"One user moves the model as far as all {found.cohort} together: the mean is clipped, not each update."
-        )
+        words = f"One user moves the model as far as all {found.cohort} together: the mean is clipped, not each update."
         yield Finding("clip-on-mean", "breaks", words, {"share": found.of_all, "cohort": found.cohort})
 
 
@@ -183,7 +183,9 @@ def _claims(found: Measured, unlimited: bool) -> Iterator[Finding]:
         words = f"The same users train in every round, so sampling amplifies nothing: {least_words}."
         yield Finding("same-cohort", "breaks", words, numbers)
     elif found.sampling == "fixed":
-        words = f"Cohorts have a fixed size, so who joins takes another's place and moves the sum by two clips: {least_words}."
+        words = (
+            f"Cohorts have a fixed size, so who joins takes another's place, which moves two updates: {least_words}."
+        )
         yield Finding("fixed-cohort", "breaks", words, numbers)
     elif found.rescaled <= 0.2:
         words = f"The noise is {1 / found.mu:.3g} times the effect of a user: {least_words}."

@@ -19,7 +19,9 @@ ROWS = 40
 """Rows of a node."""
 
 
-def _image(name: str, *shape: int, label: str = "label", classes: int = 10) -> Callable[[Any, int], dict[str, list[Any]]]:
+def _image(
+    name: str, *shape: int, label: str = "label", classes: int = 10
+) -> Callable[[Any, int], dict[str, list[Any]]]:
     def make(generator: Any, number: int) -> dict[str, list[Any]]:
         from PIL import Image
 
@@ -39,7 +41,7 @@ def _table(*columns: str, label: str, classes: int) -> Callable[[Any, int], dict
 
 
 def _text(label: str = "label", classes: int = 2) -> Callable[[Any, int], dict[str, list[Any]]]:
-    words = "the a good bad film story was not very long and short".split()
+    words = ["the", "a", "good", "bad", "film", "story", "was", "not", "very", "long", "and", "short"]
 
     def make(generator: Any, number: int) -> dict[str, list[Any]]:
         return {
@@ -96,5 +98,7 @@ def stand_in() -> None:
     partitioner.__getattr__ = lambda name: lambda *arguments, **named: None
     sys.modules |= {"flwr_datasets": package, "flwr_datasets.partitioner": partitioner}
     datasets.load_dataset = lambda name, *arguments, split=None, **named: (
-        datasets.Dataset.from_dict(rows(name, ROWS)) if split else {"train": datasets.Dataset.from_dict(rows(name, ROWS))}
+        datasets.Dataset.from_dict(rows(name, ROWS))
+        if split
+        else {"train": datasets.Dataset.from_dict(rows(name, ROWS))}
     )

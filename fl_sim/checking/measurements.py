@@ -41,6 +41,7 @@ _ATTACKS = 100
 _ATTACKED_ROUNDS = 10
 _PLAIN = 20.0  # an effect of so many standard deviations is seen in a few trials
 _SURELY = 1e5  # so many standard deviations are no privacy at all
+_BOUNDED = 10.0  # a thousand times longer update moves what is bounded less than so many times as far
 _LEAST_NOISE = 1e-2  # noise multipliers below it are accounted for by the formula of the Gaussian
 
 
@@ -126,7 +127,9 @@ class Measured:
         """
         mu = self.mu / (1 + self.noise_error) if least else self.mu
         rate = self.rate_low if least else self.rate
-        return epsilon_of(mu, rate if self.sampling in ("poisson", "fixed") else 1.0, rounds or self.rounds, self.stated.delta)
+        return epsilon_of(
+            mu, rate if self.sampling in ("poisson", "fixed") else 1.0, rounds or self.rounds, self.stated.delta
+        )
 
     def attacked(self) -> float | None:
         """Return the lower bound on ε that the attack shows; None without an attack."""
@@ -285,19 +288,16 @@ class _Series:
         if found.sampling == "fixed":
             found.rate_low = found.rate
         if ours is not None:
-            found.sampling, found.rate, found.rate_low = "poisson", float(ours), float(ours)
+            found.sampling, found.rate, found.rate_low = "poisson" if ours < 1 else "all", float(ours), float(ours)
 
     def _lengths(self, found: Measured) -> None:
-        """Set the lengths of pushes; those of a train function that bounds its updates itself are not beyond its bound."""
+        """Set the lengths of pushes; a train function that bounds its updates itself is not pushed beyond."""
         base = self._run(self._trial())
         norms = [reply["update norm"] for reply in base.replies.values() if "update norm" in reply]
         norms += [reply["update norm"] for reply in self._whole.replies.values() if "update norm" in reply]
         longest = max([norm for norm in norms if math.isfinite(norm)], default=1.0) or 1.0
         modded = any(name in ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod") for name, _ in base.mods)
-        equal = sum(norm > longest * 0.999 for norm in norms)
-        if equal >= max(2, 0.5 * len(norms)) and not modded and any(norm < longest * 0.999 for norm in norms):
-            found.client_clip = longest
-        elif equal == len(norms) >= 4 and not modded and len({round(norm, 12) for norm in norms}) > 1:
+        if not modded and _bounds(norms, longest):
             found.client_clip = longest
         self._long, self._huge = longest * LONG, longest * HUGE
         self._tiny = longest * TINY
@@ -358,16 +358,23 @@ class _Series:
         by_itself = self._difference(alone, replace(other, others=still, attacked=still), found)
         if _length(by_itself) > 1.01 * _length(difference):
             difference, self._pair = by_itself, alone
-        found.effect = {name: float(np.linalg.norm(value)) for name, value in difference.items()}
-        self._direction = difference
         huge = replace(trial, others=Answer("push", scale=self._huge), attacked=Answer("push", scale=-self._huge))
         twin = replace(huge, absent=True) if found.present else replace(huge, attacked=huge.others)
         longer = self._difference(huge, twin, found)
         found.growth[""] = _length(longer) / max(_length(difference), 1e-300)
+        stronger = replace(trial, attacked=huge.attacked)
+        if found.growth[""] < _BOUNDED and _length(turned := self._difference(stronger, other, found)) > 1.01 * _length(
+            difference
+        ):
+            difference, self._pair = turned, stronger
+        found.effect = {name: float(np.linalg.norm(value)) for name, value in difference.items()}
+        self._direction = difference
         model = self._whole.start
         names = [name for name, value in model.items() if value.dtype.kind == "f"][:_MOST_ARRAYS]
         for name in names if len(names) > 1 else ():
-            one = [self._effect_of(found, Answer("push", scale=scale, array=name)) for scale in (self._long, self._huge)]
+            one = [
+                self._effect_of(found, Answer("push", scale=scale, array=name)) for scale in (self._long, self._huge)
+            ]
             found.growth[name] = one[1] / max(one[0], 1e-300) if one[1] > self._tiny else 1.0
         if found.client_clip is None:
             whole_numbers = [name for name, value in model.items() if value.dtype.kind in "iu"]
@@ -405,7 +412,10 @@ class _Series:
             found.failure = "ends"
         elif failed.steps and _length(failed.steps[0]) == 0:
             found.failure = "lost"
-        elif found.present and _length(self._difference(replace(trial, attacked=Answer("fail")), other, found)) > 1.1 * effect:
+        elif (
+            found.present
+            and _length(self._difference(replace(trial, attacked=Answer("fail")), other, found)) > 1.1 * effect
+        ):
             found.failure = "moves"
 
     def _weights(self, found: Measured, trial: Trial, other: Trial, effect: float) -> None:
@@ -443,7 +453,9 @@ class _Series:
         for place, each in enumerate((twin, trial)):
             for seed in range(1000, 1000 + number):
                 steps = self._run(replace(each, seed=seed + place * 10**6, entropy=seed + place * 10**6)).steps
-                score = sum(float(np.vdot(weights[name], step[name])) for step in steps for name in weights if name in step)
+                score = sum(
+                    float(np.vdot(weights[name], step[name])) for step in steps for name in weights if name in step
+                )
                 scores[place].append(score / found.mu / math.sqrt(rounds))
         found.scores = (np.array(scores[0]), np.array(scores[1]))
 
@@ -508,6 +520,13 @@ def _sampling_of(runs: Sequence[Sequence[Sequence[Unit]]], nodes: int, many_user
     if len(of_first_rounds) == 1 or (within and max(within) == 1):
         return "same", rate
     return ("fixed" if len(sizes) == 1 else "poisson"), rate
+
+
+def _bounds(norms: Sequence[float], longest: float) -> bool:
+    """Return whether updates look clipped: many of them have the same largest length, though they differ."""
+    equal = sum(norm > longest * 0.999 for norm in norms)
+    differ = len({round(norm, 12) for norm in norms}) > 1
+    return differ and equal >= max(2, len(norms) / 2) and (equal < len(norms) or equal >= 4)
 
 
 def _pool(noise: dict[str, float], draws: dict[str, int]) -> None:

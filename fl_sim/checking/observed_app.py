@@ -1,6 +1,6 @@
 """Run trials of an app in this process: its ServerApp on nodes that answer as a trial says.
 
-What is watched: requests, replies, the arguments and results of the strategy's ``aggregate_train``, metrics, and what is
+What is watched: requests, replies, what the strategy's ``aggregate_train`` gets and returns, metrics, and what is
 printed and logged. Nothing of the app's code is changed: Flower hands every function that an app registers to
 ``make_ffn``, where answers are put in below all mods, and the strategy is found on the stack when it sends a request.
 """
@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -31,7 +31,7 @@ from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.task_identity import TaskIdentity
 
 from fl_sim.checking.app_folder import AppFolder
-from fl_sim.checking.trials import Answer, Arrays, Seen, Trial, Unit, flat, moved
+from fl_sim.checking.trials import Arrays, Seen, Trial, Unit, flat, moved
 from fl_sim.engines.grids import SERVER_NODE, InlineGrid, context_of
 from fl_sim.strategies.aggregation import BoundedSumStrategy
 
@@ -89,21 +89,21 @@ class LoadedApp:
         _forbid_network()
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, SERVER_NODE
         make = client_app.make_ffn
-        client_app.make_ffn = lambda function, mods: make(self._answering(function), mods)
+        setattr(client_app, "make_ffn", lambda ffn, mods: make(self._answering(ffn), mods))  # noqa: B010
         self._mods: list[Any] = []
         self.client = self._loaded(app.client, ClientApp)
         self.server = self._loaded(app.server, ServerApp)
         self._mods = list(self.client._mods)
         if torch := sys.modules.get("torch"):
-            torch.set_num_threads(1)  # type: ignore[attr-defined]  # so that a fork finds no threads
+            torch.set_num_threads(1)  # so that a fork finds no threads
 
     def run(self, trial: Trial, folder: Path) -> Seen:
         """Run a trial in this process, which it may leave in any state; the app writes into ``folder``."""
         began, log = time.monotonic(), folder / "log.txt"
         os.environ.update(FLWR_HOME=str(folder), XDG_STATE_HOME=str(folder))
         os.chdir(folder)
-        _log_into(log)
-        stage = self._stage = _Stage(trial, self, _Entropy(trial.entropy))
+        output = _Output(log, folder / "nodes.txt")
+        stage = self._stage = _Stage(trial, self, _Entropy(trial.entropy), output)
         seed_all(trial.seed)
         if trial.absent and trial.target is not None and trial.target[1]:
             self._leave_out(trial.target)
@@ -120,8 +120,7 @@ class LoadedApp:
         except BaseException as error:
             stage.seen.error = stage.seen.error or told(error, self._app.path, "stopped")
         stage.finish()
-        sys.stdout.flush()
-        stage.seen.log = log.read_text(encoding="utf-8", errors="replace")
+        stage.seen.log, stage.seen.node_log = output.texts()
         stage.seen.seconds = time.monotonic() - began
         stage.seen.opacus = "opacus" in sys.modules
         return stage.seen
@@ -146,17 +145,16 @@ class LoadedApp:
         for mod in self._mods:
             if users := getattr(mod, "_users", None):
                 mod._users = lambda context, users=users: [
-                    name
-                    for name in users(context)
-                    if (int(context.node_config["partition-id"]), str(name)) != target
+                    name for name in users(context) if (int(context.node_config["partition-id"]), str(name)) != target
                 ]
 
 
 class _Stage:
     """Hold a trial while it runs."""
 
-    def __init__(self, trial: Trial, app: LoadedApp, entropy: _Entropy) -> None:
+    def __init__(self, trial: Trial, app: LoadedApp, entropy: _Entropy, output: _Output) -> None:
         self.trial, self.app, self.entropy, self.seen = trial, app, entropy, Seen()
+        self.output = output
         self.seen.mods = [_settings(mod) for mod in app._mods]
         self.sent: Arrays = {}
         self.strategy: Strategy | None = None
@@ -168,7 +166,7 @@ class _Stage:
             self._average = _noisy_average(strategy, *arguments)
             return self._average
 
-        BoundedSumStrategy.noisy_average = noisy_average  # type: ignore[method-assign]
+        setattr(BoundedSumStrategy, "noisy_average", noisy_average)  # noqa: B010
 
     def begin_round(self, sent: Arrays) -> None:
         """Take the model that a round sends out; it is what the last round released, if nobody else said so."""
@@ -276,7 +274,7 @@ class _Stage:
     def _add_step(self, step: Arrays, metrics: dict[str, float] | None = None) -> None:
         self.seen.steps.append(step)
         self.seen.metrics.append(metrics or {})
-        print(f"{ROUND_ENDS}{len(self.seen.steps)}", flush=True)
+        self.output.mark(f"{ROUND_ENDS}{len(self.seen.steps)}")
         if self.trial.rounds is not None and len(self.seen.steps) >= self.trial.rounds:
             raise _Enough
 
@@ -288,9 +286,9 @@ class _Stage:
             for layer in layers:
                 with contextlib.suppress(Exception):
                     if type(layer).__module__.startswith("fl_sim.flower"):
-                        self.seen.stated = float(layer.epsilon())  # type: ignore[attr-defined]
+                        self.seen.stated = float(layer.epsilon())
                     elif getattr(layer, "accountant", None) is not None:
-                        self.seen.stated = float(layer.accountant.get_privacy_spent().epsilon)  # type: ignore[attr-defined]
+                        self.seen.stated = float(layer.accountant.get_privacy_spent().epsilon)
 
 
 class _WatchedGrid(InlineGrid):
@@ -328,7 +326,7 @@ class _WatchedGrid(InlineGrid):
 
     def _answer(self, message: Message) -> Message:
         stage, node = self._stage, message.metadata.dst_node_id
-        with apart() if not stage.trial.steady else contextlib.nullcontext():
+        with apart() if not stage.trial.steady else contextlib.nullcontext(), stage.output.of_nodes():
             stage.reseed("node", node, stage._round)
             if not stage.trial.steady:
                 seed_all(hash((stage.trial.seed, node, stage._round)) % 2**32)
@@ -375,7 +373,7 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     if torch := sys.modules.get("torch"):
-        torch.manual_seed(seed)  # type: ignore[attr-defined]
+        torch.manual_seed(seed)
 
 
 def told(error: BaseException, folder: Path, kind: str) -> tuple[str, str]:
@@ -410,21 +408,48 @@ def _forbid_network() -> None:
     def local_only(self: socket.socket, address: Any) -> Any:
         return connect(self, address) if self.family == socket.AF_UNIX else refuse()
 
-    socket.socket.connect = local_only  # type: ignore[method-assign]
+    setattr(socket.socket, "connect", local_only)  # noqa: B010
     socket.getaddrinfo = refuse
     socket.create_connection = refuse
 
 
-def _log_into(path: Path) -> None:
-    """Send what is printed and logged into a file."""
-    file = path.open("w", encoding="utf-8", buffering=1)
-    for number in (1, 2):
-        os.dup2(file.fileno(), number)
-    sys.stdout = sys.stderr = file
-    for handler in [*FLOWER_LOGGER.handlers, *logging.getLogger().handlers]:
-        if isinstance(handler, logging.StreamHandler):
-            handler.setStream(file)
-    FLOWER_LOGGER.setLevel(logging.INFO)
+class _Output:
+    """Send what is printed and logged into a file of the server's, and of the nodes' while they work."""
+
+    def __init__(self, server: Path, nodes: Path) -> None:
+        self._paths = server, nodes
+        self._server, self._nodes = (path.open("w", encoding="utf-8", buffering=1) for path in self._paths)
+        for number in (1, 2):
+            os.dup2(self._server.fileno(), number)
+        FLOWER_LOGGER.setLevel(logging.INFO)
+        self._into(self._server)
+
+    @contextlib.contextmanager
+    def of_nodes(self) -> Iterator[None]:
+        """Send it into the nodes' file."""
+        self._into(self._nodes)
+        try:
+            yield
+        finally:
+            self._into(self._server)
+
+    def mark(self, words: str) -> None:
+        """Write a line into both files."""
+        for file in (self._server, self._nodes):
+            file.write(f"{words}\n")
+
+    def texts(self) -> tuple[str, str]:
+        """Return what the server and the nodes wrote."""
+        self._server.flush()
+        self._nodes.flush()
+        server, nodes = (path.read_text(encoding="utf-8", errors="replace") for path in self._paths)
+        return server, nodes
+
+    def _into(self, file: TextIO) -> None:
+        sys.stdout = sys.stderr = file
+        for handler in [*FLOWER_LOGGER.handlers, *logging.getLogger().handlers]:
+            if isinstance(handler, logging.StreamHandler):
+                handler.setStream(file)
 
 
 def _strategy_on_stack() -> Strategy | None:
@@ -490,7 +515,9 @@ def _numbers(metrics: MetricRecord | None) -> dict[str, float]:
 
 
 def _reply(reply: Message, sent: Arrays) -> dict[str, float]:
-    figures = {name: value for record in reply.content.metric_records.values() for name, value in _numbers(record).items()}
+    figures = {
+        name: value for record in reply.content.metric_records.values() for name, value in _numbers(record).items()
+    }
     record = next(iter(reply.content.array_records.values()), None)
     if record is not None and list(record) == list(sent):
         update = flat({name: _difference(value, sent[name]) for name, value in _arrays(record).items()})

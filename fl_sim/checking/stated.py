@@ -1,6 +1,7 @@
 """Read the ε that an app prints, logs or returns, and the δ at which it holds.
 
->>> stated = read_stated("start target_epsilon=9\\nepsilon=1.5 at delta=1e-5\\nROUND 1\\nε: 2.25\\nROUND 2\\n", [{}, {}])
+>>> log = "start target_epsilon=9\\nepsilon=1.5 at delta=1e-5\\nROUND 1\\nε: 2.25\\nROUND 2\\n"
+>>> stated = read_stated(log, [{}, {}])
 >>> stated.epsilon, stated.delta, stated.by_round
 (2.25, 1e-05, (1.5, 2.25))
 >>> read_stated("ROUND 1\\n", [{"max_epsilon": 3.0}]).epsilon
@@ -47,6 +48,8 @@ class Stated:
 def stated_by(seen: Seen, config: Mapping[str, Any]) -> Stated:
     """Return what an app stated in a whole run; an object that we know counts more than what is printed."""
     read = read_stated(seen.log, seen.metrics, config)
+    if read.epsilon is None:
+        read = read_stated(seen.node_log, [], config)
     if seen.stated is not None and math.isfinite(seen.stated):
         delta = next((settings["delta"] for _, settings in seen.strategy if "delta" in settings), read.delta)
         return Stated(seen.stated, delta, read.by_round, True)

@@ -86,7 +86,7 @@ class Seen:
         metrics: what the server's strategy returned beside the model, by round, and what it measured on nodes.
         replies: of the last round: each user's metrics, and the norm of its update as it left the node.
         own: what train functions returned in this trial, for later ones.
-        log: what the app printed and logged, with a line ``ROUND n`` where a round ends.
+        log, node_log: what the server and the nodes printed and logged, with a line ``ROUND n`` where a round ends.
         strategy: the classes of the strategy and of those that it wraps, with their settings.
         mods: the names of the client's mods, with their settings.
         stated: ε that known objects state at the end of the trial.
@@ -103,6 +103,7 @@ class Seen:
     replies: dict[Unit, dict[str, float]] = field(default_factory=dict)
     own: dict[Unit, tuple[Arrays, dict[str, Any]]] = field(default_factory=dict)
     log: str = ""
+    node_log: str = ""
     strategy: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     mods: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     stated: float | None = None
@@ -128,7 +129,9 @@ def moved(model: Arrays, answer: Answer, own: Arrays) -> Arrays:
     pushed = floats if answer.array is None else [answer.array]
     size = max(1, sum(model[name].size for name in pushed))
     by = answer.scale / np.sqrt(size)
-    new = {name: _typed(value + by * signs(name, value.shape), value) for name, value in model.items() if name in pushed}
+    new = {
+        name: _typed(value + by * signs(name, value.shape), value) for name, value in model.items() if name in pushed
+    }
     return {name: new.get(name, value) for name, value in model.items()} | _counts(model, answer)
 
 

@@ -52,7 +52,9 @@ class ExampleWeights(PrivateAverage):
     def total(self, moves: list[Arrays]) -> Arrays:
         weights = [reply.content["metrics"]["num-examples"] for reply in self.replies]
         shares = [len(weights) * weight / sum(weights) for weight in weights]
-        return super().total([{k: v * share for k, v in move.items()} for move, share in zip(moves, shares, strict=True)])
+        return super().total(
+            [{k: v * share for k, v in move.items()} for move, share in zip(moves, shares, strict=True)]
+        )
 
 
 class NanPasses(PrivateAverage):
@@ -63,7 +65,9 @@ class NanPasses(PrivateAverage):
 
     def clipped(self, move):
         norm = np.sqrt(sum(float((value**2).sum()) for value in move.values()))
-        return {name: value * np.minimum(1.0, self.clip_norm / np.maximum(norm, 1e-300)) for name, value in move.items()}
+        return {
+            name: value * np.minimum(1.0, self.clip_norm / np.maximum(norm, 1e-300)) for name, value in move.items()
+        }
 
 
 class FailureShows(PrivateAverage):

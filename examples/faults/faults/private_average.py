@@ -1,4 +1,4 @@
-"""Average with user-level differential privacy, right: Poisson cohorts, a clip over all arrays, a public denominator."""
+"""Average with user-level differential privacy: Poisson cohorts, a clip over all arrays, a public denominator."""
 
 import random
 from collections.abc import Iterable

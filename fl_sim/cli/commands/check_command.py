@@ -21,12 +21,12 @@ EXIT_FOUND = 3
 @click.argument("folder", type=FOLDER, metavar="DIR")
 @options_of(checks.check, but=("folder", "say"))
 @click.option("--fix", is_flag=True, help="Also print the patch that puts fl_sim.flower in, and check the result.")
-@click.option("--picture", type=FILE, metavar="FILE", help="Also draw a user's effect beside what ε allows: .svg, .png.")
+@click.option(
+    "--picture", type=FILE, metavar="FILE", help="Also draw a user's effect beside what ε allows: .svg, .png."
+)
 @as_json
 @quiet
-def check(
-    folder: Path, fix: bool, picture: Path | None, as_json: bool, quiet: bool, **options: Any
-) -> int:
+def check(folder: Path, fix: bool, picture: Path | None, as_json: bool, quiet: bool, **options: Any) -> int:
     """Run the Flower app in DIR with neighbouring users, and compare what it releases with the ε that it states.
 
     DIR is not changed, and the app has no network. Exit code 3 means that an ε does not hold, or that something leaves
