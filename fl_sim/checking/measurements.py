@@ -34,6 +34,7 @@ CONFIDENCE = 0.95
 _REAL_ROUNDS = 2
 _SEEDS = range(1, 401)
 _USER_DRAWS = 1500  # draws of users from which a sampling rate is estimated
+_LONELY = 60  # trials after which the attacked user may train alone
 _NOISE_DRAWS = 2000  # coordinates of noise from which a standard deviation is estimated
 _MOST_ARRAYS = 12
 _PAIRS = 30  # of trials where noise does not cancel
@@ -269,19 +270,21 @@ class _Series:
         many_users = bool(self._target[1])
         runs = [self._whole.cohorts[: len(self._whole.steps)]]
         wanted = 1 if ours is not None else self._affordable(-(-_USER_DRAWS // self._process.nodes), 0.15, least=12)
-        seeds, hits = iter(_SEEDS), list[int]()
-        for seed in seeds:
+        hits = dict[int, int]()
+        for seed in _SEEDS:
             cohort = self._run(self._trial(rounds=0, seed=seed, entropy=seed)).cohorts[:1]
             runs.append([list(dict.fromkeys(units)) for units in cohort])
             if cohort and many_users and not hits and cohort[0]:
                 self._target = max(cohort[0])
-            hits += [seed] if cohort and self._target in cohort[0] else []
+            if cohort and self._target in cohort[0]:
+                hits[seed] = len(cohort[0])
             everybody = len(runs) > 5 and all(len(cohort) == self._process.nodes for run in runs for cohort in run)
-            if hits and (len(runs) > wanted or everybody):
+            company = max(hits.values(), default=0) > 2 or (hits and len(runs) > _LONELY)
+            if company and (len(runs) > wanted or everybody):
                 break
         if not hits:
             raise CheckError(f"{self._process.app.path}: its last node never trains; allowed: more `nodes`")
-        self._seed = hits[0]
+        self._seed = max(hits, key=lambda seed: min(hits[seed], 3))
         found.sampling, found.rate = _sampling_of(runs, self._process.nodes, many_users)
         draws = sum(len(run) for run in runs) * self._process.nodes
         found.rate_low = max(0.0, found.rate - 3 * math.sqrt(found.rate * (1 - found.rate) / draws))

@@ -178,6 +178,9 @@ class _Stage:
         self._round += 1
         self.seen.cohorts.append([])
         self.seen.replies = {}
+
+    def look_for_strategy(self) -> None:
+        """Watch the strategy that is at work, once there is one."""
         if self.strategy is None and (strategy := _strategy_on_stack()) is not None:
             self._watch(strategy)
 
@@ -245,6 +248,9 @@ class _Stage:
 
         def aggregate_train(server_round: int, replies: Iterable[Message]) -> Any:
             answered = list(replies)
+            if len(self.seen.cohorts) == len(self.seen.steps):  # nobody was asked
+                self.seen.cohorts.append([])
+                self._round += 1
             if self.trial.rounds == 0:
                 raise _Enough
             self.reseed("aggregate", self._round)
@@ -269,6 +275,7 @@ class _Stage:
         else:
             new = _arrays(arrays)
             step = {name: _difference(new[name], value) for name, value in self.sent.items() if name in new}
+            self.sent = new
         self._add_step(step, _numbers(metrics))
 
     def _add_step(self, step: Arrays, metrics: dict[str, float] | None = None) -> None:
@@ -300,6 +307,7 @@ class _WatchedGrid(InlineGrid):
         self._polls = 0
 
     def get_node_ids(self) -> Iterable[int]:
+        self._stage.look_for_strategy()
         self._polls += 1
         if self._polls > _POLLS:
             raise _Waits(_wanted_nodes())
@@ -312,13 +320,12 @@ class _WatchedGrid(InlineGrid):
         ]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        self._stage.look_for_strategy()
         self._polls = 0
         sent = list(messages)
         training = [m for m in sent if m.metadata.message_type.startswith("train") and m.content.array_records]
         if training:
             self._stage.begin_round(_arrays(next(iter(training[0].content.array_records.values()))))
-        elif not sent and self._stage.strategy is None and (strategy := _strategy_on_stack()) is not None:
-            self._stage._watch(strategy)
         return super().push_messages(sent)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -456,6 +463,8 @@ def _strategy_on_stack() -> Strategy | None:
     """Return the strategy that is sending a request: the one that started, or else one at hand."""
     frame, found = sys._getframe(1), None
     while frame is not None:
+        if frame.f_code.co_name == "start" and isinstance(starting := frame.f_locals.get("self"), Strategy):
+            return starting
         for value in list(frame.f_locals.values()):
             if isinstance(value, Strategy):
                 found = value
