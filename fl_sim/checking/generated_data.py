@@ -61,6 +61,7 @@ _SHAPES: dict[str, Callable[[Any, int], dict[str, list[Any]]]] = {
     "scikit-learn/iris": _table(
         "SepalLengthCm", "SepalWidthCm", "PetalLengthCm", "PetalWidthCm", label="Species", classes=3
     ),
+    "hitorilabs/iris": _table("petal_length", "petal_width", "sepal_length", "sepal_width", label="species", classes=3),
     "stanfordnlp/imdb": _text(),
 }
 
