@@ -77,6 +77,13 @@ def rows(name: str, number: int, seed: int = 0) -> dict[str, list[Any]]:
     return _SHAPES[name](np.random.default_rng(seed), number)
 
 
+def _any_class(name: str) -> Callable[..., None]:
+    """Return what stands for any partitioner."""
+    if name.startswith("_"):  # what others ask of every module
+        raise AttributeError(name)
+    return lambda *arguments, **named: None
+
+
 def stand_in() -> None:
     """Put modules in the place of flwr_datasets, and generated rows behind ``datasets.load_dataset``."""
     import datasets
@@ -96,7 +103,7 @@ def stand_in() -> None:
     package: Any = types.ModuleType("flwr_datasets")
     partitioner: Any = types.ModuleType("flwr_datasets.partitioner")
     package.FederatedDataset, package.partitioner = FederatedDataset, partitioner
-    partitioner.__getattr__ = lambda name: lambda *arguments, **named: None
+    partitioner.__getattr__ = _any_class
     sys.modules |= {"flwr_datasets": package, "flwr_datasets.partitioner": partitioner}
     datasets.load_dataset = lambda name, *arguments, split=None, **named: (
         datasets.Dataset.from_dict(rows(name, ROWS))

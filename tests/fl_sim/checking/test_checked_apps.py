@@ -88,7 +88,10 @@ def test_the_command_draws_and_exits_with_3(tmp_path: Path, capsys: pytest.Captu
 
 
 PROJECT = '[tool.flwr.app.components]\nserverapp = "app:server"\nclientapp = "app:client"\n'
-HEAD = "from flwr.clientapp import ClientApp\nfrom flwr.serverapp import ServerApp\nserver, client = ServerApp(), ClientApp()\n"
+HEAD = (
+    "from flwr.clientapp import ClientApp\nfrom flwr.serverapp import ServerApp\n"
+    "server, client = ServerApp(), ClientApp()\n"
+)
 UNSUITABLE = {
     "import nowhere_installed": "it does not start: it imports nowhere_installed, which is not installed",
     "open('no/such/rows.csv')": "it does not start: it needs no/such/rows.csv, which is not there",

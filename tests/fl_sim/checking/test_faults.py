@@ -14,8 +14,8 @@ from fl_sim.checking.stated import Stated
 from fl_sim.checking.trials import Seen
 
 RIGHT = Measured(
-    nodes=10, rounds=5, seen=Seen(), stated=Stated(6.0, 1e-5), parameters=4, sampling="poisson", rate=0.5, rate_low=0.45,
-    cohort=5, noise={"w": 1.0, "b": 1.0}, noise_error=0.05, fresh=True, effect={"w": 0.8, "b": 0.6},
+    nodes=10, rounds=5, seen=Seen(), stated=Stated(6.0, 1e-5), parameters=4, sampling="poisson", rate=0.5,
+    rate_low=0.45, cohort=5, noise={"w": 1.0, "b": 1.0}, noise_error=0.05, fresh=True, effect={"w": 0.8, "b": 0.6},
     growth={"": 1.0, "w": 1.0, "b": 1.0}, heavier=1.0, of_all=0.2,
 )  # fmt: skip
 

@@ -21,7 +21,8 @@ OURS = "population=10, sampling_rate=0.5, clip_norm=1.5, target_epsilon=4, delta
     ],
 )
 def test_the_strategy_that_starts_is_ours_around_one_that_sees_sums(made: str, inner: str) -> None:
-    before = f"from flwr.serverapp.strategy import FedAdam, FedAvgM\n\ndef main(grid):\n    s = {made}\n    return s.start(grid)\n"
+    imports = "from flwr.serverapp.strategy import FedAdam, FedAvgM"
+    before = f"{imports}\n\ndef main(grid):\n    s = {made}\n    return s.start(grid)\n"
     text = patched_server(before, SETTINGS)
     compile(text, "server", "exec")
     assert f"    s = UserLevelDifferentialPrivacy(\n        {inner}, {OURS}\n    )\n    return s.start(grid)" in text
