@@ -1,4 +1,10 @@
-"""Check what the ε of somebody's Flower app is worth (docs/check.md)."""
+"""Check what the ε of somebody's Flower app is worth (docs/check.md).
+
+>>> import fl_sim
+>>> fl_sim.check("no/such/app")
+Traceback (most recent call last):
+fl_sim.checking.app_folder.CheckError: no/such/app: has no pyproject.toml; allowed: the folder of a Flower app
+"""
 
 from __future__ import annotations
 

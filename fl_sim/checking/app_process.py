@@ -2,6 +2,15 @@
 
 The process imports the app once. A fork starts from there, so no trial sees what another one left in a module, and what
 the app writes goes to a folder that is removed.
+
+>>> class Loaded:
+...     own, measured = {}, {}
+...     def run(self, trial, folder):
+...         self.own = {"changed": True}
+...         return Seen(waits_for=trial.seed)
+>>> seen, _, _ = _forked(loaded := Loaded(), Trial(seed=3), Path("anywhere"))
+>>> seen.waits_for, loaded.own
+(3, {})
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Draw what a user's presence does to the released model, beside what ε allows."""
+"""Draw what a user's presence does to the released model, beside what ε allows.
+
+>>> false, true = _rates(np.array([0.0, 1.0]), np.array([1.0, 2.0]))
+>>> true.tolist()
+[0.0, 0.5, 1.0, 1.0]
+"""
 
 from __future__ import annotations
 
@@ -59,7 +64,7 @@ def _draw_allowed(axes: Axes, record: dict[str, Any]) -> None:
 
 
 def _rates(without: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    thresholds = np.sort(np.concatenate([without, present, [np.inf]]))[::-1]
+    thresholds = np.unique(np.concatenate([without, present, [np.inf]]))[::-1]
     return (
         np.array([(without >= threshold).mean() for threshold in thresholds]),
         np.array([(present >= threshold).mean() for threshold in thresholds]),

@@ -1,4 +1,8 @@
-"""Write what a check found as text: what was measured, what was read, what could not be seen, and the findings."""
+"""Write what a check found as text: what was measured, what was read, what could not be seen, and the findings.
+
+>>> _times(5.96), _times(None)
+('moves the model 5.96 times as far', 'not tried: all weights are 1')
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,14 @@
 """Name what is wrong: the findings that measurements of an app give.
 
 A finding breaks the ε of the models, leaks something beside the models, or is a note, which contradicts no ε.
+
+>>> from fl_sim.checking.stated import Stated
+>>> from fl_sim.checking.trials import Seen
+>>> seen = Measured(nodes=10, rounds=5, seen=Seen(), stated=Stated(2.0, 1e-5), parameters=1, noise={"w": 1.0},
+...                 effect={"w": 1.0})
+>>> for finding in findings(seen):
+...     print(finding.name, finding.severity, finding.anchor)
+noise-below-claim breaks docs/check.md#noise-below-claim
 """
 
 from __future__ import annotations

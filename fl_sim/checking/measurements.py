@@ -150,7 +150,7 @@ def epsilon_of(mu: float, rate: float, rounds: int, delta: float) -> float:
     >>> round(epsilon_of(mu=1.0, rate=1.0, rounds=1, delta=1e-5), 2)
     4.38
     >>> round(epsilon_of(mu=1.0, rate=0.1, rounds=1, delta=1e-5), 2)
-    1.78
+    1.68
     """
     if mu == 0 or mu > _SURELY:
         return 0.0 if mu == 0 else math.inf
@@ -361,7 +361,7 @@ class _Series:
         still = Answer("push", scale=self._tiny)
         alone = replace(trial, others=still, attacked=long)
         by_itself = self._difference(alone, replace(other, others=still, attacked=still), found)
-        if _length(by_itself) > 1.01 * _length(difference):
+        if _length(by_itself) > 0.99 * _length(difference):  # others who do nothing hide less
             difference, self._pair = by_itself, alone
         huge = replace(trial, others=Answer("push", scale=self._huge), attacked=Answer("push", scale=-self._huge))
         twin = replace(huge, absent=True) if found.present else replace(huge, attacked=huge.others)
