@@ -319,7 +319,7 @@ class _Series:
         both = {"attacked": answer, "others": answer, "steady": False}
         steps = [self._step(self._trial(**both, seed=seed, entropy=seed)) for seed in (101, 102, 103)]
         size = sum(value.size for value in steps[0].values())
-        still_same = all(np.allclose(flat(step), flat(steps[0]), rtol=1e-9, atol=1e3 * self._tiny) for step in steps)
+        still_same = all(np.allclose(flat(step), flat(steps[0]), rtol=1e-5, atol=1e3 * self._tiny) for step in steps)
         more = 0 if still_same else min(_MOST_SEEDS, self._affordable(-(-_NOISE_DRAWS // max(1, size)), 0.2))
         steps += [self._step(self._trial(**both, seed=seed, entropy=seed)) for seed in range(104, 101 + more)]
         steps = [step for step in steps if step]
@@ -327,19 +327,27 @@ class _Series:
             draws = np.stack([np.ravel(step[name]) for step in steps if name in step])
             spread = float(np.sqrt(np.mean(np.var(draws, axis=0, ddof=1)))) if draws.size else 0.0
             largest = float(np.abs(draws).max()) if draws.size else 0.0
-            floor = max(1e-6 * largest, 1e3 * self._tiny if found.sampling == "poisson" else 0.0)
+            floor = max(1e-6 * largest, self._rounding(name), 1e3 * self._tiny if found.sampling == "poisson" else 0.0)
             found.noise[name] = spread if spread > floor else 0.0
         _pool(found.noise, {name: (len(steps) - 1) * value.size for name, value in steps[0].items()})
         found.noise_error = 3 / math.sqrt(2 * max(1, (len(steps) - 1) * size))
         rounds = self._run(self._trial(attacked=still, others=still, steady=False, rounds=3, seed=7, entropy=7)).steps
         others = self._run(self._trial(attacked=still, others=still, steady=False, rounds=1, seed=7, entropy=8)).steps
         first = flat(rounds[0]) if rounds else np.zeros(1)
-        has_noise = float(np.linalg.norm(first)) > self._tiny * 1e4
+        rounding = math.sqrt(sum(self._rounding(name) ** 2 * value.size for name, value in self._whole.start.items()))
+        has_noise = float(np.linalg.norm(first)) > max(self._tiny * 1e4, rounding)
         if has_noise and len(rounds) > 1:
             found.fresh = _correlation(first, flat(rounds[1])) < 0.99
         if has_noise and others:
             found.from_global_seed = _correlation(first, flat(others[0])) > 0.999
         found.fixed = has_noise and not any(found.noise.values())
+
+    def _rounding(self, name: str) -> float:
+        """Return how far apart two sums of an array may be by rounding alone; 0 for our own average."""
+        values = self._whole.start.get(name)
+        if values is None or values.dtype.kind != "f" or not values.size:
+            return 0.0
+        return 8 * float(np.finfo(values.dtype).eps) * float(np.abs(values).max())
 
     def _neighbours(self, found: Measured) -> None:
         """Measure the effect of a user's presence."""
