@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +39,8 @@ from fl_sim.checking.trials import Seen, Trial
 
 METHOD = "spawn"
 """How the process starts: with nothing of this one's memory."""
+
+_GOODBYE = 2.0  # seconds until a process that does not end is killed
 
 
 class AppProcess:
@@ -101,6 +104,9 @@ class AppProcess:
         return value
 
     def _close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._ours.send(None)  # one that waits ends by itself, and cleans up
+            self._process.join(_GOODBYE)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()  # of one that has no group yet
@@ -117,6 +123,8 @@ def _serve(
     quiet = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(quiet, number)
+    tracker: Any = resource_tracker._resource_tracker  # type: ignore[attr-defined]
+    tracker._fd = tracker._pid = None  # one of its own, so that what an app leaves is not told on our terminal
     from fl_sim.checking.observed_app import LoadedApp, told
 
     try:
@@ -130,6 +138,8 @@ def _serve(
     with contextlib.suppress(EOFError):
         while True:
             trial = connection.recv()
+            if trial is None:
+                return
             folder = scratch / "trial"
             folder.mkdir()
             seen, measured, modules = (

@@ -64,8 +64,8 @@ class Finding:
 def findings(found: Measured) -> list[Finding]:
     """Return what is wrong, the worst first."""
     named = [finding for rule in _RULES for finding in rule(found)]
-    unlimited = any(finding.name in UNLIMITED for finding in named)
-    named += _claims(found, unlimited)
+    hidden = any(finding.name in UNLIMITED - {"nan-passes", "failure-shows"} for finding in named)
+    named += _per_round(found) if hidden or found.seen.opacus else _claims(found)
     named = [_for_examples(finding, found) for finding in named]
     return sorted(named, key=lambda finding: ("breaks", "leaks", "note").index(finding.severity))
 
@@ -168,16 +168,24 @@ _RULES: tuple[Callable[[Measured], Iterator[Finding]], ...] = (
 )  # fmt: skip
 
 
-def _contradicts(found: Measured) -> bool:
-    """Return whether the stated ε is below the one that is proven for what was seen, errors of measurement apart."""
+def _contradicts(found: Measured, share: float = 1.0) -> bool:
+    """Return whether the stated ε is below that of a share of the effect, errors of measurement apart."""
     stated = found.stated.epsilon
-    return stated is not None and found.epsilon(least=True) > _STATED * stated
+    return stated is not None and found.epsilon(least=True, share=share) > _STATED * stated
 
 
-def _claims(found: Measured, unlimited: bool) -> Iterator[Finding]:
+def _per_round(found: Measured) -> Iterator[Finding]:
+    """Look at the stated ε alone, where it is that of an example, or nothing hides a user."""
+    by_round = found.stated.by_round
+    if found.seen.opacus and len(by_round) > 1 and math.isclose(by_round[0], by_round[1], rel_tol=1e-3):
+        words = f"The nodes' ε of an example is the same after two rounds, {format_epsilon(by_round[0])}: that of one."
+        yield Finding("accountant-reset", "breaks", words, {"by_round": list(by_round[:2])})
+
+
+def _claims(found: Measured) -> Iterator[Finding]:
     """Compare the stated ε with the one that is proven, and name the reason of a difference."""
     stated, by_round = found.stated.epsilon, found.stated.by_round
-    if stated is None or unlimited or not _contradicts(found):
+    if stated is None or not _contradicts(found):
         if found.sampling == "same" and stated is None:
             yield Finding("same-cohort", "note", "The same users train in every round and under every seed.", {})
         return
@@ -195,7 +203,7 @@ def _claims(found: Measured, unlimited: bool) -> Iterator[Finding]:
             f"Cohorts have a fixed size, so who joins takes another's place, which moves two updates: {least_words}."
         )
         yield Finding("fixed-cohort", "breaks", words, numbers)
-    elif found.rescaled <= 0.2:
+    elif found.rescaled <= 0.2 or _contradicts(found, share=0.5):
         words = f"The noise is {1 / found.mu:.3g} times the effect of a user: {least_words}."
         yield Finding("noise-below-claim", "breaks", words, numbers | {"noise_multiplier": 1 / found.mu})
 

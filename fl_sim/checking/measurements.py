@@ -120,14 +120,15 @@ class Measured:
                 total += math.inf if noise == 0 or not math.isfinite(moved) else (moved / noise) ** 2
         return math.sqrt(total)
 
-    def epsilon(self, rounds: int | None = None, *, least: bool = False) -> float:
+    def epsilon(self, rounds: int | None = None, *, least: bool = False, share: float = 1.0) -> float:
         """Return ε of any user for the effect, noise and sampling that were measured; inf where there is none.
 
         Args:
             rounds: the number of rounds; by default that of the whole run.
             least: take the limits of what was measured that give the smaller ε.
+            share: of the effect.
         """
-        mu = self.mu / (1 + self.noise_error) if least else self.mu
+        mu = share * (self.mu / (1 + self.noise_error) if least else self.mu)
         rate = self.rate_low if least else self.rate
         return epsilon_of(
             mu, rate if self.sampling in ("poisson", "fixed") else 1.0, rounds or self.rounds, self.stated.delta

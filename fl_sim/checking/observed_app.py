@@ -53,6 +53,9 @@ _QUIET = {
 }  # fmt: skip
 
 
+_OLD = ("old", "it uses Flower's older API (client_fn), and SecAgg+ with it; allowed: the message API")
+
+
 class NoNetwork(ConnectionError):
     """The app asked for the network."""
 
@@ -66,7 +69,7 @@ class _Waits(BaseException):
 
 
 class _OldApi(BaseException):
-    """The app's nodes are of Flower's older API."""
+    """The app is of Flower's older API."""
 
 
 class LoadedApp:
@@ -98,6 +101,8 @@ class LoadedApp:
         self._mods: list[Any] = []
         self.client = self._loaded(app.client, ClientApp)
         self.server = self._loaded(app.server, ServerApp)
+        if self.client._call is not None:
+            raise _OldApi
         self._mods = list(self.client._mods)
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(1)  # so that a fork finds no threads
@@ -121,7 +126,7 @@ class LoadedApp:
         except _Waits as waits:
             stage.seen.error, stage.seen.waits_for = ("waits", "it waits for more nodes"), waits.args[0]
         except _OldApi:
-            stage.seen.error = ("old", "it uses Flower's older API (client_fn); allowed: the message API")
+            stage.seen.error = _OLD
         except BaseException as error:
             stage.seen.error = stage.seen.error or told(error, self._app.path, "stopped")
         stage.finish()
@@ -394,6 +399,8 @@ def told(error: BaseException, folder: Path, kind: str) -> tuple[str, str]:
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
         chain.append(cause)
     for each in chain:
+        if isinstance(each, _OldApi):
+            return _OLD
         if isinstance(each, NoNetwork | ConnectionError) or "Offline" in type(each).__name__:
             return "absent", "it needs the network, or data that is not on this machine"
         if isinstance(each, ModuleNotFoundError):

@@ -59,7 +59,7 @@ def test_one_measurement_is_one_finding(change: dict[str, object], name: str) ->
         ({}, "noise-below-claim"),
         ({"sampling": "fixed"}, "fixed-cohort"),
         ({"sampling": "same"}, "same-cohort"),
-        ({"rescaled": 0.5}, "realised-denominator"),
+        ({"rescaled": 0.5, "stated": Stated(5.0, 1e-5)}, "realised-denominator"),
         ({"stated": Stated(3.0, 1e-5, (3.0, 3.0, 3.0))}, "accountant-reset"),
     ],
 )
@@ -77,6 +77,12 @@ def test_errors_of_measurement_contradict_nobody() -> None:
 def test_findings_on_users_are_notes_where_opacus_states_the_epsilon_of_an_example() -> None:
     found = findings(replace(RIGHT, seen=Seen(opacus=True), nan=True, stated=Stated(9.0, 1e-5)))
     assert [(finding.name, finding.severity) for finding in found] == [("nan-passes", "note")]
+
+
+def test_an_accountant_of_opacus_that_is_reset_is_found_by_two_rounds() -> None:
+    found = findings(replace(RIGHT, seen=Seen(opacus=True), stated=Stated(4.39, 1e-5, (4.39, 4.39))))
+    assert [(finding.name, finding.severity) for finding in found] == [("accountant-reset", "breaks")]
+    assert findings(replace(RIGHT, seen=Seen(opacus=True), stated=Stated(4.39, 1e-5, (3.1, 4.39)))) == []
 
 
 def test_epsilon_of_full_cohorts_is_that_of_the_gaussian() -> None:
