@@ -123,7 +123,7 @@ def _serve(
     quiet = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(quiet, number)
-    tracker: Any = resource_tracker._resource_tracker  # type: ignore[attr-defined]
+    tracker: Any = resource_tracker._resource_tracker
     tracker._fd = tracker._pid = None  # one of its own, so that what an app leaves is not told on our terminal
     from fl_sim.checking.observed_app import LoadedApp, told
 
