@@ -1,7 +1,6 @@
-"""Compare Flower's privacy wrapper with ours: stated and proven ε, an attack, accuracy, faults, time of a round.
+"""Compare Flower's privacy wrapper with ours: stated and proven ε, an attack, accuracy, time of a round.
 
     python benchmarks/flower_privacy.py                       # all parts, half an hour on two cores
-    python benchmarks/flower_privacy.py --parts faults        # seconds
     python benchmarks/flower_privacy.py --parts times --turns 3
     python benchmarks/flower_privacy.py --parts               # write results/flower/README.md from the records again
 
@@ -30,7 +29,7 @@ from fl_sim.research.study_files import check_commits
 from fl_sim.storage.environment import SOURCES, commit_of, git_state
 from fl_sim.storage.run_folder import ResultsError
 
-PARTS = ("digits", "audit", "faults", "times")
+PARTS = ("digits", "audit", "times")
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "flower"
 
@@ -54,17 +53,6 @@ def measure_audit(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"settings": settings, "rows": _quietly(lambda: audit.audited(arguments.trials))}
 
 
-def measure_faults(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What single nodes can do to a round."""
-    from benchmarks.flower_comparison import wrapper_faults as faults
-
-    return {
-        "observed": _quietly(faults.observed),
-        "adaptive_clips": _quietly(faults.adaptive_clips),
-        "noise_repeats_with_the_global_seed": _quietly(faults.noise_repeats),
-    }
-
-
 def measure_times(arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds of a round in Flower's simulation."""
     from benchmarks.flower_comparison import round_times
@@ -79,7 +67,6 @@ def measure_times(arguments: argparse.Namespace) -> dict[str, Any]:
 MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "digits": measure_digits,
     "audit": measure_audit,
-    "faults": measure_faults,
     "times": measure_times,
 }
 

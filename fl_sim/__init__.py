@@ -7,6 +7,7 @@ What a notebook or a script needs, each imported when it is first used:
 * ``prepare``, ``open_corpus``, ``corpus_stats``, ``Corpus``: corpora (:mod:`fl_sim.api.corpora`);
 * ``account``, ``account_published``, ``account_runs``, ``calibrate``: ε (:mod:`fl_sim.api.accounts`);
 * ``audit``, ``audit_published``, ``leak``: attacks on mechanisms and on runs (:mod:`fl_sim.api.audits`);
+* ``check``: what the ε of somebody's Flower app is worth (:mod:`fl_sim.api.checks`);
 * ``Observer``, ``RunStart``: what a run calls with every round's row (:mod:`fl_sim.experiments.observers`).
 
 >>> import fl_sim
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fl_sim.api.accounts import account, account_published, account_runs, calibrate
     from fl_sim.api.audits import audit, audit_published, leak
+    from fl_sim.api.checks import check
     from fl_sim.api.compared_runs import compare
     from fl_sim.api.corpora import Corpus, corpus_stats, open_corpus, prepare
     from fl_sim.api.runs import Plot, Run, open_run, plot_runs, resume, run
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "api.accounts": "account account_published account_runs calibrate",
     "api.audits": "audit audit_published leak",
+    "api.checks": "check",
     "api.compared_runs": "compare",
     "api.corpora": "Corpus corpus_stats open_corpus prepare",
     "api.runs": "Plot Run open_run plot_runs resume run",
@@ -54,8 +57,8 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names.s
 __all__ = [
     "Comparison", "ConfigError", "Corpus", "Observer", "Plot", "PublishedSettings", "Run", "RunConfig", "RunList",
     "RunStart", "__version__", "account", "account_published", "account_runs", "audit", "audit_published",
-    "calibrate", "compare", "corpus_stats", "leak", "list_runs", "open_corpus", "open_run", "plot_runs", "prepare",
-    "resume", "run",
+    "calibrate", "check", "compare", "corpus_stats", "leak", "list_runs", "open_corpus", "open_run", "plot_runs",
+    "prepare", "resume", "run",
 ]  # fmt: skip
 
 

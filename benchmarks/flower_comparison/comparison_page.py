@@ -12,13 +12,9 @@ from fl_sim.research.study_files import made_from
 
 HEAD = (
     "Made by `python benchmarks/flower_privacy.py` from the JSON files here; do not edit. Flower {flwr}, with its own "
-    "messages, strategies and client mods: what is stated of them was seen in these runs."
+    "messages, strategies and client mods: what is stated of them was seen in these runs. What one node can do to a "
+    "round of theirs, or of any app's, `fl-sim check` measures (docs/check.md)."
 )
-SHORT = {
-    "flower_server": "Flower, server-side",
-    "flower_client": "Flower, client-side",
-    "ours": "`UserLevelDifferentialPrivacy`",
-}
 
 
 def page(records: Mapping[str, Mapping[str, Any]]) -> str:
@@ -92,20 +88,6 @@ def _audit(record: Mapping[str, Any]) -> list[str]:
     return ["## One round under attack", setting, table, closing]
 
 
-def _faults(record: Mapping[str, Any]) -> list[str]:
-    rows = [[what, *(seen[name] for name in SHORT)] for what, seen in record["observed"].items()]
-    clips = record["adaptive_clips"]
-    repeats = "the same" if record["noise_repeats_with_the_global_seed"] else "another"
-    direction = "shrinks" if clips[-1] < clips[0] else "grows"
-    closing = (
-        f"Flower's adaptive clipping {direction} from {clips[0]:g} to {clips[-1]:g} in {len(clips) - 1} rounds in "
-        "which every update is longer than the clip and half of them should be. Its noise comes from numpy's global "
-        f"generator: {repeats} noise again after the same `np.random.seed`."
-    )
-    setting = "One round, four nodes, hardly any noise."
-    return ["## What one node can do to a round", setting, _table(["", *SHORT.values()], rows), closing]
-
-
 def _times(record: Mapping[str, Any]) -> list[str]:
     rows = [
         [
@@ -132,7 +114,7 @@ def _times(record: Mapping[str, Any]) -> list[str]:
     return ["## Time of a round", setting, _table(header, rows)]
 
 
-_SECTIONS = {"digits": _digits, "audit": _audit, "faults": _faults, "times": _times}
+_SECTIONS = {"digits": _digits, "audit": _audit, "times": _times}
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:

@@ -1,7 +1,7 @@
 """List the verbs of ``fl-sim``, and import one when it is used.
 
 >>> sorted(VERBS["privacy"])
-['account', 'audit', 'entities', 'plan']
+['account', 'audit', 'check', 'entities', 'plan']
 >>> with fl_sim.make_context("fl-sim", ["--version"]):
 ...     pass
 Traceback (most recent call last):
@@ -44,6 +44,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "account": (f"{_COMMANDS}.account_command", "compute ε, or the setting that meets a target ε"),
         "plan": (f"{_COMMANDS}.plan_command", "choose settings: by formula, or by trials on public text"),
         "entities": (f"{_COMMANDS}.entities_command", "compute ε of every entity of a corpus, and its distribution"),
+        "check": (f"{_COMMANDS}.check_command", "run somebody's Flower app, and say what its ε is worth"),
         "audit": (f"{_COMMANDS}.audit_command", "attack a mechanism: a lower bound on ε, beside the claimed ε"),
     },
     "research": {

@@ -65,8 +65,10 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
     ),
     "flower": (
         "Flower apps",
-        "Private [training of any Flower app](../flower.md#private-training-for-your-flower-app), for its users.",
+        "Private [training of any Flower app](../flower.md#private-training-for-your-flower-app), for its users, and "
+        "what the ε of [somebody's app](../check.md) is worth.",
         (
+            ("fl_sim.api.checks", ("check", "Check")),
             ("fl_sim.flower.user_level_strategy", ("UserLevelDifferentialPrivacy",)),
             ("fl_sim.flower.clipping_mod", ("UserLevelClipping",)),
         ),

@@ -61,8 +61,9 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Return README.md and the pages under docs/, sorted."""
-    return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+    """Return README.md, the page of the paper's experiments, and the pages under docs/, sorted."""
+    first = [REPOSITORY / "README.md", REPOSITORY / "results" / "reproduction.md"]
+    return [*first, *sorted((REPOSITORY / "docs").rglob("*.md"))]
 
 
 def name_of(page: Path) -> str:

@@ -66,7 +66,7 @@ _HEAD = """\
 
 Made by `fl-sim reproduce readme results` from the JSON files here; do not edit. Each file is the record of one
 figure: settings, commit, versions, seeds, and what was measured; no source differed from a *clean* commit.
-docs/reproduction.md has the commands. Tables of private text representations have a page of their own, in
+results/reproduction.md has the commands. Tables of private text representations have a page of their own, in
 `representations/`.
 
 **Read the ε with care.** *Claimed* is what a method says of itself; of the published algorithm that is its paper's

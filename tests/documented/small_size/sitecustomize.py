@@ -163,6 +163,7 @@ CAPS: dict[str, Callable[[Any], None]] = {
     "fl_sim.auditing.leakage.attacked_run": capped(
         "Options.__init__", max_users=15, sentences_per_user=4, secrets=20, entities=5, candidates=5
     ),
+    "fl_sim.checking.measurements": constants(_USER_DRAWS=200, _NOISE_DRAWS=400, _ATTACKS=16),
     "fl_sim.clients.generation": capped("generate", samples=100),
     "fl_sim.research.representations.evaluation.attacks": constants(_MOST_ITERATIONS=20, FRACTIONS=(0.25, 0.5, 1.0)),
     "fl_sim.search.bounds": constants(ENTITY_BOUNDS=(3, 10)),

@@ -148,7 +148,7 @@ def test_no_verb_prints_the_help_screen(capsys: Capture) -> None:
     verbs = [verb for group in VERBS.values() for verb in group]
     assert all(f"\n  {verb} " in screen for verb in verbs)
     assert max(map(len, screen.splitlines())) <= 80
-    assert len(verbs) == 17
+    assert len(verbs) == 18
 
 
 @pytest.mark.parametrize("verb", [verb for group in VERBS.values() for verb in group])

@@ -1,0 +1,209 @@
+"""Check what the ε of somebody's Flower app is worth (docs/check.md).
+
+>>> import fl_sim
+>>> fl_sim.check("no/such/app")
+Traceback (most recent call last):
+fl_sim.checking.app_folder.CheckError: no/such/app: has no pyproject.toml; allowed: the folder of a Flower app
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fl_sim.checking.app_folder import AppFolder, CheckError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fl_sim.checking.faults import Finding
+    from fl_sim.checking.measurements import Measured
+
+NODES = 10
+"""The number of nodes where neither the caller nor the app says one."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Hold what a check found.
+
+    Attributes:
+        app: The name of the app's folder.
+        measured: What was measured.
+        findings: What is wrong, the worst first.
+        seconds: The time that it took.
+    """
+
+    app: str
+    measured: Measured
+    findings: list[Finding]
+    seconds: float
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether nothing was found that contradicts an ε, or leaves beside it."""
+        return all(finding.severity == "note" for finding in self.findings)
+
+    @property
+    def epsilon(self) -> float:
+        """Return ε of any user for what was seen; inf if there is none."""
+        from fl_sim.checking.faults import proven
+
+        return proven(self.measured, self.findings)
+
+    def record(self) -> dict[str, Any]:
+        """Return the check for JSON."""
+        found = self.measured
+        noise = [value for value in found.noise.values() if value]
+        without, present = ([], []) if found.scores is None else (part.tolist() for part in found.scores)
+        effect = math.inf if found.growth.get("", 1.0) > 10 else math.sqrt(sum(x**2 for x in found.effect.values()))
+        return {
+            "app": self.app,
+            "nodes": found.nodes,
+            "rounds": found.rounds,
+            "trials": found.trials,
+            "seconds": round(self.seconds, 1),
+            "holds": self.holds,
+            "epsilon_stated": found.stated.epsilon,
+            "epsilon_proven": self.epsilon,
+            "epsilon_attack": found.attacked(),
+            "measured": {
+                "sampling": found.sampling,
+                "rate": found.rate,
+                "effect": effect,
+                "present": found.present,
+                "noise": min(noise, default=0.0),
+                "mu": found.mu,
+                "fresh": found.fresh,
+                "from_global_seed": found.from_global_seed,
+                "heavier": found.heavier,
+                "nan": found.nan,
+                "failure": found.failure,
+            },
+            "read": {
+                "strategy": [name for name, _ in found.seen.strategy],
+                "mods": [name for name, _ in found.seen.mods],
+                "delta": found.stated.delta,
+                "delta_stated": found.stated.delta_stated,
+            },
+            "unseen": [*found.unseen, *_NEVER_SEEN],
+            "scores": {"without": without, "with": present},
+            "findings": [finding.record() for finding in self.findings],
+        }
+
+    def text(self) -> str:
+        """Return the check as text."""
+        from fl_sim.checking.check_words import check_text
+
+        return check_text(self.record())
+
+    def picture(self) -> Figure:
+        """Return a picture: what a user's presence does to the model, beside what ε allows."""
+        from fl_sim.checking.check_picture import check_picture
+
+        return check_picture(self.record())
+
+
+_NEVER_SEEN = (
+    "Effects of updates that were not tried; nodes that share memory; noise that can be predicted; the network and the "
+    "clock.",
+)
+
+
+def check(
+    folder: str | Path,
+    *,
+    nodes: int | None = None,
+    run_config: str = "",
+    data: Literal["own", "generated"] = "own",
+    time_limit: float = 300.0,
+    say: Callable[[str], None] = lambda words: None,
+) -> Check:
+    """Run a Flower app with neighbouring users, and compare what it releases with the ε that it states.
+
+    The app's folder is not changed, and the app cannot use the network.
+
+    Args:
+        folder: The folder of the app, with its pyproject.toml.
+        nodes: The number of nodes; by default what the app's pyproject.toml says, or else 10.
+        run_config: Keys of the run configuration, as ``flwr run --run-config`` takes them.
+        data: Where the app's data come from: its own, or generated rows in place of those of flwr_datasets.
+        time_limit: The seconds after which the check gives up.
+        say: Called with the name of each part before it starts.
+
+    Returns:
+        ``findings``, ``holds``, ``epsilon``, :meth:`Check.text`, :meth:`Check.record`, :meth:`Check.picture`.
+
+    Raises:
+        CheckError: the app cannot be checked; the message says why.
+    """
+    from fl_sim.checking.faults import findings
+    from fl_sim.checking.generated_data import stand_in
+    from fl_sim.checking.measurements import measure
+
+    began = time.monotonic()
+    app = AppFolder.read(folder, run_config)
+    number = nodes if nodes is not None else app.nodes or NODES
+    if number < 2:
+        raise CheckError(f"`nodes` is {number}; allowed: at least 2, so that one of them may be away")
+    if not time_limit > 0:
+        raise CheckError(f"`time_limit` is {time_limit:g}; allowed: a number above 0")
+    before = app.digest()
+    found = measure(app, number, time_limit, say, stand_in if data == "generated" else None)
+    if app.digest() != before:
+        found.unseen.append("The app changed its own folder while it ran.")
+    return Check(app.path.name, found, findings(found), time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Hold the patch that puts fl_sim.flower into an app, and the check of the app with it.
+
+    Attributes:
+        diff: The patch, a unified diff.
+        check: What was found in the patched copy; None if it could not be checked.
+        reason: Why not.
+    """
+
+    diff: str
+    check: Check | None
+    reason: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """Return the repair for JSON."""
+        return {"diff": self.diff, "check": None if self.check is None else self.check.record(), "reason": self.reason}
+
+    def text(self) -> str:
+        """Return the patch, and what was found with it."""
+        after = f"with the patch: {self.reason}" if self.check is None else f"with the patch\n{self.check.text()}"
+        return f"{self.diff}\n{after}"
+
+
+def repaired(folder: str | Path, found: Check, *, run_config: str = "", **settings: Any) -> Repair:
+    """Return the patch that makes an app private with :mod:`fl_sim.flower`, and check a patched copy.
+
+    Args:
+        folder: The folder of the app, which stays as it is.
+        found: The check of the app: its users, their share of a round and the stated ε are kept.
+        run_config: As for :func:`check`.
+        settings: The other arguments of :func:`check`.
+
+    Raises:
+        CheckError: no patch can be written for this app.
+    """
+    from fl_sim.checking import repair
+
+    app = AppFolder.read(folder, run_config)
+    changed = repair.patch(app, repair.Settings.of(found.measured))
+    diff = repair.diff(app, changed)
+    with tempfile.TemporaryDirectory(prefix="fl-sim-fixed-") as scratch:
+        copy = repair.copied(app, changed, Path(scratch))
+        try:
+            return Repair(diff, check(copy, run_config=run_config, **settings))
+        except CheckError as error:
+            return Repair(diff, None, str(error).removeprefix(f"{copy}: "))

@@ -1,0 +1,71 @@
+"""Draw what a user's presence does to the released model, beside what ε allows.
+
+>>> false, true = _rates(np.array([0.0, 1.0]), np.array([1.0, 2.0]))
+>>> true.tolist()
+[0.0, 0.5, 1.0, 1.0]
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fl_sim.formats import format_epsilon
+from fl_sim.reporting.plots import RUN_COLOURS
+
+_WITHOUT, _WITH, _ALLOWED = RUN_COLOURS[0], RUN_COLOURS[1], RUN_COLOURS[2]
+
+
+def check_picture(record: dict[str, Any]) -> Figure:
+    """Return the picture of a check's record: the attack's scores, and its true against its false positives."""
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    scores, errors = figure.subplots(1, 2)
+    without, present = (np.array(record["scores"][part]) for part in ("without", "with"))
+    _draw_scores(scores, without, present)
+    _draw_allowed(errors, record)
+    if len(without):
+        rates = _rates(without, present)
+        errors.plot(*rates, color=_WITH, label="the attack")
+    errors.legend(loc="lower right", fontsize=8)
+    figure.suptitle(f"{record['app']}: one user in or out", fontsize=10)
+    return figure
+
+
+def _draw_scores(axes: Axes, without: np.ndarray, present: np.ndarray) -> None:
+    axes.set(xlabel="move along the user's effect / noise", ylabel="trials")
+    if not len(without):
+        axes.text(0.5, 0.5, "no noise to hide a user", ha="center", va="center", transform=axes.transAxes)
+        return
+    edges = np.histogram_bin_edges(np.concatenate([without, present]), bins=40).tolist()
+    axes.hist(without, edges, color=_WITHOUT, alpha=0.6, label="without the user")
+    axes.hist(present, edges, color=_WITH, alpha=0.6, label="with the user")
+    axes.legend(fontsize=8)
+
+
+def _draw_allowed(axes: Axes, record: dict[str, Any]) -> None:
+    """Draw the largest rates of true positives that the stated and the proven ε allow."""
+    false = np.linspace(0, 1, 400)
+    axes.set(xlabel="taken for present though away", ylabel="found when present", xlim=(0, 1), ylim=(0, 1.02))
+    for name, epsilon, dash in (("stated", record["epsilon_stated"], "-"), ("seen", record["epsilon_proven"], ":")):
+        if epsilon is None:
+            continue
+        delta = record["read"]["delta"]
+        allowed = np.ones_like(false)
+        if math.isfinite(epsilon):
+            grown = np.exp(min(epsilon, 700.0)) * false + delta
+            allowed = np.minimum(np.minimum(grown, 1 - np.exp(-epsilon) * (1 - delta - false)), 1.0)
+        axes.plot(
+            false, allowed, color=_ALLOWED, linestyle=dash, label=f"allowed by ε {format_epsilon(epsilon)}, {name}"
+        )
+
+
+def _rates(without: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    thresholds = np.unique(np.concatenate([without, present, [np.inf]]))[::-1]
+    return (
+        np.array([(without >= threshold).mean() for threshold in thresholds]),
+        np.array([(present >= threshold).mean() for threshold in thresholds]),
+    )

@@ -1,0 +1,221 @@
+"""Name what is wrong: the findings that measurements of an app give.
+
+A finding breaks the ε of the models, leaks something beside the models, or is a note, which contradicts no ε.
+
+>>> from fl_sim.checking.stated import Stated
+>>> from fl_sim.checking.trials import Seen
+>>> seen = Measured(nodes=10, rounds=5, seen=Seen(), stated=Stated(2.0, 1e-5), parameters=1, noise={"w": 1.0},
+...                 effect={"w": 1.0})
+>>> for finding in findings(seen):
+...     print(finding.name, finding.severity, finding.anchor)
+noise-below-claim breaks docs/check.md#noise-below-claim
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fl_sim.checking.measurements import Measured
+from fl_sim.formats import format_epsilon
+
+Severity = Literal["breaks", "leaks", "note"]
+PAGE = "docs/check.md"
+
+_GROWS = 10.0  # how many times further a thousand times longer update must move a model that bounds nothing
+_FURTHER = 1.1  # how many times further is further
+_STATED = 1.03  # how many times larger a proven ε must be to contradict a stated one, beside the errors of measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Hold a finding.
+
+    Attributes:
+        name: of the fault.
+        severity: ``breaks``, ``leaks`` or ``note``.
+        words: what was found, in a sentence.
+        numbers: what was measured.
+    """
+
+    name: str
+    severity: Severity
+    words: str
+    numbers: dict[str, Any]
+
+    @property
+    def anchor(self) -> str:
+        """Return where the fault is described."""
+        return f"{PAGE}#{self.name}"
+
+    def record(self) -> dict[str, Any]:
+        """Return the finding for JSON."""
+        return {
+            "name": self.name,
+            "severity": self.severity,
+            "words": self.words,
+            "numbers": self.numbers,
+            "page": self.anchor,
+        }
+
+
+def findings(found: Measured) -> list[Finding]:
+    """Return what is wrong, the worst first."""
+    named = [finding for rule in _RULES for finding in rule(found)]
+    hidden = any(finding.name in UNLIMITED - {"nan-passes", "failure-shows"} for finding in named)
+    named += _per_round(found) if hidden or found.seen.opacus else _claims(found)
+    named = [_for_examples(finding, found) for finding in named]
+    return sorted(named, key=lambda finding: ("breaks", "leaks", "note").index(finding.severity))
+
+
+UNLIMITED = frozenset({
+    "no-noise", "fixed-seed", "noise-reused", "unbounded-update", "unclipped-array", "array-without-noise",
+    "nan-passes", "failure-shows",
+})  # fmt: skip
+"""Faults for which no ε holds at all."""
+
+
+def proven(found: Measured, named: list[Finding]) -> float:
+    """Return ε for what was seen: inf with a fault for which none holds."""
+    unlimited = any(finding.name in UNLIMITED and finding.severity == "breaks" for finding in named)
+    return math.inf if unlimited else found.epsilon()
+
+
+def _no_noise(found: Measured) -> Iterator[Finding]:
+    if found.fixed:
+        words = "The noise is the same under every seed: whoever runs the code knows it, and subtracts it."
+        yield Finding("fixed-seed", "breaks", words, {})
+    elif not any(found.noise.values()):
+        words = "Two runs with other seeds release the same model: there is no noise."
+        yield Finding("no-noise", "breaks", words, {})
+    elif found.fresh is False:
+        words = "Two rounds add the same noise, so their difference has none."
+        yield Finding("noise-reused", "breaks", words, {})
+
+
+def _unclipped(found: Measured) -> Iterator[Finding]:
+    if found.client_clip is not None:
+        return
+    loose = sorted(name for name, growth in found.growth.items() if name and growth > _GROWS)
+    arrays = sum(1 for name in found.growth if name)
+    if found.growth.get("", 1.0) > _GROWS and len(loose) == arrays:
+        words = (
+            f"An update a thousand times longer moves the model {found.growth['']:.0f} times as far: nothing bounds it."
+        )
+        yield Finding("unbounded-update", "breaks", words, {"growth": found.growth[""]})
+    elif loose or found.growth.get("", 1.0) > _GROWS:
+        words = f"The clip leaves out {_listed(loose)}: a user moves it without a bound."
+        yield Finding("unclipped-array", "breaks", words, {"arrays": loose})
+
+
+def _bare_arrays(found: Measured) -> Iterator[Finding]:
+    if not any(found.noise.values()):
+        return
+    bare = sorted(name for name, moved in found.effect.items() if moved > 0 and not found.noise.get(name, 0.0))
+    if bare:
+        words = f"No noise is added to {_listed(bare)}, which nodes change."
+        yield Finding("array-without-noise", "breaks", words, {"arrays": bare})
+
+
+def _whole_mean(found: Measured) -> Iterator[Finding]:
+    if found.cohort > 2 and found.of_all > 0.9 and found.growth.get("", 1.0) <= _GROWS:
+        words = f"One user moves the model as far as all {found.cohort} together: the mean is clipped, not each update."
+        yield Finding("clip-on-mean", "breaks", words, {"share": found.of_all, "cohort": found.cohort})
+
+
+def _weights(found: Measured) -> Iterator[Finding]:
+    if found.heavier is not None and found.heavier > _FURTHER:
+        words = f"A user who reports a thousand times the examples moves the model {found.heavier:.1f} times as far."
+        yield Finding("example-weights", "breaks", words, {"times": found.heavier})
+
+
+def _nan(found: Measured) -> Iterator[Finding]:
+    if found.nan:
+        yield Finding("nan-passes", "breaks", "One NaN of one user makes the model NaN, which tells who took part.", {})
+
+
+def _failure(found: Measured) -> Iterator[Finding]:
+    words = {
+        "lost": "A node that fails loses the round: the model does not move at all, and the failure is seen.",
+        "ends": "What one node sends or does ends the run, so that its end tells of that node.",
+        "moves": "A node that fails moves the model further than its own update could.",
+    }
+    if found.failure != "nothing":
+        yield Finding("failure-shows", "breaks", words[found.failure], {"outcome": found.failure})
+
+
+def _denominator(found: Measured) -> Iterator[Finding]:
+    if found.rescaled > 0.2 and found.present:
+        words = "The sum is divided by the number of users who took part: if one is away, all others count for more."
+        short = _contradicts(found)
+        yield Finding("realised-denominator", "breaks" if short else "note", words, {"effects": found.rescaled})
+
+
+def _beside(found: Measured) -> Iterator[Finding]:
+    names = [name.removeprefix("evaluate ") for name in found.metrics]
+    if names:
+        words = f"Metrics of nodes leave without noise: {_listed(sorted(set(names)))}."
+        yield Finding("metrics-leave", "leaks", words, {"metrics": found.metrics})
+    if found.text:
+        words = "The text of a node's exception, which may quote its data, is in the server's log."
+        yield Finding("exception-text", "note", words, {})
+
+
+_RULES: tuple[Callable[[Measured], Iterator[Finding]], ...] = (
+    _no_noise, _unclipped, _bare_arrays, _whole_mean, _weights, _nan, _failure, _denominator, _beside,
+)  # fmt: skip
+
+
+def _contradicts(found: Measured, share: float = 1.0) -> bool:
+    """Return whether the stated ε is below that of a share of the effect, errors of measurement apart."""
+    stated = found.stated.epsilon
+    return stated is not None and found.epsilon(least=True, share=share) > _STATED * stated
+
+
+def _per_round(found: Measured) -> Iterator[Finding]:
+    """Look at the stated ε alone, where it is that of an example, or nothing hides a user."""
+    by_round = found.stated.by_round
+    if found.seen.opacus and len(by_round) > 1 and math.isclose(by_round[0], by_round[1], rel_tol=1e-3):
+        words = f"The nodes' ε of an example is the same after two rounds, {format_epsilon(by_round[0])}: that of one."
+        yield Finding("accountant-reset", "breaks", words, {"by_round": list(by_round[:2])})
+
+
+def _claims(found: Measured) -> Iterator[Finding]:
+    """Compare the stated ε with the one that is proven, and name the reason of a difference."""
+    stated, by_round = found.stated.epsilon, found.stated.by_round
+    if stated is None or not _contradicts(found):
+        if found.sampling == "same" and stated is None:
+            yield Finding("same-cohort", "note", "The same users train in every round and under every seed.", {})
+        return
+    least, numbers = found.epsilon(), {"stated": stated, "seen": found.epsilon()}
+    least_words = f"{format_epsilon(stated)} is stated, {format_epsilon(least)} is proven for what was seen"
+    constant = len(by_round) > 1 and max(by_round) - min(by_round) < 1e-3 * max(by_round)
+    if constant and stated >= found.epsilon(1, least=True) * 0.9:
+        words = f"ε is that of one round, the same after each of {found.rounds}: {least_words}."
+        yield Finding("accountant-reset", "breaks", words, numbers)
+    elif found.sampling == "same":
+        words = f"The same users train in every round, so sampling amplifies nothing: {least_words}."
+        yield Finding("same-cohort", "breaks", words, numbers)
+    elif found.sampling == "fixed":
+        words = (
+            f"Cohorts have a fixed size, so who joins takes another's place, which moves two updates: {least_words}."
+        )
+        yield Finding("fixed-cohort", "breaks", words, numbers)
+    elif found.rescaled <= 0.2 or _contradicts(found, share=0.5):
+        words = f"The noise is {1 / found.mu:.3g} times the effect of a user: {least_words}."
+        yield Finding("noise-below-claim", "breaks", words, numbers | {"noise_multiplier": 1 / found.mu})
+
+
+def _for_examples(finding: Finding, found: Measured) -> Finding:
+    """Return a finding on users as a note where the stated ε is that of an example, by Opacus on the nodes."""
+    if not found.seen.opacus or finding.name in ("accountant-reset", "metrics-leave", "exception-text"):
+        return finding
+    words = f"{finding.words} The stated ε is that of an example, not of a user."
+    return Finding(finding.name, "note", words, finding.numbers)
+
+
+def _listed(names: list[str], most: int = 4) -> str:
+    shown = ", ".join(names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

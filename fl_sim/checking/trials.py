@@ -1,0 +1,153 @@
+"""Describe one trial of an app, what was seen in it, and the updates with which nodes answer.
+
+A trial is a run of the ServerApp on nodes in the same process. A node answers with what its own train function once
+returned, or with a long update along fixed signs, with NaN, or with an exception. So two trials differ in what one user
+does and in nothing else.
+
+>>> push = Answer("push", scale=-3.0)
+>>> model = {"w": np.zeros(4, np.float32), "steps": np.array(7)}
+>>> moved(model, push, own={})["w"].tolist() == (-1.5 * signs("w", (4,))).tolist()
+True
+>>> moved(model, Answer("push", scale=10.0, array="steps"), own={})["steps"]
+array(17)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Arrays = dict[str, npt.NDArray[Any]]
+Unit = tuple[int, str]
+"""A user: the partition of its node, and its name where a node holds several (else empty)."""
+
+ERRORS = ("start", "absent", "waits", "old", "stopped", "node", "time")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Say how a user answers a request to train.
+
+    Attributes:
+        kind: ``own`` (the update that its train function returned), ``same`` (that of the attacked user), ``push``,
+            ``nan``, or ``fail``.
+        scale: the length of a push along :func:`signs`, negative for the other way.
+        array: the only array that is pushed; None for all arrays of floats.
+    """
+
+    kind: Literal["own", "same", "push", "nan", "fail"] = "own"
+    scale: float = 0.0
+    array: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Say what is done in a trial.
+
+    Attributes:
+        seed: of the global generators of Python, numpy and torch.
+        entropy: of what the operating system gives as randomness.
+        rounds: after which the trial ends; 0 ends it before the first aggregation, None lets the app end.
+        steady: seed again before every training and aggregation, so that two trials with one seed draw the same.
+        real: the number of rounds in which nodes train, instead of answering with what they once returned.
+        warm: run it in the process that later trials are forked from, so that they find loaded what it loaded.
+        attacked, others: what the attacked user and all others answer.
+        target: the attacked user.
+        absent: the attacked user is not there.
+        weight: a factor on the attacked user's number of examples, and on its other metrics.
+    """
+
+    seed: int = 0
+    entropy: int = 0
+    rounds: int | None = 1
+    steady: bool = True
+    real: int = 0
+    warm: bool = False
+    attacked: Answer = Answer()
+    others: Answer = Answer()
+    target: Unit | None = None
+    absent: bool = False
+    weight: float = 1.0
+
+
+@dataclass(slots=True)
+class Seen:
+    """Hold what was seen in a trial.
+
+    Attributes:
+        cohorts: the users who trained, by round.
+        steps: how far each round moved the model, by array; of our own strategy the noisy average.
+        start: the initial model.
+        metrics: what the server's strategy returned beside the model, by round, and what it measured on nodes.
+        replies: of the last round: each user's metrics, and the norm of its update as it left the node.
+        own: what train functions returned in this trial, for later ones.
+        log, node_log: what the server and the nodes printed and logged, with a line ``ROUND n`` where a round ends.
+        strategy: the classes of the strategy and of those that it wraps, with their settings.
+        mods: the names of the client's mods, with their settings.
+        stated: ε that known objects state at the end of the trial.
+        error: why it ended early: one of :data:`ERRORS`, and words.
+        seconds: of the trial.
+        waits_for: the number of nodes for which the app waits.
+        opacus: the app has Opacus loaded.
+    """
+
+    cohorts: list[list[Unit]] = field(default_factory=list)
+    steps: list[Arrays] = field(default_factory=list)
+    start: Arrays = field(default_factory=dict)
+    metrics: list[dict[str, float]] = field(default_factory=list)
+    replies: dict[Unit, dict[str, float]] = field(default_factory=dict)
+    own: dict[Unit, tuple[Arrays, dict[str, Any]]] = field(default_factory=dict)
+    log: str = ""
+    node_log: str = ""
+    strategy: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    mods: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    stated: float | None = None
+    error: tuple[str, str] | None = None
+    seconds: float = 0.0
+    waits_for: int = 0
+    opacus: bool = False
+
+
+def signs(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """Return fixed signs for an array, ±1, float64."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    return np.random.default_rng(seed).choice((-1.0, 1.0), size=shape)
+
+
+def moved(model: Arrays, answer: Answer, own: Arrays) -> Arrays:
+    """Return the model with which a user answers, in the types of ``model``."""
+    if answer.kind in ("own", "same"):
+        return {name: _typed(value + own[name], value) for name, value in model.items()}
+    floats = [name for name, value in model.items() if value.dtype.kind == "f"]
+    if answer.kind == "nan":
+        return {name: np.full_like(value, np.nan) if name in floats else value for name, value in model.items()}
+    pushed = floats if answer.array is None else [answer.array]
+    size = max(1, sum(model[name].size for name in pushed))
+    by = answer.scale / np.sqrt(size)
+    new = {
+        name: _typed(value + by * signs(name, value.shape), value) for name, value in model.items() if name in pushed
+    }
+    return {name: new.get(name, value) for name, value in model.items()} | _counts(model, answer)
+
+
+def _counts(model: Arrays, answer: Answer) -> Arrays:
+    name = answer.array
+    if name is None or model[name].dtype.kind not in "iu":
+        return {}
+    return {name: _typed(model[name] + int(answer.scale), model[name])}
+
+
+def _typed(value: npt.NDArray[Any], like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(value).astype(like.dtype)
+
+
+def flat(arrays: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+    """Return arrays as one vector, float64."""
+    parts = [np.ravel(np.asarray(value, dtype=np.float64)) for value in arrays.values()]
+    return np.concatenate(parts) if parts else np.zeros(0)

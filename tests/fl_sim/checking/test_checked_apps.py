@@ -1,0 +1,118 @@
+"""Whole apps: every fault of examples/faults is found and named, and apps that are right have none."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+import fl_sim
+from fl_sim.api.checks import repaired
+from fl_sim.cli.main import main
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+FAULTS = (
+    "no-noise", "unbounded-update", "clip-on-mean", "unclipped-array", "array-without-noise", "example-weights",
+    "nan-passes", "failure-shows", "realised-denominator", "fixed-cohort", "same-cohort", "accountant-reset",
+    "noise-reused", "fixed-seed", "noise-below-claim", "metrics-leave", "exception-text",
+)  # fmt: skip
+ALSO = {"example-weights": {"realised-denominator"}, "same-cohort": {"realised-denominator"}}
+"""What comes with a fault: weighted sums of shares depend on who took part, a fixed half loses one who is away."""
+
+pytestmark = pytest.mark.usefixtures("few_trials")
+
+
+@pytest.mark.system
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found_and_named(fault: str) -> None:
+    check = fl_sim.check(EXAMPLES / "faults", run_config=f"fault='{fault}'")
+    names = {finding.name for finding in check.findings}
+    assert {fault} <= names <= {fault} | ALSO.get(fault, set())
+    assert check.holds == (fault == "exception-text")
+    if fault not in ("metrics-leave", "exception-text"):
+        assert check.measured.stated.epsilon is not None
+        assert check.epsilon > 1.5 * check.measured.stated.epsilon
+
+
+@pytest.mark.system
+def test_the_right_app_has_no_finding_and_the_epsilon_that_it_states() -> None:
+    check = fl_sim.check(EXAMPLES / "faults")
+    assert check.findings == []
+    assert check.measured.stated.epsilon == pytest.approx(7.4224)  # of the accountant, for z 1, q 0.5, five rounds
+    assert check.epsilon == pytest.approx(7.4224, rel=0.15)
+    assert check.measured.mu == pytest.approx(1.0, rel=0.1)  # a clip against noise of the same size
+
+
+@pytest.mark.system
+def test_the_patch_makes_the_quickstart_private() -> None:
+    before = (EXAMPLES / "quickstart/quickstart/quickstart_server.py").read_text()
+    settings = {"nodes": 4, "run_config": "num-server-rounds=2"}
+    check = fl_sim.check(EXAMPLES / "quickstart", **settings)
+    names = {finding.name for finding in check.findings}
+    assert {"no-noise", "unbounded-update", "example-weights", "nan-passes"} <= names
+    assert check.epsilon == math.inf
+    repair = repaired(EXAMPLES / "quickstart", check, **settings)
+    assert "+app = ClientApp(mods=[userlevelclipping_mod])" in repair.diff
+    assert '+    "fl-sim",' in repair.diff
+    assert repair.check is not None
+    assert repair.check.findings == []
+    assert repair.check.epsilon == pytest.approx(8.0, rel=0.1)
+    assert (EXAMPLES / "quickstart/quickstart/quickstart_server.py").read_text() == before
+
+
+@pytest.mark.system
+def test_a_private_torch_app_has_no_finding() -> None:
+    check = fl_sim.check(EXAMPLES / "digits_cnn", run_config="num-server-rounds=2 local-steps=1 target-epsilon=20.0")
+    assert check.findings == []
+    assert check.measured.sampling == "poisson"
+
+
+@pytest.mark.nightly
+def test_an_app_with_several_users_in_a_node_has_no_finding() -> None:
+    check = fl_sim.check(EXAMPLES / "adult_logistic", run_config="num-server-rounds=2", nodes=4, time_limit=900)
+    assert check.findings == []
+    assert check.measured.effect["average"] == pytest.approx(1 / 150, rel=0.01)  # C / (q·N)
+
+
+@pytest.mark.system
+def test_the_command_draws_and_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["check", str(EXAMPLES / "faults"), "--run-config", "fault='noise-below-claim'", "--json", "--quiet"]
+    assert main([*words, "--picture", str(tmp_path / "user.svg")]) == 3
+    record = json.loads(capsys.readouterr().out)
+    assert [finding["name"] for finding in record["findings"]] == ["noise-below-claim"]
+    assert record["measured"]["mu"] == pytest.approx(20, rel=0.1)
+    assert "<svg" in (tmp_path / "user.svg").read_text()
+
+
+PROJECT = '[tool.flwr.app.components]\nserverapp = "app:server"\nclientapp = "app:client"\n'
+HEAD = (
+    "from flwr.clientapp import ClientApp\nfrom flwr.serverapp import ServerApp\n"
+    "server, client = ServerApp(), ClientApp()\n"
+)
+UNSUITABLE = {
+    "import nowhere_installed": "it does not start: it imports nowhere_installed, which is not installed",
+    "open('no/such/rows.csv')": "it does not start: it needs no/such/rows.csv, which is not there",
+    "import socket; socket.create_connection(('127.0.0.1', 9))": "it needs the network",
+    "1 / 0": "it does not start: ZeroDivisionError at app.py:4",
+    "@server.main()\ndef main(grid, context): pass": "it never asks its nodes to train",
+    "@server.main()\ndef main(grid, context):\n    while True: list(grid.get_node_ids())": "waits for more than",
+    "@server.main()\ndef main(grid, context): raise ValueError('a private row')": "ValueError at app.py:5",
+}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("code", UNSUITABLE)
+def test_an_app_that_cannot_be_checked_is_told_in_one_line(
+    code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tmp_path / "app.py").write_text(HEAD + code + "\n")
+    assert main(["check", str(tmp_path), "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert UNSUITABLE[code] in error
+    assert error.count("\n") == 1
+    assert "private row" not in error
+    assert {path.name for path in tmp_path.iterdir()} == {"pyproject.toml", "app.py"}

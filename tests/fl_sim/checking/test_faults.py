@@ -1,0 +1,113 @@
+"""Findings follow from what was measured, and from nothing else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from scipy import stats
+
+from fl_sim.checking.faults import findings, proven
+from fl_sim.checking.measurements import Measured, _bounds, _sampling_of, epsilon_of
+from fl_sim.checking.stated import Stated
+from fl_sim.checking.trials import Seen
+
+RIGHT = Measured(
+    nodes=10, rounds=5, seen=Seen(), stated=Stated(6.0, 1e-5), parameters=4, sampling="poisson", rate=0.5,
+    rate_low=0.45, cohort=5, noise={"w": 1.0, "b": 1.0}, noise_error=0.05, fresh=True, effect={"w": 0.8, "b": 0.6},
+    growth={"": 1.0, "w": 1.0, "b": 1.0}, heavier=1.0, of_all=0.2,
+)  # fmt: skip
+
+
+def names(found: Measured) -> list[str]:
+    return [finding.name for finding in findings(found)]
+
+
+def test_nothing_is_found_where_the_stated_epsilon_holds() -> None:
+    assert RIGHT.mu == pytest.approx(1.0)
+    stated = replace(RIGHT, stated=Stated(RIGHT.epsilon(), 1e-5))
+    assert names(stated) == []
+    assert proven(stated, []) == RIGHT.epsilon()
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"noise": {"w": 0.0, "b": 0.0}}, "no-noise"),
+        ({"noise": {"w": 0.0, "b": 0.0}, "fixed": True}, "fixed-seed"),
+        ({"fresh": False}, "noise-reused"),
+        ({"growth": {"": 1000.0, "w": 1000.0, "b": 1000.0}}, "unbounded-update"),
+        ({"growth": {"": 1.0, "w": 1.0, "b": 1000.0}}, "unclipped-array"),
+        ({"noise": {"w": 1.0, "b": 0.0}}, "array-without-noise"),
+        ({"of_all": 1.0}, "clip-on-mean"),
+        ({"heavier": 1.8}, "example-weights"),
+        ({"nan": True}, "nan-passes"),
+        ({"failure": "lost"}, "failure-shows"),
+        ({"metrics": ["loss"]}, "metrics-leave"),
+        ({"text": True}, "exception-text"),
+    ],
+)
+def test_one_measurement_is_one_finding(change: dict[str, object], name: str) -> None:
+    right = replace(RIGHT, stated=Stated(RIGHT.epsilon(), 1e-5))
+    assert names(replace(right, **change)) == [name]
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({}, "noise-below-claim"),
+        ({"sampling": "fixed"}, "fixed-cohort"),
+        ({"sampling": "same"}, "same-cohort"),
+        ({"rescaled": 0.5, "stated": Stated(5.0, 1e-5)}, "realised-denominator"),
+        ({"stated": Stated(3.0, 1e-5, (3.0, 3.0, 3.0))}, "accountant-reset"),
+    ],
+)
+def test_a_stated_epsilon_below_the_proven_one_has_its_reason(change: dict[str, object], name: str) -> None:
+    found = replace(RIGHT, stated=Stated(2.0, 1e-5))
+    assert names(replace(found, **change)) == [name]
+
+
+def test_errors_of_measurement_contradict_nobody() -> None:
+    least = RIGHT.epsilon(least=True)
+    assert least < 0.95 * RIGHT.epsilon()
+    assert names(replace(RIGHT, stated=Stated(least, 1e-5))) == []
+
+
+def test_findings_on_users_are_notes_where_opacus_states_the_epsilon_of_an_example() -> None:
+    found = findings(replace(RIGHT, seen=Seen(opacus=True), nan=True, stated=Stated(9.0, 1e-5)))
+    assert [(finding.name, finding.severity) for finding in found] == [("nan-passes", "note")]
+
+
+def test_an_accountant_of_opacus_that_is_reset_is_found_by_two_rounds() -> None:
+    found = findings(replace(RIGHT, seen=Seen(opacus=True), stated=Stated(4.39, 1e-5, (4.39, 4.39))))
+    assert [(finding.name, finding.severity) for finding in found] == [("accountant-reset", "breaks")]
+    assert findings(replace(RIGHT, seen=Seen(opacus=True), stated=Stated(4.39, 1e-5, (3.1, 4.39)))) == []
+
+
+def test_epsilon_of_full_cohorts_is_that_of_the_gaussian() -> None:
+    """δ of ε by Balle and Wang 2018, equation 6, for μ = 2 over four rounds: one Gaussian of μ = 4."""
+    epsilon, mu = epsilon_of(2.0, 1.0, 4, 1e-5), 4.0
+    delta = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+    assert delta == pytest.approx(1e-5, rel=1e-3)
+    assert epsilon_of(math.inf, 0.1, 4, 1e-5) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("runs", "kind"),
+    [
+        ([[[0, 1, 2, 3], [0, 1, 2, 3]]], "all"),
+        ([[[0, 1], [0, 1]], [[0, 1]]], "same"),
+        ([[[0, 1], [2, 3]], [[1, 3]]], "fixed"),
+        ([[[0, 1], [2]], [[]]], "poisson"),
+    ],
+)
+def test_sampling_is_told_from_cohorts(runs: list[list[list[int]]], kind: str) -> None:
+    cohorts = [[[(node, "") for node in cohort] for cohort in run] for run in runs]
+    assert _sampling_of(cohorts, nodes=4, many_users=False)[0] == kind
+
+
+def test_updates_of_one_length_look_clipped() -> None:
+    assert _bounds([1.0, 1.0, 0.4], 1.0)
+    assert not _bounds([1.0, 0.7, 0.4], 1.0)
+    assert not _bounds([0.5, 0.5, 0.5, 0.5], 0.5)  # equal updates of equal data
