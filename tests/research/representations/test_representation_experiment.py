@@ -29,7 +29,7 @@ from fl_sim.research.representations.server.adversarial_training import (
     weight_of,
 )
 from fl_sim.research.representations.server.heads import Server
-from fl_sim.research.representations.studies import adult_study, grid_selection, reproductions
+from fl_sim.research.representations.studies import adult_study, grid_selection, reproductions, systems_table
 from fl_sim.research.representations.studies.study_runs import Options, collect_records
 from fl_sim.storage.run_folder import encode
 from tests.research.representations.tiny_bert import save_tiny_bert
@@ -423,7 +423,7 @@ def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
     small_adult: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny = grid_selection.Grid((1.0,), (0.5,), (8.0, 20.0), (20.0,), (2,), epochs=2, noisy_epochs=2)
-    monkeypatch.setattr(adult_study, "THIN", tiny)
+    monkeypatch.setattr(systems_table, "THIN", tiny)
     said: list[str] = []
     options = Options(small_adult, (0,), work=tmp_path)
     table = reproductions.run("adult", options, lambda words, left=None: said.append(words))
@@ -444,7 +444,8 @@ def test_the_reproduction_of_adult_goes_on_where_it_was_stopped(
     assert "ε of unconstrained" not in shown
     privacy = {"layer": "l2", "epsilon_claimed": 12.0, "epsilon_any_text": 84.85}
     euclid = {**table, "chosen": [{"system": "noise", "relaxation": 0.01, "privacy": privacy}]}
-    assert "* ε of noise at relaxation threshold 1.0: 84.85 proven (12.00 claimed)\n" in adult_study.as_markdown(euclid)
+    shown = systems_table.as_markdown(euclid)
+    assert "* ε of noise at relaxation threshold 1.0: 84.85 proven (12.00 claimed)\n" in shown
     with pytest.raises(ConfigError, match="layer is 'dpnr'; allowed for adult: l1, l2"):
         reproductions.run("adult", dataclasses.replace(options, layer="dpnr"))
 
