@@ -64,7 +64,8 @@ class Finding:
 def findings(found: Measured) -> list[Finding]:
     """Return what is wrong, the worst first."""
     named = [finding for rule in _RULES for finding in rule(found)]
-    hidden = any(finding.name in UNLIMITED - {"nan-passes", "failure-shows"} for finding in named)
+    reasons = (UNLIMITED - {"nan-passes", "failure-shows"}) | {"clip-on-mean"}
+    hidden = any(finding.name in reasons for finding in named)
     named += _per_round(found) if hidden or found.seen.opacus else _claims(found)
     named = [_for_examples(finding, found) for finding in named]
     return sorted(named, key=lambda finding: ("breaks", "leaks", "note").index(finding.severity))
