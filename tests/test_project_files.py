@@ -80,7 +80,7 @@ def test_every_record_was_made_from_clean_commits_of_the_history_and_its_page_sa
     assert len(files) > 20
     commits = {file: json.loads(file.read_bytes())["commit"].split(", ") for file in files}
     wrong = {file.name: stray for file, named in commits.items() if (stray := {*named} - history)}  # also "… dirty"
-    assert wrong.keys() == TO_BE_MADE_ANEW, "fl-sim reproduce make NAME --record results makes a record of a clean commit"
+    assert wrong.keys() == TO_BE_MADE_ANEW, "fl-sim reproduce make NAME --record results makes one of a clean commit"
     for file, named in commits.items():
         if file.name in TO_BE_MADE_ANEW:
             continue
