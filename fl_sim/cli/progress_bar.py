@@ -213,7 +213,7 @@ class Lines:
 
     def break_silence(self, ended: threading.Event) -> None:
         """Print a line for every minute without one, until the work has ended."""
-        while not ended.wait(_SECONDS_OF_SILENCE):
+        while not ended.wait(max(self._last + _SECONDS_OF_SILENCE - self._clock(), 0.0)):
             if (line := self.late_line()) is not None:
                 say(line)
 

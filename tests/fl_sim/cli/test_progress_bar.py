@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import threading
 
 import pytest
 from rich.console import Console
@@ -65,6 +66,16 @@ def test_the_time_left_holds_for_steps_of_uneven_length(resumed_at: int) -> None
         now += 500.0 if step == 1 else 10.0 if step % 10 == 0 else 1.0
         left.see(now, resumed_at + step)
     assert left.in_words(resumed_at + 400, resumed_at + 1400) == "about 32 min left"  # 1,900 s
+
+
+def test_a_minute_of_silence_begins_with_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
+    times, waits = iter([0.0, 20.0, 30.0, 80.0, 81.0]), []
+    lines, ended = progress_bar.Lines("runs", clock=lambda: next(times)), threading.Event()
+    ended.wait = lambda timeout=None: waits.append(timeout) or len(waits) > 1  # type: ignore[method-assign,func-returns-value]
+    lines.say("begun")
+    lines.break_silence(ended)
+    assert waits == [50.0, 59.0]
+    assert capsys.readouterr().err == "begun\nruns: begun, at work for 80 s\n"
 
 
 def test_what_is_done_is_said_beside_the_result(capsys: pytest.CaptureFixture[str]) -> None:
