@@ -126,9 +126,11 @@ def check(asked: Check) -> Iterator[Checked]:
 def _files(asked: Check) -> list[Path]:
     folders = (asked.folder, asked.folder / LEAKAGE, asked.folder / reproductions.FOLDER)
     files = {path.stem: path for folder in folders for path in sorted(folder.glob("*.json"))}
-    for name in asked.names or ("",) * (not files):
+    if not files:
+        raise ConfigError(f"DIR is {asked.folder}; allowed: a folder with records, such as results")
+    for name in asked.names:
         if name not in files:
-            raise ConfigError(f"NAME is '{name}'; allowed: {', '.join(files) or 'a record, in a folder that has some'}")
+            raise ConfigError(f"NAME is '{name}'; allowed: {', '.join(files)}")
     return [files[name] for name in asked.names or files]
 
 
