@@ -27,7 +27,7 @@ from fl_sim.research.figure_points import points_of
 from fl_sim.research.representations.representation_experiment import describe_environment
 from fl_sim.research.representations.studies import reproductions
 from fl_sim.research.study_files import Point, read_json
-from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpusError
+from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_records import LEAKAGE, read_record
 from fl_sim.strategies.primitives import streams
 
@@ -117,17 +117,20 @@ def check(asked: Check) -> Iterator[Checked]:
         began = time.monotonic()
         verdict, comparison, reasons = _judged(point, _other_versions(versions))
         checked = Checked(name, point.words, verdict, time.monotonic() - began, comparison, reasons)
-        _, _, _, figure, again, _, _, verdict = checked.row()
-        asked.say("; ".join([f"  {verdict}: {figure}, again {again}", *reasons]))
+        _, _, _, figure, again, *_ = checked.row()
+        shown = "" if comparison is None else f": {figure}, again {again}"
+        asked.say("; ".join([f"  {verdict}{shown}", *reasons]))
         yield checked
 
 
 def _files(asked: Check) -> list[Path]:
     folders = (asked.folder, asked.folder / LEAKAGE, asked.folder / reproductions.FOLDER)
     files = {path.stem: path for folder in folders for path in sorted(folder.glob("*.json"))}
-    for name in asked.names or ("",) * (not files):
+    if not files:
+        raise ConfigError(f"DIR is {asked.folder}; allowed: a folder with records, such as results")
+    for name in asked.names:
         if name not in files:
-            raise ConfigError(f"NAME is '{name}'; allowed: {', '.join(files) or 'a record, in a folder that has some'}")
+            raise ConfigError(f"NAME is '{name}'; allowed: {', '.join(files)}")
     return [files[name] for name in asked.names or files]
 
 
@@ -152,8 +155,8 @@ def _judged(point: Point, others: tuple[str, ...]) -> tuple[str, Comparison | No
         comparison = compared(*point.compared())
     except (ValueError, OSError, RuntimeError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        absent = isinstance(error, CorpusError | MissingCorpusError | FileNotFoundError) or "pip install" in reason
-        return SKIPPED if absent else FAILED, None, (reason,)
+        absent = isinstance(error, CorpusError | FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)
+        return SKIPPED if absent or "pip install" in reason else FAILED, None, (reason,)
     if not comparison.figures:
         return FAILED, None, ("the record has none of its figures",)
     reasons = comparison.reasons

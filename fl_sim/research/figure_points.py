@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from fl_sim.research.study_files import Point
 from fl_sim.research.uedp_paper import figure_training
 from fl_sim.research.uedp_paper.attacked_runs import attacked_panels
-from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpusError
+from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_records import (
     AttackedRunRecord,
     EpsilonRecord,
@@ -63,10 +63,9 @@ def _epsilon_panels(record: EpsilonRecord) -> tuple[Any, Any]:
 
 def _corpus(record: TableRecord, name: str, number: int, store: CorpusStore) -> tuple[Any, Any]:
     figure = _figure(TableFigure, record)
-    rows, skipped = table_corpora(figure.model_copy(update={"corpora": {name: figure.corpora[name]}}), store)
-    if not rows:
-        raise MissingCorpusError(skipped[name])
-    return record.corpora[number].model_dump(), rows[0].model_dump()
+    store.prepared(name, figure.corpora[name])  # whose error has its cause
+    (row,), _ = table_corpora(figure.model_copy(update={"corpora": {name: figure.corpora[name]}}), store)
+    return record.corpora[number].model_dump(), row.model_dump()
 
 
 def _trained_points(record: TrainingRecord, store: CorpusStore, out: Path) -> Iterator[Point]:
@@ -136,7 +135,7 @@ def _run_again(
     """Run a point of a curve with a seed again; return the plan with this run alone, the run, and how it ended.
 
     Raises:
-        MissingCorpusError: the corpus is not there.
+        MissingCorpusError: the corpus cannot be prepared.
         ResultsError: the run failed.
         Stopped: it was interrupted.
     """
@@ -145,9 +144,11 @@ def _run_again(
     needed = (curve, before, figure.reference)  # whose ε that of others follows
     curves = tuple(one for one in figure.curves if one.name in needed)
     figure = figure.model_copy(update={"curves": curves, "seeds": (seed,)})
+    corpus = next(one.corpus for one in figure.panels if one.name == panel)
+    store.prepared(corpus, figure.corpora[corpus], seed=seed)  # whose error has its cause
     plan = figure_training.plan_figure(figure, out, store, (panel,))
     if panel in plan.skipped:
-        raise MissingCorpusError(plan.skipped[panel])
+        raise ResultsError(plan.skipped[panel])
     run = [run for run in plan.runs if run.curve.name == curve][number]
     for one in (*(one for one in plan.runs if one.curve.name == before), run):
         ending = run_one(one.name, one.config)

@@ -77,6 +77,8 @@ def test_the_command_says_what_it_found_and_exits_with_one(asked: Check, capsys:
     assert main(["reproduce", "check", str(asked.folder), "fig99"]) == 2
     assert "NAME is 'fig99'; allowed: demo" in capsys.readouterr().err
     assert main([*command, "--points", "0"]) == 2
+    assert main(["reproduce", "check", str(asked.out)]) == 2
+    assert "allowed: a folder with records" in capsys.readouterr().err
 
 
 def test_what_cannot_be_computed_is_told_from_what_differs(asked: Check) -> None:

@@ -110,7 +110,7 @@ class CorpusStore:
         if source.kind == "prepared" and source.source in SHIPPED_CORPORA:
             raw_folder = source.source
         elif not Path(raw_folder).exists():
-            raise CorpusError(f"{raw_folder} is not there (--data names the folder with the raw corpora)")
+            raise FileNotFoundError(f"{raw_folder} is not there (--data names the folder with the raw corpora)")
         out = self.folder / key
         settings, preprocessing = settings_of(source)
         if not out.exists():
