@@ -104,6 +104,11 @@ class LoadedApp:
         if self.client._call is not None:
             raise _OldApi
         self._mods = list(self.client._mods)
+        for mod in self._mods:
+            if users := getattr(mod, "_users", None):  # our own, which names the users of a node that holds several
+                mod._users = lambda context, users=users: [
+                    name for name in users(context) if self._is_there(context, name)
+                ]
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(1)  # so that a fork finds no threads
 
@@ -115,8 +120,6 @@ class LoadedApp:
         output = _Output(log, folder / "nodes.txt")
         stage = self._stage = _Stage(trial, self, _Entropy(trial.entropy), output)
         seed_all(trial.seed)
-        if trial.absent and trial.target is not None and trial.target[1]:
-            self._leave_out(trial.target)
         grid = _WatchedGrid(stage, self.client, self._nodes, dict(self._app.config))
         try:
             self.server(grid, context_of(SERVER_NODE, run_config=dict(self._app.config)))
@@ -150,13 +153,11 @@ class LoadedApp:
 
         return answer
 
-    def _leave_out(self, target: Unit) -> None:
-        """Take a user out of a node that holds several: of those whom our own mod names."""
-        for mod in self._mods:
-            if users := getattr(mod, "_users", None):
-                mod._users = lambda context, users=users: [
-                    name for name in users(context) if (int(context.node_config["partition-id"]), str(name)) != target
-                ]
+    def _is_there(self, context: Context, name: object) -> bool:
+        """Return whether the trial under way has a user of a node."""
+        trial = None if self._stage is None else self._stage.trial
+        unit = (int(context.node_config["partition-id"]), str(name))
+        return trial is None or not trial.absent or unit != trial.target
 
 
 class _Stage:
