@@ -61,7 +61,6 @@ class Check:
         found = self.measured
         noise = [value for value in found.noise.values() if value]
         without, present = ([], []) if found.scores is None else (part.tolist() for part in found.scores)
-        effect = math.inf if found.growth.get("", 1.0) > 10 else math.sqrt(sum(x**2 for x in found.effect.values()))
         return {
             "app": self.app,
             "nodes": found.nodes,
@@ -75,7 +74,7 @@ class Check:
             "measured": {
                 "sampling": found.sampling,
                 "rate": found.rate,
-                "effect": effect,
+                "effect": math.inf if found.is_unbounded else found.length,
                 "present": found.present,
                 "noise": min(noise, default=0.0),
                 "mu": found.mu,

@@ -18,13 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fl_sim.checking.measurements import Measured
+from fl_sim.checking.measurements import GROWS, Measured
 from fl_sim.formats import format_epsilon
 
 Severity = Literal["breaks", "leaks", "note"]
 PAGE = "docs/check.md"
 
-_GROWS = 10.0  # how many times further a thousand times longer update must move a model that bounds nothing
 _FURTHER = 1.1  # how many times further is further
 _STATED = 1.03  # how many times larger a proven ε must be to contradict a stated one, beside the errors of measurement
 
@@ -99,14 +98,14 @@ def _no_noise(found: Measured) -> Iterator[Finding]:
 def _unclipped(found: Measured) -> Iterator[Finding]:
     if found.client_clip is not None:
         return
-    loose = sorted(name for name, growth in found.growth.items() if name and growth > _GROWS)
+    loose = sorted(name for name, growth in found.growth.items() if name and growth > GROWS)
     arrays = sum(1 for name in found.growth if name)
-    if found.growth.get("", 1.0) > _GROWS and len(loose) == arrays:
+    if found.is_unbounded and len(loose) == arrays:
         words = (
             f"An update a thousand times longer moves the model {found.growth['']:.0f} times as far: nothing bounds it."
         )
         yield Finding("unbounded-update", "breaks", words, {"growth": found.growth[""]})
-    elif loose or found.growth.get("", 1.0) > _GROWS:
+    elif loose or found.is_unbounded:
         words = f"The clip leaves out {_listed(loose)}: a user moves it without a bound."
         yield Finding("unclipped-array", "breaks", words, {"arrays": loose})
 
@@ -121,7 +120,7 @@ def _bare_arrays(found: Measured) -> Iterator[Finding]:
 
 
 def _whole_mean(found: Measured) -> Iterator[Finding]:
-    if found.cohort > 2 and found.of_all > 0.9 and found.growth.get("", 1.0) <= _GROWS:
+    if found.cohort > 2 and found.of_all > 0.9 and not found.is_unbounded:
         words = f"One user moves the model as far as all {found.cohort} together: the mean is clipped, not each update."
         yield Finding("clip-on-mean", "breaks", words, {"share": found.of_all, "cohort": found.cohort})
 

@@ -43,7 +43,8 @@ _ATTACKS = 100
 _ATTACKED_ROUNDS = 10
 _PLAIN = 20.0  # an effect of so many standard deviations is seen in a few trials
 _SURELY = 1e5  # so many standard deviations are no privacy at all
-_BOUNDED = 10.0  # a thousand times longer update moves what is bounded less than so many times as far
+GROWS = 10.0
+"""A thousand times longer update moves what is bounded less than so many times as far."""
 _LEAST_NOISE = 1e-2  # noise multipliers below it are accounted for by the formula of the Gaussian
 
 
@@ -109,6 +110,16 @@ class Measured:
     scores: tuple[Floats, Floats] | None = None
     unseen: list[str] = field(default_factory=list)
     trials: int = 0
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Return whether a longer update of all arrays moves the model as much further."""
+        return self.growth.get("", 1.0) > GROWS
+
+    @property
+    def length(self) -> float:
+        """Return how far one user's presence moves the model."""
+        return math.sqrt(sum(value**2 for value in self.effect.values()))
 
     @property
     def mu(self) -> float:
@@ -357,13 +368,14 @@ class _Series:
         trial = self._pair
         present = self._run(trial)
         found.present = self._may_be_away
-        other = replace(trial, absent=True) if found.present else replace(trial, attacked=long)
+        other = _neighbour(trial, found)
         if found.present:
             away = self._run(other)
             same = [unit for unit in present.cohorts[0] if unit != self._target] if present.cohorts else []
             shifted = not away.cohorts or len(away.cohorts[0]) not in (len(same), len(present.cohorts[0]))
             if shifted or away.error is not None:
-                found.present, other = False, replace(trial, attacked=long)
+                found.present = False
+                other = _neighbour(trial, found)
         if not found.present:
             found.unseen.append("A user's absence could not be compared: the opposite update stands for it.")
         difference = self._difference(trial, other, found)
@@ -373,11 +385,10 @@ class _Series:
         if _length(by_itself) > 0.99 * _length(difference):  # others who do nothing hide less
             difference, self._pair = by_itself, alone
         huge = replace(trial, others=Answer("push", scale=self._huge), attacked=Answer("push", scale=-self._huge))
-        twin = replace(huge, absent=True) if found.present else replace(huge, attacked=huge.others)
-        longer = self._difference(huge, twin, found)
+        longer = self._difference(huge, _neighbour(huge, found), found)
         found.growth[""] = _length(longer) / max(_length(difference), 1e-300)
         stronger = replace(trial, attacked=huge.attacked)
-        if found.growth[""] < _BOUNDED and _length(turned := self._difference(stronger, other, found)) > 1.01 * _length(
+        if found.growth[""] < GROWS and _length(turned := self._difference(stronger, other, found)) > 1.01 * _length(
             difference
         ):
             difference, self._pair = turned, stronger
@@ -406,8 +417,8 @@ class _Series:
         long, against = Answer("push", scale=self._long), Answer("push", scale=-self._long)
         still = Answer("push", scale=self._tiny)
         trial = self._trial(others=long, attacked=against)
-        other = replace(trial, absent=True) if found.present else replace(trial, attacked=long)
-        effect = max(_length_of(found.effect), 1e-300)
+        other = _neighbour(trial, found)
+        effect = max(found.length, 1e-300)
         self._weights(found, trial, other, effect)
         if found.cohort > 2:
             silent = self._trial(others=still, attacked=still)
@@ -462,7 +473,7 @@ class _Series:
         most = 2 * _ATTACKS if found.mu < _PLAIN else _ATTACKS
         number = self._affordable(most, 0.5 / rounds, least=40) // 2
         trial = replace(self._pair, rounds=rounds, steady=False)
-        twin = replace(trial, absent=True) if found.present else replace(trial, attacked=trial.others)
+        twin = _neighbour(trial, found)
         scores: list[list[float]] = [[], []]
         for place, each in enumerate((twin, trial)):
             for seed in range(1000, 1000 + number):
@@ -558,8 +569,9 @@ def _length(step: Arrays) -> float:
     return float(np.linalg.norm(flat(step)))
 
 
-def _length_of(effect: dict[str, float]) -> float:
-    return math.sqrt(sum(value**2 for value in effect.values()))
+def _neighbour(trial: Trial, found: Measured) -> Trial:
+    """Return the trial without the attacked user; with the update of the others, if nobody may be away."""
+    return replace(trial, absent=True) if found.present else replace(trial, attacked=trial.others)
 
 
 def _correlation(one: Floats, other: Floats) -> float:

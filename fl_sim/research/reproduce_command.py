@@ -26,6 +26,11 @@ TABLES = ("adult", "ag-study", "dpnr-ag", "words")
 """Tables of private representations (docs/representations.md); all other names are figures of language models."""
 
 
+_data = click.option(
+    "--data", type=FOLDER, default=_DATA, show_default=True, metavar="DIR", help="The raw corpora, a folder each."
+)
+
+
 @click.group(cls=VerbGroup)
 def reproduce() -> None:
     """Make a figure or table of the UeDP paper, or one of ours: run, draw and record it."""
@@ -33,9 +38,7 @@ def reproduce() -> None:
 
 @reproduce.command()
 @click.argument("figure", metavar="NAME")
-@click.option(
-    "--data", type=FOLDER, default=_DATA, show_default=True, metavar="DIR", help="The raw corpora, a folder each."
-)
+@_data
 @click.option(
     "--out", type=FOLDER, default=_OUT, show_default=True, metavar="DIR",
     help="Corpora, runs and pictures; the same command resumes.",
@@ -72,9 +75,7 @@ def make(jobs: int, **settings: Any) -> int:
 @click.argument("names", nargs=-1, metavar="[NAME]…")
 @click.option("--points", type=int, default=1, show_default=True, metavar="N", help="Points of each record.")
 @click.option("--seed", type=int, metavar="N", help="The seed of the draw; another one each time by default.")
-@click.option(
-    "--data", type=FOLDER, default=_DATA, show_default=True, metavar="DIR", help="The raw corpora, a folder each."
-)
+@_data
 @click.option(
     "--out", type=FOLDER, default=_OUT, show_default=True, metavar="DIR",
     help="Corpora as of make, and the runs while they are compared.",

@@ -37,8 +37,7 @@ def attacked_panels(
     records, figure = [], plan.figure
     for panel, done, failed in ended_by_panel(plan, endings):
         attacked = []
-        chosen = [run for run in done if run.curve.name not in figure.beginnings]
-        chosen = [run for run in chosen if attack.joint is None or run.point.x in (None, attack.joint)]
+        chosen = [run for run in done if attack.joint is None or run.point.x in (None, attack.joint)]
         for number, run in enumerate(chosen, start=1):
             store.say(f"attacking {run.name} ({number} of {len(chosen)})")
             raw, source, curve = None, figure.corpora[panel.corpus], run.curve

@@ -27,6 +27,7 @@ from fl_sim.research.uedp_paper.figure_records import (
 from fl_sim.research.uedp_paper.figures import PublishedNumber, Tuning
 
 Row = list[str]
+Measured = tuple[CurveRecord, PointRecord, Parts]
 _CLEAR = 2.0
 """Standard errors from which on a difference is called clear."""
 
@@ -95,8 +96,9 @@ def _joint_tables(record: TrainingRecord, panel: PanelRecord) -> list[str]:
     rows += [_joint_row(record, panel, curve, curve.points[0]) for curve in panel.curves if not curve.budget]
     rows += _budget_rows(record, panel, "joint")
     lines = ["**At the same ε of any user with any entity.**", "", *markdown_table(columns, rows), ""]
-    if all(point.parts is not None for _, point in _points(panel)):
-        lines += [line for table in (_guarantee_table(panel), *_parts_tables(panel)) for line in (*table, "")]
+    measured = [(c, point, point.parts) for c in panel.curves for point in c.points if point.parts is not None]
+    if len(measured) == sum(len(curve.points) for curve in panel.curves):
+        lines += [line for table in (_guarantee_table(measured), *_parts_tables(measured)) for line in (*table, "")]
     of_user = _budget_rows(record, panel, "user")
     if of_user and baseline is not None:
         lines += ["**At the same ε of any user.**", "", *markdown_table(columns, of_user), ""]
@@ -107,20 +109,20 @@ def _joint_tables(record: TrainingRecord, panel: PanelRecord) -> list[str]:
     return [*lines, *(sentence + "  " for sentence in _joint_sentences(record, panel))]
 
 
-def _guarantee_table(panel: PanelRecord) -> list[str]:
+def _guarantee_table(measured: Sequence[Measured]) -> list[str]:
     """Return what each method claims, what is proven for whom, and what its bounds leave of the text."""
     heads = ["", "ε claimed", "proven: any user", "any name", "both", "sentences kept", "mentions kept"]
     rows = []
-    for curve, point in _points(panel):
-        epsilon, kept = point.epsilon, {} if point.parts is None else point.parts.kept
+    for curve, point, parts in measured:
+        epsilon = point.epsilon
         claimed = "none" if epsilon.claimed is None else format_epsilon(epsilon.claimed)
         proven = [epsilon.user, epsilon.any_name, epsilon.any_entity]
-        shares = [_share(kept[name].mean if name in kept else None) for name in ("sentences", "mentions")]
+        shares = [_share(parts.kept[n].mean if n in parts.kept else None) for n in ("sentences", "mentions")]
         rows.append([_row_label(curve, point), claimed, *map(_proven, proven), *shares])
     return ["**Claimed and proven.**", "", *markdown_table(heads, rows)]
 
 
-def _parts_tables(panel: PanelRecord) -> Iterator[list[str]]:
+def _parts_tables(measured: Sequence[Measured]) -> Iterator[list[str]]:
     """Yield tables of the held-out text by its parts, by a user's sentences, and by a name's mentions in training."""
     subjects: dict[str, Callable[[Parts], Mapping[str, Spread]]] = {
         "Of all text, and of parts of it": lambda parts: parts.by_text,
@@ -128,7 +130,7 @@ def _parts_tables(panel: PanelRecord) -> Iterator[list[str]]:
         "Tokens of names, by how often the training text of the run has the name": lambda parts: parts.by_mentions,
     }
     for words, of in subjects.items():
-        known = [(curve, point, of(point.parts)) for curve, point in _points(panel) if point.parts is not None]
+        known = [(curve, point, of(parts)) for curve, point, parts in measured]
         heads = list(dict.fromkeys(name for *_, figures in known for name in figures))
         if not heads:
             continue
@@ -136,12 +138,7 @@ def _parts_tables(panel: PanelRecord) -> Iterator[list[str]]:
             [_row_label(curve, point), *(f"{figures[name].mean:.2f}" if name in figures else "–" for name in heads)]
             for curve, point, figures in known
         ]
-        metric = next(point.parts.metric for _, point in _points(panel) if point.parts is not None)
-        yield [f"**{words}**: {metric_words(metric)}.", "", *markdown_table(["", *heads], rows)]
-
-
-def _points(panel: PanelRecord) -> Iterator[tuple[CurveRecord, PointRecord]]:
-    return ((curve, point) for curve in panel.curves for point in curve.points)
+        yield [f"**{words}**: {metric_words(measured[0][2].metric)}.", "", *markdown_table(["", *heads], rows)]
 
 
 def _row_label(curve: CurveRecord, point: PointRecord) -> str:

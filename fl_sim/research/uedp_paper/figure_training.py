@@ -179,12 +179,16 @@ def panel_records(plan: Plan, endings: Iterable[Ending]) -> list[PanelRecord]:
 def ended_by_panel(
     plan: Plan, endings: Iterable[Ending]
 ) -> Iterator[tuple[PanelSettings, list[PlannedRun], dict[str, str]]]:
-    """Yield each panel with its finished runs, and the reason for each that failed, by its name."""
+    """Yield each panel with its finished runs, and the reason for each that failed, by its name.
+
+    Runs from whose models others start are no rows, and are not among the finished.
+    """
     ended = {ending.name: ending for ending in endings}
     for panel, group in itertools.groupby(plan.runs, key=lambda run: run.panel):
         runs = list(group)
         failed = {run.name: ended[run.name].reason for run in runs if ended[run.name].status in (FAILED, DIVERGED)}
-        yield panel, [run for run in runs if ended[run.name].status == DONE], failed
+        shown = [run for run in runs if run.curve.name not in plan.figure.beginnings]
+        yield panel, [run for run in shown if ended[run.name].status == DONE], failed
 
 
 def _runs(
@@ -205,15 +209,14 @@ def _runs(
             for seed in figure.seeds:
                 own["corpus.path"] = paths[curve.name, seed]
                 settings = {**given, **own, "seed": seed + _EARLIER * (curve.name in figure.beginnings)}
-                start = {}
-                if curve.after is not None:
-                    start = {"model.name": str(models[curve.after, seed])}
-                    settings["after"] = models[curve.after, seed].parent.name
+                begins, start = {}, {}
+                if curve.after is not None:  # the name of a run does not depend on where its folder is
+                    model = models[curve.after, seed]
+                    begins, start = {"after": model.parent.name}, {"model.name": str(model)}
                 stem = f"{panel.name}-{curve.name}-{number}-seed{seed}"
-                name = f"{stem}-{_digest(settings)}"
+                name = f"{stem}-{_digest({**settings, **begins})}"
                 folder = out / "runs" / name
                 models[curve.name, seed] = folder / MODEL_FOLDER
-                settings.pop("after", None)
                 config = RunConfig.from_mapping({**settings, **start, "out": str(folder)})
                 runs.append(PlannedRun(panel, curve, point, seed, name, given, config))
     return runs
@@ -322,8 +325,7 @@ def _panel_record(
 ) -> PanelRecord:
     curves = []
     folders = {run.name: RunFolder.open(str(run.config.out)) for run in runs}
-    shown = [run for run in runs if run.curve.name not in plan.figure.beginnings]
-    for curve, of_curve in itertools.groupby(shown, key=lambda run: run.curve):
+    for curve, of_curve in itertools.groupby(runs, key=lambda run: run.curve):
         points = [
             point_record(plan, curve, [(run, folders[run.name]) for run in group])
             for _, group in itertools.groupby(of_curve, key=lambda run: run.point)
@@ -341,7 +343,7 @@ def _panel_record(
         )
     predictions: Predictions = ()
     if plan.figure.x == "joint" and not failed:
-        by_point = {(run.curve.name, run.point.x, run.seed): folders[run.name] for run in shown}
+        by_point = {(run.curve.name, run.point.x, run.seed): folders[run.name] for run in runs}
         curves, predictions = add_comparisons(plan.figure, curves, by_point)
     return PanelRecord(
         name=panel.name,
