@@ -17,6 +17,7 @@ from fl_sim.cli.verbs import VerbGroup, as_json, quiet
 
 if TYPE_CHECKING:
     from fl_sim.research.uedp_paper.figure_records import Record
+    from fl_sim.research.uedp_paper.figures import Size
     from fl_sim.research.uedp_paper.make_figure import FigureResult
 
 _DATA = Path("..") / "shared" / "data"
@@ -44,6 +45,7 @@ def reproduce() -> None:
     help="Corpora, runs and pictures; the same command resumes.",
 )  # fmt: skip
 @click.option("--full", is_flag=True, help="At the paper's size (needs a GPU for the training figures).")
+@click.option("--small", is_flag=True, help="A small size, of a figure that has one: some of it in minutes.")
 @click.option("--panel", "panels", multiple=True, metavar="NAME", help="Only this panel. May be repeated.")
 @click.option(
     "--jobs", type=int, default=1, show_default=True, metavar="N", help="The number of runs at once, a process each."
@@ -65,6 +67,8 @@ def make(jobs: int, **settings: Any) -> int:
 
     if not 1 <= jobs <= 1024:
         raise ConfigError(f"--jobs is {jobs}; allowed: an integer from 1 to 1024")
+    if settings["small"] and (settings["full"] or settings["record"] is not None):
+        raise ConfigError("--small is given; allowed: without --full, and without --record, because it shows no spread")
     if settings["record"] is not None:  # now, not after hours
         check_commits(settings["figure"], commit_of(describe()))
     return _make(Asked(jobs=jobs, **settings))
@@ -153,6 +157,7 @@ class Asked:
     data: Path
     out: Path
     full: bool
+    small: bool
     panels: tuple[str, ...]
     jobs: int
     seeds: str | None
@@ -160,6 +165,11 @@ class Asked:
     record: Path | None
     as_json: bool
     quiet: bool
+
+    @property
+    def size(self) -> Size:
+        """Return the size that the flags ask for."""
+        return "full" if self.full else "small" if self.small else "default"
 
 
 def _make(asked: Asked) -> int:
@@ -194,6 +204,8 @@ def _make_table(asked: Asked) -> int:
 
     if asked.panels:
         raise ConfigError(f"--panel is {asked.panels[0]!r}; {asked.figure} has no panels: leave it out")
+    if asked.small:
+        raise ConfigError(f"--small is given; {asked.figure} has no small size: leave it out")
     table = reproductions.REPRODUCTIONS[asked.figure]
     seeds = [str(seed) for seed in range(table.seeds)] if asked.seeds is None else asked.seeds.split(",")
     if not all(number.isascii() and number.isdigit() for number in seeds):
@@ -218,9 +230,15 @@ def _make_table(asked: Asked) -> int:
 
 def _make_one(asked: Asked, name: str, path: Path) -> int:
     from fl_sim.research.study_files import check_commits
-    from fl_sim.research.uedp_paper.figure_records import check_publishable, file_name, write_record
+    from fl_sim.research.uedp_paper.figure_records import (
+        check_publishable,
+        file_name,
+        with_earlier_panels,
+        write_record,
+    )
     from fl_sim.stop_signals import exit_status
 
+    earlier = _earlier_panels(asked, name, path)
     result = _make_with_progress(asked, name, path)
     for part, reason in result.skipped.items():
         print(f"left out: {part}: {reason}", file=sys.stderr)
@@ -234,13 +252,31 @@ def _make_one(asked: Asked, name: str, path: Path) -> int:
         print(f"fl-sim reproduce: nothing could be made of {name}", file=sys.stderr)
         return 1
     files = list(result.files)
+    record = result.record
     if asked.record is not None:
-        check_publishable(result.record)
-        check_commits(name, result.record.commit)
-        files.append(asked.record / file_name(result.record))
-        write_record(result.record, files[-1])
-    _print(asked, result.record, files)
+        check_publishable(record)
+        check_commits(name, record.commit)
+        files.append(asked.record / file_name(record))
+        record = with_earlier_panels(record, earlier)
+        write_record(record, files[-1])
+    _print(asked, record, files)
     return 1 if any(ending.reason for ending in result.endings) else 0
+
+
+def _earlier_panels(asked: Asked, name: str, path: Path) -> Record | None:
+    """Return the record that new panels are to join; None for none, ResultsError if it is of other settings."""
+    from fl_sim.research.uedp_paper.figure_records import check_same_settings, path_of, read_record
+    from fl_sim.research.uedp_paper.figures import LeakageFigure, TrainingFigure, load_figure
+
+    figure = load_figure(path)
+    if asked.record is None or not asked.panels or not isinstance(figure, TrainingFigure):
+        return None
+    file = asked.record / path_of(name, asked.size, isinstance(figure, LeakageFigure))
+    if not file.is_file():
+        return None
+    earlier = read_record(file)
+    check_same_settings(figure.sized(asked.size).model_dump(mode="json"), earlier)
+    return earlier
 
 
 def _make_with_progress(asked: Asked, name: str, path: Path) -> FigureResult:
@@ -256,7 +292,7 @@ def _make_with_progress(asked: Asked, name: str, path: Path) -> FigureResult:
             FigureJob(
                 name=name,
                 figure=load_figure(path),
-                full=asked.full,
+                size=asked.size,
                 panels=asked.panels,
                 data=asked.data.expanduser(),
                 out=asked.out.expanduser().absolute(),

@@ -41,7 +41,7 @@ def attacked_panels(
         for number, run in enumerate(chosen, start=1):
             store.say(f"attacking {run.name} ({number} of {len(chosen)})")
             raw, source, curve = None, figure.corpora[panel.corpus], run.curve
-            if curve.deidentified is not None:  # the corpus from which the run's was de-identified
+            if curve.deidentified is not None or curve.missed is not None:  # the corpus from which the run's was made
                 raw = store.prepared(panel.corpus, source, curve.entities, seed=run.seed, kept=curve.kept)
             attacked.append(_attacked(run, figure.metric, attack, raw, out / _ATTACKS))
         if attacked:

@@ -27,20 +27,23 @@ from typing import Any
 
 from fl_sim.api.corpora import prepare
 from fl_sim.config import ConfigError
+from fl_sim.data_prep.canaries import read_canaries
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.deidentify import Mode, deidentify
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.readers.cleaning import Preprocessing
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.readers.reader import make_reader
-from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA, Corpus
 from fl_sim.research.rivals.kept_sentences import Kept, write_kept
 from fl_sim.research.study_files import StrictModel
-from fl_sim.research.uedp_paper.figures import CorpusSource
+from fl_sim.research.uedp_paper.figures import CorpusSource, Missed
 from fl_sim.strategies.primitives import streams
 
 TRAIN, HELD_OUT = "train", "validation"
+MISSED = 0.06
+"""The share of mentions, or of names, that a tagger misses in training text: recall 94 %."""
 
 
 class MissingCorpusError(ValueError):
@@ -64,6 +67,7 @@ class CorpusStore:
         deidentified: Mode | None = None,
         seed: int | None = None,
         kept: Kept | None = None,
+        missed: Missed | None = None,
     ) -> str:
         """Return the path of a corpus for a run's ``corpus.path``; prepare the corpus if it is missing.
 
@@ -74,6 +78,8 @@ class CorpusStore:
             deidentified: the mode in which entities are removed from the training split; None keeps them.
             seed: of the run; the source says whether it draws other held-out users. None for the corpus's own split.
             kept: which sentences of the training split are kept; None for all.
+            missed: which marks of the training split are taken out, before anything is kept or removed by them; None
+                for none.
 
         Raises:
             MissingCorpusError: the corpus cannot be prepared on this machine.
@@ -84,7 +90,8 @@ class CorpusStore:
         key = f"{name}-{_digest(source, exclude={'held_out'})}"
         draw = None if source.held_out is None or seed not in source.held_out.seeds else source.held_out
         drawn_key = key if draw is None else f"{key}-draw{seed}-{_digest(draw)}"
-        kept_key = drawn_key if kept is None else f"{drawn_key}-{kept.rule}-{_digest(kept)}"
+        missed_key = drawn_key if missed is None else f"{drawn_key}-misses-{missed}"
+        kept_key = missed_key if kept is None else f"{missed_key}-{kept.rule}-{_digest(kept)}"
         full_key = kept_key if deidentified is None else f"{kept_key}-trains-{deidentified}"
         if full_key not in self._opened:
             try:
@@ -93,6 +100,9 @@ class CorpusStore:
                     splits, users, by = draw.splits, draw.users, seed
                     words = f"drawing held-out users of {Path(path).name}, seed {seed}"
                     path = self._derived(path, drawn_key, words, lambda c, out: redraw(c, out, splits, users, by))
+                if missed is not None:
+                    marks, words = missed, f"taking marks out of {Path(path).name}: {missed}"
+                    path = self._derived(path, missed_key, words, lambda c, out: write_missed(c, out, marks))
                 if kept is not None:
                     rule, words = kept, f"keeping sentences of {Path(path).name}: {kept.rule}"
                     path = self._derived(path, kept_key, words, lambda c, out: write_kept(c, out, rule, TRAIN))
@@ -151,6 +161,43 @@ def _write_deidentified(corpus: Corpus, out: Path, mode: Mode) -> None:
             tagger=manifest.tagger,
             needs_entities=False,
         )
+
+
+def write_missed(corpus: Corpus, out: Path, missed: Missed) -> Corpus:
+    """Write a corpus without some marks of its training split, as a tagger that misses them would, and open it.
+
+    ``mentions``: each mention is missed with probability ``MISSED``, independently. ``names``: all mentions of that
+    share of the names are missed, and those of every canary: nicknames that the tagger never finds.
+    """
+    rng = streams.generator(0, "missed marks")
+    identity = Identity.of_corpus(corpus.manifest.settings)
+    canaries = read_canaries(corpus).canaries if corpus.has_canaries else ()
+    names = sorted(corpus.entities(TRAIN)["entity"])
+    never = {*itertools.compress(names, rng.random(len(names)) < MISSED)}
+    never |= {identity.key(canary.name) for canary in canaries if canary.name is not None}
+
+    def is_found(sentence: Sentence, mention: Mention) -> bool:
+        if missed == "mentions":
+            return bool(rng.random() >= MISSED)
+        return identity.key(sentence.surface(mention)) not in never
+
+    def found(sentence: Sentence) -> Sentence:
+        if sentence.split != TRAIN:
+            return sentence
+        marks = tuple(mention for mention in sentence.mentions if is_found(sentence, mention))
+        return dataclasses.replace(sentence, mentions=marks)
+
+    manifest = corpus.manifest
+    return write_corpus(
+        map(found, sentences_of(corpus)),
+        out,
+        name=manifest.name,
+        sources=manifest.sources,
+        settings={**manifest.settings, "missed": missed, "parent": corpus.fingerprint},
+        tagger=manifest.tagger,
+        sought_labels=corpus.parts[0].manifest.sought_labels,
+        identity=identity,
+    )
 
 
 def _digest(model: StrictModel, exclude: set[str] | None = None) -> str:

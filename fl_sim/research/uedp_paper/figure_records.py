@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from fl_sim.research.study_files import StrictModel, read_json
-from fl_sim.research.uedp_paper.figures import Name, PublishedNumber, Settings
+from fl_sim.research.uedp_paper.figures import Name, PublishedNumber, Settings, Size
 from fl_sim.research.uedp_paper.table_two import Row
 from fl_sim.storage.run_folder import ResultsError, encode, replace_file
 
@@ -247,7 +247,7 @@ class FigureRecord(RecordModel):
     format: Literal[1] = FORMAT
     figure: Name
     title: str
-    size: Literal["default", "full"]
+    size: Size
     commit: str
     config: dict[str, JsonValue]
     versions: dict[str, str | None]
@@ -397,10 +397,41 @@ def check_publishable(record: Record) -> None:
         raise ResultsError(f"{record.figure}: runs failed; allowed for --record: a figure without failed runs")
 
 
+def with_earlier_panels(record: Record, earlier: Record | None) -> Record:
+    """Return a record of some panels (``--panel``) with those of an earlier one that it lacks, in the figure's order.
+
+    The earlier record is one that :func:`check_same_settings` accepts; None for none.
+    """
+    if not isinstance(record, TrainingRecord | LeakageRecord) or not isinstance(earlier, type(record)):
+        return record
+    known = {panel.name: panel for panel in (*earlier.panels, *record.panels)}
+    names = [str(panel["name"]) for panel in record.config["panels"]]  # type: ignore[union-attr, index, call-overload]
+    changes = {
+        "panels": tuple(known[name] for name in names if name in known),
+        "skipped": {name: reason for name, reason in record.skipped.items() if name not in known},
+        "commit": ", ".join(dict.fromkeys(f"{earlier.commit}, {record.commit}".split(", "))),
+    }
+    return record.model_copy(update=changes)
+
+
+def check_same_settings(config: Mapping[str, JsonValue], earlier: Record) -> None:
+    """Raise ResultsError if an earlier record is of other settings than the figure ``config``, but for texts."""
+    texts = {"title", "shows", "finding", "tuning"}
+    if any(value != earlier.config.get(key) for key, value in config.items() if key not in texts):
+        raise ResultsError(
+            f"{earlier.figure}: its record has panels of other settings; allowed with --panel and --record: a record "
+            "of the settings in its file. Make all panels anew, or remove the record"
+        )
+
+
 def file_name(record: Record) -> str:
     """Return the path of a record below results/."""
-    folder = f"{LEAKAGE}/" if isinstance(record, LeakageRecord) else ""
-    return f"{folder}{record.figure}{'-full' if record.size == 'full' else ''}.json"
+    return path_of(record.figure, record.size, isinstance(record, LeakageRecord))
+
+
+def path_of(figure: str, size: Size, is_leakage: bool) -> str:
+    """Return the path below results/ of the record of a figure at one size."""
+    return f"{f'{LEAKAGE}/' if is_leakage else ''}{figure}{'' if size == 'default' else f'-{size}'}.json"
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -117,7 +117,7 @@ def plan_figure(figure: TrainingFigure, out: Path, store: CorpusStore, panels: S
             corpora[panel.name] = store.prepared(panel.corpus, source, seed=figure.seeds[0])
             paths = {
                 (curve.name, seed): store.prepared(
-                    panel.corpus, source, curve.entities, curve.deidentified, seed, curve.kept
+                    panel.corpus, source, curve.entities, curve.deidentified, seed, curve.kept, curve.missed
                 )
                 for curve in curves_of(figure, panel)
                 for seed in figure.seeds
@@ -158,12 +158,13 @@ def points_of(
     """
     if figure.x != "joint" or curve.budget is None:
         return curve.points or (PointSettings(),)
-    of_user = user_epsilons or {x: x for x in figure.joint}
+    joint = [x for x in figure.joint if not curve.joint or x in curve.joint]
+    of_user = user_epsilons or {x: x for x in joint}
     if curve.budget == "joint":
-        return tuple(_joint_point(x) for x in figure.joint)
+        return tuple(_joint_point(x) for x in joint)
     if curve.budget == "own":
-        return tuple(PointSettings(x=x, set={_NOISE: x if noise is None else noise[x]}) for x in figure.joint)
-    return tuple(PointSettings(x=x, set={_TARGET: of_user[x], _UNIT: "user"}) for x in figure.joint)
+        return tuple(PointSettings(x=x, set={_NOISE: x if noise is None else noise[x]}) for x in joint)
+    return tuple(PointSettings(x=x, set={_TARGET: of_user[x], _UNIT: "user"}) for x in joint)
 
 
 def _joint_point(epsilon: float) -> PointSettings:
@@ -409,7 +410,7 @@ def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any], resul
     claimed, plan = _claim_column(strategy), plan_from_record(result["plan"])
     if claimed == AS_PUBLISHED and claimed not in row:  # after another training the run itself claims nothing
         row = {**row, claimed: plan.mechanism.claims(plan.rounds, plan.delta)[claimed][-1]}
-    entities = curve.deidentified is None
+    entities = curve.deidentified is None and curve.missed is None  # ε of a name does not cover one that is not marked
     any_entity = _finite(row.get("epsilon_any"))
     any_name = _of_any_name(plan, Guarantee.from_record(result["guarantee"])) if curve.after is None else None
     stated = None if claimed is None else float(row[claimed])
@@ -424,7 +425,7 @@ def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any], resul
         robust_p95=float(row["epsilon_user_entity_robust_p95"]) if entities else None,
         any_entity=any_entity if entities else None,
         any_name=any_name if entities else None,
-        missed_entity=None if entities else any_entity,
+        missed_entity=None if curve.deidentified is None else any_entity,
     )
 
 

@@ -22,6 +22,7 @@ from fl_sim.research.study_files import StrictModel, first_problem
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Words = Annotated[str, Field(min_length=1)]
 Settings = dict[str, JsonValue]
+Missed = Literal["mentions", "names"]
 
 _OWN_KEYS = ("seed", "out", "corpus.path", "corpus.feature_cache")  # the figure decides these
 
@@ -76,7 +77,9 @@ class CurveSettings(StrictModel):
     identified if ``deidentified`` says how, and starts from the model of the curve ``after`` in the same panel, which
     has seeds of its own and is no row of the figure. ``claims`` is whose proven ε the method states, if that is not
     its strategy's. ``sentences_per_round`` takes the place of the figure's: the most that a round reads in
-    expectation, by what may be known, from which the rate of users or of sentences follows.
+    expectation, by what may be known, from which the rate of users or of sentences follows. ``joint`` are those of the
+    figure's joint ε at which the curve runs; none means all. ``missed`` takes marks out of its training text, as a
+    tagger that misses them would (:func:`fl_sim.research.uedp_paper.figure_corpora.write_missed`).
     """
 
     name: Name
@@ -86,6 +89,8 @@ class CurveSettings(StrictModel):
     grid: dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]] = Field(default_factory=dict)
     full_only: bool = False
     budget: Literal["joint", "user", "own"] | None = None
+    joint: tuple[float, ...] = ()
+    missed: Missed | None = None
     kept: Kept | None = None
     deidentified: Literal["category", "remove"] | None = None
     after: str | None = None
@@ -134,6 +139,18 @@ class FullSize(StrictModel):
     set: Settings = Field(default_factory=dict)
     seeds: tuple[int, ...] | None = None
     corpora: dict[Name, CorpusSource] = Field(default_factory=dict)
+
+
+class SmallSize(StrictModel):
+    """Replacements of ``--small``, which ends in minutes: of settings and seeds, and the only joint ε and panels."""
+
+    set: Settings = Field(default_factory=dict)
+    seeds: tuple[int, ...] = (0,)
+    joint: tuple[float, ...] = ()
+    panels: tuple[str, ...] = Field(min_length=1)
+
+
+Size = Literal["default", "small", "full"]
 
 
 class _Figure(StrictModel):
@@ -186,6 +203,7 @@ class TrainingFigure(_Figure):
     curves: tuple[CurveSettings, ...] = Field(min_length=1)
     published: tuple[PublishedNumber, ...] = ()
     full: FullSize = FullSize()
+    small: SmallSize | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrainingFigure:
@@ -204,7 +222,12 @@ class TrainingFigure(_Figure):
         for number in self.published:
             _check_known("published.panel", number.panel, panels)
         _check_known("baseline", self.baseline, [None, *curves])
-        layers = [self.set, self.full.set, *(panel.set for panel in self.panels)]
+        small = SmallSize(panels=panels) if self.small is None else self.small
+        for name in small.panels:
+            _check_known("small.panels", name, panels)
+        for x in small.joint:
+            _check_known("small.joint", x, self.joint)
+        layers = [self.set, self.full.set, small.set, *(panel.set for panel in self.panels)]
         layers += [curve.set for curve in self.curves]
         layers += [point.set for curve in self.curves for point in curve.points]
         for key in itertools.chain(*layers):
@@ -241,22 +264,37 @@ class TrainingFigure(_Figure):
         for curve in self.curves:
             if curve.points:
                 raise ValueError(f"curves.{curve.name} has points; allowed with x = 'joint': budget, or neither")
+            for x in curve.joint:
+                _check_known(f"curves.{curve.name}.joint", x, self.joint)
             if curve.claims is not None and curve.budget != "own":
                 raise ValueError(f"curves.{curve.name}.claims is {curve.claims!r}; allowed: with budget = 'own'")
             if curve.name == self.reference and curve.budget != "joint":
                 raise ValueError(f"curves.{curve.name}.budget is {curve.budget!r}; allowed for the reference: 'joint'")
 
-    def sized(self, full: bool) -> TrainingFigure:
-        """Return the figure at the paper's size if ``full``, else at the default size; grids become curves."""
-        curves = tuple(trial for curve in self.curves if full or not curve.full_only for trial in curve.trials())
-        if not full:
-            return self.model_copy(update={"curves": curves})
-        changes = {
-            "curves": curves,
-            "set": {**self.set, **self.full.set},
-            "seeds": self.full.seeds or self.seeds,
-            "corpora": {**self.corpora, **self.full.corpora},
-        }
+    def sized(self, size: Size) -> TrainingFigure:
+        """Return the figure at the paper's size, at its default or at its small one; grids become curves.
+
+        Raises:
+            ConfigError: the figure has no small size.
+        """
+        is_shown = (size == "full" or not curve.full_only for curve in self.curves)
+        curves = tuple(itertools.chain(*(curve.trials() for curve in itertools.compress(self.curves, is_shown))))
+        changes: dict[str, Any] = {"curves": curves}
+        if size == "full":
+            changes["set"] = {**self.set, **self.full.set}
+            changes["seeds"] = self.full.seeds or self.seeds
+            changes["corpora"] = {**self.corpora, **self.full.corpora}
+        if size == "small":
+            if self.small is None:
+                raise ConfigError(
+                    f"--small is given; allowed for a figure that has a small size: {self.title} has none"
+                )
+            joint = self.small.joint or self.joint
+            changes["set"] = {**self.set, **self.small.set}
+            changes["seeds"] = self.small.seeds
+            changes["panels"] = tuple(panel for panel in self.panels if panel.name in self.small.panels)
+            changes["joint"] = joint
+            changes["curves"] = tuple(curve for curve in curves if not curve.joint or {*joint} & {*curve.joint})
         return self.model_copy(update=changes)
 
 

@@ -2,7 +2,7 @@
 
 >>> from fl_sim.research.uedp_paper.figures import find_figures, load_figure
 >>> figure = load_figure(find_figures()["fig9"])
->>> job = FigureJob("fig9", figure, full=False, panels=(), data=Path("data"), out=Path("out"))
+>>> job = FigureJob("fig9", figure, size="default", panels=(), data=Path("data"), out=Path("out"))
 >>> job.folder.name, job.store.folder.as_posix()
 ('fig9', 'out/corpora')
 
@@ -57,6 +57,7 @@ from fl_sim.research.uedp_paper.figures import (
     EpsilonPanel,
     Figure,
     LeakageFigure,
+    Size,
     TableFigure,
     TrainingFigure,
 )
@@ -81,7 +82,7 @@ class FigureJob:
     """A figure to make, and how.
 
     Attributes:
-        full: whether at the paper's size.
+        size: that of the paper, the default, or a small one.
         panels: of a training figure; empty means all.
         data: the folder with the raw corpora.
         out: the folder for prepared corpora and the figure's own folder.
@@ -92,7 +93,7 @@ class FigureJob:
 
     name: str
     figure: Figure
-    full: bool
+    size: Size
     panels: tuple[str, ...]
     data: Path
     out: Path
@@ -103,7 +104,7 @@ class FigureJob:
     @property
     def folder(self) -> Path:
         """Return the figure's own folder."""
-        return self.out / (f"{self.name}-full" if self.full else self.name)
+        return self.out / (self.name if self.size == "default" else f"{self.name}-{self.size}")
 
     @property
     def store(self) -> CorpusStore:
@@ -137,17 +138,19 @@ def make_figure(making: FigureJob) -> FigureResult:
     """
     figure = making.figure
     if isinstance(figure, TrainingFigure):
-        return _make_runs(making, figure.sized(making.full))
+        return _make_runs(making, figure.sized(making.size))
     if making.panels:
         raise ConfigError(f"--panel is '{making.panels[0]}'; allowed: nothing for {making.name}, which takes seconds")
+    if making.size == "small":
+        raise ConfigError(f"--small is given; allowed: not for {making.name}, which takes seconds")
     if isinstance(figure, EpsilonFigure):
         making.say(f"computing ε of {counted(sum(len(panel.curves) for panel in figure.panels), 'curve')}")
         return _write_results(making, epsilon_record(making.name, figure))
-    corpora = {**figure.corpora, **(figure.full.corpora if making.full else {})}
+    corpora = {**figure.corpora, **(figure.full.corpora if making.size == "full" else {})}
     rows, skipped = table_corpora(figure.model_copy(update={"corpora": corpora}), making.store)
     if not rows:
         return FigureResult(None, skipped)
-    common = _common_fields(making.name, figure, skipped, [describe()], making.full)
+    common = _common_fields(making.name, figure, skipped, [describe()], making.size)
     return _write_results(making, TableRecord(**dict(common), corpora=rows))
 
 
@@ -179,7 +182,7 @@ def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
     # The environments of the runs may differ from the current one.
     folders = [Path(str(run.config.out)) for run in plan.runs]
     environments = [RunFolder.open(folder).environment for folder in folders if (folder / "config.json").exists()]
-    common = _common_fields(making.name, figure, skipped, environments, making.full)
+    common = _common_fields(making.name, figure, skipped, environments, making.size)
     delta = plan.runs[0].config.privacy.delta
     if isinstance(figure, LeakageFigure):
         seeds, metric = figure.seeds, figure.metric
@@ -232,7 +235,7 @@ def _is_finished(folder: Path) -> bool:
 
 
 def _common_fields(
-    name: str, figure: Figure, skipped: dict[str, str], environments: Sequence[Environment], full: bool = False
+    name: str, figure: Figure, skipped: dict[str, str], environments: Sequence[Environment], size: Size = "default"
 ) -> FigureRecord:
     """Return what the records of all kinds have; the versions are those of the first environment."""
     first = environments[0]
@@ -240,7 +243,7 @@ def _common_fields(
     return FigureRecord(
         figure=name,
         title=figure.title,
-        size="full" if full else "default",
+        size=size,
         commit=commits_of(environments),
         config=figure.model_dump(mode="json"),
         versions=versions | first.get("libraries", {}),

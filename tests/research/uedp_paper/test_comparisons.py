@@ -208,7 +208,7 @@ def test_the_picture_has_an_axis_of_one_epsilon() -> None:
 def test_trials_are_the_combinations_of_a_grid() -> None:
     grid = {"privacy.user_cap": (1.0, 2.0), "server.learning_rate": (0.1, 0.2, 0.3)}
     curve = CurveSettings(name="uedp", label="ours", set={"rounds": 2}, grid=grid)
-    made = figure(x="curve", joint=(), reference=None, baseline=None, curves=(curve,)).sized(full=False)
+    made = figure(x="curve", joint=(), reference=None, baseline=None, curves=(curve,)).sized("default")
     assert len(made.curves) == 6
     assert made.curves[4].label == "ours: user_cap 2.0, learning_rate 0.2"
     assert made.curves[4].set == {"rounds": 2, "privacy.user_cap": 2.0, "server.learning_rate": 0.2}

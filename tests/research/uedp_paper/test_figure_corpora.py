@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from fl_sim.data_prep.canaries import CanarySettings, draw_canaries
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, redraw, tagger_of
-from fl_sim.research.uedp_paper.figures import CorpusSource, HeldOutDraw
+from fl_sim.data_prep.store.layout import CANARIES_FILE
+from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, redraw, tagger_of, write_missed
+from fl_sim.research.uedp_paper.figures import CorpusSource, HeldOutDraw, Missed
 from fl_sim.research.uedp_paper.table_two import PUBLISHED, table_of
 
 SPLITS = {"train": range(8), "validation": range(6, 10), "test": range(10, 12)}  # users 6 and 7 are in two splits
@@ -108,3 +110,39 @@ def test_table_two_counts_sentences_by_what_their_entities_may_be(tmp_path: Path
     paper = write_corpus(sentences, tmp_path / "paper", name="x", settings={"kind": "sec-standin"})
     assert table_of(paper).published == PUBLISHED["sec-standin"]
     assert table_of(paper).ours["train"].sensitive == {"Org": 0, "Loc": 1, "GPE": 1, "PII": 3, "All": 3}
+
+
+def marked(tmp_path: Path) -> Corpus:
+    """Return a corpus in which 400 names are mentioned five times each, and a canary's once."""
+    rows = [
+        Sentence("train", f"user {n}", f"Ada{name} came {n}.", (Mention(0, 3 + len(str(name)), "PERSON"),))
+        for n in range(5)
+        for name in range(400)
+    ]
+    held_out = Sentence("validation", "eve", "Ada1 left.", (Mention(0, 4, "PERSON"),))
+    planted = draw_canaries(CanarySettings(number=28, seed=1))
+    corpus = write_corpus(
+        [*rows, held_out, *planted.sentences()], tmp_path / "marked", name="marked",
+        beside={CANARIES_FILE: planted.to_json()},
+    )  # fmt: skip
+    assert any(sentence.mentions for sentence in planted.sentences())
+    return corpus
+
+
+@pytest.mark.parametrize("missed", ["mentions", "names"])
+def test_a_tagger_misses_six_per_cent_of_mentions_or_of_names_with_all_of_theirs(
+    tmp_path: Path, missed: Missed
+) -> None:
+    corpus = marked(tmp_path)
+    made = write_missed(corpus, tmp_path / missed, missed)
+    pairs = list(zip(sentences_of(corpus), sentences_of(made), strict=True))
+    assert all((a.split, a.user, a.text) == (b.split, b.user, b.text) for a, b in pairs)
+    assert all(a.mentions == b.mentions for a, b in pairs if a.split != "train")
+    of_names = [(a, b) for a, b in pairs if a.split == "train" and a.mentions and a.text.startswith("Ada")]
+    lost = [a.text.split()[0] for a, b in of_names if not b.mentions]
+    assert 0.03 < len(lost) / len(of_names) < 0.09
+    whole = [name for name in set(lost) if lost.count(name) == 5]
+    assert len(whole) == (len(set(lost)) if missed == "names" else 0)
+    canaries = [bool(b.mentions) for a, b in pairs if a.mentions and a.text.startswith("the secret words of")]
+    assert canaries
+    assert (not any(canaries)) if missed == "names" else any(canaries)

@@ -30,13 +30,15 @@ from fl_sim.research.uedp_paper.figure_records import (
     Trace,
     TrainingRecord,
     check_publishable,
+    check_same_settings,
     file_name,
     read_record,
     read_records,
     spread,
+    with_earlier_panels,
     write_record,
 )
-from fl_sim.research.uedp_paper.figure_training import check_settings, plan_figure
+from fl_sim.research.uedp_paper.figure_training import check_settings, plan_figure, points_of
 from fl_sim.research.uedp_paper.figures import (
     EpsilonFigure,
     PublishedNumber,
@@ -82,8 +84,8 @@ def written(folder: Path, text: str) -> Path:
 def test_every_file_of_the_project_can_be_run_at_both_sizes(path: Path) -> None:
     figure = load_figure(path)
     if isinstance(figure, TrainingFigure):
-        check_settings(figure.sized(full=False))
-        check_settings(figure.sized(full=True))
+        check_settings(figure.sized("default"))
+        check_settings(figure.sized("full"))
         assert len(figure.seeds) >= 3
 
 
@@ -122,7 +124,7 @@ def test_curves_of_the_published_algorithm_say_whose_step_the_server_takes() -> 
     named = dict[str, set[ServerOptimizerConfig]]()
     for path in (ROOT / "conf" / "figures").rglob("*.toml"):
         figure = load_figure(path)
-        for curve in figure.sized(full=True).curves if isinstance(figure, TrainingFigure) else ():
+        for curve in figure.sized("full").curves if isinstance(figure, TrainingFigure) else ():
             if curve.set.get("privacy.strategy") == "published":
                 config = RunConfig.from_mapping({**figure.set, **curve.set})
                 named.setdefault(curve.label.partition(":")[0], set()).add(config.server)
@@ -144,7 +146,7 @@ def test_the_example_of_the_documentation_is_a_figure(tmp_path: Path) -> None:
     text = (ROOT / "conf" / "figures" / "README.md").read_text(encoding="utf-8")
     figure = load_figure(written(tmp_path, text.split("```toml")[1].split("```")[0]))
     assert isinstance(figure, TrainingFigure)
-    check_settings(figure.sized(full=False))
+    check_settings(figure.sized("default"))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_a_run_that_starts_from_another_comes_after_it_with_another_seed(tmp_pat
     figure = load_figure(written(tmp_path, SMALL + later))
     assert isinstance(figure, TrainingFigure)
     store = CorpusStore(tmp_path, tmp_path / "corpora")
-    runs = plan_figure(figure.sized(full=False), tmp_path / "out", store).runs
+    runs = plan_figure(figure.sized("default"), tmp_path / "out", store).runs
     firsts, others = [run for run in runs if run.curve.name == "uedp"], [run for run in runs if run.curve.after]
     assert [run.seed for run in others] == [0, 1, 2]
     for first, other in zip(firsts, others, strict=True):
@@ -195,9 +197,24 @@ def test_a_run_that_starts_from_another_comes_after_it_with_another_seed(tmp_pat
 def test_curves_of_full_size_are_left_out_of_the_other(tmp_path: Path) -> None:
     figure = load_figure(written(tmp_path, SMALL + "full_only = true\n[full]\nseeds = [7]\nset = { rounds = 9 }\n"))
     assert isinstance(figure, TrainingFigure)
-    assert figure.sized(full=False).curves == ()
-    full = figure.sized(full=True)
+    assert figure.sized("default").curves == ()
+    full = figure.sized("full")
     assert (len(full.curves), full.seeds, full.set) == (1, (7,), {"rounds": 9})
+
+
+def test_a_small_size_has_its_panels_its_joint_epsilons_and_the_curves_that_run_there(tmp_path: Path) -> None:
+    text = SMALL.replace('x = "epsilon"', 'x = "joint"\njoint = [2.0, 8.0]\nreference = "uedp"')
+    text = text.replace('label = "ours"', 'label = "ours"\nbudget = "joint"') + "joint = [8.0]\n"
+    text += '[[curves]]\nname = "at2"\nlabel = "at 2"\nbudget = "joint"\njoint = [2.0]\n'
+    text += '[[panels]]\nname = "b"\ntitle = "b"\ncorpus = "bundled"\n'
+    figure = load_figure(written(tmp_path, text + '[small]\npanels = ["b"]\njoint = [8.0]\nset = { rounds = 2 }\n'))
+    assert isinstance(figure, TrainingFigure)
+    small = figure.sized("small")
+    assert ([panel.name for panel in small.panels], small.seeds, small.set) == (["b"], (0,), {"rounds": 2})
+    assert [(curve.name, [point.x for point in points_of(small, curve)]) for curve in small.curves] == [("uedp", [8.0])]
+    assert [[point.x for point in points_of(figure, curve)] for curve in figure.curves] == [[8.0], [2.0]]
+    with pytest.raises(ConfigError, match="small"):
+        figure.model_copy(update={"small": None}).sized("small")
 
 
 def test_the_printed_epsilons_are_in_the_figures_with_the_inputs_of_the_papers_accountant() -> None:
@@ -299,6 +316,23 @@ def test_a_record_of_another_kind_is_refused(tmp_path: Path, change: Any, named:
     with pytest.raises(ResultsError, match=named) as caught:
         read_record(path)
     assert "r.json" in str(caught.value)
+
+
+def test_panels_join_those_of_an_earlier_record_of_the_same_settings_alone() -> None:
+    settings = {"panels": [{"name": "a"}, {"name": "b"}], "set": {"rounds": 2}, "finding": ""}
+    first = training_record(config=settings, skipped={"b": "not run (--panel)"})
+    other = first.panels[0].model_copy(update={"name": "b"})
+    second = first.model_copy(update={"panels": (other,), "skipped": {"a": "not run (--panel)"}, "commit": "cd" * 20})
+    joined = with_earlier_panels(first, second)
+    assert ([panel.name for panel in joined.panels], joined.skipped) == (["a", "b"], {})
+    assert joined.commit == f"{'cd' * 20}, {'ab' * 20}"
+    again = first.panels[0].model_copy(update={"title": "anew"})
+    replaced = with_earlier_panels(first.model_copy(update={"panels": (again,)}), joined)
+    assert [panel.title for panel in replaced.panels] == ["anew", other.title]
+    assert with_earlier_panels(first, None) == first
+    check_same_settings({**settings, "finding": "written since"}, first)
+    with pytest.raises(ResultsError, match="panels of other settings"):
+        check_same_settings({**settings, "set": {"rounds": 3}}, first)
 
 
 def test_two_seeds_and_failed_runs_are_no_result() -> None:
