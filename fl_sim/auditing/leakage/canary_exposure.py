@@ -53,7 +53,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options
-from fl_sim.auditing.leakage.proven_rates import EntityContribution, ProvenRates
+from fl_sim.auditing.leakage.proven_rates import NOT_MARKED, EntityContribution, ProvenRates
 from fl_sim.auditing.leakage.rates import Verdict
 from fl_sim.auditing.lower_bounds import refutes_by_ranking
 from fl_sim.clients.errors import ModelError
@@ -307,6 +307,8 @@ def attack_canaries(run: AttackedRun, options: Options, observer: Observer = lam
     for owner, repetitions in sorted({(canary.owner, canary.repetitions) for canary in exposures.canaries}):
         if owner == "user":
             proven = run.proof.of_user(float(min(repetitions, guarantee.user.user_sentences)))
+        elif run.has_raw_text:
+            proven = ProvenRates(f"an entity in {repetitions:,} sentences", (), NOT_MARKED)
         else:
             proven = run.proof.of_entity(entity_contribution(guarantee, repetitions))
         bounds[owner, repetitions] = proven

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fl_sim.auditing.leakage.attacked_names import Occurrence, Target, entity_of_name, training_entities
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options
-from fl_sim.auditing.leakage.proven_rates import EntityContribution, ProvenRates
+from fl_sim.auditing.leakage.proven_rates import NOT_MARKED, EntityContribution, ProvenRates
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
@@ -269,7 +269,6 @@ def bin_of(mentions: int) -> tuple[int, int]:
 def _bound_of(run: AttackedRun, target: Target) -> ProvenRates:
     """Return what the ledger proves for an entity by its own contribution."""
     entity = run.entity_of(target.key)
-    if entity is None:
-        reason = "the run's own text does not mark the entity, so what it contributes is not known"
-        return ProvenRates("the entity", (), reason)
+    if entity is None or run.has_raw_text:  # of the text that is attacked, the run's own may lack some marks
+        return ProvenRates("the entity", (), NOT_MARKED)
     return run.proof.of_entity(EntityContribution.of(run.bounds, entity))

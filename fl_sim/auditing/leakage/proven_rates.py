@@ -61,6 +61,9 @@ _NOTHING = ((0.0, 0.0),)  # the claim of a unit that does not take part
 Claim = tuple[float, float]
 
 
+NOT_MARKED = "the run's own text may not mark the entity wherever it is mentioned, so nothing bounds its sentences"
+
+
 @dataclass(frozen=True, slots=True)
 class ProvenRates:
     """Hold what is proven for one unit.

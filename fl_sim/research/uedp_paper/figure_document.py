@@ -40,6 +40,7 @@ from fl_sim.research.uedp_paper.leakage import (
     canary_table,
     conclusions,
     draw_attacks,
+    draw_decision,
     membership_table,
     name_table,
     verdicts,
@@ -52,7 +53,7 @@ def picture_of(record: Record) -> Figure | None:
     if isinstance(record, LeakageRecord):
         return draw_attacks(record)
     if isinstance(record, TrainingRecord):
-        return draw_training(record)
+        return draw_decision(record) if any(panel.attacked for panel in record.panels) else draw_training(record)
     return draw_epsilon(record) if isinstance(record, EpsilonRecord) else None
 
 

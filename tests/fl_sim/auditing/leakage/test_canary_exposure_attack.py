@@ -68,7 +68,7 @@ def attacked(corpus: Corpus, model: LanguageModel, noise: float = 20.0, populati
     users = read_canaries(corpus).population(corpus) if population is None else population
     return SimpleNamespace(
         corpus=corpus, model=model, initial=model, proof=ledger(noise, users, guarantee),
-        bounds=SimpleNamespace(guarantee=guarantee), members=SimpleNamespace(split="train"),
+        bounds=SimpleNamespace(guarantee=guarantee), members=SimpleNamespace(split="train"), has_raw_text=False,
     )  # fmt: skip
 
 
@@ -84,6 +84,16 @@ def test_a_model_that_remembers_contradicts_a_ledger_with_much_noise(
     assert all(bound["largest_advantage"] < 0.2 for bound in by_kind.values())
     assert by_kind["entity", 64]["largest_advantage"] == by_kind["entity", 2]["largest_advantage"]  # F is 2
     assert "arrow" not in json.dumps(record)
+
+
+@pytest.mark.system
+def test_nothing_is_proven_for_a_name_that_the_runs_own_text_may_not_mark(
+    with_canaries: Corpus, learned: LanguageModel
+) -> None:
+    run = attacked(with_canaries, learned)
+    run.has_raw_text = True
+    bounds = attack_canaries(run, OPTIONS).record()["bounds"]
+    assert {bound["owner"] for bound in bounds if bound["proven"]} == {"user"}
 
 
 def test_every_test_has_its_share_of_the_failure_and_the_largest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
