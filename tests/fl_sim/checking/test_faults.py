@@ -54,6 +54,23 @@ def test_one_measurement_is_one_finding(change: dict[str, object], name: str) ->
 
 
 @pytest.mark.parametrize(
+    "change",
+    [{"nan": True}, {"failure": "lost"}, {"growth": {"": 1000.0, "w": 1000.0, "b": 1000.0}}, {"fresh": False}],
+)
+def test_no_epsilon_is_proven_where_one_user_is_not_bounded_or_seen(change: dict[str, object]) -> None:
+    found = replace(RIGHT, **change)
+    assert math.isfinite(found.epsilon())
+    assert proven(found, findings(found)) == math.inf
+
+
+def test_effects_of_arrays_add_up_and_the_same_users_are_not_amplified() -> None:
+    assert replace(RIGHT, effect={"w": 3.0, "b": 4.0}).mu == pytest.approx(5.0)
+    assert replace(RIGHT, noise={"w": 0.0, "b": 1.0}).mu == math.inf
+    whole = replace(RIGHT, sampling="all", rate=1.0).epsilon()
+    assert replace(RIGHT, sampling="same", rate=0.5).epsilon() == whole > RIGHT.epsilon()
+
+
+@pytest.mark.parametrize(
     ("change", "name"),
     [
         ({}, "noise-below-claim"),
