@@ -9,7 +9,7 @@ Guarantee: that of ``uedp`` with q_u = q_e = 1 and a cap ŵ that hardly any user
 σ.
 
 >>> mechanism = SentenceLevelDP(
-...     population=100, q_u=1.0, q_e=1.0, q_s=0.02, clip_norm=1.0, user_cap=64.0, noise_multiplier=1 / 64)
+...     population=100, q_u=1.0, q_e=1.0, q_s=0.02, clip_norm=1.0, user_cap=16.0, noise_multiplier=1 / 16)
 >>> mechanism.noise_std(clip_norm=1.0), mechanism.claims(10, 1e-5)["epsilon_as_published"][[0, 1, 10]].round(2)
 (1.0, array([0.  , 0.44, 0.76]))
 """
@@ -39,7 +39,7 @@ class SentenceLevelConfig(UserEntityConfig):
 class SentenceLevelDP(UserEntityDP):
     """Clip sentences and sample them alone; what it claims is the ε of one sentence."""
 
-    defaults: ClassVar = UserEntityDP.defaults | {"q_e": 1.0, "user_cap": 64.0}
+    defaults: ClassVar = UserEntityDP.defaults | {"q_e": 1.0, "user_cap": 16.0}
     Config = SentenceLevelConfig
     fixed_at_one = ("q_u", "q_e")
     needs_entities = False

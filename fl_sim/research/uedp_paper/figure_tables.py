@@ -224,13 +224,14 @@ def _shares(record: TrainingRecord, panel: PanelRecord, point: PointRecord) -> I
     baseline = _baseline(record, panel)
     if baseline is None:
         return [None] * (3 if record.metric == "perplexity" else 1)
-    start, end, best = point.initial.mean, point.utility.mean, baseline.utility.mean
+    # of the baseline's start, also for a method that starts from a model of its own
+    start, end, best = baseline.initial.mean, point.utility.mean, baseline.utility.mean
     shares = [_part(start, end, best)]
     if record.metric == "perplexity":
         shares.append(_part(math.log(start), math.log(end), math.log(best)))
         here, there = point.comparison, baseline.comparison
         shares.append(
-            None if here is None or there is None else _part(here.initial_accuracy, here.accuracy, there.accuracy)
+            None if here is None or there is None else _part(there.initial_accuracy, here.accuracy, there.accuracy)
         )
     return shares
 
