@@ -301,13 +301,14 @@ def _draw_secrets(axes: Axes, attacked: Runs, drawn: Sequence[Method]) -> None:
     tidy(axes)
 
 
+_MOST_PROVEN = 16.0
 _PROVEN = {
-    (True, True): ("ε of a user and of a name", "#0072B2", "o"),
-    (True, False): ("ε of a user", "#E69F00", "s"),
-    (False, True): ("ε of a name", "#009E73", "^"),
-    (False, False): ("no ε", _BOUND, "X"),
+    (True, True): (f"ε ≤ {_MOST_PROVEN:g} of any user and any name", "#0072B2", "o"),
+    (True, False): ("… of any user", "#E69F00", "s"),
+    (False, True): ("… of any name", "#009E73", "^"),
+    (False, False): ("of neither", _BOUND, "X"),
 }
-"""What is proven of a method, in words, and its colour and mark, by whether ε of any user and of any name is finite."""
+"""Of whom an ε of at most ``_MOST_PROVEN`` is proven, any user and any name: words, colour and mark."""
 
 
 def draw_decision(record: TrainingRecord) -> Figure:
@@ -336,10 +337,10 @@ def draw_decision(record: TrainingRecord) -> Figure:
 
 
 def _is_proven(panel: PanelRecord, run: AttackedRunRecord) -> tuple[bool, bool]:
-    """Return whether ε of any user, and that of any name, is proven for a run's method."""
+    """Return whether an ε of any user, and one of any name, is proven that is no larger than ``_MOST_PROVEN``."""
     curve = next(curve for curve in panel.curves if curve.name == run.curve)
     epsilon = next(point for point in curve.points if point.x == run.joint).epsilon
-    return math.isfinite(epsilon.user), epsilon.any_name is not None and math.isfinite(epsilon.any_name)
+    return epsilon.user <= _MOST_PROVEN, epsilon.any_name is not None and epsilon.any_name <= _MOST_PROVEN
 
 
 def _draw_exposures(
