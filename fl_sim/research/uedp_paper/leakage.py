@@ -13,7 +13,6 @@ of TPR over all FPR, and TPR − FPR is at most the advantage).
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
