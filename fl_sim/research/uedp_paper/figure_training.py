@@ -67,7 +67,10 @@ _WAYS_TO_NOISE = {_NOISE, _TARGET}
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a figure, in a folder of its ``name``; ``given`` are its settings without those of the figure."""
+    """One run of a figure, in a folder of its ``name``; ``given`` are its settings without those of the figure.
+
+    ``whole`` is the path of the corpus with its held-out users, before any of its text is left out or changed.
+    """
 
     panel: PanelSettings
     curve: CurveSettings
@@ -76,6 +79,7 @@ class PlannedRun:
     name: str
     given: Settings
     config: RunConfig
+    whole: str
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ def plan_figure(figure: TrainingFigure, out: Path, store: CorpusStore, panels: S
             continue
         source = figure.corpora[panel.corpus]
         try:
-            corpora[panel.name] = store.prepared(panel.corpus, source, seed=figure.seeds[0])
+            wholes = {seed: store.prepared(panel.corpus, source, seed=seed) for seed in figure.seeds}
             paths = {
                 (curve.name, seed): store.prepared(
                     panel.corpus, source, curve.entities, curve.deidentified, seed, curve.kept, curve.missed
@@ -125,7 +129,8 @@ def plan_figure(figure: TrainingFigure, out: Path, store: CorpusStore, panels: S
         except MissingCorpusError as error:
             skipped[panel.name] = str(error)
             continue
-        runs += _runs(figure, panel, paths, out, store.folder.parent / "features")
+        corpora[panel.name] = wholes[figure.seeds[0]]
+        runs += _runs(figure, panel, paths, wholes, out, store.folder.parent / "features")
     return Plan(figure, corpora, tuple(runs), skipped)
 
 
@@ -193,7 +198,12 @@ def ended_by_panel(
 
 
 def _runs(
-    figure: TrainingFigure, panel: PanelSettings, paths: Mapping[tuple[str, int], str], out: Path, features: Path
+    figure: TrainingFigure,
+    panel: PanelSettings,
+    paths: Mapping[tuple[str, int], str],
+    wholes: Mapping[int, str],
+    out: Path,
+    features: Path,
 ) -> list[PlannedRun]:
     runs = []
     spent = _user_epsilons(figure, panel, paths)
@@ -219,7 +229,7 @@ def _runs(
                 folder = out / "runs" / name
                 models[curve.name, seed] = folder / MODEL_FOLDER
                 config = RunConfig.from_mapping({**settings, **start, "out": str(folder)})
-                runs.append(PlannedRun(panel, curve, point, seed, name, given, config))
+                runs.append(PlannedRun(panel, curve, point, seed, name, given, config, wholes[seed]))
     return runs
 
 
@@ -372,16 +382,16 @@ def point_record(plan: Plan, curve: CurveSettings, runs: Sequence[tuple[PlannedR
         epsilon=_epsilons(curve, strategy, last, results[0]),
         trace=None if curve.points or figure.x == "joint" else _trace(figure, curve, strategy, folders),
         seconds=sum(float(folder.metrics()["seconds"].sum()) for folder in folders),
-        parts=_parts([run for run, _ in runs], folders, plan) if figure.x == "joint" else None,
+        parts=_parts([run for run, _ in runs], folders) if figure.x == "joint" else None,
     )
 
 
-def _parts(runs: Sequence[PlannedRun], folders: Sequence[RunFolder], plan: Plan) -> Parts | None:
+def _parts(runs: Sequence[PlannedRun], folders: Sequence[RunFolder]) -> Parts | None:
     """Return what runs measured of parts of the held-out text, and what they kept of it; None if one measured none."""
     figures = [held_out for folder in folders if (held_out := read_facts(folder).held_out) is not None]
     if len(figures) < len(folders):
         return None
-    kept = [_kept(run, folder, plan) for run, folder in zip(runs, folders, strict=True)]
+    kept = [_kept(run, folder) for run, folder in zip(runs, folders, strict=True)]
     return Parts(
         metric=figures[0].metric,
         by_text=_spreads([{"all text": one.figures[one.metric]} | one.by_part() for one in figures]),
@@ -391,9 +401,9 @@ def _parts(runs: Sequence[PlannedRun], folders: Sequence[RunFolder], plan: Plan)
     )
 
 
-def _kept(run: PlannedRun, folder: RunFolder, plan: Plan) -> dict[str, float]:
-    """Return the shares of the panel's sentences and mentions that a run trained on, in weight."""
-    whole = Corpus.open(plan.corpora[run.panel.name]).manifest.splits[TRAIN]
+def _kept(run: PlannedRun, folder: RunFolder) -> dict[str, float]:
+    """Return the shares of the corpus's sentences and mentions that a run trained on, in weight."""
+    whole = Corpus.open(run.whole).manifest.splits[TRAIN]
     own = Corpus.open(str(run.config.corpus.path)).manifest.splits[TRAIN]
     bounds = (folder.result or {}).get("kept") or {"sentences": 1.0, "mentions": 1.0}
     shares = {"sentences": own.sentences / whole.sentences, "mentions": own.mentions / max(whole.mentions, 1)}

@@ -194,6 +194,15 @@ def test_a_run_that_starts_from_another_comes_after_it_with_another_seed(tmp_pat
         assert first.config.seed != other.config.seed == other.seed
 
 
+def test_what_a_run_keeps_is_a_share_of_the_corpus_with_its_own_held_out_users(tmp_path: Path) -> None:
+    drawn = 'kind = "bundled"\nheld_out = { splits = ["train"], users = 100, seeds = [1, 2] }'
+    figure = load_figure(written(tmp_path, SMALL.replace('kind = "bundled"', drawn)))
+    assert isinstance(figure, TrainingFigure)
+    runs = plan_figure(figure, tmp_path / "out", CorpusStore(tmp_path, tmp_path / "corpora")).runs
+    assert [run.whole == "bundled" for run in runs] == [True, False, False]
+    assert all(run.whole == str(run.config.corpus.path) for run in runs)  # nothing is left out, so all of it is kept
+
+
 def test_curves_of_full_size_are_left_out_of_the_other(tmp_path: Path) -> None:
     figure = load_figure(written(tmp_path, SMALL + "full_only = true\n[full]\nseeds = [7]\nset = { rounds = 9 }\n"))
     assert isinstance(figure, TrainingFigure)
