@@ -20,6 +20,7 @@ from fl_sim.config import ConfigError
 from fl_sim.formats import format_delta
 from fl_sim.reporting import plots
 from fl_sim.research.study_files import made_from, markdown_table
+from fl_sim.research.uedp_paper.decision import decision_page, draw_decision, is_decision
 from fl_sim.research.uedp_paper.figure_pictures import draw_epsilon, draw_training, show_utility
 from fl_sim.research.uedp_paper.figure_records import (
     LEAKAGE,
@@ -40,7 +41,6 @@ from fl_sim.research.uedp_paper.leakage import (
     canary_table,
     conclusions,
     draw_attacks,
-    draw_decision,
     membership_table,
     name_table,
     verdicts,
@@ -53,7 +53,7 @@ def picture_of(record: Record) -> Figure | None:
     if isinstance(record, LeakageRecord):
         return draw_attacks(record)
     if isinstance(record, TrainingRecord):
-        return draw_decision(record) if any(panel.attacked for panel in record.panels) else draw_training(record)
+        return draw_decision(record) if is_decision(record) else draw_training(record)
     return draw_epsilon(record) if isinstance(record, EpsilonRecord) else None
 
 
@@ -125,6 +125,14 @@ def _write(folder: Path, head: str, records: Sequence[Record]) -> list[Path]:
         picture = picture_of(record)
         if picture is not None:
             files.append(plots.save(picture, folder / picture_name(record), _DPI))
+        if isinstance(record, TrainingRecord) and is_decision(record):
+            source, drawn = Path(file_name(record)).name, picture_name(record)
+            for name, text in (
+                (page_name(record), short_page(record, source, drawn)),
+                (page_name(record, "-tables"), section(record, source)),
+            ):
+                replace_file(folder / name, text.encode())
+                files.append(folder / name)
     replace_file(folder / README, document(records, head).encode())
     return [folder / README, *files]
 
@@ -161,8 +169,33 @@ def document(records: Sequence[Record], head: str = _HEAD) -> str:
         contents.append(f"* [{record.title}](#{kept.replace(' ', '-')})")
     parts = [head, "\n".join(contents) + "\n"]
     for record in records:
-        parts.append(section(record, Path(file_name(record)).name, picture_name(record)))
+        if is_decision(record):
+            page = page_name(record)
+            parts.append(
+                f"## {record.title}\n\n[A page of its own]({page}), and [all tables]({page_name(record, '-tables')}).\n"
+            )
+        else:
+            parts.append(section(record, Path(file_name(record)).name, picture_name(record)))
     return "\n".join(parts)
+
+
+def short_page(record: TrainingRecord, source: str, picture: str) -> str:
+    """Return the page of an attacked comparison, which :func:`section` has in full."""
+    shows, finding = _figure_texts(record)
+    corpora = "; ".join(
+        f"{panel.title}: {corpus.users:,} users, {corpus.sentences:,} sentences, tagger {corpus.tagger}"
+        for panel, corpus in ((panel, panel.corpus) for panel in record.panels)
+    )
+    lines = [f"# {record.title}", "", shows, ""]
+    lines += [f"**What came of it.** {finding}", ""] if finding else []
+    lines += [*decision_page(record), "", f"![{record.title}]({picture})", ""]
+    lines += [f"{corpora}. [All tables]({page_name(record, '-tables')}).", "", _origin_line(record, source), ""]
+    return "\n".join(lines)
+
+
+def page_name(record: Record, suffix: str = "") -> str:
+    """Return the file name of a record's own page."""
+    return f"{Path(file_name(record)).stem}{suffix}.md"
 
 
 def section(record: Record, source: str = "", picture: str = "") -> str:

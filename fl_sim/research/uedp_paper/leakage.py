@@ -25,13 +25,7 @@ from fl_sim.formats import format_epsilon, round_up
 from fl_sim.reporting.leak_words import is_remembered
 from fl_sim.reporting.plots import GREY, looks, styles
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility, tidy
-from fl_sim.research.uedp_paper.figure_records import (
-    AttackedPanelRecord,
-    AttackedRunRecord,
-    LeakageRecord,
-    PanelRecord,
-    TrainingRecord,
-)
+from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord, LeakageRecord
 
 Measured = Mapping[str, float | None]
 Interval = tuple[float, float, float]
@@ -297,66 +291,6 @@ def _draw_secrets(axes: Axes, attacked: Runs, drawn: Sequence[Method]) -> None:
     axes.set_xlabel("how often the secret was said")
     axes.set_ylabel("exposure, bits")
     axes.set_title("Secrets of a user (dotted: chance, 97.5 %)", loc="left", fontsize="medium")
-    tidy(axes)
-
-
-_MOST_PROVEN = 16.0
-_PROVEN = {
-    (True, True): (f"ε ≤ {_MOST_PROVEN:g} of any user and any name", "#0072B2", "o"),
-    (True, False): ("… of any user", "#E69F00", "s"),
-    (False, True): ("… of any name", "#009E73", "^"),
-    (False, False): ("of neither", _BOUND, "X"),
-}
-"""Of whom an ε of at most ``_MOST_PROVEN`` is proven, any user and any name: words, colour and mark."""
-
-
-def draw_decision(record: TrainingRecord) -> Figure:
-    """Return the picture of an attacked comparison: the exposure of secrets against utility, a row of two per panel.
-
-    The secrets are those that were said most often: by one user, or of a name by as many users. Methods have numbers,
-    which a list explains; colours and marks say for whom an ε is proven.
-    """
-    panels = [panel for panel in record.panels if panel.attacked]
-    figure = Figure(figsize=(13.0, 5.0 * len(panels)), layout="constrained")
-    grid: Any = figure.subplots(len(panels), 3, squeeze=False, width_ratios=(5, 5, 4))
-    for panel, (users, names, words) in zip(panels, grid, strict=True):
-        drawn = methods(panel.attacked)
-        shown = [_PROVEN[_is_proven(panel, method.runs[0])] for method in drawn]
-        most = max(group["repetitions"] or 0 for one in drawn[0].attacks("canaries") for group in one["groups"])
-        for axes, owner, who in ((users, "user", "one user said {}×"), (names, "entity", "{} users said of a name")):
-            _draw_exposures(axes, drawn, shown, owner, most)
-            axes.set_title(f"{panel.title}: what {who.format(most)}", loc="left", fontsize="medium")
-            axes.set_xlabel(METRIC_WORDS[record.metric])
-        users.set_ylabel("exposure, bits (dotted: chance, 97.5 %)")
-        words.set_axis_off()
-        for row, (method, (_, colour, _)) in enumerate(zip(drawn, shown, strict=True)):
-            words.text(0.0, 1 - row / 25, f"{row + 1}  {method.label}", color=colour, fontsize="small", va="top")
-        users.legend(frameon=False, fontsize="small")
-    return figure
-
-
-def _is_proven(panel: PanelRecord, run: AttackedRunRecord) -> tuple[bool, bool]:
-    """Return whether an ε of any user, and one of any name, is proven that is no larger than ``_MOST_PROVEN``."""
-    curve = next(curve for curve in panel.curves if curve.name == run.curve)
-    epsilon = next(point for point in curve.points if point.x == run.joint).epsilon
-    return epsilon.user <= _MOST_PROVEN, epsilon.any_name is not None and epsilon.any_name <= _MOST_PROVEN
-
-
-def _draw_exposures(
-    axes: Axes, drawn: Sequence[Method], shown: Sequence[tuple[str, str, str]], owner: str, most: int
-) -> None:
-    """Draw the mean exposure of the secrets of one kind of owner against utility, a numbered mark per method."""
-    for number, (method, (words, colour, mark)) in enumerate(zip(drawn, shown, strict=True), start=1):
-        interval = over_seeds(of_canaries(method.attacks("canaries"), owner, most))
-        if interval is None:
-            continue
-        utility = statistics.fmean(run.utility for run in method.runs)
-        seen = words in axes.get_legend_handles_labels()[1]
-        axes.plot(utility, interval[0], marker=mark, color=colour, linestyle="", label=f"_{words}" if seen else words)
-        axes.annotate(str(number), (utility, interval[0]), textcoords="offset points", xytext=(5, 3), fontsize="small")
-    chance = of_canaries(drawn[0].attacks("canaries"), owner, most, "most_by_chance")
-    if chance:
-        axes.axhline(chance[0], color=GREY, linestyle=":", linewidth=1.2)
     tidy(axes)
 
 

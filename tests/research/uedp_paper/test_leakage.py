@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,16 @@ from fl_sim.research.uedp_paper.figure_records import (
     AttackedPanelRecord,
     AttackedRunRecord,
     CorpusRecord,
+    CurveRecord,
+    Epsilons,
     LeakageRecord,
+    PanelRecord,
+    PointRecord,
+    TrainingRecord,
     check_publishable,
     file_name,
     read_record,
+    spread,
     write_record,
 )
 from fl_sim.research.uedp_paper.leakage import (
@@ -149,3 +156,59 @@ def test_records_of_attacks_have_a_folder_and_a_page_of_their_own(tmp_path: Path
     files = write_document(tmp_path)
     assert {path.relative_to(tmp_path).as_posix() for path in files} >= {"leak/README.md", "leak/leak_small.png"}
     assert "](leak_small.png)" in (tmp_path / "leak" / README).read_text(encoding="utf-8")
+
+
+def attacked_comparison(strength: float) -> TrainingRecord:
+    """Return a comparison of the same two methods on two corpora, whose models were attacked."""
+    leak = record(strength)
+
+    def curve(name: str, joint: float | None, user: float, name_alone: float | None) -> CurveRecord:
+        epsilon = Epsilons(
+            claimed=joint, user=user, user_entity_median=None, user_entity_p95=None, user_entity_max=None,
+            robust_p95=None, any_name=name_alone, any_entity=joint,
+        )  # fmt: skip
+        point = PointRecord(
+            x=joint, settings={}, noise_multiplier=None, utility=spread([90.0, 91.0]), initial=spread([300.0, 300.0]),
+            epsilon=epsilon, trace=None, seconds=60.0,
+        )  # fmt: skip
+        return CurveRecord(name=name, label=name, strategy=name, budget="joint" if joint else None, points=(point,))
+
+    panels = tuple(
+        PanelRecord(
+            name=name, title=name.title(), corpus=leak.panels[0].corpus, references={}, failed={},
+            curves=(curve("noiseless", None, math.inf, None), curve("uedp", 2.0, most, 0.5)),
+            attacked=leak.panels[0].runs,
+        )
+        for name, most in (("one", 1.0), ("two", 1.5))
+    )  # fmt: skip
+    fields = leak.model_dump(include={"title", "size", "commit", "config", "versions", "when", "skipped", "seeds"})
+    return TrainingRecord(
+        **fields, figure="decide_none", metric="perplexity", delta=1e-5, x="joint", x_words="", joint=(2.0,),
+        reference="uedp", baseline="noiseless", panels=panels, published=(),
+    )  # fmt: skip
+
+
+def test_an_attacked_comparison_has_a_page_with_every_method_on_every_corpus(tmp_path: Path) -> None:
+    write_record(attacked_comparison(0.2), tmp_path / "decide_none.json")
+    files = {path.name for path in write_document(tmp_path)}
+    assert files == {README, "decide_none.png", "decide_none.md", "decide_none-tables.md"}
+    page = (tmp_path / "decide_none.md").read_text(encoding="utf-8")
+    assert "| no protection | none | ∞ | ∞ | ∞ |" in page
+    assert "| ours | 2.00 | 1.50 | 0.500 | 2.00 |" in page  # the largest over the corpora
+    assert "| no protection | 91.0; **5.4**; **5.4** | 91.0; **5.4**; **5.4** |" in page
+    assert "| ours | 91.0; 1.6; 1.6 | 91.0; 1.6; 1.6 |" in page
+    assert "found at 1 %" in (tmp_path / "decide_none-tables.md").read_text(encoding="utf-8")
+    assert "found at 1 %" not in (tmp_path / README).read_text(encoding="utf-8")
+
+
+def test_the_picture_of_claims_tells_what_is_proven_from_what_is_not() -> None:
+    picture = picture_of(attacked_comparison(0.2))
+    assert picture is not None
+    users, _, words = picture.axes[:3]
+    assert [text.get_text() for text in words.texts] == ["1  no protection", "2  ours"]
+    assert [text.get_text() for text in users.get_legend().get_texts()] == [
+        "of neither",
+        "ε ≤ 16 of any user and any name",
+    ]
+    heights = [line.get_ydata()[0] for line in users.lines[:2]]
+    assert heights == pytest.approx([5.4, 1.6])
