@@ -62,7 +62,7 @@ class AppProcess:
         context: Any = multiprocessing.get_context(METHOD)
         self._ours, theirs = context.Pipe()
         arguments = (theirs, app, nodes, Path(self._scratch.name), prepare)
-        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        self._process = context.Process(target=_serve, args=arguments)  # no daemon, whose data loaders may not fork
         self._process.start()
         theirs.close()
 
@@ -174,6 +174,11 @@ def _forked(loaded: Any, trial: Trial, folder: Path) -> tuple[Seen | None, dict[
             os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
-        content = pipe.read()
+        try:
+            seen: tuple[Seen | None, dict[int, Any], list[str]] = pickle.load(
+                pipe
+            )  # no process that it left is waited for
+        except EOFError:
+            told = None, {}, []
     os.waitpid(child, 0)
-    return pickle.loads(content) if content else (None, {}, [])
+    return told

@@ -311,6 +311,11 @@ class _Series:
         base = self._run(self._trial())
         norms = [reply["update norm"] for reply in base.replies.values() if "update norm" in reply]
         norms += [reply["update norm"] for reply in self._whole.replies.values() if "update norm" in reply]
+        if not norms:
+            reason = f": {self._whole.error[1]}" if self._whole.error is not None else ""
+            raise CheckError(
+                f"{self._process.app.path}: no node returns a model{reason}; allowed: an app whose train function works"
+            )
         longest = max([norm for norm in norms if math.isfinite(norm)], default=1.0) or 1.0
         modded = any(name in ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod") for name, _ in base.mods)
         if not modded and _bounds(norms, longest):

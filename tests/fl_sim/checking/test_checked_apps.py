@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 
 import fl_sim
 from fl_sim.api.checks import repaired
+from fl_sim.checking.app_folder import CheckError
 from fl_sim.cli.main import main
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -85,6 +87,30 @@ def test_the_command_draws_and_exits_with_3(tmp_path: Path, capsys: pytest.Captu
     assert [finding["name"] for finding in record["findings"]] == ["noise-below-claim"]
     assert record["measured"]["mu"] == pytest.approx(20, rel=0.1)
     assert "<svg" in (tmp_path / "user.svg").read_text()
+
+
+def changed(folder: Path, line: str) -> Path:
+    """Return a copy of the right app whose train function begins with a line of its own."""
+    shutil.copytree(EXAMPLES / "faults", folder)
+    file = folder / "faults/client_app.py"
+    head = '"""Move the model towards the mean of the user\'s rows."""'
+    text = file.read_text()
+    assert head in text
+    file.write_text(text.replace(head, line))
+    return folder
+
+
+@pytest.mark.system
+def test_an_app_may_start_processes_as_data_loaders_do(tmp_path: Path) -> None:
+    line = "import multiprocessing; made = multiprocessing.get_context('fork').Process(target=int); made.start()"
+    check = fl_sim.check(changed(tmp_path / "app", line), run_config="fault='nan-passes'")
+    assert [finding.name for finding in check.findings] == ["nan-passes"]
+
+
+@pytest.mark.system
+def test_an_app_whose_nodes_all_fail_is_not_checked(tmp_path: Path) -> None:
+    with pytest.raises(CheckError, match=r"no node returns a model.*allowed: an app whose train function works"):
+        fl_sim.check(changed(tmp_path / "app", "raise ValueError('a private row')"))
 
 
 PROJECT = '[tool.flwr.app.components]\nserverapp = "app:server"\nclientapp = "app:client"\n'
