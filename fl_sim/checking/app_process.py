@@ -175,10 +175,8 @@ def _forked(loaded: Any, trial: Trial, folder: Path) -> tuple[Seen | None, dict[
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         try:
-            seen: tuple[Seen | None, dict[int, Any], list[str]] = pickle.load(
-                pipe
-            )  # no process that it left is waited for
-        except EOFError:
-            told = None, {}, []
+            answer: tuple[Seen | None, dict[int, Any], list[str]] = pickle.load(pipe)  # not to its end: what the app
+        except EOFError:  # started may hold it, and live on
+            answer = None, {}, []
     os.waitpid(child, 0)
-    return told
+    return answer
