@@ -125,6 +125,7 @@ def _serve(
         os.dup2(quiet, number)
     tracker: Any = resource_tracker._resource_tracker
     tracker._fd = tracker._pid = None  # one of its own, so that what an app leaves is not told on our terminal
+    multiprocessing.set_start_method(None, force=True)  # the app's own processes start as they do without METHOD
     from fl_sim.checking.observed_app import LoadedApp, told
 
     try:

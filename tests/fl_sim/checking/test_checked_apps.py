@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import fl_sim
 from fl_sim.api.checks import repaired
+from fl_sim.checking import app_process
 from fl_sim.checking.app_folder import CheckError
 from fl_sim.cli.main import main
 
@@ -105,6 +107,18 @@ def test_an_app_may_start_processes_as_data_loaders_do(tmp_path: Path) -> None:
     line = "import multiprocessing; made = multiprocessing.get_context('fork').Process(target=int); made.start()"
     check = fl_sim.check(changed(tmp_path / "app", line), run_config="fault='nan-passes'")
     assert [finding.name for finding in check.findings] == ["nan-passes"]
+
+
+@pytest.mark.system
+def test_an_apps_own_processes_start_as_they_do_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under spawn every worker of every data loader would import all that the app does, again and again."""
+    monkeypatch.setattr(app_process, "METHOD", "spawn")
+    method = multiprocessing.get_start_method()
+    code = f"import multiprocessing\n1 / (multiprocessing.get_start_method() == {method!r})\n"
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tmp_path / "app.py").write_text(HEAD + code + "@server.main()\ndef main(grid, context): pass\n")
+    with pytest.raises(CheckError, match="it never asks its nodes to train"):
+        fl_sim.check(tmp_path)
 
 
 @pytest.mark.system
