@@ -277,8 +277,8 @@ class TrainingFigure(_Figure):
         Raises:
             ConfigError: the figure has no small size.
         """
-        is_shown = (size == "full" or not curve.full_only for curve in self.curves)
-        curves = tuple(itertools.chain(*(curve.trials() for curve in itertools.compress(self.curves, is_shown))))
+        shown = [curve for curve in self.curves if size == "full" or not curve.full_only]
+        curves = tuple(trial for curve in shown for trial in curve.trials())
         changes: dict[str, Any] = {"curves": curves}
         if size == "full":
             changes["set"] = {**self.set, **self.full.set}
@@ -286,9 +286,7 @@ class TrainingFigure(_Figure):
             changes["corpora"] = {**self.corpora, **self.full.corpora}
         if size == "small":
             if self.small is None:
-                raise ConfigError(
-                    f"--small is given; allowed for a figure that has a small size: {self.title} has none"
-                )
+                raise ConfigError("--small is given; allowed: for a figure with [small], which this one lacks")
             joint = self.small.joint or self.joint
             changes["set"] = {**self.set, **self.small.set}
             changes["seeds"] = self.small.seeds
