@@ -156,7 +156,7 @@ def _serve(
             for name in modules:  # so that no later trial takes the time to import them
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
-            connection.send(("seen", replace(seen, own={unit: ({}, names) for unit, (_, names) in seen.own.items()})))
+            connection.send(("seen", replace(seen, own={unit: ({}, beside) for unit, (_, beside) in seen.own.items()})))
 
 
 def _forked(loaded: Any, trial: Trial, folder: Path) -> tuple[Seen | None, dict[int, Any], list[str]]:

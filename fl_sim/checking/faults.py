@@ -88,7 +88,7 @@ def _no_noise(found: Measured) -> Iterator[Finding]:
         words = "The noise is the same under every seed: whoever runs the code knows it, and subtracts it."
         yield Finding("fixed-seed", "breaks", words, {})
     elif not any(found.noise.values()):
-        words = "Two runs with other seeds release the same model: there is no noise."
+        words = "Two runs with other seeds release the same model, up to rounding: there is no noise."
         yield Finding("no-noise", "breaks", words, {})
     elif found.fresh is False:
         words = "Two rounds add the same noise, so their difference has none."
@@ -133,7 +133,9 @@ def _weights(found: Measured) -> Iterator[Finding]:
 
 def _nan(found: Measured) -> Iterator[Finding]:
     if found.nan:
-        yield Finding("nan-passes", "breaks", "One NaN of one user makes the model NaN, which tells who took part.", {})
+        yield Finding(
+            "nan-passes", "breaks", "One NaN of one user makes the model NaN, or moves it further than any update.", {}
+        )
 
 
 def _failure(found: Measured) -> Iterator[Finding]:

@@ -43,6 +43,7 @@ _ATTACKS = 100
 _ATTACKED_ROUNDS = 10
 _PLAIN = 20.0  # an effect of so many standard deviations is seen in a few trials
 _SURELY = 1e5  # so many standard deviations are no privacy at all
+_BLUR = 1e-3  # noise of this share of a difference does not blur it
 GROWS = 10.0
 """A thousand times longer update moves what is bounded less than so many times as far."""
 _LEAST_NOISE = 1e-2  # noise multipliers below it are accounted for by the formula of the Gaussian
@@ -72,7 +73,7 @@ class Measured:
         heavier: how many times further a user with a thousand times the examples moves it; None if not tried.
         of_all: the share of all users' effect that one user has.
         rescaled: how far the others' updates move the model if a user without an update is away, in effects.
-        nan: whether a NaN reaches the model.
+        nan: whether a NaN reaches the model, or moves it further than any update.
         failure: what a failed user does: ``nothing``, ``lost`` (the round), ``ends`` (the run), ``moves``.
         metrics: names of the metrics that follow from a user's data and leave.
         text: whether the text of a node's exception is logged.
@@ -214,7 +215,7 @@ class _Series:
         whole = self._run(Trial(seed=1, entropy=1, rounds=None, steady=False, real=_REAL_ROUNDS))
         if whole.error is not None and whole.error[0] == "waits":
             return max(whole.waits_for, self._process.nodes + 1) + 1
-        if whole.error is not None and (whole.error[0] in ("absent", "old") or not whole.steps):
+        if whole.error is not None and (whole.error[0] == "absent" or not whole.steps):
             before = "its nodes fail: " if whole.error[0] == "node" else ""
             raise CheckError(f"{path}: {before}{whole.error[1]}")
         if not any(whole.cohorts):
@@ -411,6 +412,12 @@ class _Series:
             for name in whole_numbers[:_MOST_ARRAYS]:
                 if self._effect_of(found, Answer("push", scale=1e6, array=name)) > 0:
                     found.effect[name] = max(found.effect.get(name, 0.0), 1.0)
+        for name, moved in found.effect.items():
+            if (
+                found.noise.get(name, 0.0) * _SURELY < moved
+                and max(found.growth[""], found.growth.get(name, 0)) < GROWS
+            ):
+                found.noise[name] = 0.0  # such as the rounding of SecAgg+, which is random
 
     def _effect_of(self, found: Measured, answer: Answer) -> float:
         still = Answer("push", scale=self._tiny)
@@ -434,8 +441,9 @@ class _Series:
             idle = replace(trial, attacked=still)
             found.rescaled = _length(self._difference(idle, other, found)) / effect
         if found.client_clip is None:
-            bad = self._run(self._trial(attacked=Answer("nan")))
-            found.nan = any(not np.isfinite(value).all() for step in bad.steps for value in step.values())
+            bad = replace(trial, attacked=Answer("nan"))
+            finite = np.isfinite(flat(self._step(bad))).all()
+            found.nan = not finite or _length(self._difference(bad, other, found)) > 1.1 * effect
         failed = self._run(replace(trial, attacked=Answer("fail")))
         found.text = PRIVATE_TEXT in failed.log
         if failed.error is not None:
@@ -496,7 +504,7 @@ class _Series:
         """
         first, second = self._step(trial), self._step(other)
         difference = {name: value - second[name] for name, value in first.items() if name in second}
-        if self._cancels(found):
+        if self._cancels(found) or self._noise_length(first, found) < _BLUR * _length(difference):
             return difference
         along = [self._along(difference)]
         for seed in range(500, 500 + self._affordable(_PAIRS, 0.1)):
@@ -514,11 +522,14 @@ class _Series:
             trials = [self._trial(attacked=Answer("push", scale=scale)) for scale in (small, 2 * small)]
             steps = [self._step(trial) for trial in trials]
             apart = flat({name: steps[0][name] - steps[1].get(name, 0.0) for name in steps[0]})
-            noise = math.sqrt(sum(found.noise.get(name, 0.0) ** 2 * value.size for name, value in steps[0].items()))
+            noise = self._noise_length(steps[0], found)
             self._noise_cancels = noise == 0 or float(np.linalg.norm(apart)) < 0.3 * noise
             if not self._noise_cancels:
                 found.unseen.append("Noise depends on the sum, so effects are means over pairs of trials.")
         return self._noise_cancels
+
+    def _noise_length(self, step: Arrays, found: Measured) -> float:
+        return math.sqrt(sum(found.noise.get(name, 0.0) ** 2 * value.size for name, value in step.items()))
 
     def _pushed(self, step: Arrays) -> Arrays:
         """Return the direction of a push, of length 1, by the arrays of a step."""

@@ -13,6 +13,7 @@ printed and logged. Nothing of the app's code is changed: Flower hands every fun
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import importlib
 import logging
@@ -22,20 +23,26 @@ import random
 import secrets
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp, client_app
+from flwr.common import Parameters
+from flwr.server.strategy import Strategy as OlderStrategy
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore.logger import FLOWER_LOGGER
+from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 
+from fl_sim.checking import older_api
 from fl_sim.checking.app_folder import AppFolder
+from fl_sim.checking.older_api import MissingNodes, OwnServer
 from fl_sim.checking.trials import Arrays, Seen, Trial, Unit, flat, moved
 from fl_sim.engines.grids import SERVER_NODE, InlineGrid, context_of
 from fl_sim.strategies.aggregation import BoundedSumStrategy
@@ -53,23 +60,12 @@ _QUIET = {
 }  # fmt: skip
 
 
-_OLD = ("old", "it uses Flower's older API (client_fn), and SecAgg+ with it; allowed: the message API")
-
-
 class NoNetwork(ConnectionError):
     """The app asked for the network."""
 
 
 class _Enough(BaseException):
     """The trial has seen what it is for."""
-
-
-class _Waits(BaseException):
-    """The app waits for more nodes than there are."""
-
-
-class _OldApi(BaseException):
-    """The app is of Flower's older API."""
 
 
 class LoadedApp:
@@ -88,8 +84,8 @@ class LoadedApp:
         self._app = app
         self._nodes = nodes
         self._stage: _Stage | None = None
-        self.own: dict[Unit, tuple[Arrays, dict[str, Any]]] = {}
-        self.measured: dict[int, dict[str, Any]] = {}
+        self.own: dict[Unit, tuple[Arrays, RecordDict]] = {}
+        self.measured: dict[int, RecordDict] = {}
         os.environ.update(_QUIET)
         sys.dont_write_bytecode = True
         os.chdir(scratch)
@@ -101,8 +97,6 @@ class LoadedApp:
         self._mods: list[Any] = []
         self.client = self._loaded(app.client, ClientApp)
         self.server = self._loaded(app.server, ServerApp)
-        if self.client._call is not None:
-            raise _OldApi
         self._mods = list(self.client._mods)
         for mod in self._mods:
             if users := getattr(mod, "_users", None):  # our own, which names the users of a node that holds several
@@ -122,14 +116,12 @@ class LoadedApp:
         seed_all(trial.seed)
         grid = _WatchedGrid(stage, self.client, self._nodes, dict(self._app.config))
         try:
-            self.server(grid, context_of(SERVER_NODE, run_config=dict(self._app.config)))
+            older_api.start(self.server, grid, context_of(SERVER_NODE, run_config=dict(self._app.config)))
             stage.ended = True
         except _Enough:
             pass
-        except _Waits as waits:
+        except MissingNodes as waits:
             stage.seen.error, stage.seen.waits_for = ("waits", "it waits for more nodes"), waits.args[0]
-        except _OldApi:
-            stage.seen.error = _OLD
         except BaseException as error:
             stage.seen.error = stage.seen.error or told(error, self._app.path, "stopped")
         stage.finish()
@@ -168,7 +160,8 @@ class _Stage:
         self.output = output
         self.seen.mods = [_settings(mod) for mod in app._mods]
         self.sent: Arrays = {}
-        self.strategy: Strategy | None = None
+        self.trained: dict[Unit, dict[str, float]] = {}
+        self.strategy: Any = None
         self.ended = False
         self._average: Any = None
         self._round = 0
@@ -200,16 +193,12 @@ class _Stage:
         kind = message.metadata.message_type.partition(".")[0]
         unit = _unit(message, context)
         if kind == "evaluate" and self._round > self.trial.real and unit[0] in self.app.measured:
-            return Message(RecordDict({"metrics": MetricRecord(self.app.measured[unit[0]])}), reply_to=message)
+            return Message(self.app.measured[unit[0]], reply_to=message)
         if kind != "train" or not message.content.array_records:
             reply = function(message, context)
             if kind == "evaluate" and not reply.has_error():
-                self.app.measured[unit[0]] = dict(next(iter(reply.content.metric_records.values()), {}))
+                self.app.measured[unit[0]] = reply.content
             return reply
-        if not any(name in message.content for name in message.content.array_records) or "fitins" in "".join(
-            message.content
-        ):
-            raise _OldApi
         self.seen.cohorts[-1].append(unit)
         return self._trained(function, message, context, unit)
 
@@ -223,13 +212,16 @@ class _Stage:
         if self._round <= self.trial.real or known not in self.app.own:
             self._train(function, message, context, unit, sent)
             known = unit
-        update, names = self.app.own[known]
+        update, beside = self.app.own[known]
         arrays = moved(sent, answer, update)
+        length = math.sqrt(sum(float(np.sum(_difference(arrays[name], sent[name]) ** 2)) for name in sent))
+        self.trained[unit[0], ""] = {"update norm": length}
         factor = self.trial.weight if attacked else 1.0
-        metrics = {name: _times(value, factor) for name, value in names["metrics"].items()}
-        content: dict[str, Any] = {names["arrays_name"]: ArrayRecord({k: Array(v) for k, v in arrays.items()})}
-        if names["metrics_name"] is not None:
-            content[names["metrics_name"]] = MetricRecord(metrics)
+        model = ArrayRecord({name: Array(value) for name, value in arrays.items()})
+        content = {
+            name: model if isinstance(record, ArrayRecord) else _weighed(name, record, factor)
+            for name, record in beside.items()
+        }
         return Message(RecordDict(content), reply_to=message)
 
     def _train(self, function: Any, message: Message, context: Context, unit: Unit, sent: Arrays) -> None:
@@ -244,9 +236,8 @@ class _Stage:
             self.seen.error = self.seen.error or ("node", "its nodes do not return the model that they get")
             raise ValueError("no model")
         update = {name: _difference(value, sent[name]) for name, value in _arrays(records[0][1]).items()}
-        metrics_name, metrics = next(iter(reply.content.metric_records.items()), (None, {}))
-        names = {"arrays_name": records[0][0], "metrics_name": metrics_name, "metrics": dict(metrics)}
-        self.app.own[unit] = self.seen.own[unit] = (update, names)
+        beside = RecordDict({**reply.content, records[0][0]: ArrayRecord()})
+        self.app.own[unit] = self.seen.own[unit] = (update, beside)
 
     def reseed(self, *purpose: object) -> None:
         """Seed again, if the trial is steady."""
@@ -254,10 +245,12 @@ class _Stage:
             seed_all(int.from_bytes(hashlib.sha256(f"{self.trial.seed} {purpose}".encode()).digest()[:4], "little"))
             self.entropy.restart(purpose)
 
-    def _watch(self, strategy: Strategy) -> None:
-        self.strategy, aggregate, measure = strategy, strategy.aggregate_train, strategy.aggregate_evaluate
+    def _watch(self, strategy: Any) -> None:
+        self.strategy, measure = strategy, strategy.aggregate_evaluate
+        step = "aggregate_train" if isinstance(strategy, Strategy) else "aggregate_fit"
+        aggregate = getattr(strategy, step)
 
-        def aggregate_train(server_round: int, replies: Iterable[Message]) -> Any:
+        def aggregate_train(server_round: int, replies: Iterable[Any], *failures: Any) -> Any:
             answered = list(replies)
             if len(self.seen.cohorts) == len(self.seen.steps):  # nobody was asked
                 self.seen.cohorts.append([])
@@ -265,26 +258,28 @@ class _Stage:
             if self.trial.rounds == 0:
                 raise _Enough
             self.reseed("aggregate", self._round)
-            arrays, metrics = aggregate(server_round, answered)
+            arrays, metrics = aggregate(server_round, answered, *failures)
             self._released(arrays, metrics)
             return arrays, metrics
 
-        def aggregate_evaluate(server_round: int, replies: Iterable[Message]) -> Any:
-            metrics = measure(server_round, list(replies))
-            self.seen.metrics[-1] |= {f"evaluate {name}": value for name, value in _numbers(metrics).items()}
-            return metrics
+        def aggregate_evaluate(server_round: int, replies: Iterable[Any], *failures: Any) -> Any:
+            answer = measure(server_round, list(replies), *failures)
+            metrics = {"loss": answer[0], **answer[1]} if isinstance(answer, tuple) else answer
+            for of_round in self.seen.metrics[-1:]:  # none where no round came to an end
+                of_round |= {f"evaluate {name}": value for name, value in _numbers(metrics).items()}
+            return answer
 
-        strategy.aggregate_train = aggregate_train  # type: ignore[method-assign]
-        strategy.aggregate_evaluate = aggregate_evaluate  # type: ignore[method-assign]
+        setattr(strategy, step, aggregate_train)
+        strategy.aggregate_evaluate = aggregate_evaluate
 
-    def _released(self, arrays: ArrayRecord | None, metrics: MetricRecord | None) -> None:
+    def _released(self, arrays: ArrayRecord | Parameters | None, metrics: Mapping[str, Any] | None) -> None:
         if self._average is not None:
             step: Arrays = {"average": np.array(self._average, np.float64)}
             self._average = None
         elif arrays is None:
             step = {name: np.zeros(value.shape) for name, value in self.sent.items()}
         else:
-            new = _arrays(arrays)
+            new = older_api.named_arrays(arrays) if isinstance(arrays, Parameters) else _arrays(arrays)
             step = {name: _difference(new[name], value) for name, value in self.sent.items() if name in new}
             self.sent = new
         self._add_step(step, _numbers(metrics))
@@ -318,10 +313,12 @@ class _WatchedGrid(InlineGrid):
         self._polls = 0
 
     def get_node_ids(self) -> Iterable[int]:
+        if threading.current_thread() is not threading.main_thread():
+            raise RunNotRunningException  # ends the thread of the older API, which asks every five seconds
         self._stage.look_for_strategy()
-        self._polls += 1
+        self._polls += isinstance(self._stage.strategy, Strategy)
         if self._polls > _POLLS:
-            raise _Waits(_wanted_nodes())
+            raise MissingNodes(_wanted_nodes())
         target = self._stage.trial.target
         gone = self._stage.trial.absent and target is not None and not target[1]
         return [
@@ -348,10 +345,12 @@ class _WatchedGrid(InlineGrid):
             stage.reseed("node", node, stage._round)
             if not stage.trial.steady:
                 seed_all(hash((stage.trial.seed, node, stage._round)) % 2**32)
-            reply = super()._answer(message)
+            reply = copy.deepcopy(super()._answer(copy.deepcopy(message)))  # as a network does: nothing is shared
         if not reply.has_error() and stage.seen.cohorts and message.metadata.message_type.startswith("train"):
             unit = (int(self._contexts[node].node_config["partition-id"]), "")
-            stage.seen.replies[unit] = _reply(reply, stage.sent)
+            stage.seen.replies[unit] = stage.seen.replies.get(unit, stage.trained.get(unit, {})) | _reply(
+                reply, stage.sent
+            )
         return reply
 
 
@@ -400,8 +399,8 @@ def told(error: BaseException, folder: Path, kind: str) -> tuple[str, str]:
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
         chain.append(cause)
     for each in chain:
-        if isinstance(each, _OldApi):
-            return _OLD
+        if isinstance(each, OwnServer):
+            return "absent", f"it has a server of its own ({each}); allowed: Flower's Server, or the message API"
         if isinstance(each, NoNetwork | ConnectionError) or "Offline" in type(each).__name__:
             return "absent", "it needs the network, or data that is not on this machine"
         if isinstance(each, ModuleNotFoundError):
@@ -472,7 +471,7 @@ class _Output:
                 handler.setStream(file)
 
 
-def _strategy_on_stack() -> Strategy | None:
+def _strategy_on_stack() -> Any:
     """Return the strategy that is sending a request: the one that started, or else one at hand."""
     frame, found = sys._getframe(1), None
     while frame is not None:
@@ -481,6 +480,8 @@ def _strategy_on_stack() -> Strategy | None:
         for value in list(frame.f_locals.values()):
             if isinstance(value, Strategy):
                 found = value
+            elif (older := older_api.strategy_in(value)) is not None:
+                return older
         frame = frame.f_back  # type: ignore[assignment]
     return found
 
@@ -496,7 +497,7 @@ def _wanted_nodes() -> int:
 
 
 def _layers(strategy: Any) -> Iterator[Any]:
-    while isinstance(strategy, Strategy):
+    while isinstance(strategy, Strategy | OlderStrategy):
         yield strategy
         strategy = getattr(strategy, "strategy", None) or getattr(strategy, "_wrapped", None)
 
@@ -526,20 +527,29 @@ def _difference(new: Any, old: Any) -> Any:
         return np.asarray(new, np.float64) - np.asarray(old, np.float64)
 
 
-def _times(value: Any, factor: float) -> Any:
-    if factor == 1.0 or not isinstance(value, int | float):
-        return value
-    return type(value)(value * factor)
+def _weighed(name: str, record: Any, factor: float) -> Any:
+    """Return a record with a user's figures multiplied."""
+    if not isinstance(record, MetricRecord) and name != older_api.RESULT:
+        return record
+    figures = {key: type(value)(value * factor) if _is_number(value) else value for key, value in record.items()}
+    return type(record)(figures)
 
 
-def _numbers(metrics: MetricRecord | None) -> dict[str, float]:
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _numbers(metrics: Mapping[str, Any] | None) -> dict[str, float]:
     return {name: float(value) for name, value in (metrics or {}).items() if isinstance(value, int | float)}
 
 
 def _reply(reply: Message, sent: Arrays) -> dict[str, float]:
-    figures = {
-        name: value for record in reply.content.metric_records.values() for name, value in _numbers(record).items()
-    }
+    content = reply.content
+    records: list[Mapping[str, Any]] = [
+        *content.metric_records.values(),
+        content.config_records.get(older_api.RESULT, {}),
+    ]
+    figures = {name.replace("_", "-"): value for record in records for name, value in _numbers(record).items()}
     record = next(iter(reply.content.array_records.values()), None)
     if record is not None and list(record) == list(sent):
         update = flat({name: _difference(value, sent[name]) for name, value in _arrays(record).items()})

@@ -21,12 +21,13 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from flwr.app import RecordDict
 
 Arrays = dict[str, npt.NDArray[Any]]
 Unit = tuple[int, str]
 """A user: the partition of its node, and its name where a node holds several (else empty)."""
 
-ERRORS = ("start", "absent", "waits", "old", "stopped", "node", "time")
+ERRORS = ("start", "absent", "waits", "stopped", "node", "time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Seen:
         start: the initial model.
         metrics: what the server's strategy returned beside the model, by round, and what it measured on nodes.
         replies: of the last round: each user's metrics, and the norm of its update as it left the node.
-        own: what train functions returned in this trial, for later ones.
+        own: the update of each train function in this trial, and what it returned beside, for later trials.
         log, node_log: what the server and the nodes printed and logged, with a line ``ROUND n`` where a round ends.
         strategy: the classes of the strategy and of those that it wraps, with their settings.
         mods: the names of the client's mods, with their settings.
@@ -101,7 +102,7 @@ class Seen:
     start: Arrays = field(default_factory=dict)
     metrics: list[dict[str, float]] = field(default_factory=list)
     replies: dict[Unit, dict[str, float]] = field(default_factory=dict)
-    own: dict[Unit, tuple[Arrays, dict[str, Any]]] = field(default_factory=dict)
+    own: dict[Unit, tuple[Arrays, RecordDict]] = field(default_factory=dict)
     log: str = ""
     node_log: str = ""
     strategy: list[tuple[str, dict[str, Any]]] = field(default_factory=list)

@@ -127,6 +127,81 @@ def test_an_app_whose_nodes_all_fail_is_not_checked(tmp_path: Path) -> None:
         fl_sim.check(changed(tmp_path / "app", "raise ValueError('a private row')"))
 
 
+@pytest.mark.system
+def test_secure_aggregation_of_the_older_api_hides_updates_and_is_no_noise(tmp_path: Path) -> None:
+    """Its rounding is random, and millions of times smaller than what a user does."""
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tmp_path / "app.py").write_text(OLDER + SECURE)
+    check = fl_sim.check(tmp_path, nodes=3)
+    named = {"no-noise", "nan-passes", "metrics-leave", "realised-denominator"}
+    assert {finding.name for finding in check.findings} == named
+    assert check.measured.seen.mods[0][0] == "secaggplus_mod"
+    assert check.measured.heavier == pytest.approx(1.0, abs=0.2)  # a weight above `max_weight` wraps round
+    assert check.epsilon == math.inf
+
+
+@pytest.mark.system
+def test_a_wrapper_of_the_older_api_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tmp_path / "app.py").write_text(OLDER + WRAPPED)
+    check = fl_sim.check(tmp_path, nodes=5)
+    assert {finding.name for finding in check.findings if finding.severity == "breaks"} == {
+        "example-weights", "nan-passes", "failure-shows",
+    }  # fmt: skip
+    assert check.measured.seen.strategy[0][0] == "DifferentialPrivacyServerSideFixedClipping"
+    assert check.measured.effect["0"] ** 2 + check.measured.effect["1"] ** 2 == pytest.approx((2 * 0.5 / 5) ** 2)
+    assert check.measured.mu == pytest.approx(2, rel=0.1)  # away, a user is missed in the others' shares, too
+
+
+@pytest.mark.system
+def test_an_older_server_of_an_apps_own_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tmp_path / "app.py").write_text(
+        OLDER + "class Own(Server): pass\nserver = ServerApp(server=Own(client_manager=SimpleClientManager()))\n"
+    )
+    with pytest.raises(CheckError, match=r"a server of its own \(Own\); allowed: Flower's Server, or the message API"):
+        fl_sim.check(tmp_path)
+
+
+OLDER = """import numpy as np
+from flwr.client import NumPyClient
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp import ClientApp
+from flwr.server import LegacyContext, Server, ServerAppComponents, ServerConfig
+from flwr.server.client_manager import SimpleClientManager
+from flwr.server.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.serverapp import ServerApp
+
+class Rows(NumPyClient):
+    def __init__(self, number):
+        self.rows = np.random.default_rng(number).normal(number, size=(20, 3))
+    def get_parameters(self, config):
+        return [np.zeros(3), np.zeros(1)]
+    def fit(self, parameters, config):
+        return [parameters[0] + 0.1 * (self.rows.mean(0) - parameters[0]), parameters[1]], 20, {}
+    def evaluate(self, parameters, config):
+        return float(np.square(self.rows - parameters[0]).mean()), 20, {}
+
+def client_fn(context):
+    return Rows(context.node_config["partition-id"]).to_client()
+
+client, config = ClientApp(client_fn), ServerConfig(num_rounds=2)
+"""
+SECURE = """
+client, server = ClientApp(client_fn, mods=[secaggplus_mod]), ServerApp()
+@server.main()
+def main(grid, context):
+    older = LegacyContext(context, config, FedAvg())
+    DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2))(grid, older)
+"""
+WRAPPED = """
+def server_fn(context):
+    private = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 0.5, num_sampled_clients=5)
+    return ServerAppComponents(strategy=private, config=config)
+
+server = ServerApp(server_fn=server_fn)
+"""
 PROJECT = '[tool.flwr.app.components]\nserverapp = "app:server"\nclientapp = "app:client"\n'
 HEAD = (
     "from flwr.clientapp import ClientApp\nfrom flwr.serverapp import ServerApp\n"
