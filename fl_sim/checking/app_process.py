@@ -16,6 +16,7 @@ the app writes goes to a folder that is removed.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import multiprocessing
@@ -40,6 +41,7 @@ from fl_sim.checking.trials import Seen, Trial
 METHOD = "spawn"
 """How the process starts: with nothing of this one's memory."""
 
+_SET_PDEATHSIG = 1  # of prctl(2)
 _GOODBYE = 2.0  # seconds until a process that does not end is killed
 
 
@@ -120,6 +122,7 @@ def _serve(
 ) -> None:
     """Import the app, and run the trials that are asked for, each in a fork."""
     os.setsid()
+    _end_with_parent()
     quiet = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(quiet, number)
@@ -165,6 +168,7 @@ def _forked(loaded: Any, trial: Trial, folder: Path) -> tuple[Seen | None, dict[
     child = os.fork()
     if child == 0:
         try:
+            _end_with_parent()
             os.close(read)
             before, modules = dict(loaded.measured), set(sys.modules)
             seen = loaded.run(trial, folder)
@@ -181,3 +185,9 @@ def _forked(loaded: Any, trial: Trial, folder: Path) -> tuple[Seen | None, dict[
             answer = None, {}, []
     os.waitpid(child, 0)
     return answer
+
+
+def _end_with_parent() -> None:
+    """Have Linux end this process with the one that started it, which a trial without an end would outlive."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL)

@@ -316,7 +316,7 @@ class _WatchedGrid(InlineGrid):
         if threading.current_thread() is not threading.main_thread():
             raise RunNotRunningException  # ends the thread of the older API, which asks every five seconds
         self._stage.look_for_strategy()
-        self._polls += isinstance(self._stage.strategy, Strategy)
+        self._polls += not isinstance(self._stage.strategy, OlderStrategy)
         if self._polls > _POLLS:
             raise MissingNodes(_wanted_nodes())
         target = self._stage.trial.target

@@ -6,6 +6,10 @@ import json
 import math
 import multiprocessing
 import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -119,6 +123,29 @@ def test_an_apps_own_processes_start_as_they_do_elsewhere(tmp_path: Path, monkey
     (tmp_path / "app.py").write_text(HEAD + code + "@server.main()\ndef main(grid, context): pass\n")
     with pytest.raises(CheckError, match="it never asks its nodes to train"):
         fl_sim.check(tmp_path)
+
+
+@pytest.mark.system
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl(2) is Linux's")
+def test_a_trial_without_an_end_ends_with_a_check_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    pid = tmp_path / "pid"
+    endless = f"    open({str(pid)!r}, 'w').write(f'{{os.getpid()}} ')\n    while True: time.sleep(0.1)\n"
+    (tmp_path / "app.py").write_text(
+        "import os, time\n" + HEAD + "@server.main()\ndef main(grid, context):\n" + endless
+    )
+    check = subprocess.Popen([sys.executable, "-m", "fl_sim", "check", str(tmp_path), "--quiet"])
+    wait_for(lambda: pid.exists() and pid.read_text().endswith(" "))
+    check.kill()
+    check.wait()
+    wait_for(lambda: not Path("/proc", pid.read_text().strip()).exists())
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.system
