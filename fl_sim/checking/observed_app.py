@@ -45,6 +45,7 @@ from fl_sim.checking.app_folder import AppFolder
 from fl_sim.checking.older_api import MissingNodes, OwnServer
 from fl_sim.checking.trials import Arrays, Seen, Trial, Unit, flat, moved
 from fl_sim.engines.grids import SERVER_NODE, InlineGrid, context_of
+from fl_sim.global_generators import own_generators, seed_all
 from fl_sim.strategies.aggregation import BoundedSumStrategy
 
 ROUND_ENDS = "ROUND "
@@ -239,12 +240,6 @@ class _Stage:
         beside = RecordDict({**reply.content, records[0][0]: ArrayRecord()})
         self.app.own[unit] = self.seen.own[unit] = (update, beside)
 
-    def reseed(self, *purpose: object) -> None:
-        """Seed again, if the trial is steady."""
-        if self.trial.steady:
-            seed_all(int.from_bytes(hashlib.sha256(f"{self.trial.seed} {purpose}".encode()).digest()[:4], "little"))
-            self.entropy.restart(purpose)
-
     def _watch(self, strategy: Any) -> None:
         self.strategy, measure = strategy, strategy.aggregate_evaluate
         step = "aggregate_train" if isinstance(strategy, Strategy) else "aggregate_fit"
@@ -257,7 +252,9 @@ class _Stage:
                 self._round += 1
             if self.trial.rounds == 0:
                 raise _Enough
-            self.reseed("aggregate", self._round)
+            if self.trial.steady:
+                seed_all(self.trial.seed * 1000 + self._round)
+                self.entropy.restart(f"aggregate {self._round}")
             arrays, metrics = aggregate(server_round, answered, *failures)
             self._released(arrays, metrics)
             return arrays, metrics
@@ -341,10 +338,10 @@ class _WatchedGrid(InlineGrid):
 
     def _answer(self, message: Message) -> Message:
         stage, node = self._stage, message.metadata.dst_node_id
-        with apart() if not stage.trial.steady else contextlib.nullcontext(), stage.output.of_nodes():
-            stage.reseed("node", node, stage._round)
-            if not stage.trial.steady:
-                seed_all(hash((stage.trial.seed, node, stage._round)) % 2**32)
+        purpose = f"{stage.trial.seed} node {node} {stage._round}"
+        with own_generators(purpose.encode()), stage.output.of_nodes():  # nodes are other processes than the server
+            if stage.trial.steady:
+                stage.entropy.restart(purpose)
             reply = copy.deepcopy(super()._answer(copy.deepcopy(message)))  # as a network does: nothing is shared
         if not reply.has_error() and stage.seen.cohorts and message.metadata.message_type.startswith("train"):
             unit = (int(self._contexts[node].node_config["partition-id"]), "")
@@ -368,29 +365,6 @@ class _Entropy:
 
     def bytes(self, size: int) -> bytes:
         return self._generator.bytes(size)
-
-
-@contextlib.contextmanager
-def apart() -> Iterator[None]:
-    """Leave the global generators as they were: nodes are other processes than the server."""
-    torch: Any = sys.modules.get("torch")
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (these are what apps draw from)
-    kept = None if torch is None else torch.random.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-        if torch is not None and kept is not None:
-            torch.random.set_rng_state(kept)
-
-
-def seed_all(seed: int) -> None:
-    """Seed the global generators of Python, numpy and torch."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    if torch := sys.modules.get("torch"):
-        torch.manual_seed(seed)
 
 
 def told(error: BaseException, folder: Path, kind: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 A ServerApp without a main function asks its nodes from threads, whose order no seed fixes. ``DefaultWorkflow`` is
 Flower's same loop in one thread, and stands in for it.
 
+>>> import numpy as np
 >>> from flwr.common import ndarrays_to_parameters
 >>> named_arrays(ndarrays_to_parameters([np.zeros(2), np.ones(1)]))
 {'0': array([0., 0.]), '1': array([1.])}

@@ -11,14 +11,6 @@ the app's metrics. A request of another strategy is refused, so no unprotected u
 
 What one user's training leaves behind, or how long it takes, must not change what another user of the process sends.
 
->>> with own_generators(b"a user, a round"):
-...     one = random.random()
->>> with own_generators(b"another one"):
-...     another = random.random()
->>> with own_generators(b"a user, a round"):
-...     one == random.random() != another
-True
-
 >>> update, was_longer = bounded(np.array([3.0, 4.0]), clip_norm=1.0)
 >>> update.round(6), was_longer
 (array([0.6, 0.8]), True)
@@ -33,9 +25,7 @@ import copy
 import importlib
 import logging
 import math
-import random
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -49,36 +39,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from fl_sim.flower import private_messages
 from fl_sim.flower.private_messages import ArrayLayout, PrivateRound
 from fl_sim.formats import printable
+from fl_sim.global_generators import own_generators
 from fl_sim.strategies.messages import TrainReply
 from fl_sim.strategies.primitives.limits import require
-
-
-@contextlib.contextmanager
-def own_generators(seed: bytes) -> Iterator[None]:
-    """Seed the global generators of Python, numpy and torch, and set them back afterwards.
-
-    Torch must have been imported before. Generators that an app keeps itself, and those of other libraries, are not
-    reached.
-
-    Args:
-        seed: of the generators; equal seeds give equal numbers.
-    """
-    torch: Any = sys.modules.get("torch")
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (these are what apps draw from)
-    number = int.from_bytes(seed, "little")
-    gpus = 0  # those whose generators exist: to ask for those of others would take memory on them
-    if torch is not None and torch.cuda.is_initialized():
-        gpus = torch.cuda.device_count()
-    with contextlib.nullcontext() if torch is None else torch.random.fork_rng(range(gpus)):
-        try:
-            random.seed(number)
-            np.random.seed(np.random.SeedSequence(number).generate_state(4))  # noqa: NPY002
-            if torch is not None:
-                torch.manual_seed(number % 2**63)
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002
 
 
 class _Late(BaseException):
