@@ -65,10 +65,6 @@ def test_cited_pages_and_sections_exist() -> None:
     assert cited > 60
 
 
-TO_BE_MADE_ANEW = {"dpnr-ag.json"}
-"""Records whose commits were not clean, are not in the history, or are not known."""
-
-
 def test_every_record_was_made_from_clean_commits_of_the_history_and_its_page_says_so() -> None:
     if not (REPOSITORY / ".git").exists() or (REPOSITORY / ".git" / "shallow").exists():
         pytest.skip("no clone with its whole history")
@@ -78,10 +74,8 @@ def test_every_record_was_made_from_clean_commits_of_the_history_and_its_page_sa
     assert len(files) > 20
     commits = {file: json.loads(file.read_bytes())["commit"].split(", ") for file in files}
     wrong = {file.name: stray for file, named in commits.items() if (stray := {*named} - history)}  # also "… dirty"
-    assert wrong.keys() == TO_BE_MADE_ANEW, "fl-sim reproduce make NAME --record results makes one of a clean commit"
+    assert wrong == {}, "fl-sim reproduce make NAME --record results makes one of a clean commit"
     for file, named in commits.items():
-        if file.name in TO_BE_MADE_ANEW:
-            continue
         page = (file.parent / "README.md").read_text(encoding="utf-8")
         line = next(line for line in page.splitlines() if line.startswith(f"*[{file.name}]({file.name});"))
         assert line.endswith(f" from {', '.join(commit[:12] for commit in named)}, clean.*")
