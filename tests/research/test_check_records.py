@@ -100,14 +100,14 @@ def test_the_seed_draws_the_points_and_their_cost_is_said_before(asked: Check) -
     said: list[Any] = []
     for seed in (1, 1, 2):
         say = lambda words, left=None: said.append((words, left))  # noqa: E731
-        of_seed = replace(asked, folder=RESULTS, names=("fig2", "ag-study"), points=3, seed=seed, say=say)
+        of_seed = replace(asked, folder=RESULTS, names=("fig2", "words"), points=3, seed=seed, say=say)
         checked = list(check(of_seed))
         assert {one.verdict for one in checked} == {SKIPPED}
         drawn.append([f"{one.record} {one.point}" for one in checked])
     assert drawn[0] == drawn[1] != drawn[2]
     assert [len(set(points)) for points in drawn] == [6, 6, 6]
     cost = re.fullmatch(r"6 points drawn with --seed 1: (\S+) (s|min) when recorded, and 3 of unknown time", said[0][0])
-    assert cost is not None
+    assert cost is not None, said[0][0]
     assert float(cost[1]) > 0
 
 
