@@ -84,6 +84,6 @@ def train_twin(run: Run, observers: Sequence[RunObserver] = ()) -> Run:
         begun = RunFolder.open(folder)
     except ResultsError:
         return runs.run(config, observers=observers)  # which refuses a folder that is not empty
-    if begun.finished or Record.read(begun).config != config:
+    if begun.finished or Record.read(begun).config.model_copy(update={"out": config.out}) != config:
         raise ResultsError(f"{folder}: is another run; allowed: a folder that is new, or was begun for this twin")
     return runs.resume(folder, observers=observers)

@@ -11,6 +11,7 @@ from fl_sim.api import runs
 from fl_sim.api.noiseless_twin import train_twin, twin_of
 from fl_sim.api.runs import Run
 from fl_sim.cli.main import main
+from fl_sim.experiments.observers import Observer, Row
 from fl_sim.reporting.without_privacy import find_without_privacy
 from fl_sim.storage.run_folder import ResultsError
 from tests.tiny import command_line, configured
@@ -59,6 +60,24 @@ def test_a_twin_is_trained_once_and_another_run_is_left_alone(corpus: Path, tmp_
     private(corpus, tmp_path / "other" / "private-noiseless")
     with pytest.raises(ResultsError, match="private-noiseless: is another run"):
         train_twin(other)
+
+
+class Killed(Observer):
+    """Stands for a machine that goes down after a round."""
+
+    def on_round(self, row: Row) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_twin_goes_on_from_wherever_its_run_is_named(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = private(corpus, tmp_path / "private", **LOCAL)
+    with pytest.raises(KeyboardInterrupt):
+        train_twin(run, [Killed()])
+    monkeypatch.chdir(tmp_path)
+    twin = train_twin(runs.open_run("private"))
+    assert (twin.path.name, twin.finished, twin.result["rounds"]) == ("private-noiseless", True, 3)
 
 
 def test_the_command_reports_what_privacy_costs(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
