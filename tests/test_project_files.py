@@ -76,8 +76,9 @@ def test_every_record_was_made_from_clean_commits_of_the_history_and_its_page_sa
     wrong = {file.name: stray for file, named in commits.items() if (stray := {*named} - history)}  # also "… dirty"
     assert wrong == {}, "fl-sim reproduce make NAME --record results makes one of a clean commit"
     for file, named in commits.items():
-        page = (file.parent / "README.md").read_text(encoding="utf-8")
-        line = next(line for line in page.splitlines() if line.startswith(f"*[{file.name}]({file.name});"))
+        pages = (page.read_text(encoding="utf-8") for page in file.parent.glob("*.md"))
+        lines = (line for page in pages for line in page.splitlines())
+        line = next(line for line in lines if line.startswith(f"*[{file.name}]({file.name});"))
         assert line.endswith(f" from {', '.join(commit[:12] for commit in named)}, clean.*")
 
 

@@ -24,7 +24,7 @@ from verb_pages import verb_index, verb_pages
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     "README.md", "CHANGELOG.md", "SECURITY.md", "THIRD_PARTY.md", "CONTRIBUTING.md", "docs/**/*.md",
-    "results/**/README.md", "conf/**/README.md", "data_prep/**/*.md", "clients/assets/**/README.md", "tools/README.md",
+    "results/**/*.md", "conf/**/README.md", "data_prep/**/*.md", "clients/assets/**/README.md", "tools/README.md",
 )  # fmt: skip
 NOTEBOOKS = "notebooks/*.ipynb"
 ASSETS = ("docs/site/site.css", "docs/site/iframe-worker.js")
