@@ -504,7 +504,7 @@ class _Series:
         """
         first, second = self._step(trial), self._step(other)
         difference = {name: value - second[name] for name, value in first.items() if name in second}
-        if self._cancels(found) or self._noise_length(first, found) < _BLUR * _length(difference):
+        if self._noise_length(first, found) < _BLUR * _length(difference) or self._cancels(found):
             return difference
         along = [self._along(difference)]
         for seed in range(500, 500 + self._affordable(_PAIRS, 0.1)):

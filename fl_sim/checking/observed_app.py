@@ -161,7 +161,7 @@ class _Stage:
         self.output = output
         self.seen.mods = [_settings(mod) for mod in app._mods]
         self.sent: Arrays = {}
-        self.trained: dict[Unit, dict[str, float]] = {}
+        self.trained: dict[Unit, Arrays] = {}
         self.strategy: Any = None
         self.ended = False
         self._average: Any = None
@@ -215,8 +215,7 @@ class _Stage:
             known = unit
         update, beside = self.app.own[known]
         arrays = moved(sent, answer, update)
-        length = math.sqrt(sum(float(np.sum(_difference(arrays[name], sent[name]) ** 2)) for name in sent))
-        self.trained[unit[0], ""] = {"update norm": length}
+        self.trained[unit[0], ""] = arrays
         factor = self.trial.weight if attacked else 1.0
         model = ArrayRecord({name: Array(value) for name, value in arrays.items()})
         content = {
@@ -310,10 +309,11 @@ class _WatchedGrid(InlineGrid):
         self._polls = 0
 
     def get_node_ids(self) -> Iterable[int]:
-        if threading.current_thread() is not threading.main_thread():
-            raise RunNotRunningException  # ends the thread of the older API, which asks every five seconds
         self._stage.look_for_strategy()
-        self._polls += not isinstance(self._stage.strategy, OlderStrategy)
+        is_older = isinstance(self._stage.strategy, OlderStrategy)
+        if is_older and threading.current_thread() is not threading.main_thread():
+            raise RunNotRunningException  # ends the older API's thread, which asks every five seconds
+        self._polls += not is_older
         if self._polls > _POLLS:
             raise MissingNodes(_wanted_nodes())
         target = self._stage.trial.target
@@ -345,9 +345,8 @@ class _WatchedGrid(InlineGrid):
             reply = copy.deepcopy(super()._answer(copy.deepcopy(message)))  # as a network does: nothing is shared
         if not reply.has_error() and stage.seen.cohorts and message.metadata.message_type.startswith("train"):
             unit = (int(self._contexts[node].node_config["partition-id"]), "")
-            stage.seen.replies[unit] = stage.seen.replies.get(unit, stage.trained.get(unit, {})) | _reply(
-                reply, stage.sent
-            )
+            seen = stage.seen.replies.get(unit, {})  # of this round's earlier replies, where a protocol has several
+            stage.seen.replies[unit] = seen | _reply(reply, stage.sent, stage.trained.pop(unit, None))
         return reply
 
 
@@ -517,15 +516,17 @@ def _numbers(metrics: Mapping[str, Any] | None) -> dict[str, float]:
     return {name: float(value) for name, value in (metrics or {}).items() if isinstance(value, int | float)}
 
 
-def _reply(reply: Message, sent: Arrays) -> dict[str, float]:
+def _reply(reply: Message, sent: Arrays, trained: Arrays | None) -> dict[str, float]:
+    """Return the figures of a reply, and the norm of its update: of the one below all mods, where they mask it."""
     content = reply.content
     records: list[Mapping[str, Any]] = [
         *content.metric_records.values(),
         content.config_records.get(older_api.RESULT, {}),
     ]
     figures = {name.replace("_", "-"): value for record in records for name, value in _numbers(record).items()}
-    record = next(iter(reply.content.array_records.values()), None)
-    if record is not None and list(record) == list(sent):
-        update = flat({name: _difference(value, sent[name]) for name, value in _arrays(record).items()})
+    record = next(iter(content.array_records.values()), None)
+    model = trained if record is None or list(record) != list(sent) else _arrays(record)
+    if model is not None:
+        update = flat({name: _difference(value, sent[name]) for name, value in model.items()})
         figures["update norm"] = math.sqrt(float(update @ update))
     return figures
