@@ -17,9 +17,10 @@ fl_sim.storage.run_folder.ResultsError: no/such/run: there is no such folder
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from fl_sim.auditing.leakage.proven_rates import LedgerProof
 from fl_sim.clients.models.language_model import LanguageModel
+from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
@@ -34,8 +36,10 @@ from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.released_model import initial_model, released_model
 from fl_sim.experiments.run_inputs import check_text, declared, held_out_split
 from fl_sim.experiments.run_record import Record
+from fl_sim.storage.open_run import Computation
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
+_T = TypeVar("_T")
 _RAW = "the corpus from which fl-sim corpus deidentify made that of the run"
 _LEAST = {"seed": 0, "max_users": 1, "sentences_per_user": 1, "secrets": 2, "entities": 1, "candidates": 2}
 
@@ -122,6 +126,25 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
+class BeforeTraining:
+    """Hold the model with which runs began, and what was found with it, which is the same for all of them."""
+
+    model: LanguageModel
+    _found: dict[Hashable, Any] = field(default_factory=dict)
+
+    def once(self, key: Hashable, find: Callable[[], _T]) -> _T:
+        """Return what ``find`` finds with the model, from the first call with this key."""
+        if key not in self._found:
+            self._found[key] = find()
+        found: _T = self._found[key]
+        return found
+
+
+_LAST: dict[tuple[str, ModelSpec, str], BeforeTraining] = {}
+"""Of the run that was attacked last, under the digest of the model's weights, its settings and the task."""
+
+
+@dataclass(frozen=True, eq=False)
 class AttackedRun:
     """Hold a finished run and what an attack on it needs.
 
@@ -178,9 +201,13 @@ class AttackedRun:
         return cls(folder, config, corpus, model, proof, bounds, members, others, has_raw_text=raw is not None)
 
     @functools.cached_property
-    def initial(self) -> LanguageModel:
-        """Return the model with which the run began."""
-        return initial_model(self.folder, self.config)
+    def before(self) -> BeforeTraining:
+        """Return the model with which the run began; runs that began alike, one after the other, share it."""
+        alike = (Computation.read(self.folder.path).parts["initial_model"], self.config.model, self.config.task)
+        if alike not in _LAST:
+            _LAST.clear()
+            _LAST[alike] = BeforeTraining(initial_model(self.folder, self.config))
+        return _LAST[alike]
 
     def entity_of(self, key: str) -> int | None:
         """Return the id of an entity of the training split; None if the run's own text does not mark it."""

@@ -45,7 +45,6 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -292,16 +291,19 @@ def attack_canaries(run: AttackedRun, options: Options, observer: Observer = lam
     if run.model.task.classes:
         raise NotApplicableError("the model predicts classes; allowed: next-word models, to attack canaries")
     planted = read_canaries(run.corpus)
-    exposures, initial = (
-        canary_exposures(
+
+    def exposures_under(model: LanguageModel, models_before: int) -> CanaryExposures:
+        return canary_exposures(
             model,
             planted,
             seed=options.seed,
             drawn=options.secrets,
-            observer=partial(lambda before, done, total: observer(before * total + done, 2 * total), number),
+            observer=lambda done, total: observer(models_before * total + done, 2 * total),
         )
-        for number, model in enumerate((run.model, run.initial))
-    )
+
+    exposures = exposures_under(run.model, 0)
+    key = (planted, options.seed, options.secrets)
+    initial = run.before.once(key, lambda: exposures_under(run.before.model, 1))
     guarantee = run.bounds.guarantee
     bounds: dict[tuple[Owner, int], ProvenRates] = {}
     for owner, repetitions in sorted({(canary.owner, canary.repetitions) for canary in exposures.canaries}):

@@ -107,7 +107,7 @@ def attack_users(run: AttackedRun, options: Options, observer: Observer = lambda
     rng = streams.generator(options.seed, "leak-users")
     total, begun = 2 * sum(len(side.ids) for side in samples), 0
     ln_p: list[list[Floats]] = [[], []]
-    for of_model, model in zip(ln_p, (run.model, run.initial), strict=True):
+    for of_model, model in zip(ln_p, (run.model, run.before.model), strict=True):
         for side in samples:
             told = partial(lambda before, done, of: observer(before + done, total), begun)
             of_model.append(log_likelihoods(model, side, told))

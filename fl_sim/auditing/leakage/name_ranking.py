@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.auditing.leakage.attacked_names import Occurrence, Target, entity_of_name, training_entities
-from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options
+from fl_sim.auditing.leakage.attacked_run import AttackedRun, BeforeTraining, NotApplicableError, Options
 from fl_sim.auditing.leakage.proven_rates import NOT_MARKED, EntityContribution, ProvenRates
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
@@ -165,7 +165,7 @@ def attack_names(run: AttackedRun, options: Options, observer: Observer = lambda
         )
     ranked = []
     for done, question in enumerate(questions, start=1):
-        ranked.append(rank_names(question, run.model, run.initial))
+        ranked.append(rank_names(question, run.model, run.before))
         observer(done, len(questions))
     groups = grouped(ranked, streams.generator(options.seed, "leak-inference-bootstrap"))
     return NameAttack(
@@ -231,9 +231,11 @@ def fits(model: LanguageModel, text: str) -> bool:
     return int(model.encode([text])[0].tokens[-1]) == model.eos_id
 
 
-def rank_names(question: Question, model: LanguageModel, initial: LanguageModel) -> RankedName:
+def rank_names(question: Question, model: LanguageModel, initial: BeforeTraining) -> RankedName:
     """Return the ranks of the true name, by log-perplexities per token; equal values come before it."""
-    own, before = (held_out(one, one.encode(question.texts)).losses for one in (model, initial))
+    texts = question.texts
+    own = held_out(model, model.encode(texts)).losses
+    before = initial.once(tuple(texts), lambda: held_out(initial.model, initial.model.encode(texts)).losses)
     ranks = (1 + int((losses[1:] <= losses[0]).sum()) for losses in (own, own - before, before))
     return RankedName(question.target, len(question.texts), *ranks)
 

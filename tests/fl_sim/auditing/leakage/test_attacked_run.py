@@ -1,4 +1,4 @@
-"""What an attack takes of a run: the contribution of a user."""
+"""What an attack takes of a run: the contribution of a user, and the model with which it began."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fl_sim.auditing.leakage import attacked_run
 from fl_sim.auditing.leakage.attacked_run import AttackedRun
 from fl_sim.auditing.leakage.membership import proven_user
 from fl_sim.auditing.leakage.proven_rates import LedgerProof
@@ -46,6 +47,17 @@ def run_of(**changes: Any) -> AttackedRun:
         "non_members": SimpleNamespace(split="validation", ownership=others),
     }
     return AttackedRun(**{"config": None, "model": None, **fields, **changes})
+
+
+def test_runs_that_began_alike_share_what_was_found_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = {"first": "a", "second": "a", "third": "b"}
+    computed = lambda path: SimpleNamespace(parts={"initial_model": digests[path]})  # noqa: E731
+    monkeypatch.setattr(attacked_run.Computation, "read", computed)
+    monkeypatch.setattr(attacked_run, "initial_model", lambda folder, config: digests[folder.path])
+    config = SimpleNamespace(model="small", task="next word")
+    first, second, third = (run_of(folder=SimpleNamespace(path=path), config=config) for path in digests)
+    found = [run.before.once("text", lambda run=run: run.folder.path) for run in (first, second, third)]
+    assert found == ["first", "first", "third"]
 
 
 def test_a_sentence_of_any_weight_counts_as_a_contribution() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fl_sim.auditing.leakage import canary_exposure
-from fl_sim.auditing.leakage.attacked_run import NotApplicableError, Options
+from fl_sim.auditing.leakage.attacked_run import BeforeTraining, NotApplicableError, Options
 from fl_sim.auditing.leakage.canary_exposure import (
     CanaryExposure,
     CanaryExposures,
@@ -67,7 +67,7 @@ def attacked(corpus: Corpus, model: LanguageModel, noise: float = 20.0, populati
     guarantee = Guarantee(known="graph", entity_users=2)
     users = read_canaries(corpus).population(corpus) if population is None else population
     return SimpleNamespace(
-        corpus=corpus, model=model, initial=model, proof=ledger(noise, users, guarantee),
+        corpus=corpus, model=model, before=BeforeTraining(model), proof=ledger(noise, users, guarantee),
         bounds=SimpleNamespace(guarantee=guarantee), members=SimpleNamespace(split="train"), has_raw_text=False,
     )  # fmt: skip
 

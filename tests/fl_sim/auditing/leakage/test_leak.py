@@ -140,7 +140,7 @@ def test_a_split_that_is_not_by_chance_is_not_tested(runs: Path, monkeypatch: py
     run, likelihoods = AttackedRun.open(runs / "noise_off"), membership.log_likelihoods
 
     def told_apart(model: Any, side: membership.Sample, observer: Any) -> Any:
-        return likelihoods(model, side) + 100 * (model is run.initial and side.side is run.members)
+        return likelihoods(model, side) + 100 * (model is run.before.model and side.side is run.members)
 
     monkeypatch.setattr(membership, "log_likelihoods", told_apart)
     attack = membership.attack_users(run, Options())

@@ -13,7 +13,7 @@ import pytest
 
 from fl_sim.auditing.leakage import name_ranking
 from fl_sim.auditing.leakage.attacked_names import Occurrence, Target
-from fl_sim.auditing.leakage.attacked_run import NotApplicableError, Options
+from fl_sim.auditing.leakage.attacked_run import BeforeTraining, NotApplicableError, Options
 from fl_sim.auditing.leakage.name_ranking import NameAttack, RankedName, attack_names, grouped, questions_about
 from fl_sim.auditing.leakage.proven_rates import ProvenRates
 from fl_sim.clients.models.language_model import LanguageModel, load_model
@@ -53,7 +53,7 @@ def attacked(
     monkeypatch.setattr(name_ranking, "training_entities", lambda corpus, split: found)
     proof = SimpleNamespace(of_any=lambda: ProvenRates("any user with any entity", (), "nothing"))
     run: Any = SimpleNamespace(
-        model=model, initial=fresh(), proof=proof, corpus=None, members=SimpleNamespace(split="train")
+        model=model, before=BeforeTraining(fresh()), proof=proof, corpus=None, members=SimpleNamespace(split="train")
     )
     return attack_names(run, Options(**{"candidates": 6, **options}))
 
@@ -79,7 +79,7 @@ def test_equal_perplexities_count_against_the_attacker() -> None:
     model = load_model(SPEC, seed=0)
     model.set_vector(np.zeros(model.num_parameters, dtype=np.float32))
     (question, *_) = questions_about(model, entities(), Options(candidates=6))
-    ranked = name_ranking.rank_names(question, model, model)
+    ranked = name_ranking.rank_names(question, model, BeforeTraining(model))
     assert (ranked.rank, ranked.ratio_rank, ranked.initial_rank) == (6, 6, 6)
 
 
