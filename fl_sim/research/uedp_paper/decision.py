@@ -1,19 +1,16 @@
 """What an attacked comparison decides: its picture, and a short page with every method on every corpus.
 
->>> _bits((6.1, 3.1, 8.0), 3.2), _bits((1.4, 0.4, 3.1), 3.0), _bits(None, 3.0)
-('6.1', '1.4', '–')
->>> _bits((6.1, 3.3, 8.0), 3.2)
-'**6.1**'
+>>> Exposed((6.1, 7.0, 3.1), chance=3.2).words, Exposed((6.1, 7.0, 3.3), chance=3.2).words, Exposed((), 3.0).words
+('5.4', '**5.5**', '–')
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fl_sim.formats import format_delta, format_epsilon
@@ -21,85 +18,117 @@ from fl_sim.reporting.plots import GREY
 from fl_sim.research.rivals.noise_by_sensitivity import AUDITED, audit
 from fl_sim.research.study_files import markdown_table
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility, tidy
-from fl_sim.research.uedp_paper.figure_records import AttackedRunRecord, Epsilons, PanelRecord, TrainingRecord
-from fl_sim.research.uedp_paper.leakage import Interval, Method, methods, of_canaries, over_seeds
+from fl_sim.research.uedp_paper.figure_records import Epsilons, PanelRecord, TrainingRecord
+from fl_sim.research.uedp_paper.leakage import Method, methods, of_canaries
 
 _OWNERS = ("user", "entity")
 _RED = "#B3261E"
+_MARKS = "osD^vP*X"
+_LEAST_SHOWN = -0.5
 _MOST_PROVEN = 16.0
 _PROVEN = {
-    (True, True): (f"ε ≤ {_MOST_PROVEN:g} of any user and any name", "#0072B2", "o"),
-    (True, False): ("… of any user", "#E69F00", "s"),
-    (False, True): ("… of any name", "#009E73", "^"),
-    (False, False): ("of neither", _RED, "X"),
+    (True, True): (f"ε ≤ {_MOST_PROVEN:g} proven of any user and any name", "#0072B2"),
+    (True, False): ("… of any user", "#E69F00"),
+    (False, True): ("… of any name", "#009E73"),
+    (False, False): ("… of neither", _RED),
 }
-"""Of whom an ε of at most ``_MOST_PROVEN`` is proven, any user and any name: words, colour and mark."""
+"""Of whom an ε of at most ``_MOST_PROVEN`` is proven, any user and any name: words and colour."""
 
 
-def draw_decision(record: TrainingRecord) -> Figure:
-    """Return the picture of an attacked comparison: the exposure of secrets against utility, a row of two per panel.
+@dataclass(frozen=True)
+class Exposed:
+    """The mean exposure in bits of the secrets of one kind of owner that were said most often, with each seed.
 
-    The secrets are those that were said most often: by one user, or of a name by as many users. Methods have numbers,
-    which a list explains; colours and marks say for whom an ε is proven.
+    ``chance`` is what 97.5 % of such means stay below for secrets that the model never saw.
     """
-    panels = _attacked(record)
-    figure = Figure(figsize=(13.0, 5.0 * len(panels)), layout="constrained")
-    grid: Any = figure.subplots(len(panels), 3, squeeze=False, width_ratios=(5, 5, 4))
-    for panel, (users, names, words) in zip(panels, grid, strict=True):
-        drawn = methods(panel.attacked)
-        shown = [_PROVEN[_is_proven(panel, method.runs[0])] for method in drawn]
-        most = _most_said(drawn)
-        for axes, owner, who in ((users, "user", "one user said {}×"), (names, "entity", "{} users said of a name")):
-            _draw_exposures(axes, drawn, shown, owner, most)
-            axes.set_title(f"{panel.title}: what {who.format(most)}", loc="left", fontsize="medium")
-            axes.set_xlabel(METRIC_WORDS[record.metric])
-        users.set_ylabel("exposure, bits (dotted: chance, 97.5 %)")
-        words.set_axis_off()
-        for row, (method, (_, colour, _)) in enumerate(zip(drawn, shown, strict=True)):
-            words.text(0.0, 1 - row / 25, f"{row + 1}  {method.label}", color=colour, fontsize="small", va="top")
-        users.legend(frameon=False, fontsize="small")
-    return figure
+
+    seeds: tuple[float, ...]
+    chance: float
+
+    @property
+    def lost(self) -> bool:
+        """Return whether every seed's is above chance."""
+        return bool(self.seeds) and min(self.seeds) > self.chance
+
+    @property
+    def words(self) -> str:
+        """Return the mean over the seeds, bold if the secrets are lost."""
+        if not self.seeds:
+            return "–"
+        mean = f"{statistics.fmean(self.seeds):.1f}"
+        return f"**{mean}**" if self.lost else mean
 
 
-def _is_proven(panel: PanelRecord, run: AttackedRunRecord) -> tuple[bool, bool]:
-    """Return whether an ε of any user, and one of any name, is proven that is no larger than ``_MOST_PROVEN``."""
-    epsilon = _epsilons(panel, run)
-    return epsilon.user <= _MOST_PROVEN, epsilon.any_name is not None and epsilon.any_name <= _MOST_PROVEN
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a method on a corpus.
 
+    ``way`` is the share of the way from the public start to noiseless, in log perplexity or in the error.
+    """
 
-def _draw_exposures(
-    axes: Axes, drawn: Sequence[Method], shown: Sequence[tuple[str, str, str]], owner: str, most: int
-) -> None:
-    """Draw the mean exposure of the secrets of one kind of owner against utility, a numbered mark per method."""
-    for number, (method, (words, colour, mark)) in enumerate(zip(drawn, shown, strict=True), start=1):
-        interval = over_seeds(of_canaries(method.attacks("canaries"), owner, most))
-        if interval is None:
-            continue
-        utility = statistics.fmean(run.utility for run in method.runs)
-        seen = words in axes.get_legend_handles_labels()[1]
-        axes.plot(utility, interval[0], marker=mark, color=colour, linestyle="", label=f"_{words}" if seen else words)
-        axes.annotate(str(number), (utility, interval[0]), textcoords="offset points", xytext=(5, 3), fontsize="small")
-    chance = of_canaries(drawn[0].attacks("canaries"), owner, most, "most_by_chance")
-    if chance:
-        axes.axhline(chance[0], color=GREY, linestyle=":", linewidth=1.2)
-    tidy(axes)
+    label: str
+    epsilon: Epsilons
+    utility: float
+    way: float
+    exposed: Mapping[str, Exposed]
+
+    @property
+    def proven_for(self) -> tuple[bool, bool]:
+        """Return whether an ε of any user, and one of any name, is proven that is no larger than ``_MOST_PROVEN``."""
+        any_name = self.epsilon.any_name
+        return self.epsilon.user <= _MOST_PROVEN, any_name is not None and any_name <= _MOST_PROVEN
 
 
 def is_decision(record: object) -> bool:
     """Return whether a record is that of an attacked comparison."""
-    return isinstance(record, TrainingRecord) and bool(_attacked(record))
+    return isinstance(record, TrainingRecord) and any(panel.attacked for panel in record.panels)
+
+
+def draw_decision(record: TrainingRecord) -> Figure:
+    """Return the picture of an attacked comparison: how far each method goes, and what it gives away.
+
+    A row per method, in the colour of those for whom an ε is proven; a mark per corpus at the share of the way from
+    the public start to noiseless, ringed in red if the secrets of users or of names are lost.
+    """
+    panels, outcomes = _outcomes(record)
+    figure = Figure(figsize=(10.0, 1.6 + 0.3 * len(outcomes)), layout="constrained")
+    axes = figure.add_subplot()
+    labels = []
+    for row, of_corpus in enumerate(outcomes.values()):
+        words, colour = _PROVEN[next(iter(of_corpus.values())).proven_for]
+        for number, panel in enumerate(panels):
+            if panel.name not in of_corpus:
+                continue
+            outcome = of_corpus[panel.name]
+            place = (max(outcome.way, _LEAST_SHOWN), row + 0.5 * ((number + 0.5) / len(panels) - 0.5))
+            axes.plot(*place, marker=_MARKS[number], color=colour, linestyle="", markersize=6)
+            if any(exposed.lost for exposed in outcome.exposed.values()):
+                axes.plot(*place, marker="o", color=_RED, fillstyle="none", linestyle="", markersize=12)
+        labels.append((next(iter(of_corpus.values())).label, colour))
+    axes.set_yticks(range(len(labels)), [label for label, _ in labels], fontsize="small")
+    for tick, (_, colour) in zip(axes.get_yticklabels(), labels, strict=True):
+        tick.set_color(colour)
+    for number, panel in enumerate(panels):
+        axes.plot([], [], marker=_MARKS[number], color=GREY, linestyle="", label=panel.title)
+    axes.plot([], [], marker="o", color=_RED, fillstyle="none", markersize=12, linestyle="", label="secrets lost")
+    for words, colour in _PROVEN.values():
+        axes.plot([], [], marker="s", color=colour, linestyle="", label=words)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+    axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axes.axvline(0.0, color=GREY, linestyle=":", linewidth=1.2)
+    axes.invert_yaxis()
+    axes.set_xlabel("share of the way from the public start to noiseless, in log perplexity")
+    tidy(axes)
+    return figure
 
 
 def decision_page(record: TrainingRecord) -> list[str]:
     """Return the lines of the page between the finding and the picture: every method on every corpus, in two tables."""
-    panels = _attacked(record)
+    panels, outcomes = _outcomes(record)
     claims = ["", f"ε claimed, δ = {format_delta(record.delta)}", "proven: any user", "any name", "both"]
-    names = [name for panel in panels for name in dict.fromkeys(run.curve for run in panel.attacked)]
     rows, measured = [], []
-    for name in dict.fromkeys(names):
-        of = [(panel, method) for panel in panels for method in methods(panel.attacked) if method.runs[0].curve == name]
-        epsilons = [_epsilons(panel, method.runs[0]) for panel, method in of]
-        label = of[0][1].label
+    for of_corpus in outcomes.values():
+        label, epsilons = next(iter(of_corpus.values())).label, [outcome.epsilon for outcome in of_corpus.values()]
         rows.append([
             label,
             _largest((epsilon.claimed for epsilon in epsilons), "none"),
@@ -107,8 +136,8 @@ def decision_page(record: TrainingRecord) -> list[str]:
             _largest((epsilon.any_name for epsilon in epsilons), "∞"),
             _largest((epsilon.any_entity for epsilon in epsilons), "∞"),
         ])  # fmt: skip
-        there = {panel.name: method for panel, method in of}
-        measured.append([label, *(_measured(record, panel, there.get(panel.name)) for panel in panels)])
+        there = [of_corpus.get(panel.name) for panel in panels]
+        measured.append([label, *("–" if one is None else _measured(record.metric, one) for one in there)])
     most = _most_said(methods(panels[0].attacked))
     audited = audit(**AUDITED)
     return [
@@ -129,19 +158,40 @@ def decision_page(record: TrainingRecord) -> list[str]:
     ]
 
 
-def _attacked(record: TrainingRecord) -> list[PanelRecord]:
-    return [panel for panel in record.panels if panel.attacked]
+def _outcomes(record: TrainingRecord) -> tuple[list[PanelRecord], dict[str, dict[str, Outcome]]]:
+    """Return the attacked panels, and what came of every curve by panel."""
+    panels = [panel for panel in record.panels if panel.attacked]
+    outcomes: dict[str, dict[str, Outcome]] = {}
+    for panel in panels:
+        drawn = methods(panel.attacked)
+        most = _most_said(drawn)
+        points = {(curve.name, point.x): point for curve in panel.curves for point in curve.points}
+        best = points[record.baseline or "", None]
+        for method in drawn:
+            run = method.runs[0]
+            point = points[run.curve, run.joint]
+            utilities = (best.initial.mean, point.utility.mean, best.utility.mean)
+            start, end, goal = map(math.log, utilities) if record.metric == "perplexity" else utilities
+            outcomes.setdefault(run.curve, {})[panel.name] = Outcome(
+                label=run.label,
+                epsilon=point.epsilon,
+                utility=point.utility.mean,
+                way=(start - end) / (start - goal),
+                exposed={owner: _exposed(method, drawn, owner, most) for owner in _OWNERS},
+            )
+    return panels, outcomes
+
+
+def _exposed(method: Method, drawn: Sequence[Method], owner: str, most: int) -> Exposed:
+    seeds = of_canaries(method.attacks("canaries"), owner, most)
+    chance = of_canaries(drawn[0].attacks("canaries"), owner, most, "most_by_chance")
+    known = tuple(float(seed["value"]) for seed in seeds if seed["value"] is not None)
+    return Exposed(known, chance[0] if chance else math.inf)
 
 
 def _most_said(drawn: Sequence[Method]) -> int:
     """Return how often the secrets were said that were said most often."""
     return max(group["repetitions"] or 0 for one in drawn[0].attacks("canaries") for group in one["groups"])
-
-
-def _epsilons(panel: PanelRecord, run: AttackedRunRecord) -> Epsilons:
-    """Return the ε of a run's method at the joint ε at which it was attacked."""
-    curve = next(curve for curve in panel.curves if curve.name == run.curve)
-    return next(point for point in curve.points if point.x == run.joint).epsilon
 
 
 def _largest(epsilons: Iterable[float | None], nothing: str) -> str:
@@ -150,24 +200,6 @@ def _largest(epsilons: Iterable[float | None], nothing: str) -> str:
     return nothing if most is None or None in known or math.isinf(most) else format_epsilon(most)
 
 
-def _measured(record: TrainingRecord, panel: PanelRecord, method: Method | None) -> str:
+def _measured(metric: str, outcome: Outcome) -> str:
     """Return a method's utility on a corpus, and the exposure of a user's secrets and of a name's."""
-    if method is None:
-        return "–"
-    drawn, utility = methods(panel.attacked), statistics.fmean(run.utility for run in method.runs)
-    cells = [show_utility(record.metric, utility)]
-    for owner in _OWNERS:
-        most = _most_said(drawn)
-        seeds = of_canaries(method.attacks("canaries"), owner, most)
-        chance = of_canaries(drawn[0].attacks("canaries"), owner, most, "most_by_chance")
-        values = [float(seed["value"]) for seed in seeds if seed["value"] is not None]
-        spread = (statistics.fmean(values), min(values), max(values)) if values else None
-        cells.append(_bits(spread, chance[0] if chance else math.inf))
-    return "; ".join(cells)
-
-
-def _bits(exposure: Interval | None, chance: float) -> str:
-    """Return a mean exposure, bold if every seed's is above chance; the ends are the lowest and the highest seed's."""
-    if exposure is None:
-        return "–"
-    return f"**{exposure[0]:.1f}**" if exposure[1] > chance else f"{exposure[0]:.1f}"
+    return "; ".join([show_utility(metric, outcome.utility), *(outcome.exposed[owner].words for owner in _OWNERS)])
