@@ -7,14 +7,16 @@ the private corpus, which nothing here can check.
 
 >>> from fl_sim.data_prep.store.corpus import Corpus
 >>> corpus = Corpus.open("bundled")
->>> ids = public_entities(corpus, "train", SHIPPED)
->>> mention_share(corpus.ownership("train"), ids) < 0.5
+>>> public = PublicNames.read(corpus, "train", SHIPPED)
+>>> mention_share(corpus.ownership("train"), public.entities) < 0.5
 True
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,29 +42,38 @@ def public_names_file(source: str | Path) -> Path:
     return _SHIPPED_FILE if str(source) == SHIPPED else Path(source)
 
 
-def public_entities(corpus: Corpus, split: str, source: str | Path) -> NDArray[np.int64]:
-    """Return the ids of the entities that a list of public names declares not sensitive, int64 (n,), ascending.
+@dataclass(frozen=True)
+class PublicNames:
+    """Hold what a list of names declares not sensitive: the ids of entities, ascending, and a digest of the names."""
 
-    A name means the entity that the corpus's identity makes of it. ``source`` is UTF-8 text with a name on each line
-    (lines that begin with # are comments), or :data:`SHIPPED`.
+    entities: tuple[int, ...] = ()
+    digest: str = ""
 
-    Raises:
-        CorpusError: the file is empty or not UTF-8.
-        OSError: it cannot be read.
-    """
-    path = public_names_file(source)
-    identity = Identity.of_corpus(corpus.manifest.settings)
-    keys = {identity.key(line) for _, line in _lines(path)}
-    if not keys:
-        raise CorpusError(f"{path}: lists no name; allowed: UTF-8 text with a name on each line")
-    entities = corpus.entities(split)["entity"]
-    return np.sort(entities.index[entities.isin(keys)].to_numpy().astype(np.int64))
+    @classmethod
+    def read(cls, corpus: Corpus, split: str, source: str | Path) -> PublicNames:
+        """Read a list; a name means the entity that the corpus's identity makes of it.
+
+        Args:
+            source: UTF-8 text with a name on each line (lines that begin with # are comments), or :data:`SHIPPED`.
+
+        Raises:
+            CorpusError: the file is empty or not UTF-8.
+            OSError: it cannot be read.
+        """
+        path = public_names_file(source)
+        identity = Identity.of_corpus(corpus.manifest.settings)
+        keys = {identity.key(line) for _, line in _lines(path)}
+        if not keys:
+            raise CorpusError(f"{path}: lists no name; allowed: UTF-8 text with a name on each line")
+        entities = corpus.entities(split)["entity"]
+        ids = np.sort(entities.index[entities.isin(keys)].to_numpy().astype(np.int64))
+        return cls(tuple(ids.tolist()), hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest())
 
 
-def mention_share(ownership: Ownership, entities: NDArray[np.int64]) -> float:
+def mention_share(ownership: Ownership, entities: Sequence[int]) -> float:
     """Return the share of all pairs of a sentence and an entity in it that are of ``entities``; 0 without any pair."""
     mentions = ownership.entity_ids
-    return float(np.isin(mentions, entities).mean()) if len(mentions) else 0.0
+    return float(np.isin(mentions, np.array(entities, dtype=np.int64)).mean()) if len(mentions) else 0.0
 
 
 def entity_weights(corpus: Corpus, split: str, source: str | Path) -> NDArray[np.float64]:

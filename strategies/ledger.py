@@ -34,7 +34,7 @@ from fl_sim.files import MOST_LOG_BYTES, canonical_json, json_object, naming, re
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
-from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
+from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit, have_one_list
 from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.primitives import streams
@@ -374,6 +374,8 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
 def epsilon_of_any(entries: Sequence[Entry], delta: float, *, missed: bool = False) -> float:
     """Return ε of any user with any entity of all ``entries`` together; inf if one enforced no bound on entities.
 
+    Entities on a list of public names are not protected; inf if the runs have different lists.
+
     Runs may have found entities by different taggers: what is an entity in one may be a sentence without any in
     another. So the largest ε over all combinations counts.
 
@@ -383,6 +385,8 @@ def epsilon_of_any(entries: Sequence[Entry], delta: float, *, missed: bool = Fal
         event = entry.terms.mechanism.event()
         if event is None or not entry.terms.guarantee.covers_any_entity or not _units(entry, event, missed):
             return math.inf
+    if not have_one_list(entry.terms.guarantee for entry in entries):
+        return math.inf
     runs = sorted({entry.run for entry in entries})
     if len(runs) > _MOST_COMBINED:  # an entity that the tagger misses everywhere dominates both units
         return _epsilon_of_units(entries, delta, missed, dict.fromkeys(runs, 0), robust=True)

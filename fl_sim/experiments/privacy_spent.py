@@ -89,6 +89,8 @@ class Account(TypedDict, total=False):
             round.
         forks: copies of a run that went on separately; absent without any.
         known: what ``epsilon_any`` takes as known: the most that any release does.
+        public_names: how many lists of names that are not protected the runs have; absent without any. ``epsilon_any``
+            is infinite if there are several.
     """
 
     releases: int
@@ -98,6 +100,7 @@ class Account(TypedDict, total=False):
     delta: float
     epsilon_any: float
     known: Known
+    public_names: int
     epsilon_user: float
     epsilon_user_entity: float
     epsilon_user_entity_robust: float
@@ -125,6 +128,8 @@ def account_for(
         if len(given) > 1:
             raise LedgerError(f"joined-at is {joined_at}, of {len(given)} runs; allowed: with one run only")
         entries = since(own.entries, joined_at)
+    guarantees = [entry.terms.guarantee for entry in everything]
+    lists = {guarantee.public_names for guarantee in guarantees} - {""}
     forks = sum(count for count in Counter(ledger.run for ledger in ledgers).values() if count > 1)
     return {
         "releases": len(entries),
@@ -133,7 +138,8 @@ def account_for(
         **({} if joined_at is None else {"releases_robust": len(everything)}),
         "delta": delta,
         "epsilon_any": epsilon_of_any(everything, delta),
-        "known": most_known(entry.terms.guarantee for entry in everything),
+        "known": most_known(guarantees),
+        **({"public_names": len(lists)} if lists else {}),
         "epsilon_user": epsilon_of(entries, user, delta),
         "epsilon_user_entity": epsilon_of(entries, both, delta),
         "epsilon_user_entity_robust": epsilon_of(everything, both, delta, robust=True),

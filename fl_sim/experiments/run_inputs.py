@@ -20,7 +20,7 @@ from fl_sim.clients.models.tokenizers import BUNDLED as BUNDLED_TOKENIZER
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.declared_counts import CountsOfNodes, read_counts
-from fl_sim.data_prep.public_names import SHIPPED, entity_weights, public_entities
+from fl_sim.data_prep.public_names import SHIPPED, PublicNames, entity_weights
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan.guarantees import Declared
@@ -143,11 +143,11 @@ def declared(config: RunConfig, corpus: Corpus) -> Declared:
         ConfigError, CorpusError: a file cannot be read, or is not of its format.
     """
     privacy, split = config.privacy, config.corpus.train_split
-    public: tuple[int, ...] = ()
+    public = PublicNames()
     weights = None
     try:
         if privacy.public_names is not None:
-            public = tuple(public_entities(corpus, split, privacy.public_names).tolist())
+            public = PublicNames.read(corpus, split, privacy.public_names)
         if privacy.public_weights is not None:
             weights = entity_weights(corpus, split, privacy.public_weights)
         counts = None if privacy.counts is None else read_counts(corpus, split, privacy.counts)
@@ -155,7 +155,7 @@ def declared(config: RunConfig, corpus: Corpus) -> Declared:
         raise ConfigError(f"{error.filename}: cannot be read ({error.strerror or error}); allowed: a file") from error
     if not corpus.has_text:
         counts = CountsOfNodes.read(corpus).declared(corpus.ownership(split).sentences_per_user)
-    return Declared(public, weights, counts, counts_alone=not corpus.has_text)
+    return Declared(public.entities, public.digest, weights, counts, counts_alone=not corpus.has_text)
 
 
 def held_out_split(config: RunConfig, corpus: Corpus) -> str:

@@ -76,6 +76,8 @@ class Guarantee:
             needs counts or a graph; None for no bound.
         missed_mentions: the most sentences with an entity that the tagger misses, as stated; None if nothing is.
         counts: SHA-256 of the declared counts; empty unless these are known.
+        public_names: SHA-256 of the names that are declared not sensitive, which are no protected entity; empty for
+            none.
 
     Raises:
         PrivacyError: a value is out of range.
@@ -88,6 +90,7 @@ class Guarantee:
     user_sentences: int | None = None
     missed_mentions: int | None = None
     counts: str = ""
+    public_names: str = ""
 
     def __post_init__(self) -> None:
         require(self.known in KNOWN, "known", self.known, ", ".join(KNOWN))
@@ -168,7 +171,10 @@ class Guarantee:
 
     def record(self) -> dict[str, Any]:
         """Return the bounds as a JSON object, for config.json, result.json and the ledger."""
-        return asdict(self)
+        values = asdict(self)
+        if not self.public_names:  # no part of the noise's key where there is no list
+            del values["public_names"]
+        return values
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> Guarantee:
@@ -179,3 +185,12 @@ class Guarantee:
 def most_known(guarantees: Iterable[Guarantee]) -> Known:
     """Return what may be known under all guarantees together: a composition holds for whoever knows the most."""
     return max((guarantee.known for guarantee in guarantees), key=KNOWN.index, default="nothing")
+
+
+def have_one_list(guarantees: Iterable[Guarantee]) -> bool:
+    """Return whether at most one list of public names is among guarantees.
+
+    Then their composition holds for every entity that is not on it. An entity on one of two lists is protected by the
+    other guarantee alone, while the releases of its own have no limit for it.
+    """
+    return len({guarantee.public_names for guarantee in guarantees} - {""}) <= 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fl_sim.cli.main import main
@@ -12,9 +11,9 @@ from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.public_names import (
     SHIPPED,
+    PublicNames,
     entity_weights,
     mention_share,
-    public_entities,
     public_names_file,
     write_public_weights,
 )
@@ -49,25 +48,29 @@ def file(folder: Path, content: str | bytes) -> Path:
     ],
 )
 def test_names_are_normalised_as_entities_are(two_names: Corpus, tmp_path: Path, content: str, ids: list[int]) -> None:
-    found = public_entities(two_names, "train", file(tmp_path, content))
-    assert found.dtype == np.int64
-    assert found.tolist() == ids
+    assert PublicNames.read(two_names, "train", file(tmp_path, content)).entities == tuple(ids)
 
 
 def test_the_identity_is_that_of_the_corpus(tmp_path: Path) -> None:
     sentences = [Sentence("train", user, TEXT, BOTH) for user in "ab"]
     corpus = write_corpus(sentences, tmp_path / "corpus", name="x", identity=Identity(steps=("space",)))
-    assert public_entities(corpus, "train", file(tmp_path, "london\nAda")).tolist() == [1]
+    assert PublicNames.read(corpus, "train", file(tmp_path, "london\nAda")).entities == (1,)
+
+
+def test_lists_of_the_same_names_have_one_digest(two_names: Corpus, tmp_path: Path) -> None:
+    lists = ("London\nLeeds", "# towns\nLEEDS\nthe London", "London")
+    first, same, fewer = (PublicNames.read(two_names, "train", file(tmp_path, names)).digest for names in lists)
+    assert first == same != fewer
 
 
 def test_the_share_of_mentions(two_names: Corpus, tmp_path: Path) -> None:
     ownership = two_names.ownership("train")
-    assert mention_share(ownership, np.array([0])) == 0.8
-    assert mention_share(ownership, np.array([], dtype=np.int64)) == 0
+    assert mention_share(ownership, [0]) == 0.8
+    assert mention_share(ownership, []) == 0
     none = write_corpus(
         [Sentence("train", user, TEXT, ()) for user in "ab"], tmp_path / "none", name="x", needs_entities=False
     )
-    assert mention_share(none.ownership("train"), np.array([0])) == 0
+    assert mention_share(none.ownership("train"), [0]) == 0
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_the_share_of_mentions(two_names: Corpus, tmp_path: Path) -> None:
 )
 def test_bad_lists(two_names: Corpus, tmp_path: Path, content: str | bytes, message: str) -> None:
     with pytest.raises(CorpusError, match=message):
-        public_entities(two_names, "train", file(tmp_path, content))
+        PublicNames.read(two_names, "train", file(tmp_path, content))
 
 
 def test_the_list_that_ships_names_no_common_person() -> None:

@@ -784,3 +784,13 @@ def test_hardly_any_noise_is_no_noise(tmp_path: Path) -> None:
     """The accountant's grid cannot hold such an ε; without a finite one there is no guarantee."""
     ledger = written(tmp_path, 1, changed(noise_multiplier=1e-200))
     assert epsilon_of(ledger.entries, Adjacency(3), 1e-5) == math.inf
+
+
+def test_the_headline_of_runs_covers_the_names_that_all_of_them_protect(tmp_path: Path) -> None:
+    """A run sets no limit for the names on its list, so that another run's list does not cover them."""
+    none, one, same, other = (
+        bounded(tmp_path / name, seed, public_names=names)
+        for seed, (name, names) in enumerate({"a": "", "b": "x", "c": "x", "d": "y"}.items())
+    )
+    assert epsilon_of_any([*none, *one, *same], 1e-5) < math.inf
+    assert epsilon_of_any([*one, *other], 1e-5) == math.inf

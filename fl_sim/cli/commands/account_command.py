@@ -146,6 +146,8 @@ def _warn(figures: Figures) -> None:
             f"note: {figures['forks']} copies of a run went on separately; their common releases count once",
             file=sys.stderr,
         )
+    if figures.get("public_names"):
+        print("note: names on the runs' list of public names are not protected by epsilon_any", file=sys.stderr)
     if figures.get("noiseless_releases"):
         print(f"warning: {figures['noiseless_releases']} releases have no guarantee: ε is infinite", file=sys.stderr)
         return

@@ -55,7 +55,12 @@ _ORDER = 0  # the seed of the public order in which sentences are kept where the
 
 
 def guarantee_of(
-    privacy: PrivacyConfig, largest_user: int, *, public_weights: bool = False, counts: str = ""
+    privacy: PrivacyConfig,
+    largest_user: int,
+    *,
+    public_weights: bool = False,
+    counts: str = "",
+    public_names: str = "",
 ) -> Guarantee:
     """Return the bounds that a configuration sets.
 
@@ -64,6 +69,7 @@ def guarantee_of(
         largest_user: the sentences of the corpus's largest user, for ``user_sentences = "corpus"`` alone.
         public_weights: whether entities have public weights.
         counts: the digest of the declared counts.
+        public_names: the digest of the names that are declared public.
     """
     defaults = {} if privacy.known == "nothing" else privacy.default_bounds
     bounds: dict[str, int | None] = {}
@@ -78,6 +84,7 @@ def guarantee_of(
         public_weights=public_weights,
         missed_mentions=privacy.missed_mentions,
         counts=counts if privacy.known == "counts" else "",
+        public_names=public_names,
         **bounds,
     )
 
@@ -88,6 +95,7 @@ class Declared:
 
     Attributes:
         public: the ids of entities that are not sensitive: they need no protection and cost none.
+        public_names: the digest of the list of their names; empty for none.
         weights: the public weight of every entity, float64 (E,); None for weights of 1.
         counts: the counts of users and entities; None for those of the corpus.
         counts_alone: whether counts are all that is here of entities, because nodes hold the sentences that mention
@@ -95,6 +103,7 @@ class Declared:
     """
 
     public: tuple[int, ...] = ()
+    public_names: str = ""
     weights: Weights | None = None
     counts: DeclaredCounts | None = None
     counts_alone: bool = False
@@ -140,12 +149,18 @@ class EnforcedBounds:
             protected = replace(protected, num_entities=len(counts.entities), stored_profiles=None, check=False)
         largest = int(ownership.sentences_per_user.max(initial=0))
         weighted = declared.weights is not None
-        guarantee = guarantee_of(privacy, largest, public_weights=weighted, counts=counts.digest)
+        guarantee = guarantee_of(
+            privacy,
+            largest,
+            public_weights=weighted,
+            counts=counts.digest,
+            public_names=declared.public_names,
+        )
         weights = _weights(guarantee, protected, counts)
         if declared.weights is not None:
             owners = np.repeat(np.arange(protected.num_sentences), protected.entities_per_sentence)
             np.minimum.at(weights, owners, declared.weights[protected.entity_ids])
-        share = mention_share(ownership, np.array(declared.public, dtype=np.int64))
+        share = mention_share(ownership, declared.public)
         return cls(guarantee, protected, weights, declared, counts, share, privacy.settings_from_corpus)
 
     @property

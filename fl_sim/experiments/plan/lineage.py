@@ -31,7 +31,7 @@ from fl_sim.storage.model_files import Ancestor, Lineage, LineageError
 from fl_sim.strategies.accounting import accountant, calibration
 from fl_sim.strategies.accounting.accountant import Part, RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
-from fl_sim.strategies.accounting.guarantee import KNOWN, Known, ProtectedUnit, most_known
+from fl_sim.strategies.accounting.guarantee import KNOWN, Guarantee, ProtectedUnit, most_known
 from fl_sim.strategies.ledger import Entry, Exposed, Ledger, LedgerError, LedgerHead, ReleaseRecord, parts_of
 from fl_sim.strategies.mechanism import PrivacyPlan
 
@@ -114,17 +114,24 @@ class Earlier:
             raise PrivacyError(f"the earlier releases of the initial model alone have ε {format_epsilon(before)}")
         return calibration.bisect_value(epsilon_at, "noise_multiplier", _MOST_Z, _LEAST_Z, target)
 
-    def check_known(self, known: Known) -> None:
-        """Refuse to compose releases into figures that take less as known than they do.
+    def check_guarantee(self, guarantee: Guarantee) -> None:
+        """Refuse to compose releases into figures that take less as known, or protect other names, than they do.
 
         Raises:
-            ConfigError: an earlier run selected its sentences by what may not be known in this one.
+            ConfigError: an earlier run selected its sentences by what may not be known in this one, or had a list of
+                public names that is not this one's.
         """
-        earlier = most_known(entry.terms.guarantee for a in self.composed for entry in a.ledger.entries)
-        if KNOWN.index(known) < KNOWN.index(earlier):
+        before = [entry.terms.guarantee for a in self.composed for entry in a.ledger.entries]
+        if any(one.public_names not in ("", guarantee.public_names) for one in before):
             raise ConfigError(
-                f"privacy.known is {known}, but the initial model rests on releases that take the {earlier} as known; "
-                f"allowed: {earlier}"
+                "privacy.public_names is not the list of the runs on which the initial model rests, which set no limit "
+                "for the names on it; allowed: their list"
+            )
+        earlier = most_known(before)
+        if KNOWN.index(guarantee.known) < KNOWN.index(earlier):
+            raise ConfigError(
+                f"privacy.known is {guarantee.known}, but the initial model rests on releases that take the {earlier} "
+                f"as known; allowed: {earlier}"
             )
 
     def warnings(self) -> list[str]:
@@ -212,7 +219,6 @@ def earlier_of(config: RunConfig, fingerprint: str) -> Earlier:
             raise type(error)(f"{error}; {_ALLOWED}") from error
         lineage = Lineage(lost=True)
     earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC)
-    earlier.check_known(config.privacy.known)
     seed = None if config.privacy.secure_noise else config.seed
     if run_of_seed(seed, [*(a.ledger for a in lineage.ancestors), *model_files.readable_ledgers(folder)]):
         raise ConfigError(  # whatever is said of the corpora

@@ -123,13 +123,14 @@ def plan_run(
 
     Raises:
         CorpusError: the corpus exceeds its declared counts.
-        ConfigError: for a target or budget that cannot be met, settings that the strategy does not have, or a corpus
-            that cannot be trained on privately.
+        ConfigError: for a target or budget that cannot be met, settings that the strategy does not have, a corpus that
+            cannot be trained on privately, or earlier releases that this run's guarantee does not cover.
         PrivacyError: for a privacy parameter that is not allowed.
     """
     declared = declared or Declared()
     population = config.privacy.population or (declared.counts.population if declared.counts else None)
     bounds = EnforcedBounds.of(config.privacy, ownership, declared)
+    earlier.check_guarantee(bounds.guarantee)
     _check_corpus(config, bounds.ownership)
     _check_population(config.privacy, bounds.counts.population)
     plan = untuned_plan(config, ownership, population)

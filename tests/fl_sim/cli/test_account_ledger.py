@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,20 @@ def test_the_headline_counts_all_releases_and_takes_as_known_what_any_of_them_do
         assert report["known"] == name
     report = account(capsys, f"ledger {folders['counts']} {folders['graph']} {ASKED}")
     assert report["known"] == "graph"
+
+
+def test_names_that_a_run_does_not_protect_are_told(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
+    bounds = Guarantee(known="counts", entity_bound=3, user_sentences=15)
+    folders = [
+        str(ledger_of(name, ReleaseRecord.of(PLAN, seed, replace(bounds, public_names=names)), 2))
+        for seed, (name, names) in enumerate({"a": "", "b": "x", "c": "y"}.items())
+    ]
+    assert main(["account", "ledger", *folders[:2], *ASKED.split()]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["public_names"] == 1
+    assert "note: names on the runs' list of public names are not protected by epsilon_any" in shown.err
+    report = account(capsys, f"ledger {folders[1]} {folders[2]} {ASKED}")
+    assert (report["public_names"], report["epsilon_any"]) == (2, "inf")
 
 
 def test_noiseless_releases_are_infinite_and_said_so(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,10 +131,22 @@ def test_releases_that_take_more_as_known_are_no_part_of_a_figure(
     for own in KNOWN:
         if own in refused:
             with pytest.raises(ConfigError, match=rf"^privacy\.known is {own}, but the initial model .*{known}$"):
-                earlier.check_known(own)
+                earlier.check_guarantee(Guarantee(known=own))
         else:
-            earlier.check_known(own)
-    Earlier(earlier.lineage, HERE, disjoint=True).check_known("nothing")
+            earlier.check_guarantee(Guarantee(known=own))
+    Earlier(earlier.lineage, HERE, disjoint=True).check_guarantee(Guarantee())
+
+
+@pytest.mark.parametrize(
+    ("before", "own", "allowed"), [("", "b", True), ("b", "b", True), ("a", "b", False), ("a", "", False)]
+)
+def test_names_that_an_earlier_run_did_not_limit_are_not_protected_now(
+    before: str, own: str, allowed: bool, tmp_path: Path
+) -> None:
+    releases = ledger_of(tmp_path / "first", FIRST, 1, replace(PUBLIC, public_names=before))
+    earlier = Earlier(Lineage((Ancestor(releases, HERE, {}),)), HERE)
+    with nullcontext() if allowed else pytest.raises(ConfigError, match=r"^privacy\.public_names is not the list of "):
+        earlier.check_guarantee(replace(PUBLIC, public_names=own))
 
 
 def test_a_ledger_names_the_runs_that_count(ancestors: tuple[Ancestor, Ancestor], tmp_path: Path) -> None:
