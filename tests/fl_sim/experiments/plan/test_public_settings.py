@@ -127,7 +127,8 @@ HEADLINES = ("epsilon_any", "epsilon_any_robust", "epsilon_stated", "epsilon_use
 def public_terms(users: Users, neighbour: str = "", **privacy: Any) -> dict[str, Any]:
     """Return everything that an adversary sees of a run's plan."""
     config = RunConfig.from_mapping({"rounds": ROUNDS, "privacy": privacy})
-    planned = plan_run(config, ownership(*users), declared=declared(neighbour))
+    counts = None if config.privacy.known == "nothing" else declared(neighbour)
+    planned = plan_run(config, ownership(*users), declared=counts)
     mechanism, last = planned.plan.mechanism, planned.plan.rounds
     release = ReleaseRecord.of(mechanism, config.seed, planned.bounds.guarantee)
     after = planned.guarantees.after(last)
