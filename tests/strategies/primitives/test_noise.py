@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -31,14 +33,14 @@ def test_the_hash_of_a_sum_depends_on_every_part_of_a_release_and_on_the_seed() 
 
 @pytest.mark.parametrize("std", [1e-6, 0.7, 3.0, 1e9])
 def test_secure_noise_has_the_stated_scale_and_no_other(std: float) -> None:
-    drawn = secure_gaussian_noise(SIZE, std)
+    drawn = secure_gaussian_noise(SIZE, std).astype(np.float64)
     assert is_gaussian_of(std, drawn)
     for wrong in (0.95, 1.05, 0.5, 2.0):
         assert not is_gaussian_of(std * wrong, drawn)
 
 
 def test_secure_noise_is_independent_across_coordinates_and_draws() -> None:
-    drawn = np.stack([secure_gaussian_noise(1_000, 1.0) for _ in range(20)])
+    drawn = np.stack([secure_gaussian_noise(1_000, 1.0).astype(np.float64) for _ in range(20)])
     between = np.corrcoef(drawn)[np.triu_indices(20, 1)]
     assert np.abs(between).max() < 6 / np.sqrt(1_000)
     halves = np.hsplit(drawn, 2)  # the two coordinates that one pair of uniforms makes
@@ -61,7 +63,7 @@ def test_a_large_models_noise_is_drawn_in_blocks_and_is_no_other(monkeypatch: py
         draws.append(gaussian_noise(0, 1, size, 3.0))
     np.testing.assert_array_equal(*draws)
     assert not np.intersect1d(draws[0], gaussian_noise(0, 2, size, 3.0)).size
-    for drawn in (draws[0], secure_gaussian_noise(size, 3.0)):
+    for drawn in (draws[0], secure_gaussian_noise(size, 3.0).astype(np.float64)):
         assert len(np.unique(drawn)) == size
         assert is_gaussian_of(3.0, drawn)
         assert not is_gaussian_of(3.0 * 0.95, drawn)
@@ -79,12 +81,23 @@ def test_every_block_of_a_secure_sum_gets_noise_of_its_own_once(monkeypatch: pyt
     assert np.abs(between).max() < 6 / np.sqrt(SIZE // 4)
 
 
-def test_the_tail_is_as_long_as_64_bits_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A uniform of all zero bits is the rarest radius: sqrt(2 ln 2^64) = 9.42, not infinity and not 8.5 (2^-53)."""
-    monkeypatch.setattr(noise.os, "urandom", lambda count: bytes(count))
-    np.testing.assert_allclose(secure_gaussian_noise(2, 1.0), [9.4192, 0.0], atol=1e-3)
+def test_the_tail_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two words that begin with 32 zeros, a half: a uniform number of 2^-65, a radius of sqrt(2 ln 2^65)."""
+    half = (2**63 - 1).to_bytes(8, "little")
+    words = iter([bytes(8), (2**32 - 1).to_bytes(8, "little"), half, bytes(8)])  # the last is the angle
+    monkeypatch.setattr(noise.os, "urandom", lambda count: next(words))
+    np.testing.assert_allclose(secure_gaussian_noise(2, 1.0).astype(float), [math.sqrt(130 * math.log(2)), 0.0])
     monkeypatch.setattr(noise.os, "urandom", lambda count: b"\xff" * count)
-    np.testing.assert_allclose(secure_gaussian_noise(2, 1.0), [0.0, 0.0], atol=1e-6)
+    np.testing.assert_allclose(secure_gaussian_noise(2, 1.0).astype(float), [0.0, 0.0], atol=1e-9)
+
+
+def test_a_noisy_sum_is_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Just above the middle between two grid points, by less than a double of that size can tell."""
+    above = np.longdouble(grid_width(1.0)) / 2 + np.longdouble(2) ** -60
+    monkeypatch.setattr(noise, "secure_gaussian_noise", lambda size, std: np.full(size, above))
+    total = np.array([1.0])
+    add_secure_noise(total, 1.0)
+    assert total == 1.0 + grid_width(1.0)
 
 
 @pytest.mark.parametrize("std", [1e-6, 0.7, 1.0, 1.999, 3.0, 1e9])
