@@ -38,11 +38,13 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from fl_sim.config import ConfigError, RunConfig, read_toml
 from fl_sim.experiments.privacy_spent import Account, account_for, read_ledgers
 from fl_sim.files import owner_only, read_bytes, remove_temporaries
-from fl_sim.formats import format_epsilon, numbered, printable, round_up
+from fl_sim.formats import format_delta, format_epsilon, numbered, printable, round_up
 from fl_sim.stop_signals import Stopped, follow_parent, raising_stops, stops_deferred, stops_handled_by, stops_seen
 from fl_sim.storage.run_claim import tidy
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, encode, replace_file
-from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, covering
+from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound, covering
+from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.ledger import LEDGER_FILE, Ledger
 from fl_sim.strategies.primitives import streams
 
 MOST_RUNS = 10_000
@@ -379,6 +381,7 @@ class AllRuns(Account, total=False):
     """ε of all runs together, and what it says in words."""
 
     runs: int
+    unfinished: int
     note: str
 
 
@@ -437,7 +440,9 @@ def run_sweep(
         groups.setdefault(points[ending.name].number, []).append(ending)
     rows = [_row(sweep.metric, points[group[0].name].settings, group, folders) for group in groups.values()]
     rows.sort(key=lambda row: (row.mean is None, row.mean or 0.0))
-    table = Table(sweep.metric, rows, _joint_account(list(folders.values())))
+    others = [out / "runs" / name for name in points if name not in folders]
+    unfinished = [RunFolder.open(path) for path in others if (path / LEDGER_FILE).exists()]
+    table = Table(sweep.metric, rows, _joint_account(list(folders.values()), unfinished))
     replace_file(out / "table.json", json.dumps(encode(table.record()), indent=2).encode() + b"\n")
     replace_file(out / "table.txt", table.text().encode())
     return endings, table
@@ -473,34 +478,49 @@ def _figure(result: Mapping[str, object], metric: str) -> float:
     return numbers[metric]
 
 
-def _joint_account(folders: Sequence[RunFolder]) -> AllRuns:
+def _joint_account(finished: Sequence[RunFolder], unfinished: Sequence[RunFolder] = ()) -> AllRuns:
     """Return ε for an adversary who observes the models of all runs, composed from their ledgers.
 
-    The runs are independent: each has its own seed.
+    The runs are independent: each has its own seed. A run that failed or was interrupted counts with what it released:
+    by its ledger, and by what the finished runs under its bounds tell of the corpus. Where there are none, a user may
+    have any number of sentences, and ε with an entity at the 95th percentile is infinite.
     """
+    runs = [*finished, *unfinished]
+    ledgers = read_ledgers([run.path for run in runs])
+    if not any(ledger.entries for ledger in ledgers):
+        return {"runs": len(finished), "note": "No run has released anything."}
     warning = "Trying settings on private data is a release too. "
-    if not folders:
-        return {"runs": 0, "note": "No run is finished."}
-    results = [folder.result or {} for folder in folders]
+    results = [run.result or {} for run in finished]
     corpora = {json.dumps(result["corpus"], sort_keys=True) for result in results}
-    if len(corpora) > 1:
+    fingerprints = {json.dumps(run.config.get("corpus"), sort_keys=True) for run in runs}
+    if len(corpora) > 1 or len(fingerprints) > 1:
         note = warning + "These runs are on different corpora, so no single ε covers all of them."
-        return {"runs": len(folders), "note": note}
-    sentences = max(float(result["user_sentences"]) for result in results)
+        return {"runs": len(finished), "note": note}
     # One entity for all runs: that of the largest bound of any run, as bounds of runs differ in what they leave of it.
-    entity_bound = covering([ContributionBound(**result["reach"]["p95"]) for result in results])
-    delta = max(float(result["plan"]["delta"]) for result in results)
-    user = Adjacency(sentences)
-    ledgers = read_ledgers([folder.path for folder in folders])
-    account = account_for(ledgers, user, Adjacency(sentences, entity_bound), delta, None)
+    bounds = [ContributionBound(**result["reach"]["p95"]) for result in results]
+    entity_bound = covering(bounds) if bounds else NO_ENTITY
+    sentences = max((float(result["user_sentences"]) for result in results), default=math.inf)
+    told = _guarantees(ledgers, unfinished) <= _guarantees(ledgers, finished)
+    delta = max(float(run.config["plan"]["delta"]) for run in runs)
+    user = Adjacency(sentences if told else math.inf)
+    account = account_for(ledgers, user, replace(user, entity_bound=entity_bound), delta, None)
+    if not told:
+        account |= {"epsilon_user_entity": math.inf, "epsilon_user_entity_robust": math.inf}
+    left = f", {len(unfinished)} of them unfinished," if unfinished else ""
     note = warning + (
-        f"Guarantee for the models of all {len(folders)} runs and the choice among them, at δ = {delta:g}: "
-        f"ε user {format_epsilon(account['epsilon_user'])}, with an entity at the 95th percentile "
-        f"{format_epsilon(account['epsilon_user_entity'])}, robust "
-        f"{format_epsilon(account['epsilon_user_entity_robust'])}. "
-        "To publish one run at its own ε, choose its settings on public data."
+        f"Guarantee for the models of all {len(runs)} runs{left} and, as far as training text goes, the choice among "
+        f"them, at δ = {format_delta(delta)}: ε user {format_epsilon(account['epsilon_user'])}, with an entity at the "
+        f"95th percentile {format_epsilon(account['epsilon_user_entity'])}, robust "
+        f"{format_epsilon(account['epsilon_user_entity_robust'])}. The choice reads held-out scores, which no ε "
+        "covers. To publish one run at its own ε, choose its settings on public data."
     )
-    return {"runs": len(folders), **account, "note": note}
+    return {"runs": len(finished), "unfinished": len(unfinished), **account, "note": note}
+
+
+def _guarantees(ledgers: Sequence[Ledger], runs: Sequence[RunFolder]) -> set[Guarantee]:
+    """Return the bounds under which some runs released."""
+    paths = {run.path for run in runs}
+    return {entry.terms.guarantee for ledger in ledgers if ledger.folder in paths for entry in ledger.entries}
 
 
 def _short(value: JsonValue) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import signal
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +18,7 @@ from fl_sim.stop_signals import stops_handled_by
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.accounting.guarantee import Guarantee, Known
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 from fl_sim.strategies.uedp import UserEntityDP
 
@@ -28,13 +29,20 @@ P95 = {"greedy": ContributionBound(1, 1, 1), "wider": ContributionBound(3, 2, 4)
 WEIGHTS = ContributionBound(6, 3, 1, weighted=True)
 
 
-def finished_run(path: Path, seed: int, bound: ContributionBound) -> RunFolder:
-    """A run of four rounds, with the p95 that its bounds leave of the corpus."""
-    run = RunFolder.create(path, config={}, environment={})
-    guarantee = Guarantee(known="counts" if bound.weighted else "graph", entity_bound=4, user_sentences=20)
+def unfinished_run(path: Path, seed: int, bound: ContributionBound, user_sentences: int = 20) -> RunFolder:
+    """A run of four rounds that failed after them."""
+    run = RunFolder.create(path, config={"plan": {"delta": 1e-5}}, environment={})
+    known: Known = "counts" if bound.weighted else "graph"
+    guarantee = Guarantee(known=known, entity_bound=4, user_sentences=user_sentences)
     ledger, terms = Ledger.create(path), ReleaseRecord.of(MECHANISM, seed, guarantee)
     for number in range(1, 5):
         ledger.record_release(terms, number)
+    return run
+
+
+def finished_run(path: Path, seed: int, bound: ContributionBound) -> RunFolder:
+    """A run of four rounds, with the p95 that its bounds leave of the corpus."""
+    run, ledger = unfinished_run(path, seed, bound), Ledger.read(path)
     result = {"corpus": {"name": "tiny"}, "user_sentences": 20, "reach": {"p95": asdict(bound)}}
     run.finish(result | {"plan": {"delta": 1e-5}, "ledger": ledger.head})
     return RunFolder.open(path)
@@ -58,6 +66,28 @@ def test_a_sum_of_weights_of_one_run_bounds_no_sentences_of_another(tmp_path: Pa
     event = MECHANISM.event()
     parts = [(event, Adjacency(20, WEIGHTS, weighted=True), 4), (event, Adjacency(20, ContributionBound(6, 3)), 4)]
     assert accounts[0] == pytest.approx(composed_epsilon(parts, 1e-5), rel=1e-6)
+
+
+@pytest.mark.parametrize("sentences", [20, 30])
+def test_what_a_run_released_before_it_failed_counts(tmp_path: Path, sentences: int) -> None:
+    """What the bounds of another user leave of the corpus, a run tells that has them and is finished."""
+    bound = P95["greedy"]
+    finished = finished_run(tmp_path / "a", 0, bound)
+    account = _joint_account([finished], [unfinished_run(tmp_path / "b", 1, bound, sentences)])
+    assert (account["runs"], account["unfinished"], account["releases"]) == (1, 1, 8)
+    user = Adjacency(20 if sentences == 20 else math.inf)
+    expected = composed_epsilon([(MECHANISM.event(), user, 8)], 1e-5)
+    assert account["epsilon_user"] == pytest.approx(expected, rel=1e-6)
+    assert (account["epsilon_user_entity"] == math.inf) == (sentences != 20)
+    assert _joint_account([finished])["epsilon_any"] < account["epsilon_any"] < math.inf
+
+
+def test_a_sweep_of_which_no_run_is_finished_has_spent_what_its_runs_released(tmp_path: Path) -> None:
+    assert "releases" not in _joint_account([])
+    account = _joint_account([], [unfinished_run(tmp_path / "a", 0, P95["greedy"])])
+    assert (account["runs"], account["releases"], account["epsilon_user_entity"]) == (0, 4, math.inf)
+    assert account["epsilon_user"] > 0
+    assert 0 < account["epsilon_any"] < math.inf
 
 
 # Stops
