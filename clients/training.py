@@ -38,6 +38,7 @@ from fl_sim.clients.selection import Selection, WeightedSelection
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps, WeightedGradients
 from fl_sim.strategies.messages import MessageError, TrainReply, rule_from_json, rule_to_json
 from fl_sim.strategies.primitives import streams
+from fl_sim.strategies.primitives.clipping import factor_of
 
 Mask = npt.NDArray[np.bool_]
 WhenDone = Callable[[int], None]
@@ -253,10 +254,8 @@ def _bound(norm: float, tally: Tally, rule: ClientRule) -> _Bounded:
 
 
 def _share(norm: float, radius: float) -> float:
-    """Return min(1, r/‖x‖), the factor of Π_r, for r = ``radius``; 0 for an x that is not finite."""
-    if not math.isfinite(norm):
-        return 0.0
-    return radius / norm if norm > radius else 1.0
+    """Return the factor of Π_r, for r = ``radius``; 0 for an x that is not finite."""
+    return factor_of(norm, radius) if math.isfinite(norm) else 0.0
 
 
 def _sentence_votes(tally: Tally, rule: ClientRule) -> float:

@@ -34,6 +34,7 @@ from fl_sim.clients.ghost_norms import Contribution, Layer, NotCovered
 from fl_sim.clients.gradients.ghost_pass import covered_layers, each_gradient
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import loss_gradients
+from fl_sim.strategies.primitives.clipping import SMALLEST_FACTOR
 
 # A sentence whose rounding allowance exceeds this share of its squared norm is recomputed on its own: its clipped
 # gradient would never exceed c, but would be scaled down more than necessary.
@@ -204,9 +205,7 @@ def add_one(
         return
     tally.loss_sum += loss
     tally.clipped += norm > clip_norm
-    factor = 1.0 if norm <= clip_norm else clip_norm / norm
-    if stability is not None:
-        factor = clip_norm / (norm + stability)
+    (factor,) = clip_factors(torch.tensor([norm], dtype=torch.float64), clip_norm, stability).tolist()
     for name in views.keys() & gradients.keys():
         views[name].add_(gradients[name], alpha=-factor)
 
@@ -350,7 +349,12 @@ def is_unsure(squared: torch.Tensor, slack: torch.Tensor) -> torch.Tensor:
 
 
 def clip_factors(norms: torch.Tensor, clip_norm: float, stability: float | None = None) -> torch.Tensor:
-    """Return min(1, c/‖g‖), or c/(‖g‖ + γ) with a ``stability`` γ, float32 (B,), for norms (B,)."""
+    """Return min(1, c/‖g‖), or c/(‖g‖ + γ) with a ``stability`` γ, float32 (B,), for norms (B,).
+
+    A factor that is no normal float32 is 0: rounded up it could leave more than c.
+    """
     if stability is not None:
-        return (clip_norm / (norms + stability)).float()
-    return torch.where(norms > clip_norm, clip_norm / norms, 1.0).float()
+        factors = clip_norm / (norms + stability)
+    else:
+        factors = torch.where(norms > clip_norm, clip_norm / norms, 1.0)
+    return torch.where(factors < SMALLEST_FACTOR, 0.0, factors).float()

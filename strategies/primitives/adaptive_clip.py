@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fl_sim.strategies.primitives.limits import require
+from fl_sim.strategies.primitives.limits import SMALLEST_CLIP, require
 
 _CLIP_RANGE = 1e6
 """An adaptive clip stays within this factor of the first, so that noise cannot make it overflow or vanish."""
@@ -103,11 +103,11 @@ class AdaptiveClip:
         return noise_multiplier * items_per_user / self.vote_weight
 
     def next_clip(self, first: float, clip: float, share: float) -> float:
-        """Return the next round's clip c·exp(−η·share), within a fixed factor of the first.
+        """Return the next round's clip c·exp(−η·share), within a fixed factor of the first, and a clip that is allowed.
 
         ``share`` is the noisy count Σ(b − γ) of the round just released, divided by the public expected number of
         items.
         """
         farthest = math.log(_CLIP_RANGE)
         moved = math.log(clip / first) - self.learning_rate * share
-        return first * math.exp(min(max(moved, -farthest), farthest))
+        return max(first * math.exp(min(max(moved, -farthest), farthest)), SMALLEST_CLIP)

@@ -19,10 +19,21 @@ import numpy.typing as npt
 
 Vector = npt.NDArray[np.float32]
 
+SMALLEST_FACTOR = float(np.finfo(np.float32).tiny)
+"""The smallest factor of a clip; rounded to a float32, a smaller one could leave twice the radius."""
+
 
 def norm(vector: Vector) -> float:
     """Return the L2 norm of a float32 (d,) vector, accumulated in float64; NaN or inf if a coordinate is not finite."""
     return math.sqrt(float(np.einsum("i,i->", vector, vector, dtype=np.float64)))
+
+
+def factor_of(length: float, radius: float) -> float:
+    """Return min(1, r/‖x‖), the factor of Π_r for an x of a finite ``length``; 0 below :data:`SMALLEST_FACTOR`."""
+    if length <= radius:
+        return 1.0
+    factor = radius / length
+    return factor if factor >= SMALLEST_FACTOR else 0.0
 
 
 def project(vector: Vector, radius: float) -> float:
@@ -39,5 +50,5 @@ def project(vector: Vector, radius: float) -> float:
     if not math.isfinite(length):
         vector[:] = 0
     elif length > radius:
-        vector *= radius / length
+        vector *= factor_of(length, radius)
     return length

@@ -166,6 +166,13 @@ def test_no_length_breaks_the_bound_of_automatic_clipping(
     assert tally.nonfinite == 0
 
 
+@pytest.mark.parametrize("stability", [None, 0.01])
+def test_no_length_is_scaled_by_a_factor_that_rounding_doubles(stability: float | None) -> None:
+    norms = torch.tensor([1e24, 4.6e32, 1.4e33], dtype=torch.float64)
+    factors = clipped_sums.clip_factors(norms, 1e-12, stability)
+    assert bool((factors.double() * norms <= 1e-12 * (1 + 1e-6)).all())
+
+
 @pytest.mark.parametrize("tokens", [1, 25, 64])
 def test_a_contribution_does_not_depend_on_the_batch(
     small: LanguageModel, tokens: int, monkeypatch: pytest.MonkeyPatch

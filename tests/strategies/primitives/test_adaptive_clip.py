@@ -11,6 +11,7 @@ import pytest
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import TrainReply, TrainRequest
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
+from fl_sim.strategies.primitives.limits import SMALLEST_CLIP
 from fl_sim.strategies.primitives.noise import gaussian_noise
 from tests.strategies.federation import plan, run_rounds, zeros
 
@@ -127,3 +128,4 @@ def test_no_noise_can_drive_the_clip_out_of_the_numbers() -> None:
     wild = adapting(noise_multiplier=1e4, adaptive=replace(ADAPTIVE, learning_rate=1e3), rounds=20)
     _, strategy = run_rounds(wild, rounds=20, answer=zeros)
     assert 2e-6 * (1 - 1e-9) <= strategy.clip_norm <= 2e6 * (1 + 1e-9)
+    assert ADAPTIVE.next_clip(SMALLEST_CLIP, SMALLEST_CLIP, share=100.0) == SMALLEST_CLIP

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from fl_sim.strategies.primitives.clipping import norm, project
+from fl_sim.strategies.primitives.limits import SMALLEST_CLIP
 
 vectors = npst.arrays(np.float32, 6, elements=st.floats(-1e6, 1e6, width=32))
 
@@ -52,6 +53,14 @@ def test_what_is_not_finite_counts_as_zero(bad: float) -> None:
     vector = np.array([1.0, bad], dtype=np.float32)
     assert not math.isfinite(project(vector, 1.0))
     np.testing.assert_array_equal(vector, 0)
+
+
+@pytest.mark.parametrize("length", [1e24, 4.6e32, 1.4e33])
+def test_no_length_is_scaled_by_a_factor_that_rounding_doubles(length: float) -> None:
+    """A factor of 7e-46 would be the smallest float32, which is twice that."""
+    vector = np.full(64, length / 8, dtype=np.float32)
+    project(vector, SMALLEST_CLIP)
+    assert norm(vector) <= SMALLEST_CLIP * (1 + 1e-6)
 
 
 def test_large_norms_do_not_overflow() -> None:
