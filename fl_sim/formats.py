@@ -3,8 +3,10 @@
 A bound that holds from above (ε, δ, a number of users at risk) is rounded up, so that none is ever understated; so is a
 noise multiplier, which protects better if it is larger. A lower bound and a sampling rate are rounded down.
 
->>> format_epsilon(2.6701), format_epsilon(float("inf")), format_delta(1e-05), format_number(14041)
-('2.68', '∞', '1e-5', '14,041')
+>>> format_epsilon(2.6701), format_epsilon(float("inf")), format_number(14041)
+('2.68', '∞', '14,041')
+>>> format_delta(1e-5), format_delta(1.2345644e-5)
+('1e-5', '1.23457e-5')
 >>> format_figure("noise_multiplier", 1.23456701), format_figure("q_u", 0.0499999999), format_figure("rounds", 30)
 ('1.23457', '0.0499999', '30')
 >>> format_at_risk(1e-5, 14041)
@@ -173,8 +175,8 @@ def epsilon_in_words(row: Mapping[str, Any]) -> str:
 
 
 def format_delta(value: float | None) -> str:
-    """Return δ as people write it: 1e-5."""
-    return "?" if value is None else f"{value:g}".replace("e-0", "e-")
+    """Return δ as people write it, 1e-5, rounded up to six digits."""
+    return "?" if value is None else f"{float(round_up(value)):g}".replace("e-0", "e-")
 
 
 def html_table(rows: Sequence[Sequence[object]], head: Sequence[str] = ()) -> str:

@@ -21,6 +21,7 @@ from click.shell_completion import CompletionItem
 
 from fl_sim.cli.from_signature import CORPUS, FILE, FOLDER, LOOKS, Function, Look, options_of
 from fl_sim.config_keys import SHORT_NAMES
+from fl_sim.formats import format_delta
 
 _LISTED = re.compile(r"([\w-]+(?:, [\w-]+)+)(?:, or an import path.*)?")
 _PATHS = {"corpus.path": CORPUS, "out": FOLDER, "anchor": FILE}
@@ -78,7 +79,7 @@ def print_json(value: Any) -> None:
 
 def note_on_delta(delta: float, source: str) -> None:
     """Say on standard error which δ was taken, because none was given."""
-    print(f"note: δ is {delta:g}, {source}; --delta states ε at another", file=sys.stderr)
+    print(f"note: δ is {format_delta(delta)}, {source}; --delta states ε at another", file=sys.stderr)
 
 
 def is_default(name: str) -> bool:

@@ -78,7 +78,7 @@ def _run(words: list[str], running: dict[str, Any]) -> int:
     except BrokenPipeError:
         _drop_output()
         return EXIT_NO_READER
-    except (ValueError, OSError, ModuleNotFoundError) as error:
+    except (ValueError, OSError, ModuleNotFoundError, MemoryError) as error:
         if not _is_foreseen(error):
             raise
         try:
@@ -129,6 +129,8 @@ def _is_foreseen(error: Exception) -> bool:
 
     Any other error is a bug; its traceback is shown.
     """
+    if isinstance(error, MemoryError):
+        return True
     if isinstance(error, OSError):
         return error.filename is not None or error.errno in _RESOURCES
     if isinstance(error, ModuleNotFoundError):
@@ -154,6 +156,8 @@ def _one_line(error: Exception) -> str:
     words = str(error)
     if isinstance(error, ModuleNotFoundError):
         words = f"{_package(error)} is not installed: pip install 'fl-sim[text]'"
+    if isinstance(error, MemoryError):
+        words = f"out of memory: {words}"
     if isinstance(error, OSError) and error.strerror:
         words = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return "; ".join(" ".join(part.split()) for part in (words, *_notes(error)))

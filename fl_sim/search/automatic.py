@@ -31,7 +31,7 @@ from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 from fl_sim.experiments.cost import Pace, forecast_of, sentences_of, threads_of, workers_at_once
 from fl_sim.experiments.run_inputs import build_model, declared, task_of
-from fl_sim.formats import duration, round_up
+from fl_sim.formats import duration, format_delta, round_up
 from fl_sim.search.bounds import Candidate, Users
 from fl_sim.search.planner import Goal, Tradeoff, best_first, propose
 from fl_sim.search.settings_search import (
@@ -297,8 +297,9 @@ def _notes(chosen: RunConfig, text: PublicText, users: Users, file: Path) -> Ite
         "nothing": f"the users of {text.name}",
     }[privacy.known]
     yield (
-        f"ε ≤ {privacy.target_epsilon:g} ({target_unit(privacy)}) at δ {privacy.delta:g}, {privacy.population:,} "
-        f"users; {chosen.rounds} rounds of about {text.expected_sentences(private, {}):,.0f} sentences"
+        f"ε ≤ {privacy.target_epsilon:g} ({target_unit(privacy)}) at δ {format_delta(privacy.delta)}, "
+        f"{privacy.population:,} users; {chosen.rounds} rounds of about "
+        f"{text.expected_sentences(private, {}):,.0f} sentences"
     )
     bounds = {"k": privacy.entity_bound, "m": privacy.user_sentences}
     yield (

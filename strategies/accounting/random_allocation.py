@@ -47,6 +47,7 @@ from scipy.special import ndtri
 
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.losses import composition
+from fl_sim.strategies.accounting.losses.dominating_pairs import binomial_quantile
 from fl_sim.strategies.accounting.losses.privacy_loss import (
     Floats,
     GaussianMixturePair,
@@ -537,8 +538,6 @@ def _largest_squared_shift(
 
     No M_r exceeds m but with that probability, so that Σ M_r² ≤ m·F.
     """
-    from scipy import stats  # half a second to import, which no configuration needs
-
-    most = int(min(stats.binom.isf(tail / epoch_rounds, users, 1 / epoch_rounds), users))
+    most = binomial_quantile(users, 1 / epoch_rounds, tail / epoch_rounds)
     square = 4 * most * users + (4 * most + 1) * with_user
     return np.array([float(square)]), np.array([1.0 - tail])

@@ -187,7 +187,7 @@ def _in_words(trial: Trial) -> str:
 
 
 def _tuned_text(file: Path, origin: Origin) -> str:
-    target = f"ε ≤ {format_epsilon(origin.epsilon)} ({origin.unit}) at δ {origin.delta:g}"
+    target = f"ε ≤ {format_epsilon(origin.epsilon)} ({origin.unit}) at δ {format_delta(origin.delta)}"
     if origin.epsilon is None:
         target = "no noise"
     last = max(trial.rung for trial in origin.trials)

@@ -61,6 +61,8 @@ _COARSE_POINTS_OF_BLOCKS = 1 << 14
 _BAND = 16  # numbers of rounds that share a grid differ by at most this factor
 _MOST_SUMMED = 4096  # from this number of rounds on, blocks of rounds are summed on a finer grid first
 _FEWEST_BLOCKS = 1024
+_LEAST_WIDTH = 1e-15  # of a window of losses, which may hold a single one
+_MOST_SHIFT = 5e3  # in standard deviations of the noise; ε of a longer one is above ten million, and doubles fail
 _LEAST_SHIFT = 1e-12  # in standard deviations of the noise; doubles cannot resolve the loss of a smaller shift
 _MOST_TILTS = 4
 _SMALL_ERROR = 1e-7  # share of δ; another tilt would hardly do better
@@ -114,6 +116,8 @@ def epsilon_curve(
     result: Floats = np.zeros(len(counts))
     if not _moves(mixtures):
         return result
+    if _is_beyond(mixtures, noise_multiplier):
+        return np.full(len(counts), np.inf)
     size = _CURVE_GRID if len(counts) > SHORT_CURVE else _SINGLE_GRID
     for band in _bands(counts):
         numbers = counts[band]
@@ -126,6 +130,8 @@ def delta_at(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float,
     """Return an upper bound on δ(ε) after ``rounds`` rounds, the larger of both directions."""
     if not _moves(mixtures):
         return 0.0
+    if _is_beyond(mixtures, noise_multiplier):
+        return 1.0
     both = _on_grids([Part(mixtures, noise_multiplier, rounds)], DELTA_IN_SEARCH, _SINGLE_GRID)
     return max(float(series.deltas(np.array([rounds]), np.array([epsilon]))[0]) for series in both)
 
@@ -135,6 +141,8 @@ def epsilon_of_parts(parts: Sequence[Part | AtomPart], delta: float) -> float:
     moving = [part for part in parts if isinstance(part, AtomPart) or _moves(part.mixtures)]
     if not moving:
         return 0.0
+    if any(isinstance(part, Part) and _is_beyond(part.mixtures, part.noise_multiplier) for part in moving):
+        return np.inf
     counts = np.array([[part.rounds for part in moving]])
     return max(float(series.epsilons(counts, delta)[0]) for series in _on_grids(moving, delta, _SINGLE_GRID))
 
@@ -397,7 +405,7 @@ def _on_grids(parts: Sequence[Part | AtomPart], delta: float, size: int) -> tupl
     coarse = [_on_own_grid(part, tail) for part in parts]
     rounds = [part.rounds for part in parts]
     windows = [_window([both[k] for both in coarse], rounds, delta) for k in (0, 1)]
-    width = max(window.high - window.low for window in windows) / (size - 2)
+    width = max(*(window.high - window.low for window in windows), _LEAST_WIDTH) / (size - 2)
     circle = size
     if size == _SINGLE_GRID and (delta < _SMALL_DELTA or max(rounds) >= _MOST_SUMMED):
         circle *= _ROOM
@@ -450,7 +458,7 @@ def _on_own_grid(part: Part | AtomPart, tail: float) -> tuple[GridLoss, GridLoss
     else:
         low, high = loss_range(part.mixtures, _computable(part.mixtures, part.noise_multiplier), tail)
     points = _COARSE_POINTS if part.rounds < _MOST_SUMMED else _COARSE_POINTS_OF_BLOCKS
-    return _on_grid(part, (high - low) / points, tail)
+    return _on_grid(part, max(high - low, _LEAST_WIDTH) / points, tail)
 
 
 def _on_grid(part: Part | AtomPart, width: float, tail: float) -> tuple[GridLoss, GridLoss]:
@@ -458,6 +466,11 @@ def _on_grid(part: Part | AtomPart, width: float, tail: float) -> tuple[GridLoss
     if isinstance(part, AtomPart):
         return part.atoms[0].on_grid(width), part.atoms[1].on_grid(width)
     return discretize(part.mixtures, _computable(part.mixtures, part.noise_multiplier), width, tail)
+
+
+def _is_beyond(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float) -> bool:
+    """Return whether a shift is so long that no ε of use could be proven."""
+    return max(mixture.spread for mixture in mixtures) > _MOST_SHIFT * noise_multiplier
 
 
 def _computable(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float) -> float:

@@ -240,12 +240,26 @@ def binomial(n: int, p: float, tail: float) -> Distribution:
     if p >= 1.0 or n == 0:
         return constant(n)
     low = int(stats.binom.ppf(_NEGLIGIBLE, n, p))
-    high = int(stats.binom.isf(tail, n, p))
+    high = binomial_quantile(n, p, tail)
     values = np.arange(low, high + 1)
     probabilities = stats.binom.pmf(values, n, p)
     probabilities[0] += stats.binom.cdf(values[0] - 1, n, p)
     above = float(stats.binom.sf(high, n, p))
     return _prune(Distribution(values.astype(np.float64), probabilities, above), tail)
+
+
+def binomial_quantile(n: int, p: float, tail: float) -> int:
+    """Return the smallest number that Binomial(n, p) exceeds with probability at most ``tail``.
+
+    SciPy's own is n for a tail below 1e-19, and arrays of all values up to it would not fit into memory.
+    """
+    from scipy import stats  # half a second to import, which no configuration needs
+
+    low, high = -1, n  # low is exceeded too often
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if stats.binom.sf(middle, n, p) <= tail else (middle, high)
+    return high
 
 
 def _rarely_exceeded(mean: float, tail: float) -> int:

@@ -100,6 +100,12 @@ def test_an_error_of_a_package_with_a_similar_name_is_not_ours() -> None:
     assert cli._is_foreseen(ours("x"))
 
 
+def test_too_little_memory_is_one_line(failing: Any, capsys: Capture) -> None:
+    failing(MemoryError("Unable to allocate 6.91 TiB"))
+    assert main(["run"]) == 2
+    assert capsys.readouterr().err == "fl-sim run: out of memory: Unable to allocate 6.91 TiB\n"
+
+
 def test_an_interruption(failing: Any, capsys: Capture) -> None:
     failing(noted(KeyboardInterrupt(), "what was done is in x"))
     assert main(["run"]) == 130

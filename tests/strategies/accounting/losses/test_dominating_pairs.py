@@ -22,6 +22,7 @@ from fl_sim.strategies.accounting.losses.dominating_pairs import (
     Distribution,
     active_sentences,
     binomial,
+    binomial_quantile,
     constant,
     entity_shift,
     exposure_from_bound,
@@ -172,6 +173,14 @@ def test_a_cap_of_one_sentence_makes_weights_free() -> None:
 def test_a_binomial_knows_what_it_cuts_off(n: int, p: float, tail: float) -> None:
     kept = binomial(n, p, tail)
     assert kept.cut == pytest.approx(stats.binom.sf(kept.values[-1], n, p), rel=1e-6, abs=0)
+
+
+@pytest.mark.parametrize("tail", [1e-3, 1e-20, 1e-36])
+def test_a_quantile_is_the_smallest_number_that_is_rarely_exceeded(tail: float) -> None:
+    for n, p in ((7, 0.6), (10**6, 0.05), (10**12, 0.05)):
+        most = binomial_quantile(n, p, tail)
+        assert stats.binom.sf(most, n, p) <= tail < stats.binom.sf(most - 1, n, p)
+    assert binomial_quantile(7, 0.6, 1e-36) == 7
 
 
 def test_what_the_shifts_of_a_case_cut_off_is_missing() -> None:
