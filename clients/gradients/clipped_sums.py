@@ -2,11 +2,11 @@
 
 For a sentence s with mean prediction loss l(θ, s), let ``g_s = -∇ l(θ, s)`` over the trainable parameters. This module
 computes ``Σ_s Π_c(g_s)``, where ``Π_c(x) = x · min(1, c/‖x‖)`` (docs/privacy.md, section 2). Guarantee: each sentence
-moves the sum by at most c in L2 norm (to 1e-5 relative), whatever else is in the batch; a sentence whose loss or
-gradient is not finite contributes zero, and is counted. With a stability γ, ``c·g_s/(‖g_s‖ + γ)`` takes the place of
-``Π_c(g_s)`` (automatic clipping), with the same guarantee. With dropout, the masks of a sentence are a function of the
-seed and the sentence's number (those of weight-drop of the seed alone), so that the guarantee holds for the masked
-loss.
+moves the sum by at most c in L2 norm (to 1e-5 relative; docs/privacy.md has a made-up exception), whatever else is in
+the batch; a sentence whose loss or gradient is not finite contributes zero, and is counted. With a stability γ,
+``c·g_s/(‖g_s‖ + γ)`` takes the place of ``Π_c(g_s)`` (automatic clipping), with the same guarantee. With dropout, the
+masks of a sentence are a function of the seed and the sentence's number (those of weight-drop of the seed alone), so
+that the guarantee holds for the masked loss.
 
 The fast path uses ghost norms with book-keeping, once it agreed with plain autograd
 (`fl_sim.clients.gradients.ghost_pass`). A model that it does not cover is processed one sentence at a time: same
