@@ -24,7 +24,7 @@ from fl_sim.data_prep.identity import STEPS, Identity
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
+from fl_sim.data_prep.taggers.tagger_registry import unsought_kinds
 from fl_sim.formats import table_cell
 
 CONTRIBUTIONS_ARE_PRIVATE = (

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.bundle import SHIPPED_CORPORA
 from fl_sim.files import naming
 
 

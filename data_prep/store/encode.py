@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fl_sim.data_prep import SHIPPED_CORPORA, shipped_path
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.atomic import folder_appearing_at
-from fl_sim.data_prep.store.bundle import SHIPPED_CORPORA, shipped_path
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import open_vector, write_vector
 from fl_sim.files import cache_folder, json_object, read_bytes, sha256_of, sha256_of_json

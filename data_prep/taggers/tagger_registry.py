@@ -1,4 +1,7 @@
-"""Taggers by name: built in, of other packages, by import path, and several united.
+"""Taggers by name: built in, of other packages, by import path, and several united, in one process or several.
+
+An ε of entities is about the mentions that were marked. A corpus with marks of nicknames alone says nothing of persons,
+organisations and places, so whoever reads an ε must know which kinds no tagger looked for (:func:`unsought_kinds`).
 
 >>> make_tagger("rules").describe()["tagger"]
 'rules'
@@ -11,19 +14,33 @@ fl_sim.plugins.PluginError: tagger 'no_such_module:Tagger' cannot be imported (N
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import multiprocessing
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 from fl_sim.data_prep.records import CorpusError, Mention
-from fl_sim.data_prep.store.manifest import STRUCTURED, plugin_record
-from fl_sim.data_prep.taggers.categories import IDENTIFIERS, Selection
-from fl_sim.data_prep.taggers.parallel_tagger import ParallelTagger
+from fl_sim.data_prep.store.corpus import Corpus, Part
+from fl_sim.data_prep.store.manifest import OFF, STRUCTURED, comparable, plugin_record
+from fl_sim.data_prep.taggers import structured_data
+from fl_sim.data_prep.taggers.categories import (
+    IDENTIFIER_KINDS,
+    IDENTIFIERS,
+    Category,
+    Selection,
+    is_known,
+    possible_categories,
+)
 from fl_sim.data_prep.taggers.spans import unite
-from fl_sim.data_prep.taggers.structured_data import STRUCTURED_VERSION
 from fl_sim.data_prep.taggers.tagger import EVERYTHING, GOLD, Marking, Tagger, describe_selection
 from fl_sim.plugins import PluginError, Registry
+from fl_sim.stop_signals import follow_parent, raising_stops, stops_deferred
 
 RULES = "rules"
 PRESIDIO = "presidio"
@@ -50,6 +67,23 @@ TAGGERS = Registry(
     interface="a class that is made without arguments and has labels, tag(texts) and describe()",
 )
 """Taggers by name. A built-in name decides by itself what follows its colon: ``spacy:x`` is never an import path."""
+
+_TEXTS = 256
+_AHEAD = 3
+"""Batches per process that are read ahead."""
+
+_tagger: Tagger
+_ready = False
+
+NAME_KINDS: Mapping[str, frozenset[Category]] = {
+    "persons": frozenset({Category.PERSON}),
+    "organisations": frozenset({Category.ORG}),
+    "places": frozenset({Category.LOC, Category.GPE}),
+}
+"""Kinds of names: found by a tagger with a label that may mean one of the categories."""
+
+STRUCTURED_KINDS = {kind: labels for kind, labels in IDENTIFIER_KINDS.items() if labels & structured_data.LABELS}
+"""Kinds of structured data, with their labels; the label PII means all of them."""
 
 
 def make_marking(
@@ -191,7 +225,7 @@ class UnitedTagger:
                 f"{number}.{key}": value for number, one in enumerate(described, 1) for key, value in one.items()
             }
             described = [{"tagger": "+".join(one["tagger"] for one in described)} | numbered]
-        version = {STRUCTURED: STRUCTURED_VERSION} if STRUCTURED in self.members else {}
+        version = {STRUCTURED: structured_data.STRUCTURED_VERSION} if STRUCTURED in self.members else {}
         return (described[0] if described else {}) | version | describe_selection(self.selection)
 
 
@@ -259,6 +293,86 @@ class PluginTagger:
         return {"tagger": self.name} | described | {"tagger": self.name} | plugin_record(TAGGERS, self.name)
 
 
+class ParallelTagger:
+    """Tags in several processes, which start at the first text and run until :meth:`close`; each takes whole batches.
+
+    >>> from fl_sim.data_prep.taggers.rule_tagger import RuleTagger
+    >>> ParallelTagger(RuleTagger, processes=2).describe() == RuleTagger().describe()
+    True
+    """
+
+    def __init__(self, make: Callable[[], Tagger], processes: int) -> None:
+        """Make one tagger here, to describe it; ``make``, which makes it, is pickled for the processes."""
+        self._local = make()
+        self._make = make
+        self._processes = processes
+        self._pool: ProcessPoolExecutor | None = None
+
+    @property
+    def labels(self) -> frozenset[str]:
+        return self._local.labels
+
+    def tag(self, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:
+        """Yield the same mentions in the same order as one process does."""
+        source = iter(texts)
+        waiting: collections.deque[Future[list[list[tuple[int, int, str]]]]] = collections.deque()
+        try:
+            while batch := list(itertools.islice(source, _TEXTS)):
+                with stops_deferred():
+                    waiting.append(self._started().submit(_tag, batch))
+                if len(waiting) > _AHEAD * self._processes:
+                    yield from _mentions(waiting.popleft())
+            while waiting:
+                yield from _mentions(waiting.popleft())
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def describe(self) -> dict[str, str]:
+        """Return the description of one tagger; the number of processes changes no mention."""
+        return self._local.describe()
+
+    def close(self) -> None:
+        """Stop the processes, whatever they are tagging; the next text starts others."""
+        if self._pool is not None:
+            _end(self._pool)
+            self._pool = None
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            # Not by fork: the copy of a process with threads (torch, progress bars) may wait for ever.
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._processes, context, initializer=_start, initargs=(self._make,))
+            weakref.finalize(self, _end, self._pool)
+        return self._pool
+
+
+def unsought_kinds(corpus: Corpus) -> tuple[str, ...]:
+    """Return the kinds that nobody looked for in at least one part of ``corpus``, in the order of the tables above.
+
+    A kind was looked for if the tagger can give a label of it, or a mention in the corpus has one: which labels gold
+    marks can have is known from the marks alone.
+
+    >>> unsought_kinds(Corpus.open("bundled"))
+    ()
+    """
+    missing = {kind for part in corpus.parts for kind in unsought_among(_sought_labels(part))}
+    return tuple(kind for kind in (*NAME_KINDS, *STRUCTURED_KINDS) if kind in missing)
+
+
+def unsought_among(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return the kinds of which none of ``labels`` is; a label that no tagger of ours knows is of no kind.
+
+    >>> unsought_among(["NICK", "EMAIL", "LOC"])[:3]
+    ('persons', 'organisations', 'phone numbers')
+    """
+    plain = {label.strip().upper().replace("-", "_") for label in labels}
+    categories = frozenset().union(*(possible_categories(label) for label in plain if is_known(label)))
+    names = [kind for kind, wanted in NAME_KINDS.items() if categories.isdisjoint(wanted)]
+    forms = [kind for kind, wanted in STRUCTURED_KINDS.items() if plain.isdisjoint(wanted | {Category.PII})]
+    return (*names, *forms)
+
+
 def _split(entry: str) -> list[str]:
     """Return the names in ``entry``: a + parts two names only where a name follows it, as paths may have one, too."""
     names: list[str] = []
@@ -303,3 +417,40 @@ def _selected(tagger: Tagger, selection: Selection, texts: Iterable[str]) -> Ite
         for label in {mention.label for mention in mentions} - kept.keys():
             kept[label] = selection.keeps(label, tagger.labels)
         yield tuple(mention for mention in mentions if kept[mention.label])
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    for process in list((pool._processes or {}).values()):
+        process.terminate()  # ends the batch under way: not the process, with which the pool's locks would be lost
+    pool.shutdown(cancel_futures=True)
+
+
+def _start(make: Callable[[], Tagger]) -> None:
+    global _tagger, _ready
+    follow_parent(lambda name: None if _ready else os._exit(1))
+    _tagger = make()
+    _ready = True
+
+
+def _tag(texts: list[str]) -> list[list[tuple[int, int, str]]]:
+    with raising_stops():
+        tagged = list(_tagger.tag(texts))
+    return [[(mention.start, mention.end, mention.label) for mention in mentions] for mentions in tagged]
+
+
+def _mentions(batch: Future[list[list[tuple[int, int, str]]]]) -> Iterator[tuple[Mention, ...]]:
+    try:
+        results = batch.result()
+    except BrokenProcessPool as error:
+        raise CorpusError("a tagging process died, perhaps for lack of memory; try fewer `processes`") from error
+    for mentions in results:
+        yield tuple(itertools.starmap(Mention, mentions))
+
+
+def _sought_labels(part: Part) -> frozenset[str]:
+    """Return the labels of ``part``, with those of structured data: beside an unknown tagger they are not recorded."""
+    labels = frozenset(part.manifest.sought_labels)
+    if comparable(part.manifest.tagger)[STRUCTURED] == OFF:
+        return labels
+    selection = Selection.parse(part.manifest.tagger.get("entities", "all"))
+    return labels.union(label for label in structured_data.LABELS if selection.keeps(label))

@@ -31,7 +31,7 @@ from fl_sim.clients.worker.round_progress import FOLDER as PROGRESS_FOLDER
 from fl_sim.clients.worker.round_progress import RoundWatch
 from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.data_prep.tagger_evaluation import read_coverage
-from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
+from fl_sim.data_prep.taggers.tagger_registry import unsought_kinds
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
 from fl_sim.experiments.cost import expected_selection, forecast

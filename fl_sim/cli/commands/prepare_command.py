@@ -28,7 +28,7 @@ from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.readers.cleaning import Preprocessing
 from fl_sim.data_prep.readers.reader import READERS, Reader, what_it_reads
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.raw_files import how_to_prepare
+from fl_sim.data_prep.store.manifest import how_to_prepare
 from fl_sim.plugins import PluginError
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _progress(raw: RawCorpus, quiet: bool) -> Iterator[Callable[[Iterable[Senten
 
 def _report(prepared: PreparedCorpus, as_json: bool) -> None:
     from fl_sim.data_prep.readers.cleaning import Note
-    from fl_sim.data_prep.taggers.unsought_kinds import unsought_kinds
+    from fl_sim.data_prep.taggers.tagger_registry import unsought_kinds
 
     corpus, notes = prepared.corpus, prepared.corpus.parts[-1].manifest.notes
     counts = {split: record.model_dump() for split, record in corpus.manifest.splits.items()}

@@ -480,7 +480,7 @@ def test_bad_settings(settings: dict[str, object], message: str) -> None:
 
 @pytest.mark.nightly
 def test_two_processes_find_what_one_finds(pipeline: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fl_sim.data_prep.taggers.parallel_tagger._TEXTS", 40)
+    monkeypatch.setattr("fl_sim.data_prep.taggers.tagger_registry._TEXTS", 40)
     names, selection = ("rules", f"spacy:{pipeline}"), Selection.parse("org,pii")
     many = [f"{text} {number}" for number, text in enumerate(texts * 2)]
     one = make_tagger(names, selection=selection)

@@ -9,8 +9,7 @@ import pytest
 from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
 from fl_sim.data_prep.deidentify import deidentify
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.taggers.tagger_registry import make_tagger
-from fl_sim.data_prep.taggers.unsought_kinds import STRUCTURED_KINDS, unsought_among, unsought_kinds
+from fl_sim.data_prep.taggers.tagger_registry import STRUCTURED_KINDS, make_tagger, unsought_among, unsought_kinds
 from tests.data_prep.marked import said
 
 FORMS = tuple(STRUCTURED_KINDS)

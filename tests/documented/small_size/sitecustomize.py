@@ -42,28 +42,28 @@ def cap_sources(pipeline: Any) -> None:
     pipeline._made = lambda raw, *others: made(replace(raw, sentences=lambda: few(raw.sentences())), *others)
 
 
-def cap_shipped(bundle: Any) -> None:
+def cap_shipped(data_prep: Any) -> None:
     """The corpora that ship are small copies of them."""
-    bundle.whole_path = bundle.shipped_path
+    data_prep.whole_path = data_prep.shipped_path
     small = Path(os.environ[CORPORA])
-    bundle.shipped_path = lambda name: small / name if (small / name).is_dir() else bundle.whole_path(name)
+    data_prep.shipped_path = lambda name: small / name if (small / name).is_dir() else data_prep.whole_path(name)
 
 
 def open_whole(corpora: Any) -> None:
     """What the Python of a page itself opens is whole: it may take other sentences than the first."""
-    from fl_sim.data_prep.store import bundle
+    from fl_sim import data_prep
 
     opened = corpora.open_corpus
     corpora.open_corpus = lambda path="bundled", **options: opened(
-        bundle.whole_path(path) if path in bundle.SHIPPED_CORPORA else path, **options
+        data_prep.whole_path(path) if path in data_prep.SHIPPED_CORPORA else path, **options
     )
 
 
 def sample_whole(sample_text: Any) -> None:
     """The messages of a new project are by certain users of the whole corpus."""
-    from fl_sim.data_prep.store import bundle
+    from fl_sim import data_prep
 
-    sample_text.BUNDLED = str(bundle.whole_path(sample_text.BUNDLED))
+    sample_text.BUNDLED = str(data_prep.whole_path(sample_text.BUNDLED))
 
 
 def cap_planner(planner: Any) -> None:
@@ -150,7 +150,7 @@ def cap_cases(round_sensitivity: Any) -> None:
 
 CAPS: dict[str, Callable[[Any], None]] = {
     "fl_sim.config": cap_runs,
-    "fl_sim.data_prep.store.bundle": cap_shipped,
+    "fl_sim.data_prep": cap_shipped,
     "fl_sim.data_prep.prepare": cap_sources,
     "fl_sim.diagnosis.checkup": cap_doctor,
     "fl_sim.api.corpora": open_whole,

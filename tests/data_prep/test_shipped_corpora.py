@@ -15,7 +15,6 @@ from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.identity import NOBODY, entities_of_users
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.records import CorpusError, Sentence
-from fl_sim.data_prep.store import bundle
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.tagger_registry import make_marking
 from fl_sim.experiments.run_inputs import with_absolute_paths
@@ -140,6 +139,6 @@ def test_no_corpus_is_made_under_the_name_of_one_that_ships(tmp_path: Path, monk
 @pytest.mark.parametrize("name", SHIPPED_CORPORA)
 def test_they_lie_beside_the_code_or_nowhere(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shipped_path(name) == Path(data_prep.__file__).parent / name
-    monkeypatch.setattr(bundle, "__file__", str(tmp_path / "data_prep" / "store" / "bundle.py"))
+    monkeypatch.setattr(data_prep, "__file__", str(tmp_path / "data_prep" / "__init__.py"))
     with pytest.raises(CorpusError, match=rf"the corpus {name} is not installed \(looked in "):
         shipped_path(name)
