@@ -40,6 +40,8 @@ from fl_sim.strategies.primitives.clipping import SMALLEST_FACTOR
 # gradient would never exceed c, but would be scaled down more than necessary.
 _TOLERATED_SLACK = 1e-2
 _REPEATED = 1e-6  # allowed growth of a norm when the same pass is run again
+_CLIP = 1.0  # of a trial, any: norms take the memory
+_MASKS = 0  # of a trial, the seed of the dropout masks
 
 
 @dataclass
@@ -358,3 +360,55 @@ def clip_factors(norms: torch.Tensor, clip_norm: float, stability: float | None 
     else:
         factors = torch.where(norms > clip_norm, clip_norm / norms, 1.0)
     return torch.where(factors < SMALLEST_FACTOR, 0.0, factors).float()
+
+
+def is_tried(model: LanguageModel) -> bool:
+    """Return whether a model's micro-batches are found by trial: as the configuration says, else on accelerators."""
+    requested = model.spec.batch_tokens
+    return requested == "auto" or (requested is None and model.device.type != "cpu")
+
+
+def fit_batches(model: LanguageModel) -> None:
+    """Halve the model's micro-batches until one fits, of sentences as long as the context.
+
+    The first size is the one that is fast; so the size, and with it every bit of a sum, is the same on all machines
+    that have enough memory.
+
+    >>> from fl_sim.clients.models.language_model import load_model
+    >>> from fl_sim.clients.models.model_spec import ModelSpec
+    >>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
+    >>> fit_batches(model)
+    >>> model.batch_tokens
+    1024
+
+    Raises:
+        ModelError: a sentence as long as the context does not fit. Whether a node fails must depend on nothing private
+            (docs/privacy.md, section 2), so it fails here, before it has seen a sentence.
+    """
+    if model.reads_features:
+        return  # one state a sentence
+    longest = model.task.longest(model.max_tokens)
+    while True:
+        rows = max(1, model.batch_tokens // longest)
+        if attempt(functools.partial(clip_one_batch, model, longest_sentences(model, rows)), model.device):
+            return
+        if rows == 1:
+            raise does_not_fit(model.device, longest)
+        model.limit_batches(model.batch_tokens // 2)
+
+
+def longest_sentences(model: LanguageModel, rows: int) -> list[Example]:
+    """Return random sentences as long as the context."""
+    tokens = np.random.default_rng(0).integers(
+        0, model.vocabulary_size, size=(rows, model.task.longest(model.max_tokens))
+    )
+    return [Example(row, target=0, number=number) for number, row in enumerate(tokens)]
+
+
+def clip_one_batch(model: LanguageModel, sentences: Sequence[Example], layers: Sequence[Layer] | None = None) -> bool:
+    """Clip and sum sentences as training does, all at once; ``layers`` as in `add_clipped`."""
+    views = model.parameters.views(torch.zeros(model.num_parameters, device=model.device))
+    with full_precision():
+        if not add_clipped(model, model.batch(sentences, _MASKS), _CLIP, dict(views), Tally(), layers=layers):
+            add_one(model, model.batch(sentences[:1], _MASKS), _CLIP, views, Tally())
+    return True

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fl_sim.clients.batches import Examples
 from fl_sim.clients.frozen_states import SentenceStates, open_features
-from fl_sim.clients.gradients.batch_trial import fit_batches, is_tried
+from fl_sim.clients.gradients.clipped_sums import fit_batches, is_tried
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_names import TaskName
 from fl_sim.clients.models.model_spec import ModelSpec

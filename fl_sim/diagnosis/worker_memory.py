@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from fl_sim.clients.ghost_norms import Layer, NotCovered
-from fl_sim.clients.gradients.batch_trial import clip_one_batch, longest_sentences
+from fl_sim.clients.gradients.clipped_sums import clip_one_batch, longest_sentences
 from fl_sim.clients.gradients.ghost_pass import CHECK_MASKS, check_examples, compare_with_autograd, cover
 from fl_sim.clients.models.language_model import LanguageModel, model_without_weights
 from fl_sim.clients.models.model_spec import ModelSpec

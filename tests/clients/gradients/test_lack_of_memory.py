@@ -20,8 +20,7 @@ from fl_sim.clients.errors import ModelError
 from fl_sim.clients.frozen_states import SentenceStates, state_path
 from fl_sim.clients.ghost_norms import Contribution
 from fl_sim.clients.gradients import ghost_pass
-from fl_sim.clients.gradients.batch_trial import fit_batches, is_tried
-from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
+from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum, fit_batches, is_tried
 from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.gradients.user_sums import user_sums
 from fl_sim.clients.models.language_model import LanguageModel, load_model

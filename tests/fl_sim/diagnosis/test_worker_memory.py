@@ -61,7 +61,7 @@ def test_counted_bytes_are_those_of_tensors_with_values(way: str) -> None:
 CHILD = """
 import resource, sys
 from pathlib import Path
-from fl_sim.clients.gradients.batch_trial import clip_one_batch
+from fl_sim.clients.gradients.clipped_sums import clip_one_batch
 from fl_sim.clients.batches import Example
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
