@@ -92,7 +92,7 @@ _SPELLINGS: Mapping[Category, str] = {
     Category.WORK_OF_ART: "CREATIVE_WORK",
     Category.PERCENT: "PERCENTAGE",
 }
-"""Labels of CoNLL-2003, OntoNotes, WNUT-17, UNER, the Broad Twitter Corpus, Presidio, Stanza, our rules and our own
+"""Labels of CoNLL-2003, OntoNotes, WNUT-17, UNER, the Broad Twitter Corpus, Presidio, our rules and our own
 corpus that differ from the category's name, as :func:`_plain` writes them."""
 
 _NAME = "NAME"

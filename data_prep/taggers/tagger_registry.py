@@ -45,11 +45,7 @@ from fl_sim.stop_signals import follow_parent, raising_stops, stops_deferred
 RULES = "rules"
 PRESIDIO = "presidio"
 SPACY = "spacy"
-STANZA = "stanza"
-FORMS = (
-    "gold, rules, presidio, structured, spacy:NAME_OR_PATH, stanza[:LANGUAGE], an installed tagger or "
-    "my_module:MyTagger"
-)
+FORMS = "gold, rules, presidio, structured, spacy:NAME_OR_PATH, an installed tagger or my_module:MyTagger"
 """The forms of a tagger's name; a + between two names unites their taggers."""
 
 TAGGERS = Registry(
@@ -61,7 +57,6 @@ TAGGERS = Registry(
         PRESIDIO: "fl_sim.data_prep.taggers.presidio_tagger:PresidioTagger",
         STRUCTURED: "fl_sim.data_prep.taggers.structured_data:StructuredTagger",
         SPACY: "fl_sim.data_prep.taggers.spacy_tagger:SpacyTagger",
-        STANZA: "fl_sim.data_prep.taggers.stanza_tagger:StanzaTagger",
     },
     check=callable,
     interface="a class that is made without arguments and has labels, tag(texts) and describe()",
@@ -387,7 +382,7 @@ def _split(entry: str) -> list[str]:
 def _is_known(name: str) -> bool:
     kind, colon, rest = name.partition(":")
     if kind in TAGGERS.built_in:
-        return {SPACY: bool(rest), STANZA: not colon or bool(rest)}.get(kind, not colon)
+        return bool(rest) if kind == SPACY else not colon
     return TAGGERS.knows(name)
 
 
@@ -402,9 +397,7 @@ def _single(name: str, batch_size: int | None) -> Tagger:
     if kind not in TAGGERS.built_in:
         return PluginTagger.load(name)
     make = TAGGERS.load(kind)
-    if kind == SPACY:
-        return make(rest, batch_size=batch_size)
-    return make(rest) if rest else make()
+    return make(rest, batch_size=batch_size) if kind == SPACY else make()
 
 
 def _selected(tagger: Tagger, selection: Selection, texts: Iterable[str]) -> Iterator[tuple[Mention, ...]]:

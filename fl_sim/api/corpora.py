@@ -255,8 +255,8 @@ def prepare(
             the first). An entity joins then only if no earlier part mentions it, detected or not.
         canaries: Plant so many made-up secrets, each in the training split with probability ½ (docs/audit.md).
         canary_seed: The seed of their secrets, of their names and of which are included (0 by default).
-        tagger: Who marks the entities: gold, rules, presidio, structured, spacy:NAME_OR_PATH or stanza[:LANGUAGE],
-            several joined with + (docs/taggers.md); by default gold marks if any, else the best installed one.
+        tagger: Who marks the entities: gold, rules, presidio, structured or spacy:NAME_OR_PATH, several joined
+            with + (docs/taggers.md); by default gold marks if any, else the best installed one.
         entities: Which mentions count: org, loc, gpe, pii, person, misc or all, separated by commas.
         high_recall: Unite the tagger with rules: fewer misses, more false alarms.
         structured: Look for e-mail and IP addresses, URLs, phone, card, account and social security numbers, too.

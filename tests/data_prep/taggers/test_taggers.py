@@ -5,12 +5,9 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import random
-import sys
 import time
-import types
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import spacy
@@ -265,11 +262,10 @@ def test_a_transformer_gets_one_text_at_a_time(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("regex", "'regex' must be gold, rules, presidio, structured, spacy:NAME_OR_PATH, stanza"),
+        ("regex", "'regex' must be gold, rules, presidio, structured, spacy:NAME_OR_PATH, an installed"),
         ("rules+regex", r"'rules\+regex' must be"),
         ("rules:x", "must be"),
         ("spacy:", "must be"),
-        ("stanza:", "must be"),
         ("", "must be"),
         ([], "a tagger must be named"),
         ("gold", "finds nothing in a text"),
@@ -350,45 +346,6 @@ def test_the_pipeline_of_spacy_tells_countries_from_other_places() -> None:
     assert found(text, tagger) == names
     for group, kept in (("gpe", names[1:2]), ("loc", names[2:3]), ("pii", names[:3]), ("org", names[3:])):
         assert [name for name in names if Selection.parse(group).keeps(name[1], tagger.labels)] == kept
-
-
-# Stanza
-
-
-def test_stanza_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(CorpusError, match="pip install stanza"):
-        make_tagger("stanza")
-
-
-class FakePipeline:
-    """What the adapter uses of ``stanza.Pipeline`` 1.15: names are the words with a capital."""
-
-    def __init__(self, lang: str, *, processors: str, download_method: None, verbose: bool) -> None:
-        assert (processors, download_method, verbose) == ("tokenize,ner", None, False)
-        if lang == "xx":
-            raise FileNotFoundError("Resources file not found at: /nowhere/resources.json")
-        self.processors = {"ner": SimpleNamespace(get_known_tags=lambda: ["GPE", "PERSON"])}
-
-    def __call__(self, text: str) -> SimpleNamespace:
-        assert text.strip(), "Stanza is not asked about blank texts"
-        starts = [at for at in range(len(text)) if text[at].isupper()]
-        ents = [SimpleNamespace(start_char=at, end_char=at + len(text[at:].split()[0]), type="PERSON") for at in starts]
-        return SimpleNamespace(ents=ents)
-
-
-def test_stanza_is_asked_text_by_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("stanza")
-    module.__dict__["Pipeline"] = FakePipeline
-    monkeypatch.setitem(sys.modules, "stanza", module)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.15.0")
-    tagger = make_tagger("stanza:en")
-    assert tagger.labels == {"GPE", "PERSON"}
-    assert list(tagger.tag(["", " ", "we met Ada", "no"])) == [(), (), (Mention(7, 10, "PERSON"),), ()]
-    assert tagger.describe() == {"tagger": "stanza", "language": "en", "stanza": "1.15.0", "entities": "all"}
-    with pytest.raises(CorpusError, match=r"no models for 'xx' here; get them with .*stanza.download\('xx'\)"):
-        list(make_tagger("stanza:xx").tag(["x"]))
 
 
 # Several together
