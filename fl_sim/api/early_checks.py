@@ -15,8 +15,8 @@ from fl_sim.clients.models.architectures.model_size import check_declared
 from fl_sim.clients.models.model_names import MINILM, SMOLLM2
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.engines.placement import check_request
 from fl_sim.experiments.observers import OBSERVERS, check_installed
+from fl_sim.experiments.placement import check_request
 from fl_sim.experiments.plan.run_plan import check_settings
 from fl_sim.experiments.run_inputs import check_text, checked_splits, with_absolute_paths
 from fl_sim.files import check_regular

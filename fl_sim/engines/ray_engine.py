@@ -43,7 +43,7 @@ from fl_sim import plugins
 from fl_sim.clients.worker.libraries import load_libraries
 from fl_sim.config import EngineConfig
 from fl_sim.engines.grids import AttendedGrid
-from fl_sim.engines.placement import EngineError, check_request, count_workers, machines_of_ray, settled_machines
+from fl_sim.experiments.placement import EngineError, check_request, count_workers, machines_of_ray, settled_machines
 from fl_sim.formats import duration
 from fl_sim.stop_signals import Stopped
 

@@ -35,7 +35,7 @@ from fl_sim.clients.worker.sent_files import SentFile
 from fl_sim.clients.worker.workspace import WorkspaceSpec, open_workspace, use_local_files
 from fl_sim.clients.worker_resources import reserved_cores
 from fl_sim.engines.grids import RunStopped
-from fl_sim.engines.placement import EngineError, machines_of_ray
+from fl_sim.experiments.placement import EngineError, machines_of_ray
 from fl_sim.strategies.messages import array_view
 
 Put = Callable[[npt.NDArray[Any]], Any]

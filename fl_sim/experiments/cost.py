@@ -29,6 +29,7 @@ from fl_sim.clients.models.losses import loss_gradients
 from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.placement import Machine, cores_here
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from fl_sim.experiments.run_inputs import build_model, check_text, declared, task_of
 from fl_sim.formats import duration
@@ -226,11 +227,10 @@ def workers_of(engine: EngineConfig) -> int:
     """Return how many workers there are, as far as this machine tells (``RunConfig.placed_engine``)."""
     if engine.name == "inline":
         return 1
-    slots = max(1, int(_cores(engine) / engine.cpus_per_node + 1e-6))
-    if engine.gpus_per_node:
-        gpus = torch.cuda.device_count() if engine.num_gpus is None else engine.num_gpus
-        share = engine.gpus_per_node  # a fraction is of one GPU
-        slots = max(1, min(slots, int(gpus / share) if share > 1 else gpus * int(1 / share + 1e-6)))
+    share = engine.gpus_per_node or 0
+    gpus = (torch.cuda.device_count() if engine.num_gpus is None else engine.num_gpus) if share else 0
+    here = Machine("here", _cores(engine), gpus, _cores(engine), gpus)
+    slots = max(1, here.room_for(engine.cpus_per_node, share))
     return min(slots, engine.nodes or slots)
 
 
@@ -240,7 +240,7 @@ def workers_at_once(engine: EngineConfig) -> int:
 
 
 def _cores(engine: EngineConfig) -> int:
-    return engine.num_cpus or os.cpu_count() or 1
+    return engine.num_cpus or cores_here()
 
 
 def threads_of(engine: EngineConfig) -> int:

@@ -13,7 +13,7 @@ import pytest
 from fl_sim.clients.worker_resources import check_reserved, reserved_cores
 from fl_sim.config import EngineConfig
 from fl_sim.engines import ray_engine
-from fl_sim.engines.placement import EngineError, machines_of_ray
+from fl_sim.experiments.placement import EngineError, machines_of_ray
 from tests.e2e.engines.raylets import cluster_in
 from tests.e2e.processes import needs_proc
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fl_sim.config import EngineConfig
-from fl_sim.engines import placement
-from fl_sim.engines.placement import EngineError, check_request, cores_here
+from fl_sim.experiments import placement
+from fl_sim.experiments.placement import EngineError, check_request, cores_here
 
 RUN = ["run", "--corpus", "bundled"]
 PLAN = ["plan", "formula", "nosuch", "--target-epsilon", "8", "--rounds", "9", "--sentences-per-round", "9"]

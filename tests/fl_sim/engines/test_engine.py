@@ -28,9 +28,9 @@ from fl_sim.config import ConfigError, EngineConfig, RunConfig, run_keys
 from fl_sim.engines import engine as engines
 from fl_sim.engines import ray_engine
 from fl_sim.engines.grids import AttendedGrid, GridError, InlineGrid, RunStopped
-from fl_sim.engines.placement import EngineError, Machine
 from fl_sim.engines.ray_engine import RayEngine, backend_config, check_engine, ray_arguments
 from fl_sim.engines.server_app import describe_row, one_line, read_run_config, results_folder
+from fl_sim.experiments.placement import EngineError, Machine
 from tests.conftest import REPOSITORY
 
 # --- what Ray is asked for -------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from ray.exceptions import ActorDiedError
 from fl_sim.clients.worker import sent_files, workspace
 from fl_sim.engines import ray_workers
 from fl_sim.engines.grids import RunStopped
-from fl_sim.engines.placement import EngineError
 from fl_sim.engines.ray_workers import Opened, Refused, WorkerCheck
 from fl_sim.experiments.experiment import Experiment
+from fl_sim.experiments.placement import EngineError
 from tests.e2e.small_runs import configuration, small_corpus
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fl_sim.config import ConfigError
-from fl_sim.engines.placement import EngineError
+from fl_sim.experiments.placement import EngineError
 from fl_sim.files import remove_temporaries
 from fl_sim.formats import counted
 from fl_sim.research.representations.config import ExperimentConfig

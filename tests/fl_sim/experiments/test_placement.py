@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fl_sim.config import ConfigError, RunConfig
-from fl_sim.engines import placement
-from fl_sim.engines.placement import EngineError, Machine, count_workers, machines_of, settled_machines
 from fl_sim.engines.ray_engine import visible_index
+from fl_sim.experiments import placement
+from fl_sim.experiments.placement import EngineError, Machine, count_workers, machines_of, settled_machines
 
 
 def machine(cpus: float, gpus: float = 0, *, free: float | None = None, address: str = "10.0.0.1") -> Machine:
