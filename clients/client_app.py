@@ -14,6 +14,7 @@ from fl_sim.clients.training import bounded_sum
 from fl_sim.clients.worker.round_progress import RoundProgress
 from fl_sim.clients.worker.workspace import Workspace, open_workspace
 from fl_sim.clients.worker_resources import return_freed_memory
+from fl_sim.formats import one_line
 from fl_sim.strategies.messages import TRAIN_ACTION, TrainRequest
 
 log = logging.getLogger(__name__)
@@ -30,8 +31,7 @@ def reply_with_failure(message: Message, context: Context, call_next: Callable[[
         return call_next(message, context)
     except Exception as error:  # the server must learn of any failure, to count the node as zero
         log.warning("node %d failed", context.node_id, exc_info=True)
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return Message(Error(_CLIENT_APP_RAISED, reason), reply_to=message)
+        return Message(Error(_CLIENT_APP_RAISED, one_line(error, named=True)), reply_to=message)
 
 
 @app.train(TRAIN_ACTION, mods=[reply_with_failure])

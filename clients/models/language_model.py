@@ -39,6 +39,7 @@ from fl_sim.clients.models.parameters import TrainableParameters
 from fl_sim.clients.models.tokenizers import Vocabulary, boundary_ids
 from fl_sim.clients.tasks import NextWord, Task
 from fl_sim.files import read_bytes
+from fl_sim.formats import one_line
 
 if TYPE_CHECKING:
     from fl_sim.clients.models.model_spec import ModelSpec
@@ -57,8 +58,7 @@ def plugin_errors(name: str, source: ModelSource) -> Iterator[None]:
     except Exception as error:
         if source.ships:
             raise
-        reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"model {name!r} fails with {type(error).__name__}: {reason}") from error
+        raise ModelError(f"model {name!r} fails with {one_line(error, named=True)[:200]}") from error
 
 
 def check_scores(model: LanguageModel, name: str) -> None:
@@ -284,7 +284,7 @@ class LanguageModel:
             if not isinstance(error, SafetensorError) and type(error) is not Exception:
                 raise
             # The libraries' own code writes the weights and the tokenizer; its errors are no OSError.
-            raise ModelError(f"{folder}: the model cannot be written ({' '.join(str(error).split())})") from error
+            raise ModelError(f"{folder}: the model cannot be written ({one_line(error)})") from error
 
     def _save(self, folder: Path) -> None:
         from safetensors.torch import save_file
@@ -418,7 +418,7 @@ def _read_head(module: Classifier, spec: ModelSpec, task: Task) -> None:
         if made_for == list(task.classes):
             module.head.load_state_dict(load_file(folder / _HEAD_FILE))
     except (OSError, ValueError, AttributeError, RecursionError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"cannot load the head of model {spec.name!r}: {' '.join(str(error).split())}") from error
+        raise ModelError(f"cannot load the head of model {spec.name!r}: {one_line(error)}") from error
 
 
 def _quiet() -> None:

@@ -26,6 +26,7 @@ from fl_sim.clients.worker_resources import free_memory
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.files import cache_folder, read_bytes, sha256_of
+from fl_sim.formats import one_line
 
 _FORMAT = 1  # raised when the same GGUF file would be converted to other files
 _CHECKSUMS = "checksums.json"
@@ -147,8 +148,7 @@ def _write_model(source: Path, file: str, boundary: str, folder: Path) -> None:
             tokenizer = _tokenizer(source, file, boundary)
             module = AutoModelForCausalLM.from_pretrained(source, gguf_file=file, dtype=torch.float32)
     except Exception as error:  # transformers', gguf's, tokenizers' and the system's errors have no common class
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ModelError(f"{source / file}: cannot be converted ({reason})") from error
+        raise ModelError(f"{source / file}: cannot be converted ({one_line(error)[:200]})") from error
     config = module.config
     config.bos_token_id = config.eos_token_id = config.pad_token_id = tokenizer.eos_token_id
     config.architectures = [type(module).__name__]

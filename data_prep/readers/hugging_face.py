@@ -23,7 +23,7 @@ from fl_sim.data_prep.readers.tables import Row, TableColumns, parquet_rows, req
 from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.textfiles import blocks, unpacked, whole_lines
 from fl_sim.files import open_regular
-from fl_sim.formats import shortened
+from fl_sim.formats import first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -106,7 +106,7 @@ class HuggingFaceReader(TableColumns):
         except Exception as error:  # httpx's, huggingface_hub's and the system's errors have no common class
             raise CorpusError(
                 f"{self.source}: no such folder, and no dataset of that name can be had from the Hugging Face hub "
-                f"({_reason(error)})"
+                f"({first_line(error)})"
             ) from error
 
     def _files(self) -> dict[str, Path]:
@@ -181,7 +181,7 @@ def _load(dataset: HuggingFaceReader) -> dict[str, Dataset | IterableDataset]:
     except CorpusError:
         raise
     except Exception as error:  # the library's, pyarrow's and the network's errors have no common class
-        raise CorpusError(f"{dataset.source}: the dataset cannot be loaded: {_reason(error)}") from error
+        raise CorpusError(f"{dataset.source}: the dataset cannot be loaded: {first_line(error)}") from error
 
 
 def _rows(name: str, split: str, loaded: Any, options: TableColumns) -> Iterator[Row]:
@@ -206,7 +206,7 @@ def _rows(name: str, split: str, loaded: Any, options: TableColumns) -> Iterator
     except CorpusError:
         raise
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, pa.ArrowException) as error:
-        raise CorpusError(f"{name}, split {split}, after row {number}: cannot be read: {_reason(error)}") from error
+        raise CorpusError(f"{name}, split {split}, after row {number}: cannot be read: {first_line(error)}") from error
 
 
 def _as_list(entities: Any) -> Any:
@@ -227,8 +227,3 @@ def _import_datasets(source: str) -> Any:
     datasets.logging.set_verbosity_error()
     huggingface_hub.logging.set_verbosity_error()
     return datasets
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return shortened(lines[0]) if lines else type(error).__name__

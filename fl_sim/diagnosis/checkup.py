@@ -41,6 +41,7 @@ from packaging.requirements import Requirement
 from fl_sim.clients.worker_resources import free_memory
 from fl_sim.config import RunConfig
 from fl_sim.engines import simulation
+from fl_sim.formats import one_line
 from fl_sim.storage.checkpoint import Checkpoint
 
 Verdict = Literal["ok", "note", "warning", "failed"]
@@ -198,7 +199,7 @@ def check_engines(
                 findings.append(Finding(name, f"not checked: cut off after {taken:.0f} s", "warning", advice))
                 continue
             except Exception as error:  # whatever keeps a run from working here is what is asked for
-                findings.append(Finding(name, "no run", "failed", _one_line(error)))
+                findings.append(Finding(name, "no run", "failed", one_line(error, named=True)[:300]))
                 continue
             expected = model if expected is None else expected
             findings.append(_compared(name, model, expected, taken, same_device=device == devices[0]))
@@ -245,10 +246,6 @@ def _compared(name: str, model: np.ndarray, expected: np.ndarray, seconds: float
     good = not same_device and difference <= _MODEL_TOLERANCE
     advice = "" if good else "the same seed gives another run here: report it, with this table"
     return Finding(name, f"differs by {difference:.0e}", "ok" if good else "failed", advice)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def checkup(

@@ -36,6 +36,7 @@ from fl_sim.clients.worker.workspace import WorkspaceSpec, open_workspace, use_l
 from fl_sim.clients.worker_resources import reserved_cores
 from fl_sim.engines.grids import RunStopped
 from fl_sim.experiments.placement import EngineError, machines_of_ray
+from fl_sim.formats import one_line
 from fl_sim.strategies.messages import array_view
 
 Put = Callable[[npt.NDArray[Any]], Any]
@@ -290,7 +291,7 @@ def open_in_worker(actor: object, spec: str, files: Sequence[SentFile] | None) -
             use_local_files(spec, sent_files.local_spec(here, folder).model_dump_json())
         device = str(open_workspace(spec).model.device)
     except Exception as error:  # whatever it is, a round would fail with it
-        return Refused(machine, " ".join(f"{type(error).__name__}: {error}".split())[:500])
+        return Refused(machine, one_line(error, named=True)[:500])
     return Opened(machine, device, tuple(context.get_accelerator_ids().get("GPU", ())), reserved_cores())
 
 

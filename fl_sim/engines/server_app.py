@@ -23,7 +23,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.engines.grids import AttendedGrid
 from fl_sim.experiments.experiment import Experiment, OpenWorkers, expect_workers
-from fl_sim.formats import epsilon_in_words, printable
+from fl_sim.formats import epsilon_in_words, one_line, printable
 from fl_sim.storage.run_folder import UTILITIES, default_run_path
 
 log = logging.getLogger("flwr")  # shown by `flwr run --stream`
@@ -53,7 +53,7 @@ def run_experiment(grid: Grid, prepare: Callable[[AttendedGrid], Experiment], no
         attended = AttendedGrid(grid, nodes)
         experiment = prepare(attended)
     except Exception as error:
-        log.error("fl-sim FAILED: %s", one_line(error))
+        log.error("fl-sim FAILED: %s", with_notes(error))
         raise
     where = experiment.folder.path
     log.info("fl-sim: results go to %s", where)
@@ -64,7 +64,7 @@ def run_experiment(grid: Grid, prepare: Callable[[AttendedGrid], Experiment], no
         experiment.execute(attended)
     except Exception as error:
         experiment.abandon(error)
-        log.error("fl-sim FAILED: %s", one_line(error))
+        log.error("fl-sim FAILED: %s", with_notes(error))
         raise
     log.info("fl-sim %s: results are in %s", "DIVERGED" if experiment.folder.diverged else "DONE", where)
 
@@ -120,7 +120,7 @@ def describe_row(row: Mapping[str, Any], rounds: int) -> str:
     return ", ".join(parts)
 
 
-def one_line(error: Exception) -> str:
+def with_notes(error: Exception) -> str:
     """Return an error and its notes in one line."""
-    message = str(error) or type(error).__name__
-    return printable("; ".join(" ".join(part.split()) for part in (message, *getattr(error, "__notes__", ()))))
+    notes = (" ".join(note.split()) for note in getattr(error, "__notes__", ()))
+    return printable("; ".join((one_line(error), *notes)))

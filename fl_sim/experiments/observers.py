@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from fl_sim.config import RunConfig
+from fl_sim.formats import one_line
 from fl_sim.plugins import PluginError, Registry
 from fl_sim.storage.run_folder import Row, decode, encode
 
@@ -169,7 +170,9 @@ def load_observers(names: Sequence[str]) -> list[RunObserver]:
         try:
             observers.append(part() if isinstance(part, type) else part)
         except Exception as error:  # a plug-in's own code may raise anything
-            raise PluginError(f"observer '{name}' cannot be made without arguments ({_reason(error)})") from error
+            raise PluginError(
+                f"observer '{name}' cannot be made without arguments ({one_line(error, named=True)})"
+            ) from error
     return observers
 
 
@@ -212,9 +215,9 @@ class Observers:
                 with suppress(ValueError):  # another thread has removed it
                     self._observers.remove(observer)
                 name = type(observer).__qualname__
-                log.warning("observer %s failed in %s and is ignored from now on (%s)", name, method, _reason(error))
-
-
-def _reason(error: BaseException) -> str:
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+                log.warning(
+                    "observer %s failed in %s and is ignored from now on (%s)",
+                    name,
+                    method,
+                    one_line(error, named=True),
+                )

@@ -38,7 +38,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 
 from fl_sim.flower import private_messages
 from fl_sim.flower.private_messages import ArrayLayout, PrivateRound
-from fl_sim.formats import printable
+from fl_sim.formats import one_line, printable
 from fl_sim.global_generators import own_generators
 from fl_sim.strategies.messages import TrainReply
 from fl_sim.strategies.primitives.limits import require
@@ -283,7 +283,7 @@ def _update(layout: ArrayLayout, reply: Message, start: ArrayRecord) -> Floats:
 def _reason(error: Exception) -> str:
     """Return an error in one line: of one that is not ours the type alone, because its text may quote a user's data."""
     own = isinstance(error, private_messages.ProtocolError)
-    text = " ".join(str(error).split()) if own else f"{type(error).__name__} (the node's log has its text)"
+    text = one_line(error) if own else f"{type(error).__name__} (the node's log has its text)"
     return printable(text)
 
 

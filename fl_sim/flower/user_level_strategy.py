@@ -41,7 +41,7 @@ from fl_sim.flower.app_run import AppRun, AppTraining, PrivateSettings, earlier_
 from fl_sim.flower.enrolled_nodes import EnrolledNodes
 from fl_sim.flower.private_messages import ArrayLayout, PrivateRound
 from fl_sim.flower.server_step import step_of
-from fl_sim.formats import format_delta, format_epsilon, printable
+from fl_sim.formats import format_delta, format_epsilon, one_line, printable
 from fl_sim.storage import environment, model_files
 from fl_sim.storage.open_run import RELEASE_FORMAT, ReleaseParts, digest_of, noise_digest
 from fl_sim.storage.run_folder import Figure, default_run_path
@@ -269,7 +269,7 @@ class UserLevelDifferentialPrivacy(Strategy):
         try:
             yield
         except Exception as error:
-            log.error("fl-sim FAILED: %s", printable(" ".join(f"{error}".split()) or type(error).__name__))
+            log.error("fl-sim FAILED: %s", printable(one_line(error)))
             raise
         finally:
             if self._training is not None:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fl_sim.formats import format_delta, format_epsilon, printable, printable_lines
+from fl_sim.formats import format_delta, format_epsilon, one_line, printable, printable_lines
 from fl_sim.reporting.run_facts import NO_GUARANTEE, PROVEN, UNTRUSTED, RunFacts, read_facts
 from fl_sim.storage.run_claim import is_held, is_starting
 from fl_sim.storage.run_folder import ResultsError, RunFolder
@@ -222,7 +222,7 @@ def _in_words(path: Path, error: Exception) -> str:
     """Return in one line why a folder cannot be read."""
     if isinstance(error, OSError):
         return printable(f"{error.filename or path}: {error.strerror or error}")
-    return printable(" ".join(str(error).split()))
+    return printable(one_line(error))
 
 
 def shortened(text: str, width: int) -> str:

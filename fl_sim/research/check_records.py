@@ -22,7 +22,7 @@ from typing import Any
 
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.formats import aligned, counted, duration
+from fl_sim.formats import aligned, counted, duration, one_line
 from fl_sim.research.figure_points import points_of
 from fl_sim.research.representations.representation_experiment import describe_environment
 from fl_sim.research.representations.studies import reproductions
@@ -154,7 +154,7 @@ def _judged(point: Point, others: tuple[str, ...]) -> tuple[str, Comparison | No
     try:
         comparison = compared(*point.compared())
     except (ValueError, OSError, RuntimeError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
         absent = isinstance(error, CorpusError | FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)
         return SKIPPED if absent or "pip install" in reason else FAILED, None, (reason,)
     if not comparison.figures:

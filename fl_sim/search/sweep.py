@@ -38,7 +38,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from fl_sim.config import ConfigError, RunConfig, read_toml
 from fl_sim.experiments.privacy_spent import Account, account_for, read_ledgers
 from fl_sim.files import owner_only, read_bytes, remove_temporaries
-from fl_sim.formats import format_delta, format_epsilon, numbered, printable, round_up
+from fl_sim.formats import format_delta, format_epsilon, numbered, one_line, printable, round_up
 from fl_sim.stop_signals import Stopped, follow_parent, raising_stops, stops_deferred, stops_handled_by, stops_seen
 from fl_sim.storage.run_claim import tidy
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, encode, replace_file
@@ -292,7 +292,7 @@ def run_one(name: str, config: RunConfig) -> Ending:
     except KeyboardInterrupt as error:
         return Ending(name, INTERRUPTED, error.name if isinstance(error, Stopped) else "SIGINT")
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
-        return Ending(name, FAILED, " ".join(str(error).split()) or type(error).__name__)
+        return Ending(name, FAILED, one_line(error))
     if folder.diverged:
         return Ending(name, DIVERGED, f"in round {folder.last_round}: its model is not finite")
     if not folder.finished:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from fl_sim.formats import format_epsilon
+from fl_sim.formats import format_epsilon, one_line
 from fl_sim.plugins import PluginError
 from fl_sim.storage.checkpoint import Heads, heads_of
 from fl_sim.storage.run_folder import ResultsError, RunFolder
@@ -70,7 +70,7 @@ def check_ledger(run: RunFolder) -> LedgerCheck:
     except (LedgerError, ResultsError, OSError) as error:
         if isinstance(error.__cause__, PluginError):
             return _without_strategy(run, row, error.__cause__)
-        return LedgerCheck(" ".join(str(error).split()))
+        return LedgerCheck(one_line(error))
     problem = next(_contradictions(run, ledger, row, heads), None)
     return LedgerCheck(problem, () if problem else tuple(_notes(run, ledger, row)), ledger)
 

@@ -27,6 +27,7 @@ from fl_sim.clients.models.model_names import (
     SMALL_GPT2_PUBLIC,
     SMOLLM2,
 )
+from fl_sim.formats import one_line
 from fl_sim.plugins import PluginError, Registry
 
 if TYPE_CHECKING:
@@ -127,8 +128,7 @@ def _registered(name: str) -> Architecture:
     except PluginError as error:
         raise ModelError(str(error)) from error
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ModelError(f"model {name!r} cannot be made ({reason})") from error
+        raise ModelError(f"model {name!r} cannot be made ({one_line(error)})") from error
 
 
 def _saved(folder: Path) -> ModelSource:

@@ -42,7 +42,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.encode import EncodedSplit, encode_split
 from fl_sim.data_prep.store.manifest import comparable
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.formats import printable
+from fl_sim.formats import one_line, printable
 from fl_sim.storage.open_run import RELEASE_FORMAT, digest_of
 from fl_sim.strategies.messages import array_view
 
@@ -168,7 +168,7 @@ class Enrolment:
             facts = NodeFacts.model_validate_json(str(content.config_records[_CONFIG]["facts"]))
             return cls(facts, **{name: array_view(array) for name, array in content.array_records[_COUNTS].items()})
         except Exception as error:  # a node may send any bytes, and numpy documents no exceptions for them
-            reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))[:200]
+            reason = printable(one_line(error, named=True))[:200]
             raise NodesError(f"node {node} cannot take part: its answer is malformed ({reason})") from error
 
 

@@ -36,6 +36,7 @@ from fl_sim.data_prep.readers.prepared_corpus import sentences_of
 from fl_sim.data_prep.readers.reader import make_reader
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA, Corpus
+from fl_sim.formats import one_line
 from fl_sim.research.rivals.kept_sentences import Kept, write_kept
 from fl_sim.research.study_files import StrictModel
 from fl_sim.research.uedp_paper.figures import CorpusSource, Missed
@@ -111,7 +112,7 @@ class CorpusStore:
                     path = self._derived(path, full_key, words, lambda c, out: _write_deidentified(c, out, mode))
                 self._opened[full_key] = path
             except (CorpusError, FileNotFoundError) as error:
-                raise MissingCorpusError(f"{name}: {' '.join(str(error).split())}") from error
+                raise MissingCorpusError(f"{name}: {one_line(error)}") from error
         return self._opened[full_key]
 
     def _prepare(self, key: str, source: CorpusSource) -> Path:
