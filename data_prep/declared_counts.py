@@ -44,6 +44,7 @@ from fl_sim.data_prep.store.contribution_limits import DeclaredCounts, IntArray
 from fl_sim.data_prep.store.layout import COUNTS_FILE
 from fl_sim.data_prep.store.manifest import Record
 from fl_sim.files import read_bytes
+from fl_sim.formats import first_mistake
 
 if TYPE_CHECKING:
     from fl_sim.data_prep.store.corpus import Corpus
@@ -134,10 +135,10 @@ def _by_name(counts: _Counts) -> IntArray:
 
 def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    place = ".".join(map(str, first["loc"]))
     if len(first["loc"]) > 1:
+        place = ".".join(map(str, first["loc"]))
         return f"{place:.80} is {first['input']!r:.60}; allowed: a whole number from 0"
-    return f"{place or 'its content'}: {first['msg']}; allowed: what fl-sim corpus counts writes"
+    return f"{first_mistake(error)}; allowed: what fl-sim corpus counts writes"
 
 
 class CountsOfNode(Record):
@@ -182,7 +183,7 @@ class CountsOfNodes(Record):
         try:
             return cls.model_validate_json(read_bytes(path))
         except ValidationError as error:
-            reason = error.errors()[0]["msg"]
+            reason = first_mistake(error)
             raise CorpusError(f"{path}: {reason}; allowed: the counts that nodes sent when the run began") from error
 
     @property

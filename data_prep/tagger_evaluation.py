@@ -39,6 +39,7 @@ from fl_sim.data_prep.tagger_scores import (
 from fl_sim.data_prep.taggers.categories import Selection
 from fl_sim.data_prep.taggers.tagger import EVERYTHING, GOLD, Tagger
 from fl_sim.files import check_replaceable, owner_only, replace_file
+from fl_sim.formats import first_mistake
 
 COVERAGE_FILE = "coverage.json"
 
@@ -220,9 +221,7 @@ def read_coverage(corpus: Corpus) -> Evaluation | None:
     try:
         evaluation = Evaluation.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise CorpusError(f"{path}: not a coverage record of this version: {field}: {first['msg']}") from error
+        raise CorpusError(f"{path}: not a coverage record of this version: {first_mistake(error)}") from error
     check_same_tagger(evaluation.tagger, corpus, path)
     return evaluation
 

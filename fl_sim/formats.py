@@ -24,7 +24,10 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 def format_epsilon(value: float | None) -> str:
@@ -282,6 +285,13 @@ def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, and the next if it ends in a colon, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return shortened(" ".join(lines[: 2 if lines[0].endswith(":") else 1])) if lines else type(error).__name__
+
+
+def first_mistake(error: ValidationError, whole: str = "its content") -> str:
+    """Return the key of the first mistake that pydantic found, or ``whole`` for that of no key, and what is wrong."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    key, words = ".".join(map(str, first["loc"])) or whole, first["msg"].removeprefix("Value error, ")
+    return f"{key}: {words[0].lower()}{words[1:]}".removeprefix(": ")
 
 
 def table_cell(text: object) -> str:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.textfiles import decoded_lines
 from fl_sim.files import read_bytes, sha256_of
-from fl_sim.formats import printable, shortened
+from fl_sim.formats import first_mistake, printable, shortened
 from fl_sim.plugins import Registry
 
 MANIFEST_FILE = "manifest.json"
@@ -111,11 +111,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(read_bytes(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        location = ".".join(str(part) for part in first["loc"])
-        raise CorpusError(
-            f"{path}: not a manifest of this version: {location}: {first['msg']}".replace(": : ", ": ")
-        ) from error
+        raise CorpusError(f"{path}: not a manifest of this version: {first_mistake(error)}") from error
 
 
 def how_to_prepare(path: Path) -> str:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from fl_sim.formats import counted, format_at_risk, format_number, percent_down, percent_up, printable
+from fl_sim.formats import counted, first_mistake, format_at_risk, format_number, percent_down, percent_up, printable
 from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.messages import REJECTIONS
 
@@ -35,9 +35,7 @@ def parsed(kind: type[T], values: object, file: Path) -> T:
     try:
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(map(str, first["loc"])) or "its content"
-        raise ResultsError(f"{file}: is corrupt ({key}: {first['msg'][0].lower()}{first['msg'][1:]})") from error
+        raise ResultsError(f"{file}: is corrupt ({first_mistake(error)})") from error
 
 
 class Recorded(BaseModel):

@@ -38,7 +38,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from fl_sim.config import ConfigError, RunConfig, read_toml
 from fl_sim.experiments.privacy_spent import Account, account_for, read_ledgers
 from fl_sim.files import owner_only, read_bytes, remove_temporaries
-from fl_sim.formats import format_delta, format_epsilon, numbered, one_line, printable, round_up
+from fl_sim.formats import first_mistake, format_delta, format_epsilon, numbered, one_line, printable, round_up
 from fl_sim.stop_signals import Stopped, follow_parent, raising_stops, stops_deferred, stops_handled_by, stops_seen
 from fl_sim.storage.run_claim import tidy
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, encode, replace_file
@@ -139,10 +139,7 @@ class Sweep(_Strict):
         try:
             sweep = cls.model_validate(read_toml(path))
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            reason = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
-            raise ConfigError(f"{path}: {f'{where}: ' if where else ''}{reason}") from error
+            raise ConfigError(f"{path}: {first_mistake(error, '')}") from error
         if sweep.base is not None:
             sweep = sweep.model_copy(update={"base": str(Path(path).absolute().parent / sweep.base)})
         try:

@@ -94,11 +94,11 @@ WHOLE = "allowed: a whole number from 0"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("users: 3", f"its content: Invalid JSON: .*; {ONLY}"),
+        ("users: 3", f"its content: invalid JSON: .*; {ONLY}"),
         ("[]", f"its content: .*; {ONLY}"),
-        (CONTENT | {"messages": {}}, f"messages: Extra inputs are not permitted; {ONLY}"),
-        ({key: CONTENT[key] for key in ("corpus", "split", "users")}, f"entities: Field required; {ONLY}"),
-        (CONTENT | {"users": {}}, f"users: Dictionary should have at least 1 item.*; {ONLY}"),
+        (CONTENT | {"messages": {}}, f"messages: extra inputs are not permitted; {ONLY}"),
+        ({key: CONTENT[key] for key in ("corpus", "split", "users")}, f"entities: field required; {ONLY}"),
+        (CONTENT | {"users": {}}, f"users: dictionary should have at least 1 item.*; {ONLY}"),
         (CONTENT | {"users": {"u": 1.5, "v": 1}}, f"users.u is 1.5; {WHOLE}"),
         (CONTENT | {"users": {"u": 3, "v": True}}, f"users.v is True; {WHOLE}"),
         (CONTENT | {"entities": {"ada": "3", "bob": 1}}, f"entities.ada is '3'; {WHOLE}"),

@@ -49,7 +49,7 @@ ARGUMENTS = [
      "privacy.entity_bound is 3 under user_level|a clip on every sentence"),
     ("--set privacy.clipping=user", "privacy.entity_bound is 10 under uedp|a clip on every sentence|known = graph"),
     ("--set privacy.counts={tmp}/nothing", "{tmp}/nothing|cannot be read|No such file|a file"),
-    ("--set privacy.counts={file}", "{file}|its content: Invalid JSON|what fl-sim corpus counts writes"),
+    ("--set privacy.counts={file}", "{file}|its content: invalid JSON|what fl-sim corpus counts writes"),
     ("--strategy noiseless --epsilon-budget 2", "privacy.epsilon_budget is 2|noiseless"),
     # types
     ("--rounds many", "rounds is 'many'|an integer"),

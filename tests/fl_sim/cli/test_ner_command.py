@@ -124,7 +124,7 @@ def test_the_coverage_of_another_tagger_is_refused_and_a_damaged_one_named(
     )
     assert not (folder / COVERAGE_FILE).exists()
     (folder / COVERAGE_FILE).write_text("{}", encoding="utf-8")
-    with pytest.raises(CorpusError, match="not a coverage record of this version: tagger: Field required"):
+    with pytest.raises(CorpusError, match="not a coverage record of this version: tagger: field required"):
         read_coverage(marked_by_rules)
 
 
