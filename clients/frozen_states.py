@@ -18,7 +18,6 @@ import logging
 import mmap
 import os
 import shutil
-import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
@@ -38,7 +37,7 @@ from fl_sim.clients.models.classifier import Classifier
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.data_prep.store.encode import EncodedSplit
 from fl_sim.data_prep.store.layout import write_array
-from fl_sim.files import owner_only
+from fl_sim.files import owner_only, replace_file_by
 
 log = logging.getLogger(__name__)
 
@@ -73,12 +72,7 @@ def ensure_features(
     if not path.exists():
         features = sentence_features(model, Examples(encoded).read(range(len(encoded.offsets) - 1)), observer)
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.npy")
-        try:  # whole or not at all, also while another run writes the same file
-            write_array(scratch, features)
-            scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        replace_file_by(path, lambda scratch: write_array(scratch, features))  # another run may write the same file
     return open_features(path)
 
 

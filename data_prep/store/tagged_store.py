@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from fl_sim.data_prep.records import Mention, Sentence
-from fl_sim.files import naming
+from fl_sim.files import replace_file_by
 
 Mark = Callable[[Iterable[Sentence]], Iterable[Sentence]]
 """Returns every sentence with its mentions, in the order of the sentences."""
@@ -117,14 +116,12 @@ class TaggedStore:
             "label": [[mention.label for mention in sentence.mentions] for sentence in batch],
         }
         table = pa.table(columns, schema=_SCHEMA.with_metadata({_TEXTS: _digest(batch)}))
-        path = self._file(number)
-        partial = path.with_suffix(".arrow-partial")
-        with naming(path, partial), partial.open("wb") as file:
-            with pa.ipc.new_file(file, table.schema) as writer:
+
+        def write(path: Path) -> None:
+            with path.open("wb") as file, pa.ipc.new_file(file, table.schema) as writer:
                 writer.write_table(table)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
+
+        replace_file_by(self._file(number), write)
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:08d}.arrow"

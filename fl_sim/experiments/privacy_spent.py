@@ -8,7 +8,7 @@ of one round under seeded noise have the same samples: their ε is computed from
 (0, 0.0)
 >>> read_ledgers(["no/such/run"])
 Traceback (most recent call last):
-fl_sim.strategies.ledger.LedgerError: no/such/run: there is no such folder
+fl_sim.storage.run_folder.ResultsError: no/such/run: there is no such folder
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fl_sim.storage import model_files
 from fl_sim.storage.checkpoint import heads_of
 from fl_sim.storage.model_files import Lineage
 from fl_sim.storage.open_run import OpenRun
-from fl_sim.storage.run_folder import CHECKPOINT_FOLDER, RunFolder
+from fl_sim.storage.run_folder import CHECKPOINT_FOLDER, RunFolder, check_is_folder
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.attack_success import FALSE_POSITIVE_RATES, largest_true_positive_rate
 from fl_sim.strategies.accounting.guarantee import Known, most_known
@@ -55,12 +55,11 @@ def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
 
     Raises:
         LedgerError: a ledger is missing, changed, cut off or reordered.
-        ResultsError: the run's result or checkpoint is corrupt.
+        ResultsError: there is no such folder, or the run's result or checkpoint is corrupt.
     """
     ledgers: list[Ledger] = []
     for folder in map(Path, folders):
-        if not folder.is_dir():
-            raise LedgerError(f"{folder}: {'is not a folder' if folder.exists() else 'there is no such folder'}")
+        check_is_folder(folder)
         heads = heads_of(folder / CHECKPOINT_FOLDER)  # before the ledger, which a run at work goes on with
         ledger = Ledger.read(folder)
         if heads is not None:

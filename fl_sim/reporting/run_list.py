@@ -23,7 +23,7 @@ from typing import Any
 from fl_sim.formats import format_delta, format_epsilon, one_line, printable, printable_lines
 from fl_sim.reporting.run_facts import NO_GUARANTEE, PROVEN, UNTRUSTED, RunFacts, read_facts
 from fl_sim.storage.run_claim import is_held, is_starting
-from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.storage.run_folder import ResultsError, RunFolder, check_is_folder
 from fl_sim.strategies.ledger import LEDGER_FILE
 
 FORMAT = 1
@@ -198,8 +198,7 @@ def list_runs(folders: Sequence[str | Path] = ("runs",)) -> RunList:
 def _found(folder: Path, depth: int, unreadable: list[str]) -> Iterator[Path]:
     """Yield the folders of runs at ``folder`` and below, and note what cannot be looked into."""
     try:
-        if not folder.is_dir():
-            raise ResultsError(f"{folder}: {'is not a folder' if folder.exists() else 'there is no such folder'}")
+        check_is_folder(folder)
         is_run = any((folder / name).exists() for name in _MARKS) or is_held(folder)
         children = [] if is_run or not depth else sorted(folder.iterdir())
         below = [child for child in children if child.is_dir() and not child.is_symlink() and child.name[0] != "."]

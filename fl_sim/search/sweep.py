@@ -41,7 +41,7 @@ from fl_sim.files import owner_only, read_bytes, remove_temporaries
 from fl_sim.formats import first_mistake, format_delta, format_epsilon, numbered, one_line, printable, round_up
 from fl_sim.stop_signals import Stopped, follow_parent, raising_stops, stops_deferred, stops_handled_by, stops_seen
 from fl_sim.storage.run_claim import tidy
-from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, encode, replace_file
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, check_free, encode, replace_file
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound, covering
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.ledger import LEDGER_FILE, Ledger
@@ -239,8 +239,7 @@ def claim_folder(out: Path, name: str, described: Mapping[str, object], noun: st
                 f"{out}: holds another {noun}; choose another folder, or resume the {noun} that it holds"
             )
         return
-    if out.exists() and any(out.iterdir()):
-        raise ResultsError(f"{out}: exists and is not empty; choose another folder")
+    check_free(out)
     (out / "runs").mkdir(parents=True, exist_ok=True)
     replace_file(file, json.dumps(described, indent=2).encode() + b"\n")
 

@@ -159,8 +159,7 @@ class RunFolder:
             ResultsError: the folder does not exist, is not a run folder, or has a corrupt file.
         """
         path = Path(path)
-        if not path.is_dir():
-            raise ResultsError(f"{path}: {'is not a folder' if path.exists() else 'there is no such folder'}")
+        check_is_folder(path)
         if not (path / "config.json").is_file():
             raise ResultsError(f"{path}: is not a run folder (it has no config.json)")
         environment = cast("Environment", _read_json(path / "environment.json"))
@@ -327,6 +326,12 @@ class RunFolder:
 def rows_of(run: Path, last_round: int) -> list[Row]:
     """Return the metrics of a run up to round ``last_round`` as its observers saw them, a row each."""
     return [row for row in _read_rows(run / "metrics.jsonl")[0] if _round_of(row) <= last_round]
+
+
+def check_is_folder(path: Path) -> None:
+    """Check that ``path`` is a folder, else raise ResultsError."""
+    if not path.is_dir():
+        raise ResultsError(f"{path}: {'is not a folder' if path.exists() else 'there is no such folder'}")
 
 
 def check_free(path: Path) -> None:

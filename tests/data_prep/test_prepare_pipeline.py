@@ -206,7 +206,7 @@ def test_what_does_not_belong_is_thrown_away(
     tagger, kept = CountingTagger(), 0
     if damage == "torn":
         files[1].write_bytes(files[1].read_bytes()[:-20])
-        (tmp_path / ".out.tagged" / "00000003.arrow-partial").write_bytes(b"half")
+        (tmp_path / ".out.tagged" / ".00000003.arrow.00aa11bb.tmp").write_bytes(b"half")
         kept = 10
     elif damage == "swap_names":
         shutil.copy(files[0], files[2])
