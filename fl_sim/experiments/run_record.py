@@ -30,8 +30,6 @@ from fl_sim.storage.open_run import (
     Computation,
     OpenRun,
     ReleaseParts,
-    ReleaseSelection,
-    TextDigests,
     digest_of,
     noise_digest,
     released_settings,
@@ -147,7 +145,7 @@ def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, o
     }
 
 
-def computed_from(config: RunConfig, planned: Planned, text: TextDigests, initial_model: str) -> ReleaseParts:
+def computed_from(config: RunConfig, planned: Planned, text: ReleaseParts, initial_model: str) -> ReleaseParts:
     """Return what the releases of a run are computed from: settings, plan, digests of training text and weights.
 
     The engine and the number of nodes and workers are left out: the run is the same on any.
@@ -204,7 +202,7 @@ def _guarantee(bounds: EnforcedBounds, config: RunConfig) -> dict[str, object]:
     return bounds.guarantee.record() | {"counts": whose}
 
 
-def _selection(bounds: EnforcedBounds, config: RunConfig) -> ReleaseSelection:
+def _selection(bounds: EnforcedBounds, config: RunConfig) -> ReleaseParts:
     """Return digests of the sentences' weights and of the entities that are declared public.
 
     Weights by counts are a formula of the text, of public weights and of what the guarantee states. Where entities are
@@ -216,7 +214,7 @@ def _selection(bounds: EnforcedBounds, config: RunConfig) -> ReleaseSelection:
     by_formula = _by_name(bounds, config) and config.privacy.known == "counts"
     weights = declared.weights if by_formula else bounds.weights
     public = np.array(declared.public, dtype=np.int64)
-    selection: ReleaseSelection = {"selection": digest_of([*([] if weights is None else [weights]), public])}
+    selection: ReleaseParts = {"selection": digest_of([*([] if weights is None else [weights]), public])}
     if by_formula and not declared.counts_alone:
         selection["weights"] = digest_of([bounds.weights])
     return selection

@@ -31,7 +31,7 @@ from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments.run_inputs import RunInputs, check_text
 from fl_sim.files import sha256_of
-from fl_sim.storage.open_run import TextDigests, digest_of
+from fl_sim.storage.open_run import ReleaseParts, digest_of
 from fl_sim.strategies.aggregation import Federation
 
 _TRAIN = "train"
@@ -40,7 +40,7 @@ _TRAIN = "train"
 class TrainingText(Protocol):
     """The training split of a run, wherever its text is."""
 
-    def digests(self) -> TextDigests:
+    def digests(self) -> ReleaseParts:
         """Return digests of the text: what releases are computed from, beside settings and model."""
 
     def prepare(self, observer: Observer) -> None:
@@ -84,7 +84,7 @@ class OwnText:
         self._features = feature_path(model, encoded, cache) if model.reads_features else None
         self._states = None if model.lower is None else state_path(model, encoded, cache)
 
-    def digests(self) -> TextDigests:
+    def digests(self) -> ReleaseParts:
         """Return digests of corpus and tokens; with an entity key, the one that does not depend on who holds what."""
         encoded = self._train.encoded
         if self._named is None:

@@ -2,7 +2,7 @@
 
 A field that a run's result lacks is None; one of another kind is an error that names the file (:func:`parsed`).
 
->>> Contribution(users=3, sentences_per_user=2, sentences=5).in_words()
+>>> contribution_in_words(ContributionBound(users=3, sentences_per_user=2, sentences=5))
 '≤ 3 users, ≤ 2 sentences each, ≤ 5 in all'
 >>> rejected_in_words({"too_large": 2, "silent": 1})
 '3 replies of nodes discarded, as zero: 2 for a norm above the bound; 1 for silence'
@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from fl_sim.formats import counted, first_mistake, format_at_risk, format_number, percent_down, percent_up, printable
 from fl_sim.storage.run_folder import ResultsError
+from fl_sim.strategies.accounting.adjacency import ContributionBound
 from fl_sim.strategies.messages import REJECTIONS
 
 T = TypeVar("T")
@@ -44,28 +45,13 @@ class Recorded(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
-class Contribution(Recorded):
-    """What an entity contributes at a percentile of the corpus.
-
-    Attributes:
-        users: the largest number of users who mention it.
-        sentences_per_user: the most sentences of one such user.
-        sentences: the most of all users together; None for ``users * sentences_per_user``.
-    """
-
-    users: int | None = None
-    sentences_per_user: int | None = None
-    sentences: int | float | None = None
-
-    def in_words(self) -> str:
-        """Return the bound in words."""
-        users, each, total = self.users, self.sentences_per_user, self.sentences
-        if users == 1 or each is None:
-            return f"≤ {counted(users, 'user')}, ≤ {counted(each if total is None else total, 'sentence')}"
-        words = f"≤ {counted(users, 'user')}, ≤ {counted(each, 'sentence')} each"
-        if total is None or (users is not None and total >= users * each):
-            return words
-        return f"{words}, ≤ {format_number(total)} in all"
+def contribution_in_words(bound: ContributionBound) -> str:
+    """Return in words what an entity contributes at a percentile of the corpus."""
+    users, each, total = bound.users, bound.sentences_per_user, bound.sentences
+    if users == 1:
+        return f"≤ {counted(users, 'user')}, ≤ {counted(each if total is None else total, 'sentence')}"
+    words = f"≤ {counted(users, 'user')}, ≤ {counted(each, 'sentence')} each"
+    return words if total is None or total >= users * each else f"{words}, ≤ {format_number(total)} in all"
 
 
 class Kept(Recorded):

@@ -21,7 +21,7 @@ from fl_sim.formats import (
     printable,
     printable_lines,
 )
-from fl_sim.reporting.recorded import measured_in_words
+from fl_sim.reporting.recorded import contribution_in_words, measured_in_words
 from fl_sim.reporting.run_facts import (
     NO_GUARANTEE,
     NO_GUARANTEE_WORDS,
@@ -156,7 +156,11 @@ def _by_contribution(facts: RunFacts) -> list[str]:
     """Return ε of a user with an entity at percentiles of the corpus; nothing where no entity is mentioned."""
     rows = []
     for figures in facts.contributions():
-        entity = figures.bound.in_words() if figures.bound else "an entity (its contribution bound is not recorded)"
+        entity = (
+            contribution_in_words(figures.bound)
+            if figures.bound
+            else "an entity (its contribution bound is not recorded)"
+        )
         share = "" if figures.share is None else f" ({whole_percent_down(figures.share)} %)"
         shown = format_epsilon(figures.epsilon), format_epsilon(figures.robust)
         rows += _row(f"  {figures.words}{share}: {entity}", *shown)

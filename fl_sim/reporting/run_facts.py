@@ -29,7 +29,6 @@ from fl_sim.plugins import PluginError
 from fl_sim.reporting.held_out import HeldOutFigures
 from fl_sim.reporting.recorded import (
     Attacker,
-    Contribution,
     CorpusSize,
     Gradients,
     Kept,
@@ -41,6 +40,7 @@ from fl_sim.settings_origin import Origin
 from fl_sim.storage.ledger_check import check_ledger
 from fl_sim.storage.run_claim import is_held
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, UTILITIES, ResultsError, RunFolder, Utility, utility_of
+from fl_sim.strategies.accounting.adjacency import ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
 from fl_sim.strategies.ledger import Ledger
@@ -191,7 +191,7 @@ class ContributionFigures:
     """
 
     words: str
-    bound: Contribution | None
+    bound: ContributionBound | None
     epsilon: float | None
     robust: float | None
     share: float | None
@@ -295,7 +295,7 @@ class RunFacts(BaseModel):
     settings_from_corpus: bool | None
     attacker: Attacker | None
     user_sentences: float | None
-    reach: dict[str, Contribution] | None
+    reach: dict[str, ContributionBound] | None
     reach_coverage: dict[str, float] | None
     stopped: str | None
     corpus: CorpusSize | None

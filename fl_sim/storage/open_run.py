@@ -36,7 +36,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Required, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -334,30 +334,21 @@ NOT_RELEASED = frozenset(
 """Keys and sections of a configuration on which no release depends, or whose content has a digest of its own."""
 
 
-class TextDigests(TypedDict, total=False):
-    """Digests of the text that trains: of the corpus, and of its tokens unless they are in the former."""
-
-    corpus: str
-    tokens: str
-
-
-class ReleaseSelection(TypedDict, total=False):
-    """Digests of what chooses sentences; ``weights`` is of a run on text by which a formula alone keys the noise."""
-
-    selection: str
-    weights: str
-
-
-class ReleaseParts(TextDigests, ReleaseSelection, total=False):
+class ReleaseParts(TypedDict, total=False):
     """What the releases of a run are computed from: settings by their full names, and digests by subject, JSON-ready.
 
-    ``model_layout`` is of Flower apps, ``guarantee`` and ``selection`` of runs on a corpus.
+    ``model_layout`` is of Flower apps; ``guarantee``, ``selection`` and ``corpus`` are of runs on a corpus, with
+    ``tokens`` unless the digest of the corpus has them; ``weights`` of a run on text whose noise a formula alone keys.
     """
 
-    settings: Required[dict[str, object]]
+    settings: dict[str, object]
     plan: dict[str, object]
     guarantee: dict[str, object]
     code: dict[str, object]
+    selection: str
+    weights: str
+    corpus: str
+    tokens: str
     initial_model: str
     model_layout: str
 

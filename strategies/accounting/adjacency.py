@@ -45,7 +45,7 @@ class ContributionBound:
 
     users: int
     sentences_per_user: int
-    sentences: float | None = None
+    sentences: int | float | None = None
     weight: float = 1.0
     weighted: bool = False
 

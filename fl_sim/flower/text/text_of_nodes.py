@@ -50,7 +50,7 @@ from fl_sim.flower.text.held_text import (
     Question,
     tokenizer_digest,
 )
-from fl_sim.storage.open_run import RELEASE_FORMAT, TextDigests, digest_of
+from fl_sim.storage.open_run import RELEASE_FORMAT, ReleaseParts, digest_of
 from fl_sim.strategies.aggregation import Federation, Shard
 from fl_sim.strategies.client_rules import ClientRule
 
@@ -224,7 +224,7 @@ class TextOfNodes:
             )
         self._check_model()
 
-    def digests(self) -> TextDigests:
+    def digests(self) -> ReleaseParts:
         """Return the digest of what all users train on, as a simulation on the joint corpus has it."""
         return {"corpus": self._told.content}
 

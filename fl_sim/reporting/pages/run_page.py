@@ -28,7 +28,7 @@ from fl_sim.reporting.plots import (
     utility_axis,
     utility_chart,
 )
-from fl_sim.reporting.recorded import counted, measured_in_words, setting_in_words
+from fl_sim.reporting.recorded import contribution_in_words, counted, measured_in_words, setting_in_words
 from fl_sim.reporting.report import attacker_note, bound_notes, way_in_words, whole_percent_down
 from fl_sim.reporting.run_facts import PROVEN, STATES, RunFacts, pooled
 
@@ -229,5 +229,7 @@ def _entity_table(runs: Runs) -> Table:
                 continue
             covers = "" if found.share is None else f", covers {whole_percent_down(found.share)} %"
             figures = format_epsilon(found.epsilon), format_epsilon(found.robust)
-            rows.append((run.label, f"{found.words}{covers}", f"an entity in {found.bound.in_words()}", *figures))
+            rows.append(
+                (run.label, f"{found.words}{covers}", f"an entity in {contribution_in_words(found.bound)}", *figures)
+            )
     return Table(("run", "percentile", "contribution", "ε", "ε robust"), rows)
