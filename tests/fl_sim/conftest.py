@@ -34,7 +34,7 @@ AFTER_LAST_ROUND = {
 }
 GUARANTEE = {
     "known": "counts", "entity_bound": 300, "entity_users": None, "public_weights": False, "user_sentences": 60,
-    "missed_mentions": 4, "counts": "c0" * 32,
+    "missed_mentions": 4, "counts": "c0" * 32, "public_names": "",
 }  # fmt: skip
 KEPT = {"sentences": 0.8709, "mentions": 0.6413, "mentions_by_kind": {"ORG": 0.5, "PER": 0.7777}}
 FINAL_PERPLEXITY = {"uedp": 655.0, "user_level": 702.0, "noiseless": 318.0}
