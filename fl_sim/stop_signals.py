@@ -16,6 +16,7 @@ manager signals a whole group whose parent passes the signal on, so an echo with
 from __future__ import annotations
 
 import errno
+import math
 import multiprocessing
 import os
 import signal
@@ -27,8 +28,8 @@ from contextlib import contextmanager
 from multiprocessing import connection, resource_tracker
 from types import FrameType
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that stop a command."""
+STOP_SIGNALS = tuple(number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP"))
+"""The signals that stop a command; Windows, where nodes import this, has no SIGHUP."""
 
 _ECHO_SECONDS = 1.0
 _STREAMS = (1, 2)
@@ -106,6 +107,26 @@ def raising_stops() -> Iterator[None]:
     finally:
         sys.unraisablehook = hook
         _before_block = outer
+
+
+@contextmanager
+def alarm(seconds: float, error: type[BaseException]) -> Iterator[None]:
+    """Raise ``error`` in the block after so many seconds, where a signal can: in a main thread, not on Windows."""
+    possible = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+    if math.isinf(seconds) or not possible:
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise error
+
+    handler = signal.signal(signal.SIGALRM, end)
+    timer = signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def stops_seen() -> tuple[str, ...]:

@@ -23,12 +23,9 @@ import math
 import os
 import platform
 import shutil
-import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -42,6 +39,7 @@ from fl_sim.clients.worker_resources import free_memory
 from fl_sim.config import RunConfig
 from fl_sim.engines import simulation
 from fl_sim.formats import one_line
+from fl_sim.stop_signals import alarm
 from fl_sim.storage.checkpoint import Checkpoint
 
 Verdict = Literal["ok", "note", "warning", "failed"]
@@ -190,7 +188,7 @@ def check_engines(
             observer(f"two rounds, {name}")
             try:
                 began = time.monotonic()
-                with _stopped_after(ends - began):
+                with alarm(ends - began, _OutOfTimeError):
                     model = _run(engine, device, folder / name.replace(" ", "-"))
                 taken = time.monotonic() - began
             except _OutOfTimeError:
@@ -208,25 +206,6 @@ def check_engines(
 
 class _OutOfTimeError(KeyboardInterrupt):
     """Raised in a run that is stopped: it cleans up as after Ctrl-C."""
-
-
-@contextmanager
-def _stopped_after(seconds: float) -> Iterator[None]:
-    """Raise :class:`_OutOfTimeError` in the block after so many seconds; in the main thread alone, as signals are."""
-    if math.isinf(seconds) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        raise _OutOfTimeError
-
-    before = signal.signal(signal.SIGALRM, stop)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _run(engine: str, device: str, out: Path) -> np.ndarray:

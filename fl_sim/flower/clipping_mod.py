@@ -25,8 +25,6 @@ import copy
 import importlib
 import logging
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -40,6 +38,7 @@ from fl_sim.flower import private_messages
 from fl_sim.flower.private_messages import ArrayLayout, PrivateRound
 from fl_sim.formats import one_line, printable
 from fl_sim.global_generators import own_generators
+from fl_sim.stop_signals import alarm
 from fl_sim.strategies.messages import TrainReply
 from fl_sim.strategies.primitives.limits import require
 
@@ -64,31 +63,12 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         return
     began, ended = time.monotonic(), False
     try:
-        with _alarm(seconds):
+        with alarm(seconds, _Late):
             yield
     except _Late:
         ended = True
     if ended or time.monotonic() - began >= seconds:
         raise TimeoutError(f"the training of a user took longer than {seconds:g} s")
-
-
-@contextlib.contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
-    """Raise :class:`_Late` after a time, where a signal can."""
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(*_: object) -> None:
-        raise _Late
-
-    handler = signal.signal(signal.SIGALRM, end)
-    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, *timer)
-        signal.signal(signal.SIGALRM, handler)
 
 
 log = logging.getLogger(__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import runpy
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
+from fl_sim import stop_signals
 from fl_sim.engines.grids import context_of
 from fl_sim.flower import UserLevelClipping
 from fl_sim.flower.clipping_mod import bounded, only_user, time_limit
@@ -294,3 +296,14 @@ def test_a_thread_is_judged_at_its_end() -> None:
     thread.start()
     thread.join()
     assert len(found) == 1
+
+
+def test_no_signal_of_unix_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(signal, "setitimer")
+    unix = {"SIGHUP", "SIGALRM"}
+    monkeypatch.setattr(signal, "Signals", [number for number in signal.Signals if number.name not in unix])
+    for name in unix:
+        monkeypatch.delattr(signal, name)
+    alarm = runpy.run_path(stop_signals.__file__)["alarm"]
+    with alarm(0.001, KeyboardInterrupt):
+        time.sleep(0.01)
