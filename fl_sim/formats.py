@@ -92,6 +92,17 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
+def hanging(label: str, text: str, indent: int | None = None, width: int = 80) -> list[str]:
+    """Return a text beside its label as lines, the further ones indented by as much as the label is long, or else.
+
+    >>> hanging("Run  ", "one two three", width=12), hanging("Notes: ", "one two", 2, width=10)
+    (['Run  one two', '     three'], ['Notes: one', '  two'])
+    """
+    further = " " * (len(label) if indent is None else indent)
+    wrap = textwrap.TextWrapper(width, initial_indent=label, subsequent_indent=further, break_on_hyphens=False)
+    return wrap.wrap(text) or [label]
+
+
 def numbered(names: Sequence[str], head: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80) -> list[str]:
     """Return long names with a number each, wrapped, and under them a table whose rows begin with these numbers.
 

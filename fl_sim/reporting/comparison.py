@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 import string
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_sim.files import replace_private_file
-from fl_sim.formats import format_delta, format_epsilon, printable, printable_lines
+from fl_sim.formats import format_delta, format_epsilon, hanging, printable, printable_lines
 from fl_sim.reporting.bootstrap import PairedDifference, Sums, are_same_users, paired_difference
 from fl_sim.reporting.held_out import interval, metric_words
 from fl_sim.reporting.recorded import measured_in_words, setting_in_words
@@ -404,9 +403,4 @@ def pair_words(pair: Pair) -> str:
 
 def _hanging(rows: Sequence[tuple[str, str]]) -> list[str]:
     """Return lines of 80 columns for labels with texts beside them, whose further lines are indented."""
-    wrap = textwrap.TextWrapper(80, break_on_hyphens=False)
-    lines: list[str] = []
-    for label, text in rows:
-        wrap.initial_indent, wrap.subsequent_indent = label, " " * min(len(label), 9)
-        lines += wrap.wrap(text) or [label]
-    return lines
+    return [line for label, text in rows for line in hanging(label, text, min(len(label), 9))]

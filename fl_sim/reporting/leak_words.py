@@ -6,11 +6,10 @@ True
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_sim.formats import format_delta, format_epsilon, nonzero, printable, round_up
+from fl_sim.formats import format_delta, format_epsilon, hanging, nonzero, printable, round_up
 
 
 def is_remembered(attack: str, record: Mapping[str, Any]) -> bool:
@@ -68,8 +67,7 @@ def _cells(*cells: str) -> str:
 
 def _words(name: str, texts: Sequence[str]) -> list[str]:
     """Return texts beside the name of their attack, each wrapped."""
-    wrap = textwrap.TextWrapper(80, subsequent_indent=" " * 11, break_on_hyphens=False)
-    return [line for n, text in enumerate(texts) for line in wrap.wrap(f"{'' if n else name:<11}{text}")]
+    return [line for n, text in enumerate(texts) for line in hanging(f"{'' if n else name:<11}", text)]
 
 
 def _rates(name: str, attack: Mapping[str, Any]) -> list[str]:

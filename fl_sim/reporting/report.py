@@ -16,6 +16,7 @@ from fl_sim.formats import (
     duration,
     format_delta,
     format_epsilon,
+    hanging,
     percent_down,
     percent_up,
     printable,
@@ -31,7 +32,6 @@ from fl_sim.reporting.run_facts import (
 )
 
 _WIDTH = 80
-_LABEL = 12
 
 
 def report_text(facts: RunFacts) -> str:
@@ -255,11 +255,8 @@ def _row(words: str, epsilon: str, robust: str) -> list[str]:
 
 def _field(label: str, text: str) -> list[str]:
     """Return lines with ``label`` in the margin and ``text`` wrapped beside it."""
-    indent = " " * _LABEL
-    first = f"{label:<{_LABEL}}"
-    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+    return hanging(f"{label:<12}", text, width=_WIDTH)
 
 
 def _notes(notes: list[str]) -> list[str]:
-    wrap = textwrap.TextWrapper(_WIDTH, initial_indent="  · ", subsequent_indent="    ", break_on_hyphens=False)
-    return [line for note in notes for line in wrap.wrap(note)]
+    return [line for note in notes for line in hanging("  · ", note, width=_WIDTH)]
