@@ -17,7 +17,6 @@ noise multiplier, which protects better if it is larger. A lower bound and a sam
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import re
@@ -191,23 +190,6 @@ def epsilon_in_words(row: Mapping[str, Any]) -> str:
 def format_delta(value: float | None) -> str:
     """Return δ as people write it, 1e-5, rounded up to six digits."""
     return "?" if value is None else f"{float(round_up(value)):g}".replace("e-0", "e-")
-
-
-def html_table(rows: Sequence[Sequence[object]], head: Sequence[str] = ()) -> str:
-    """Return a table of HTML for a notebook; the first cell of a row heads it, and every cell is escaped.
-
-    >>> html_table([("Run", "<b>")])
-    '<table><tr><th style="text-align:left">Run</th><td style="text-align:left">&lt;b&gt;</td></tr></table>'
-    """
-
-    def line(cells: Sequence[object], heads: int) -> str:
-        tags = ["th"] * heads + ["td"] * (len(cells) - heads)
-        texts = [html.escape(printable(cell)) for cell in cells]
-        row = (f'<{tag} style="text-align:left">{text}</{tag}>' for tag, text in zip(tags, texts, strict=True))
-        return f"<tr>{''.join(row)}</tr>"
-
-    lines = [*([line(head, len(head))] if head else []), *(line(row, 1) for row in rows)]
-    return f"<table>{''.join(lines)}</table>"
 
 
 def csv_cell(value: Any) -> Any:

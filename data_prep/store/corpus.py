@@ -34,7 +34,7 @@ from fl_sim.data_prep.store.layout import (
 from fl_sim.data_prep.store.manifest import Manifest, fingerprint_of, read_manifest, sum_counts
 from fl_sim.data_prep.store.ownership import Ownership, join_parts
 from fl_sim.files import sha256_of
-from fl_sim.formats import counted, html_table, printable
+from fl_sim.formats import counted, printable
 
 if TYPE_CHECKING:
     import pandas as pd  # takes as long to import as everything else here
@@ -112,10 +112,11 @@ class Corpus:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a row for each split."""
-        counts = {split: record.model_dump() for split, record in self.manifest.splits.items()}
-        names = list(next(iter(counts.values())))
-        rows = [[split, *(f"{each[name]:,}" for name in names)] for split, each in counts.items()]
-        return html_table(rows, [self.manifest.name, *names])
+        import pandas as pd
+
+        counts = {printable(split): record.model_dump() for split, record in self.manifest.splits.items()}
+        table = pd.DataFrame.from_dict(counts, orient="index").rename_axis(columns=printable(self.manifest.name))
+        return table.to_html(formatters=["{:,}".format] * table.shape[1])
 
     @property
     def shipped_name(self) -> str | None:

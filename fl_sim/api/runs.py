@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,7 +33,7 @@ from fl_sim.formats import printable
 from fl_sim.reporting.model_card import note_on_texts
 from fl_sim.reporting.report import full_report_text, report_text
 from fl_sim.reporting.run_facts import read_facts, strategy_of
-from fl_sim.reporting.run_summary import as_html, in_one_line
+from fl_sim.reporting.run_list import in_one_line
 from fl_sim.storage.run_claim import tidy
 from fl_sim.storage.run_folder import ResultsError, RunFolder, listed
 from fl_sim.strategies.ledger import LedgerError
@@ -262,7 +263,7 @@ class Run:
     def _repr_html_(self) -> str | None:
         """What a notebook shows; None, for the line, if something is wrong with the run's folder."""
         try:
-            return as_html(read_facts(self.folder))
+            return f"<pre>{escape(self.report(), quote=False)}</pre>"
         except (ValueError, OSError):
             return None
 

@@ -1,4 +1,4 @@
-"""The runs in folders, a line each: strategy, ε, utility, rounds done of planned, and state.
+"""Runs in folders, a line each: strategy, ε, utility, rounds done of planned, and state; a run as a line of words.
 
 >>> shortened("sweeps/many/point0003-seed1", 20), shortened("runs/one", 20)
 ('sweeps/man…003-seed1', 'runs/one')
@@ -20,8 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fl_sim.formats import format_delta, format_epsilon, one_line, printable, printable_lines
-from fl_sim.reporting.run_facts import NO_GUARANTEE, PROVEN, UNTRUSTED, RunFacts, read_facts
+from fl_sim.formats import format_delta, format_epsilon, one_line, printable, printable_lines, round_up
+from fl_sim.reporting.recorded import measured_in_words
+from fl_sim.reporting.run_facts import NO_GUARANTEE, PROVEN, STATES, UNITS, UNTRUSTED, RunFacts, read_facts
 from fl_sim.storage.run_claim import is_held, is_starting
 from fl_sim.storage.run_folder import ResultsError, RunFolder, check_is_folder
 from fl_sim.strategies.ledger import LEDGER_FILE
@@ -230,3 +231,26 @@ def shortened(text: str, width: int) -> str:
         return text
     begin = width // 2
     return f"{text[:begin]}…{text[len(text) - (width - begin - 1) :]}"
+
+
+def in_one_line(facts: RunFacts) -> str:
+    """Return name, strategy, the first finite ε with its unit and δ, rounds and utility."""
+    head = facts.headline
+    values = [(head.unit_words, head.epsilon), (UNITS["user"], head.epsilon_user)]
+    known = [(words, epsilon) for words, epsilon in values if epsilon is not None and head.state == PROVEN]
+    privacy = f"ε {STATES[head.state]}" if head.state in STATES else "no ε is recorded"
+    if known:
+        words, epsilon = next((one for one in known if math.isfinite(one[1])), known[0])
+        delta = "?" if facts.delta is None else round_up(facts.delta)
+        privacy = f"ε {format_epsilon(epsilon)} for {words} at δ {delta}"
+    return f"{printable(facts.run)}: {facts.strategy}, {privacy}, {facts.ended()}, {_ends(facts)}"
+
+
+def _ends(facts: RunFacts) -> str:
+    """Return the figure at the start and at the end."""
+    utility, kind = facts.utility, facts.utility.kind
+    if facts.app:
+        return measured_in_words(facts.measured) or "nothing measured"
+    if utility.initial is None or utility.final is None:
+        return f"no {kind.column}"
+    return f"{kind.column} {kind.show(utility.initial)} → {kind.show(utility.final)}"

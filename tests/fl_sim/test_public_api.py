@@ -132,7 +132,9 @@ def test_a_run_that_is_not_finished(make_run: MakeRun) -> None:
     assert repr(run).startswith(
         "Run(uedp-1-0: uedp, ε 15.02 for any user + any entity at δ 1e-5, 30 of 30 rounds, interrupted"
     )
-    assert "30 of 30 rounds, interrupted" in (run._repr_html_() or "")
+    assert run._repr_html_() == f"<pre>{run.report()}</pre>"
+    named = fl_sim.open_run(make_run("uedp", name="<b>").path)
+    assert (named._repr_html_() or "").startswith("<pre>Run         &lt;b&gt; ")
 
 
 def test_a_run_that_cannot_be_read_still_has_a_name(make_run: MakeRun) -> None:
@@ -200,7 +202,8 @@ def test_a_corpus(tmp_path: Path, capsys: Capture) -> None:
     np.testing.assert_array_equal(sentences.groupby("user").size(), corpus.users("train")["sentences"])
     splits = "train 6 users, 24 sentences; validation 6 users, 24 sentences; lonely 1 user, 1 sentence; plain 2 users, "
     assert repr(corpus) == f"Corpus(tiny: {splits}2 sentences)"
-    assert '<th style="text-align:left">train</th><td style="text-align:left">6</td>' in corpus._repr_html_()
+    html = corpus._repr_html_()
+    assert all(cell in html for cell in ("<th>tiny</th>", "<th>train</th>", "<td>6</td>", "<td>24</td>"))
     assert fl_sim.corpus_stats(corpus).items() <= printed(capsys, "corpus", "stats", str(corpus.path)).items()
 
 

@@ -15,8 +15,8 @@ import pytest
 
 import fl_sim
 from fl_sim.cli.main import main
-from fl_sim.reporting.run_facts import read_facts, state_of
-from fl_sim.reporting.run_list import ListedRun
+from fl_sim.reporting.run_facts import RunFacts, read_facts, state_of
+from fl_sim.reporting.run_list import ListedRun, in_one_line
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
 from fl_sim.strategies.ledger import LEDGER_FILE
@@ -215,3 +215,61 @@ def test_a_folder_without_runs_says_so(tmp_path: Path, monkeypatch: pytest.Monke
     assert main(["list"]) == 0
     assert capsys.readouterr() == ("", "fl-sim list: runs: no run is here\n")
     assert printed(capsys) == {"format": 1, "runs": [], "unreadable": []}
+
+
+# One run in a line
+
+
+def facts_of(make_run: MakeRun, strategy: str = "uedp", **epsilon: float) -> RunFacts:
+    facts = read_facts(make_run(strategy))
+    return facts.model_copy(update={"epsilon": {f"epsilon_{unit}": value for unit, value in epsilon.items()}})
+
+
+def test_a_proven_run_in_one_line(make_run: MakeRun) -> None:
+    facts = read_facts(make_run("uedp"))
+    assert in_one_line(facts) == (
+        "uedp-1-0: uedp, ε 15.02 for any user + any entity at δ 1e-5, 30 of 30 rounds, finished, "
+        "perplexity 4,000.0 → 655.0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "words"),
+    [
+        ({"any": math.inf, "user": 2.181}, "ε 2.19 for any user at δ"),
+        ({"stated": 4.001, "user": 2.181}, "ε 4.01 for any user + an entity within the stated bound at δ"),
+        ({"any": math.inf, "user": math.inf}, "ε ∞ for any user + any entity at δ"),
+        ({"user_entity_p95": 2.0}, "no ε is recorded"),
+    ],
+)
+def test_the_epsilon_that_leads_the_line(make_run: MakeRun, epsilon: dict[str, float], words: str) -> None:
+    line = in_one_line(facts_of(make_run, **epsilon))
+    assert words in line
+    assert line.count("ε") == 1
+
+
+def test_delta_is_rounded_up_in_the_line(make_run: MakeRun) -> None:
+    facts = read_facts(make_run("uedp")).model_copy(update={"delta": 1.00000001e-5})
+    assert "at δ 1.00001e-5," in in_one_line(facts)
+
+
+def test_runs_without_an_epsilon_in_one_line(make_run: MakeRun) -> None:
+    noiseless, untrusted = make_run("noiseless"), make_run("uedp")
+    (untrusted.path / LEDGER_FILE).unlink()
+    words: dict[Any, str] = {noiseless: "ε ∞: no guarantee", untrusted: "ε none: the ledger does not support one"}
+    for run, said in words.items():
+        line = in_one_line(read_facts(run))
+        assert said in line
+        assert "δ" not in line
+
+
+def test_an_app_has_what_it_measured(make_run: MakeRun) -> None:
+    facts = facts_of(make_run, user=2.181).model_copy(update={"app": "flower", "measured": {"acc <1>": [0.5, 0.75]}})
+    assert "ε 2.19 for any user at δ 1e-5" in in_one_line(facts)
+    assert in_one_line(facts).endswith("acc <1> 0.5 → 0.75")
+
+
+def test_names_stay_on_one_line(make_run: MakeRun) -> None:
+    facts = read_facts(make_run("uedp")).model_copy(update={"run": "x\ny\x1b[2J"})
+    assert "\n" not in in_one_line(facts)
+    assert "\x1b" not in in_one_line(facts)

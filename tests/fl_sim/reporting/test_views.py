@@ -15,7 +15,7 @@ from fl_sim.reporting.comparison import Comparison, compare_runs
 from fl_sim.reporting.model_card import card_of
 from fl_sim.reporting.report import full_report_text, report_text
 from fl_sim.reporting.run_facts import RunFacts, read_facts
-from fl_sim.reporting.run_summary import as_html, in_one_line
+from fl_sim.reporting.run_list import in_one_line
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import LEDGER_FILE
 from tests.fl_sim.conftest import AFTER_LAST_ROUND, MakeRun
@@ -53,7 +53,6 @@ VIEWS: Mapping[str, Callable[[RunFolder, RunFacts], str]] = {
     "card": card,
     "plots": plot,
     "line": lambda run, facts: in_one_line(facts),
-    "notebook": lambda run, facts: as_html(facts),
 }
 
 
