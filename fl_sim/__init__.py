@@ -21,32 +21,31 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fl_sim.api.accounts import account, account_published, account_runs, calibrate
     from fl_sim.api.audits import audit, audit_published, leak
     from fl_sim.api.checks import check
-    from fl_sim.api.compared_runs import compare
     from fl_sim.api.corpora import Corpus, corpus_stats, open_corpus, prepare
-    from fl_sim.api.runs import Plot, Run, open_run, plot_runs, resume, run
+    from fl_sim.api.runs import Plot, Run, compare, open_run, plot_runs, resume, run
     from fl_sim.config import ConfigError, RunConfig
     from fl_sim.experiments.observers import Observer, RunStart
-    from fl_sim.package_version import __version__
     from fl_sim.reporting.comparison import Comparison
     from fl_sim.reporting.run_list import RunList, list_runs
     from fl_sim.strategies.accounting.paper_model import PublishedSettings
+
+    __version__: str
 
 _NAMES = {
     "api.accounts": "account account_published account_runs calibrate",
     "api.audits": "audit audit_published leak",
     "api.checks": "check",
-    "api.compared_runs": "compare",
     "api.corpora": "Corpus corpus_stats open_corpus prepare",
-    "api.runs": "Plot Run open_run plot_runs resume run",
+    "api.runs": "Plot Run compare open_run plot_runs resume run",
     "config": "ConfigError RunConfig",
     "experiments.observers": "Observer RunStart",
-    "package_version": "__version__",
     "reporting.comparison": "Comparison",
     "reporting.run_list": "RunList list_runs",
     "strategies.accounting.paper_model": "PublishedSettings",
@@ -69,11 +68,29 @@ if "ipykernel" in sys.modules:
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
-    if name not in _MODULES:
+    if name == "__version__":
+        value = _version_of(Path(__file__).resolve().parents[1] / "pyproject.toml")
+    elif name in _MODULES:
+        value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def _version_of(project: Path) -> str:
+    """Return the version in the checkout whose ``pyproject.toml`` is ``project``, else that of the installed package.
+
+    What an editable installation recorded when it was made may be older than its checkout.
+    """
+    import tomllib
+    from importlib import metadata
+
+    if project.is_file():
+        stated = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
+        if stated.get("name") == "fl-sim":
+            return str(stated["version"])
+    return metadata.version("fl-sim")
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Start, resume, open and plot runs.
+"""Start, resume, open, compare and plot runs.
 
 >>> import tempfile
 >>> import fl_sim
@@ -30,6 +30,7 @@ from fl_sim.experiments.observers import RunObserver
 from fl_sim.experiments.run_record import Record
 from fl_sim.files import owner_only
 from fl_sim.formats import printable
+from fl_sim.reporting.comparison import Comparison, compare_runs
 from fl_sim.reporting.model_card import note_on_texts
 from fl_sim.reporting.report import full_report_text, report_text
 from fl_sim.reporting.run_facts import read_facts, strategy_of
@@ -168,8 +169,6 @@ class Run:
             html: also write the run's page there, one file with pictures; it is for the corpus's owner.
         """
         if html is not None:
-            from fl_sim.api.compared_runs import compare
-
             compare([self]).save(html)
         return (full_report_text if full else report_text)(read_facts(self.folder))
 
@@ -358,6 +357,33 @@ def plot_runs(runs: Sequence[Run | str | Path], x: X | None = None, unit: str | 
     paths = [folder.path.resolve() for folder in folders]
     named = {name_of(paths, number): read_facts(folder) for number, folder in enumerate(folders)}
     return Plot(plots.run_picture(named, x, unit))
+
+
+def compare(runs: Sequence[Run | str | Path]) -> Comparison:
+    """Compare runs, as ``fl-sim report`` does; the first one is the baseline of differences.
+
+    >>> import tempfile
+    >>> import fl_sim
+    >>> tiny = {"hidden": 8, "layers": 1, "heads": 1, "max_tokens": 8}
+    >>> settings = dict(rounds=1, model=tiny, privacy__q_s=0.001, engine__name="inline", evaluation__max_sentences=10)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     runs = [
+    ...         fl_sim.run(out=f"{folder}/z{z}", privacy__noise_multiplier=z, seed=z, **settings)
+    ...         for z in (4, 8)
+    ...     ]
+    ...     found = fl_sim.compare(runs)
+    ...     print(found.table()[["run", "epsilon"]].round(3).to_string(index=False))
+    run  epsilon
+     z4    0.014
+     z8    0.006
+
+    Args:
+        runs: at least one, each open or as the path of its folder.
+
+    Raises:
+        ResultsError: there is no run, one is given twice, is no run folder, or is corrupt.
+    """
+    return compare_runs([folder_of(run) for run in listed(runs)])
 
 
 def folder_of(run: Run | str | Path) -> RunFolder:

@@ -19,8 +19,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fl_sim.api.compared_runs import compare
-from fl_sim.api.runs import Run, open_run
+from fl_sim.api.runs import Run, compare, open_run
 from fl_sim.cli.progress_bar import counting
 from fl_sim.reporting.run_facts import RUNNING, state_of
 from fl_sim.storage.run_claim import is_starting

@@ -28,9 +28,8 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
         "Runs",
         "Start, resume, open, list and plot runs. All of these are names of `fl_sim` itself: `fl_sim.run(…)`.",
         (
-            ("fl_sim.api.runs", ("run", "resume", "open_run", "plot_runs", "Run", "Plot")),
+            ("fl_sim.api.runs", ("run", "resume", "open_run", "compare", "plot_runs", "Run", "Plot")),
             ("fl_sim.reporting.run_list", ("list_runs", "RunList")),
-            ("fl_sim.api.compared_runs", ("compare",)),
             ("fl_sim.reporting.comparison", ("Comparison",)),
         ),
     ),
@@ -38,7 +37,7 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
         "Comparisons",
         "Runs side by side ([docs/report.md](../report.md)).",
         (
-            ("fl_sim.api.compared_runs", ("compare",)),
+            ("fl_sim.api.runs", ("compare",)),
             ("fl_sim.reporting.comparison", ("Comparison",)),
         ),
     ),

@@ -46,7 +46,7 @@ WITH_EXAMPLES = [name for name in modules() if has_example(name)]
 
 
 SLOW = {
-    "fl_sim.api.accounts", "fl_sim.api.compared_runs", "fl_sim.api.corpora", "fl_sim.api.runs",
+    "fl_sim.api.accounts", "fl_sim.api.corpora", "fl_sim.api.runs",
     "fl_sim.auditing.lower_bounds",
     "fl_sim.auditing.real_rounds.canary_audit", "fl_sim.clients.gradients.ghost_pass",
     "fl_sim.data_prep.taggers.spacy_tagger",

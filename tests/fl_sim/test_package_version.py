@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import fl_sim
-from fl_sim.package_version import version_of
 from tests.conftest import REPOSITORY
 
 
@@ -26,4 +25,4 @@ def test_an_installed_copy_has_the_version_of_its_metadata(
     monkeypatch.setattr(metadata, "version", {"fl-sim": "7.8.9"}.__getitem__)
     if beside is not None:
         (tmp_path / "pyproject.toml").write_text(beside)
-    assert version_of(tmp_path / "pyproject.toml") == "7.8.9"
+    assert fl_sim._version_of(tmp_path / "pyproject.toml") == "7.8.9"

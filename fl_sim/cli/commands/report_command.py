@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from fl_sim.api.compared_runs import compare
-from fl_sim.api.runs import PICTURES, X, open_run, plot_runs
+from fl_sim.api.runs import PICTURES, X, compare, open_run, plot_runs
 from fl_sim.cli.flags import is_default, print_json
 from fl_sim.cli.from_signature import FILE, FOLDER, options_of
 from fl_sim.cli.progress_bar import say
