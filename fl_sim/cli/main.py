@@ -10,15 +10,17 @@ import difflib
 import errno
 import io
 import os
+import re
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
 
 import click
 from click.shell_completion import shell_complete
 
-from fl_sim.cli.safe_stream import safe_streams
 from fl_sim.cli.verbs import PATH, fl_sim, with_flags
+from fl_sim.formats import printable_lines
 from fl_sim.stop_signals import Stopped, exit_status, raise_missed_stop, raising_stops
 
 EXIT_BAD_INPUT = 2
@@ -32,6 +34,8 @@ _OURS = ("fl_sim",)
 
 # Errors of the operating system about a disk or a limit; they often lack a file name.
 _RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+
+_OF_PROGRESS_BARS = re.compile(r"(\x1b\[(?:[0-9;]*m|1A|2K|\?25[lh])|\r)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -166,6 +170,60 @@ def _one_line(error: Exception) -> str:
 def _notes(error: BaseException) -> list[str]:
     """Return the notes that were added to the error on its way up."""
     return list(getattr(error, "__notes__", []))
+
+
+class SafeStream:
+    """A text stream that escapes what a terminal would obey, and is the stream below in all else."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "writelines":  # the stream's own would pass by :meth:`write`
+            return lambda lines: self.write("".join(lines))
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write the text, harmless; return how many characters it had."""
+        if text.isascii() and text.isprintable():
+            self._stream.write(text)
+        elif self._stream.isatty():
+            parts = _OF_PROGRESS_BARS.split(text)
+            self._stream.write("".join(p if n % 2 else printable_lines(p) for n, p in enumerate(parts)))
+        else:
+            self._stream.write(printable_lines(text))
+        return len(text)
+
+    def isatty(self) -> bool:
+        """Return whether the stream below is a terminal; libraries ask at exit, when it may be closed."""
+        return not self._stream.closed and bool(self._stream.isatty())
+
+    @property
+    def errors(self) -> str:
+        """The error handler of the stream below; click replaces a stream that names none."""
+        return getattr(self._stream, "errors", None) or "strict"
+
+
+@contextmanager
+def safe_streams() -> Iterator[None]:
+    """Make standard output and standard error safe within the block.
+
+    A user's name can hold the bytes that clear a screen, set a window's title, write to the clipboard, or turn the
+    direction of what follows. They are written as escapes (``\\u001b``), with which JSON stays valid. On a terminal the
+    colours and the line movements of progress bars pass.
+
+    >>> import contextlib
+    >>> with contextlib.redirect_stdout(io.StringIO()) as printed, safe_streams():
+    ...     print("user \\x1b[2J\\u202eadA")
+    >>> printed.getvalue()
+    'user \\\\u001b[2J\\\\u202eadA\\n'
+    """
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = cast(TextIO, SafeStream(sys.stdout)), cast(TextIO, SafeStream(sys.stderr))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 if __name__ == "__main__":

@@ -38,13 +38,13 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "report": (f"{_COMMANDS}.report_command", "show runs: text, JSON, a page, a picture, a table"),
         "sweep": (f"{_COMMANDS}.run_command", "run a grid or random search of settings, and print a table"),
         "generate": (f"{_COMMANDS}.generate_command", "continue prompts with the model of a run"),
-        "leak": (f"{_COMMANDS}.leak_command", "attack a run's model, beside the most that ε allows"),
+        "leak": (f"{_COMMANDS}.audit_command", "attack a run's model, beside the most that ε allows"),
     },
     "privacy": {
         "account": (f"{_COMMANDS}.account_command", "compute ε, or the setting that meets a target ε"),
         "plan": (f"{_COMMANDS}.plan_command", "choose settings: by formula, or by trials on public text"),
         "entities": (f"{_COMMANDS}.entities_command", "compute ε of every entity of a corpus, and its distribution"),
-        "check": (f"{_COMMANDS}.check_command", "run somebody's Flower app, and say what its ε is worth"),
+        "check": (f"{_COMMANDS}.audit_command", "run somebody's Flower app, and say what its ε is worth"),
         "audit": (f"{_COMMANDS}.audit_command", "attack a mechanism: a lower bound on ε, beside the claimed ε"),
     },
     "research": {

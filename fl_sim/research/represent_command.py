@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fl_sim.cli.flags import assignments
+from fl_sim.cli.flags import assignments, check_writable
 from fl_sim.cli.from_signature import FILE, FOLDER
 from fl_sim.cli.verbs import VerbGroup, as_json, quiet
-from fl_sim.cli.written_files import check_writable
 from fl_sim.files import owner_only
 from fl_sim.research.study_files import write_json
 from fl_sim.storage.run_folder import encode

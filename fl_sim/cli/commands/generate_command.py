@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fl_sim.api.runs import Run, open_run
-from fl_sim.cli.flags import print_json
+from fl_sim.cli.flags import check_writable, print_json
 from fl_sim.cli.from_signature import FILE, FOLDER, options_of
 from fl_sim.cli.progress_bar import counting
 from fl_sim.cli.verbs import Verb, as_json, quiet
-from fl_sim.cli.written_files import check_writable
 from fl_sim.data_prep.store.textfiles import decoded_lines
 from fl_sim.files import replace_private_file
 from fl_sim.formats import printable

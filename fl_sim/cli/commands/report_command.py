@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
-from fl_sim.api.runs import PICTURES, X, compare, open_run, plot_runs
-from fl_sim.cli.flags import is_default, print_json
+from fl_sim.api.runs import PICTURES, Run, X, compare, open_run, plot_runs
+from fl_sim.cli.flags import check_writable, csv_text, is_default, print_json
 from fl_sim.cli.from_signature import FILE, FOLDER, options_of
-from fl_sim.cli.progress_bar import say
+from fl_sim.cli.progress_bar import counting, say
 from fl_sim.cli.verbs import Verb, as_json, quiet
-from fl_sim.cli.watching import watch
-from fl_sim.cli.written_files import check_writable, csv_text
 from fl_sim.config import ConfigError
 from fl_sim.files import replace_private_file
+from fl_sim.reporting.run_facts import RUNNING, state_of
 from fl_sim.reporting.run_list import list_runs
+from fl_sim.storage.run_claim import is_starting
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_OF_A_PAGE = 5
 
 
 @click.command(cls=Verb)
@@ -107,3 +115,46 @@ def _check(runs: Sequence[Path], picture: Path | None, of_one: Mapping[str, bool
         raise ConfigError("--users is given with --full; allowed: one of them")
     if picture is not None and picture.suffix not in PICTURES:
         raise ConfigError(f"--picture is {picture}; allowed: a file that ends in {', '.join(PICTURES)}")
+
+
+def watch(runs: Sequence[Path], html: Path | None, *, on_screen: bool, quiet: bool) -> None:
+    """Return when none of the runs is at work; until then show how far they are, after every round.
+
+    Args:
+        html: also write their page there after every round.
+        on_screen: show the report on a terminal; elsewhere the rounds are counted on standard error, unless ``quiet``.
+
+    Raises:
+        ResultsError: a folder is no run folder, is corrupt or was removed.
+    """
+    shown: Sequence[tuple[str, int | None]] = ()
+    with _screen(on_screen and sys.stdout.isatty(), quiet) as show:
+        while True:
+            if not any(map(is_starting, runs)):
+                opened = [open_run(path) for path in runs]
+                found = [(state_of(run.folder), run.folder.last_round) for run in opened]
+                if not any(state == RUNNING for state, _ in found):
+                    return
+                if found != shown:
+                    show(opened)
+                    if html is not None:
+                        compare(opened).save(html, _SECONDS_OF_A_PAGE)
+                shown = found
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+@contextmanager
+def _screen(on_terminal: bool, quiet: bool) -> Iterator[Callable[[Sequence[Run]], None]]:
+    """Give a function that shows runs in place of what it showed before."""
+    if on_terminal:
+        with Live(console=Console(file=sys.stdout), auto_refresh=False, transient=True) as live:
+            yield lambda opened: live.update(Text(_text(opened)), refresh=True)
+        return
+    with counting("rounds", quiet) as count:
+        yield lambda opened: count(
+            sum(run.folder.last_round or 0 for run in opened), sum(run.folder.setting("rounds") or 0 for run in opened)
+        )
+
+
+def _text(opened: Sequence[Run]) -> str:
+    return opened[0].report() if len(opened) == 1 else compare(opened).text()

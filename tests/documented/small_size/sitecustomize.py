@@ -59,11 +59,11 @@ def open_whole(corpora: Any) -> None:
     )
 
 
-def sample_whole(sample_text: Any) -> None:
+def sample_whole(new_command: Any) -> None:
     """The messages of a new project are by certain users of the whole corpus."""
     from fl_sim import data_prep
 
-    sample_text.BUNDLED = str(data_prep.whole_path(sample_text.BUNDLED))
+    new_command.BUNDLED = str(data_prep.whole_path(new_command.BUNDLED))
 
 
 def cap_planner(planner: Any) -> None:
@@ -154,7 +154,7 @@ CAPS: dict[str, Callable[[Any], None]] = {
     "fl_sim.data_prep.prepare": cap_sources,
     "fl_sim.diagnosis.checkup": cap_doctor,
     "fl_sim.api.corpora": open_whole,
-    "fl_sim.cli.sample_text": sample_whole,
+    "fl_sim.cli.commands.new_command": sample_whole,
     "fl_sim.api.audits": capped("audit_real_rounds", rounds=2),
     "fl_sim.auditing.attack": constants(_LEARNING_COPIES=1000),
     "fl_sim.auditing.cases": capped("examine", trials=1000),

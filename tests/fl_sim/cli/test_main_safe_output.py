@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from fl_sim.cli.main import main
-from fl_sim.cli.safe_stream import SafeStream, safe_streams
+from fl_sim.cli.main import SafeStream, main, safe_streams
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.formats import printable, printable_lines, table_cell

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from fl_sim.cli import sample_text
 from fl_sim.cli.commands import new_command
 from fl_sim.cli.main import main
 from tests.conftest import REPOSITORY
@@ -66,7 +65,7 @@ def test_the_messages_are_many_and_by_people_who_do_not_exist(project: Path) -> 
     rows = [json.loads(line) for line in (project / "messages.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [*rows[0]] == ["id", "author", "text"]
     assert len({row["id"] for row in rows}) == len(rows) == 1868, "which README.md of the project says"
-    assert len({row["author"] for row in rows}) == len(sample_text.AUTHORS) == 200
+    assert len({row["author"] for row in rows}) == len(new_command.AUTHORS) == 200
     letters = (project / "letters.mbox").read_text(encoding="utf-8")
     assert len(re.findall(r"^From ", letters, re.MULTILINE)) == len(re.findall(r"^From: ", letters, re.MULTILINE)) > 50
 
@@ -114,7 +113,7 @@ def test_an_interrupted_project_is_no_project(tmp_path: Path, monkeypatch: pytes
         assert len(list(path.parent.iterdir())) > 5, "most of it is written, elsewhere"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sample_text, "write_letters", stop)
+    monkeypatch.setattr(new_command, "write_letters", stop)
     assert main(["new", str(tmp_path / "made")]) == 130
     assert list(tmp_path.iterdir()) == []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_sim.cli import watching
+from fl_sim.cli.commands import report_command
 from fl_sim.cli.main import main
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import RunFolder
@@ -36,7 +36,7 @@ def at_work(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
                 run.append_metrics(metrics_row("uedp", number, 3))
             claim.release()
 
-        monkeypatch.setattr(watching.time, "sleep", work)
+        monkeypatch.setattr(report_command.time, "sleep", work)
         return run
 
     return begin
@@ -84,6 +84,6 @@ def test_a_run_that_has_written_nothing_yet_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     claim = RunClaim.claim(tmp_path / "new")
-    monkeypatch.setattr(watching.time, "sleep", lambda seconds: claim.discard())
+    monkeypatch.setattr(report_command.time, "sleep", lambda seconds: claim.discard())
     assert main(["report", "--watch", str(tmp_path / "new")]) == 2
     assert "there is no such folder" in capsys.readouterr().err

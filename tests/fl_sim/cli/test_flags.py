@@ -11,8 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from fl_sim.api.runs import Plot
+from fl_sim.cli.flags import csv_text
 from fl_sim.cli.main import main
-from fl_sim.cli.written_files import csv_text
 from fl_sim.storage.open_run import Anchor
 from fl_sim.storage.run_folder import ResultsError
 
