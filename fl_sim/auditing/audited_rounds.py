@@ -1,8 +1,13 @@
-"""Run our real rounds on the worst-case corpora, with a table of gradients in place of the language model.
+"""Run our real rounds on the worst-case corpora, with a table of gradients for a language model, and attack their sums.
 
 All else is the product's own code: its strategy on the inline grid (:mod:`fl_sim.auditing.inline_rounds`),
 :func:`fl_sim.clients.selection.select_for` (entity and sentence sampling) and
 :func:`fl_sim.strategies.primitives.clipping.project` (both clips).
+
+The attack is the strongest test, the likelihood ratio of all released sums. The attacker knows both corpora and the
+mechanism and observes every round's noisy sum. The attack estimates the distribution of the sum under sampling from
+rounds without noise (with seeds of their own), so it fits any mechanism, a broken one included. The accuracy of that
+estimate affects the power of the attack, never the validity of the bound.
 
 >>> from fl_sim.strategies.accounting.adjacency import ContributionBound
 >>> event = RoundEvent("uedp", noise_multiplier=1.0, user_cap=4)
@@ -13,29 +18,38 @@ Scenario(entity_users=3, entity_sentences=2, user_sentences=2, background=0, com
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from fl_sim.auditing.inline_rounds import Release, run_rounds
+from fl_sim.auditing.lower_bounds import Scores
 from fl_sim.auditing.worst_case_corpora import CopiedCorpus, Scenario, build, gradients
 from fl_sim.clients.selection import Selection, WeightedSelection, select_for
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency
+from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.guarantee import NoiseScale
 from fl_sim.strategies.accounting.paper_model import PublishedSettings
 from fl_sim.strategies.client_rules import ClientRule
 from fl_sim.strategies.mechanism import Mechanism, PrivacyPlan
 from fl_sim.strategies.messages import TrainReply, TrainRequest
-from fl_sim.strategies.primitives import clipping
+from fl_sim.strategies.primitives import clipping, streams
 from fl_sim.strategies.published import Published, PublishedTerms
 from fl_sim.strategies.registry import load_strategy
+
+Floats = NDArray[np.float64]
 
 _NO_NOISE = 1e-9
 _COMPANIONS = 16  # at q_e ½, none of them is sampled in one round of 65,536
 _ENOUGH_SENTENCES = 2.0  # a user without a bound owns this many times ŵ/q_s sentences, enough to fill the cap
+_LEARNING_COPIES = 20_000
+_LEARNING_ROUNDS = 2
+_ITEMS_PER_BATCH = 2_000_000  # users and sentences in memory at once
+_DECIMALS = 5  # sums without noise that agree to this number of decimals count as one value
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,3 +188,69 @@ def worst_case(event: RoundEvent, adjacency: Adjacency) -> Scenario:
     if event.clips_sentences:
         opposed = math.ceil(event.user_cap) if bound.sentences_per_user > event.user_cap else 0
     return Scenario(bound.users, bound.sentences_per_user, int(user_sentences), background=opposed)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Hold the empirical distribution of a round's sum before noise: values and their log frequencies, float64 (V,).
+
+    >>> distribution = Distribution(values=np.array([0.0, 1.0]), log_weights=np.log([0.5, 0.5]))
+    >>> distribution.log_likelihood(np.array([[0.0, 10.0]]), noise_std=1.0).round(2)
+    array([ -0.22, -41.19])
+    """
+
+    values: Floats
+    log_weights: Floats
+
+    def log_likelihood(self, outputs: Floats, noise_std: float) -> Floats:
+        """Return Σ_t ln p(y_t), up to a constant, float64 (copies,), for outputs (rounds, copies)."""
+        total = np.zeros(outputs.shape[1])
+        for row in outputs:
+            squares = ((row[:, None] - self.values) / noise_std) ** 2
+            total += logsumexp(self.log_weights - squares / 2, axis=1)
+        return total
+
+
+def attack(target: AuditedMechanism, rounds: int, trials: int, seed: int) -> Scores:
+    """Return the log likelihood ratios of ``trials`` independent trainings of ``rounds`` rounds on either corpus.
+
+    Raises:
+        PrivacyError: ``rounds`` or ``trials`` is impossible.
+    """
+    if trials < 8:
+        raise PrivacyError(f"trials is {trials}; allowed: an integer of at least 8")
+    if rounds < 1:
+        raise PrivacyError(f"rounds is {rounds}; allowed: an integer of at least 1")
+    distributions = {present: _learn(target, present, seed) for present in (False, True)}
+
+    def scores(present: bool) -> Floats:
+        parts = []
+        for batch, copies in enumerate(_batches(target, trials)):
+            outputs = target.outputs(present, rounds, copies, _seed(seed, "audit trial", present, batch))
+            likelihoods = {
+                assumed: distribution.log_likelihood(outputs, target.noise_std)
+                for assumed, distribution in distributions.items()
+            }
+            parts.append(likelihoods[True] - likelihoods[False])
+        return np.concatenate(parts)
+
+    return Scores(without=scores(False), present=scores(True))
+
+
+def _learn(target: AuditedMechanism, present: bool, seed: int) -> Distribution:
+    """Estimate the distribution of a round's sum before noise, from rounds that no trial uses."""
+    copies = next(_batches(target, _LEARNING_COPIES))
+    sums = target.outputs(present, _LEARNING_ROUNDS, copies, _seed(seed, "audit learning", present, 0), noise=False)
+    values, counts = np.unique(sums.round(_DECIMALS), return_counts=True)
+    return Distribution(values, np.log(counts / counts.sum()))
+
+
+def _batches(target: AuditedMechanism, copies: int) -> Iterator[int]:
+    """Yield numbers of copies that fit into memory together and add up to ``copies``."""
+    most = max(1, _ITEMS_PER_BATCH // max(target.scenario.items, 1))
+    for start in range(0, copies, most):
+        yield min(most, copies - start)
+
+
+def _seed(seed: int, purpose: str, present: bool, batch: int) -> int:
+    return streams.derived_seed(seed, purpose, int(present), batch)

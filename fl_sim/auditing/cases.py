@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fl_sim.auditing.attack import attack
-from fl_sim.auditing.audited_rounds import AuditedMechanism, mechanism_of, published_target, worst_case
+from fl_sim.auditing.audited_rounds import AuditedMechanism, attack, mechanism_of, published_target, worst_case
 from fl_sim.auditing.lower_bounds import (
     CURVE_DELTAS,
     Claim,

@@ -48,7 +48,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from fl_sim.auditing.attack import Distribution
+from fl_sim.auditing.audited_rounds import Distribution
 from fl_sim.auditing.real_rounds.canary_audit import log_ratios, shift_distribution
 from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.data_prep.records import CorpusError

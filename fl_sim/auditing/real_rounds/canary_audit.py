@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fl_sim.auditing.attack import Distribution
+from fl_sim.auditing.audited_rounds import Distribution
 from fl_sim.auditing.lower_bounds import (
     Bools,
     Claim,

@@ -156,7 +156,7 @@ CAPS: dict[str, Callable[[Any], None]] = {
     "fl_sim.api.corpora": open_whole,
     "fl_sim.cli.commands.new_command": sample_whole,
     "fl_sim.api.audits": capped("audit_real_rounds", rounds=2),
-    "fl_sim.auditing.attack": constants(_LEARNING_COPIES=1000),
+    "fl_sim.auditing.audited_rounds": constants(_LEARNING_COPIES=1000),
     "fl_sim.auditing.cases": capped("examine", trials=1000),
     "fl_sim.auditing.real_rounds.round_sensitivity": cap_cases,
     "fl_sim.auditing.ledger_audit": capped("delta_at_least", trials=20_000),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fl_sim.auditing.attack import Distribution
+from fl_sim.auditing.audited_rounds import Distribution
 from fl_sim.auditing.ledger_audit import delta_at_least
 from fl_sim.auditing.lower_bounds import gaussian_epsilon
 from fl_sim.auditing.real_rounds.canary_audit import shift_distribution

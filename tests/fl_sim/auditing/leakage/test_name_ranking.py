@@ -12,9 +12,16 @@ import numpy as np
 import pytest
 
 from fl_sim.auditing.leakage import name_ranking
-from fl_sim.auditing.leakage.attacked_names import Occurrence, Target
 from fl_sim.auditing.leakage.attacked_run import BeforeTraining, NotApplicableError, Options
-from fl_sim.auditing.leakage.name_ranking import NameAttack, RankedName, attack_names, grouped, questions_about
+from fl_sim.auditing.leakage.name_ranking import (
+    NameAttack,
+    Occurrence,
+    RankedName,
+    Target,
+    attack_names,
+    grouped,
+    questions_about,
+)
 from fl_sim.auditing.leakage.proven_rates import ProvenRates
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_spec import ModelSpec

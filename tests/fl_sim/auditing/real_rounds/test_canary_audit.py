@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from fl_sim.auditing.attack import Distribution
+from fl_sim.auditing.audited_rounds import Distribution
 from fl_sim.auditing.lower_bounds import gaussian_epsilon
 from fl_sim.auditing.real_rounds.canary_audit import CanaryAudit, CanaryClaim, bound_canaries
 from fl_sim.auditing.real_rounds.canary_cases import CASES, audit_case, table_of

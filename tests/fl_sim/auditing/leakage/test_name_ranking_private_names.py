@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_sim.auditing.leakage.attacked_names import Occurrence, entity_of_name, training_entities
+from fl_sim.auditing.leakage.name_ranking import Occurrence, entity_of_name, training_entities
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
