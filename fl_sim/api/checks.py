@@ -97,7 +97,7 @@ class Check:
 
     def text(self) -> str:
         """Return the check as text."""
-        from fl_sim.checking.check_words import check_text
+        from fl_sim.checking.faults import check_text
 
         return check_text(self.record())
 

@@ -20,8 +20,7 @@ from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Classification, Task
-from fl_sim.diagnosis.memory_budget import GIB, budgets
-from fl_sim.diagnosis.worker_memory import LiveBytes, WorkerMemory, worker_memories
+from fl_sim.diagnosis.worker_memory import GIB, LiveBytes, WorkerMemory, _needed, budgets, worker_memories
 
 
 def worker_memory(spec: ModelSpec, tokens: int, task: Task | None = None) -> WorkerMemory:
@@ -129,18 +128,12 @@ def test_classification_and_frozen_bodies_are_counted() -> None:
 def test_a_way_that_fits_has_the_largest_batch_that_does() -> None:
     spec = ModelSpec(**SIZES, device="cuda")
     whole = worker_memory(spec, 8192)
-    found = [next(budgets(spec, memory, {"all": {}})) for memory in (4 * GIB, needed_of(whole) - 1, GIB // 2)]
+    found = [next(budgets(spec, memory, {"all": {}})) for memory in (4 * GIB, _needed(whole) - 1, GIB // 2)]
     assert [budget.fits for budget in found] == [True, True, False]
     assert found[0].memory == whole
     assert found[1].memory == worker_memory(spec, 4096)
     assert found[2].memory.batch_tokens == 49  # one sentence
     assert found[0].server == 32 * whole.trainable
-
-
-def needed_of(memory: WorkerMemory) -> int:
-    from fl_sim.diagnosis import memory_budget
-
-    return memory_budget._needed(memory)
 
 
 @pytest.mark.nightly
