@@ -201,10 +201,14 @@ class IdentityEffect(TypedDict):
     max_per_user: Quantiles
 
 
-def identity_effect(corpus: Corpus, split: str) -> list[IdentityEffect]:
+def identity_effect(corpus: Corpus, split: str = "train") -> list[IdentityEffect]:
     """Return the effect of each identity setting: the steps one after another, then family names with all of them.
 
     Keys are computed anew from the stored mentions.
+
+    Args:
+        corpus: The corpus to read.
+        split: The split to count.
 
     Raises:
         CorpusError: the corpus has no such split, or no mention in it.

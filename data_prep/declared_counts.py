@@ -9,7 +9,7 @@ which a user or a name is taken out is then trained on, and planned, as before.
 >>> corpus = Corpus.open("bundled")
 >>> with TemporaryDirectory() as folder:
 ...     file = Path(folder, "counts.json")
-...     write_counts(corpus, "train", file, rounded=True)
+...     write_counts(corpus, file, rounded=True)
 ...     read_counts(corpus, "train", file).users[:3], corpus.ownership("train").sentences_per_user[:3]
 (array([16, 16,  8]), array([12, 15,  8]))
 
@@ -61,14 +61,14 @@ class _CountsFile(Record):
     entities: _Counts
 
 
-def write_counts(corpus: Corpus, split: str, out: Path, *, rounded: bool = False) -> None:
+def write_counts(corpus: Corpus, out: Path, split: str = "train", *, rounded: bool = False) -> None:
     """Write the counts of a split to the new file ``out``, which is as private as the names that it holds.
 
     Args:
-        corpus: whose users and entities are counted.
-        split: its name.
-        out: the file to make.
-        rounded: whether to round every count up to a power of two.
+        corpus: The corpus whose users and entities are counted.
+        out: The file to make.
+        split: The training split.
+        rounded: Round every count up to a power of two.
 
     Raises:
         CorpusError: ``out`` exists.

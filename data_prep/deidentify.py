@@ -73,10 +73,18 @@ class Tally:
 
 
 @owner_only()
-def deidentify(corpus: Corpus, out: Path, mode: Mode) -> tuple[Corpus, Tally]:
+def deidentify(corpus: Corpus, out: Path, mode: Mode = "category") -> tuple[Corpus, Tally]:
     """Write ``corpus`` without its entities to the folder ``out``, and open it.
 
     Parts that were appended to ``corpus`` are appended to the result.
+
+    Args:
+        corpus: The corpus to read.
+        out: The folder to make; it must not exist, or be empty.
+        mode: The replacement of a mention: its category as [PERSON], or no text (remove).
+
+    Returns:
+        The corpus, and how many mentions and sentences were changed or are suspect.
 
     Raises:
         CorpusError: the mode does not exist, the corpus has no mention, or ``out`` is taken.

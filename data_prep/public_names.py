@@ -96,18 +96,18 @@ def entity_weights(corpus: Corpus, split: str, source: str | Path) -> NDArray[np
     return weights
 
 
-def write_public_weights(corpus: Corpus, split: str, entity_bound: int, sentences: int, out: Path) -> int:
+def write_public_weights(corpus: Corpus, *, split: str = "train", entity_bound: int, sentences: int, out: Path) -> int:
     """Write the weights min(1, k·S_public / (S·n_e)) of a public corpus's entities to a file; return how many.
 
-    A corpus of S sentences that mentions names as often as the public one then has about k sentences of each, counted
-    by weight. Weights of 1 are left out.
+    Of S_public sentences of the split n_e mention entity e. A corpus of S sentences that mentions names as often as the
+    public one then has about k sentences of each, counted by weight. Weights of 1 are left out.
 
     Args:
-        corpus: public text, and no part of the private corpus.
-        split: with S_public sentences, n_e of which mention entity e.
-        entity_bound: k, at least 1.
-        sentences: S, the expected number of sentences of the private corpus, at least 1.
-        out: the file to make.
+        corpus: The public corpus, with no sentence of a private user.
+        split: The split to count.
+        entity_bound: The weight that a name is to have in all.
+        sentences: The expected number of sentences of the private corpus.
+        out: The file to make; it must not exist.
 
     Raises:
         CorpusError: k or S is less than 1, or ``out`` exists.

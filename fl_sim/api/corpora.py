@@ -21,15 +21,14 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 
 if TYPE_CHECKING:
-    from fl_sim.data_prep.corpus_stats import CorpusStats, IdentityEffect
-    from fl_sim.data_prep.deidentify import Tally
+    from fl_sim.data_prep.corpus_stats import CorpusStats
     from fl_sim.data_prep.prepare import PreparedCorpus
     from fl_sim.data_prep.readers.cleaning import Preprocessing
     from fl_sim.data_prep.readers.in_memory import Table
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
     from fl_sim.data_prep.tagger_evaluation import Evaluation
 
 log = logging.getLogger(__name__)
-
-Mode = Literal["category", "remove"]
-"""What stands in place of a mention in a de-identified corpus."""
 
 __all__ = ["Corpus", "corpus_stats", "open_corpus", "prepare"]
 
@@ -87,83 +83,6 @@ def _log_warnings(prepared: PreparedCorpus) -> None:
     """Log a warning for whatever looks wrong with the source."""
     for warning in prepared.warnings:
         log.warning("%s", warning)
-
-
-def compare_identities(corpus: Corpus, split: str = "train") -> list[IdentityEffect]:
-    """Return the effect of each identity setting on the entities of a split, as ``fl-sim corpus identity`` prints it.
-
-    Args:
-        corpus: The corpus to read.
-        split: The split to count.
-
-    Raises:
-        CorpusError: the corpus has no such split, or no mention in it.
-    """
-    from fl_sim.data_prep.corpus_stats import identity_effect
-
-    return identity_effect(corpus, split)
-
-
-def deidentify(corpus: Corpus | str | Path, *, out: str | Path, mode: Mode = "category") -> tuple[Corpus, Tally]:
-    """Make a corpus without the entities of another one, as ``fl-sim corpus deidentify`` does.
-
-    Args:
-        corpus: The corpus to read.
-        out: The folder to make; it must not exist, or be empty.
-        mode: The replacement of a mention: its category as [PERSON], or no text (remove).
-
-    Returns:
-        The corpus, and how many mentions and sentences were changed or are suspect.
-
-    Raises:
-        CorpusError: a value is bad, the corpus has no mention, or ``out`` is taken.
-    """
-    from fl_sim.data_prep.deidentify import deidentify
-
-    whole = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus, verify=True)
-    return deidentify(whole, Path(out), mode)
-
-
-def write_counts(corpus: Corpus | str | Path, *, out: str | Path, split: str = "train", rounded: bool = False) -> None:
-    """Write the declared counts of a corpus, as ``fl-sim corpus counts`` does, for privacy.counts.
-
-    Args:
-        corpus: The corpus whose users and entities are counted.
-        out: The file to make.
-        split: The training split.
-        rounded: Round every count up to a power of two.
-
-    Raises:
-        CorpusError: the folder is no prepared corpus, or the file exists.
-    """
-    from fl_sim.data_prep import declared_counts
-
-    opened = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus, verify=True)
-    declared_counts.write_counts(opened, split, Path(out), rounded=rounded)
-
-
-def write_weights(
-    corpus: Corpus | str | Path, *, split: str = "train", entity_bound: int, sentences: int, out: str | Path
-) -> int:
-    """Write weights of names, by which names that are frequent in public text weigh less in a private corpus.
-
-    Args:
-        corpus: The public corpus, with no sentence of a private user.
-        split: The split to count.
-        entity_bound: The weight that a name is to have in all.
-        sentences: The expected number of sentences of the private corpus.
-        out: The file to make; it must not exist.
-
-    Returns:
-        The number of names whose weight is below 1. The weights are public only if the corpus is.
-
-    Raises:
-        CorpusError: a number is less than 1, or ``out`` exists.
-    """
-    from fl_sim.data_prep.public_names import write_public_weights
-
-    public = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
-    return write_public_weights(public, split, entity_bound, sentences, Path(out))
 
 
 def evaluate_tagger(

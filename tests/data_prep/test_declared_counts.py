@@ -128,4 +128,4 @@ def test_a_file_that_cannot_be_read_is_no_corpus(corpus: Corpus, tmp_path: Path,
 
 def test_counts_of_a_split_that_is_missing(corpus: Corpus, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no split 'validation', only train"):
-        write_counts(corpus, "validation", tmp_path / "counts.json")
+        write_counts(corpus, tmp_path / "counts.json", "validation")

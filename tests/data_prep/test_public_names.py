@@ -132,4 +132,4 @@ def test_weights_of_a_public_corpus(two_names: Corpus, tmp_path: Path, capsys: p
 @pytest.mark.parametrize(("bound", "sentences"), [(0, 5), (1, 0)])
 def test_bounds_that_mean_nothing(two_names: Corpus, tmp_path: Path, bound: int, sentences: int) -> None:
     with pytest.raises(CorpusError, match="is 0; allowed: an integer of at least 1"):
-        write_public_weights(two_names, "train", bound, sentences, tmp_path / "weights.tsv")
+        write_public_weights(two_names, entity_bound=bound, sentences=sentences, out=tmp_path / "weights.tsv")

@@ -15,6 +15,11 @@ from fl_sim.cli.flags import print_json
 from fl_sim.cli.from_signature import CORPUS, options_of
 from fl_sim.cli.progress_bar import counting
 from fl_sim.cli.verbs import VerbGroup, as_json, quiet
+from fl_sim.data_prep.corpus_stats import CONTRIBUTIONS_ARE_PRIVATE, identity_effect, identity_table, stats_table
+from fl_sim.data_prep.declared_counts import write_counts
+from fl_sim.data_prep.deidentify import deidentify as without_entities
+from fl_sim.data_prep.public_names import write_public_weights
+from fl_sim.data_prep.store.corpus import Corpus
 
 if TYPE_CHECKING:
     from fl_sim.data_prep.records import Sentence
@@ -43,7 +48,6 @@ def stats(corpus: str, verify: bool, as_json: bool) -> None:
     """Count users, sentences and entities of a corpus, and the contribution bounds of its entities."""
     from rich.console import Console
 
-    from fl_sim.data_prep.corpus_stats import stats_table
     from fl_sim.data_prep.readers.cleaning import Note
     from fl_sim.formats import table_cell
 
@@ -71,16 +75,14 @@ def _canaries_in_words(counts: dict[str, int]) -> str:
 
 
 @corpus.command()
-@options_of(corpora.compare_identities)
+@options_of(identity_effect)
 @as_json
 def identity(corpus: str, split: str, as_json: bool) -> None:
     """Compare entities and their contribution bounds by identity setting."""
     from rich.console import Console
 
-    from fl_sim.data_prep.corpus_stats import CONTRIBUTIONS_ARE_PRIVATE, identity_table
-
     opened = corpora.open_corpus(corpus)
-    rows = corpora.compare_identities(opened, split)
+    rows = identity_effect(opened, split)
     name = opened.manifest.name
     if as_json:
         print_json({"corpus": name, "split": split, "rows": rows, "note": CONTRIBUTIONS_ARE_PRIVATE})
@@ -89,11 +91,11 @@ def identity(corpus: str, split: str, as_json: bool) -> None:
 
 
 @corpus.command()
-@options_of(corpora.deidentify)
+@options_of(without_entities)
 @as_json
-def deidentify(as_json: bool, **settings: Any) -> None:
+def deidentify(corpus: str, as_json: bool, **settings: Any) -> None:
     """Make a corpus without its entities: replace them by their category, or remove them."""
-    made, tally = corpora.deidentify(**settings)
+    made, tally = without_entities(Corpus.open(corpus, verify=True), **settings)
     if as_json:
         figures = {"corpus": made.path, "fingerprint": made.fingerprint, **dataclasses.asdict(tally)}
         print_json(figures | {"warnings": made.warnings})
@@ -111,20 +113,20 @@ def deidentify(as_json: bool, **settings: Any) -> None:
 
 
 @corpus.command()
-@options_of(corpora.write_counts)
-def counts(out: Path, **settings: Any) -> None:
+@options_of(write_counts)
+def counts(corpus: str, out: Path, **settings: Any) -> None:
     """Write the declared counts of users and entities, which may be larger than those of the corpus trained on."""
-    corpora.write_counts(out=out, **settings)
+    write_counts(Corpus.open(corpus, verify=True), out, **settings)
     print(f"wrote {out}; it names users and entities; next: fl-sim run --set privacy.counts={out}")
 
 
 @corpus.command()
-@options_of(corpora.write_weights)
+@options_of(write_public_weights)
 @as_json
 def weights(corpus: str, out: Path, as_json: bool, **settings: Any) -> None:
     """Write weights of names, by which names that are frequent in public text weigh less in a private corpus."""
     public = corpora.open_corpus(corpus)
-    number = corpora.write_weights(public, out=out, **settings)
+    number = write_public_weights(public, out=out, **settings)
     if as_json:
         print_json({"weights": number, "fingerprint": public.fingerprint, "out": out})
     else:

@@ -253,7 +253,7 @@ def test_other_declared_counts_than_those_of_the_releases_are_refuted(
     corpus: Path, tmp_path: Path, factor: float, message: str
 ) -> None:
     file = tmp_path / "counts.json"
-    write_counts(Corpus.open(corpus), "train", file)
+    write_counts(Corpus.open(corpus), file)
     run = released_run(tmp_path / "run", corpus, 1, entity_bound=2, counts=str(file))
     assert bounds_of(run).holds
     content = json.loads(file.read_text())

@@ -260,7 +260,7 @@ def test_a_plan_for_other_declared_counts_does_not_tell_the_exact_ones(
     graph = EQUAL_COUNTS[0]
     more = [[*graph[0], "-"], [*graph[1][:2], "C", "-"], *graph[2:]]
     file, proposals = tmp_path / "counts.json", []
-    write_counts(Corpus.open(written(more, tmp_path / "larger")), "train", file)
+    write_counts(Corpus.open(written(more, tmp_path / "larger")), file)
     flags = ["--counts", str(file)] if by_file else ["--round-counts"]
     for number, users in enumerate((graph, more)):
         corpus = written(users, tmp_path / str(number))

@@ -261,7 +261,7 @@ def test_the_ledgers_of_neighbours_are_equal_term_by_term(tmp_path: Path, privac
     graph = privacy.get("known") == "graph"
     if "known" not in privacy:
         whole_corpus = write_corpus(sentences(), tmp_path / "counted", name="tiny")
-        write_counts(whole_corpus, "train", tmp_path / "counts.json")
+        write_counts(whole_corpus, tmp_path / "counts.json")
         privacy = privacy | {"counts": str(tmp_path / "counts.json")}
     whole, of_whole = released(tmp_path, "whole", sentences(), **privacy)
     for number, absent in enumerate(({"absent_user": 2}, {"absent": "Ada"}, {"absent_user": 2, "absent": "Ada"})):
