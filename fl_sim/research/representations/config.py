@@ -217,7 +217,9 @@ class PrivacySection(StrictModel):
         description="words are removed, or the encoder's own tokens masked, as in the papers' code: an n-gram of a bag "
         "becomes the unknown one, no token attends to a piece of a transformer's text",
     )
-    secure_noise: bool = Field(False, description="release noise comes from the operating system: not reproducible")
+    secure_noise: bool = Field(
+        False, description="noise and dropped words of releases come from the operating system: not reproducible"
+    )
 
     @property
     def masks(self) -> bool:

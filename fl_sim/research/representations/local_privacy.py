@@ -39,6 +39,11 @@ amplify); tests/research/representations/test_local_privacy.py has a counterexam
 are dropped instead of words, j counts tokens: a word is in n(n + 1)/2 of the n-grams up to n words, and in any number
 of pieces, so that their mask amplifies nothing.
 
+**Several releases** of one text whose words were dropped once, by one draw of uniforms, are one release with ε the sum
+of theirs and μ the smallest rate, μ₁: given the uniforms they are independent, and with probability μ₁^j all of them
+miss all j words. So together they have ln((1 − μ₁^j)·e^(Σε) + μ₁^j), which is more than the sum of their ε'; that sum
+holds only where every release draws its own.
+
 **Floating point.** A Laplace sample in doubles added to a double leaks in its low bits (Mironov 2012). A *release*
 therefore consists of integers: x on a public grid of width w, a power of two, such that the norm bound holds in
 integers, plus discrete Laplace noise, P(n) ∝ e^(−|n|/t), t = ⌈b/w⌉. The ratio of two outputs' probabilities is then at
@@ -58,7 +63,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fl_sim.formats import round_up
+from fl_sim.formats import round_down, round_up
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 
 Floats = npt.NDArray[np.float64]
@@ -69,6 +74,7 @@ DroppedName = Literal["removed", "masked"]
 _GRID_BITS = 10
 _MOST_DIMENSIONS = 1 << 16
 _LARGEST_SCALE = 1 << 40  # a whole number of steps times a few trials must fit 64 bits
+_MOST_STEPS = 1 << 61  # so must the L1 norm of a vector, in steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +138,9 @@ class WordDropout:
     def __post_init__(self) -> None:
         dropout_epsilon(0.0, self.rate)  # checks the rate
 
-    def filter_words(self, words: Sequence[str], generator: np.random.Generator) -> list[str]:
-        """Return the words that stay, in their order."""
-        uniforms = generator.random(len(words)) >= self.rate
+    def filter_words(self, words: Sequence[str], generator: np.random.Generator | None) -> list[str]:
+        """Return the words that stay, in their order; None draws from the operating system."""
+        uniforms = uniform_doubles(len(words), generator) >= self.rate
         return [
             word
             for word, stays in zip(words, uniforms, strict=True)
@@ -155,7 +161,7 @@ class Mechanism(ABC):
     """Normalisation of vectors of k ``dimensions``, plus Laplace noise by the method's parameter ε.
 
     Raises:
-        PrivacyError: if k is outside [1, 65536], or ε is not finite, not above 0, or too small for the grid.
+        PrivacyError: if k is outside [1, 65536], or ε is not finite, not above 0, or too small or large for the grid.
     """
 
     name: ClassVar[LayerName]
@@ -170,6 +176,10 @@ class Mechanism(ABC):
         if self.noise_scale / self.grid_width > _LARGEST_SCALE:
             least = self.claimed_sensitivity / (_LARGEST_SCALE * self.grid_width)
             raise PrivacyError(f"epsilon is {self.epsilon}; allowed: at least {round_up(least, 3)}")
+        # A step is at least 2^−(_GRID_BITS + 1) of the noise scale, or of 1/k.
+        most = (_MOST_STEPS >> (_GRID_BITS + 1)) * self.claimed_sensitivity / self.sensitivity
+        if self.epsilon > most:
+            raise PrivacyError(f"epsilon is {self.epsilon}; allowed: at most {round_down(most, 3)}")
 
     @property
     @abstractmethod
@@ -443,6 +453,13 @@ def _uniform_below(bounds: Integers, generator: np.random.Generator | None) -> I
     while (again := np.flatnonzero(words >= limit)).size:
         words[again] = _system_words(again.size)
     return (words % wide).astype(np.int64)
+
+
+def uniform_doubles(count: int, generator: np.random.Generator | None) -> Floats:
+    """Return uniform multiples of 2⁻⁵³ in [0, 1), float64 (count,); None draws from the operating system."""
+    if generator is not None:
+        return generator.random(count)
+    return (_system_words(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _system_words(count: int) -> npt.NDArray[np.uint64]:

@@ -278,6 +278,23 @@ def test_dropout_amplifies_one_word_as_stated_and_no_more() -> None:
         assert worst > 0.99 * dropout_epsilon(1.0, rate)
 
 
+@pytest.mark.parametrize("rates", [(0.5, 0.5), (0.9, 0.9), (0.3, 0.8)])
+def test_releases_that_drop_the_same_words_have_more_than_the_sum(rates: tuple[float, float]) -> None:
+    """Two releases of one word by randomised response; the word is dropped where one uniform is below the rate."""
+    few, many = rates
+    chances = {(0, 0): few, (1, 0): many - few, (1, 1): 1 - many}  # which of the two releases still has the word
+
+    def both(word: int) -> float:
+        return sum(
+            chance * math.prod(reads_first_word((word * kept, 1)) for kept in who) for who, chance in chances.items()
+        )
+
+    found = abs(math.log(both(1) / both(2)))
+    assert found <= dropout_epsilon(2.0, few) + 1e-12
+    if few == many:
+        assert found > 0.99 * dropout_epsilon(2.0, few) > 1.1 * 2 * dropout_epsilon(1.0, few)
+
+
 def test_for_texts_that_differ_in_two_words_dpnr_s_formula_fails() -> None:
     def mechanism(text: Text) -> float:  # any-two-texts ε = 1: high whenever any word of the first text is left
         return 0.3 * math.exp(1.0 * (1 in text))
@@ -347,9 +364,17 @@ def test_a_mask_of_words_and_pairs_amplifies_less_than_dropped_words() -> None:
     assert (promise.claimed, promise.one_word) == (pytest.approx(0.62, abs=5e-3), 8.0), "pieces: no amplification"
 
 
-def test_words_are_dropped_at_their_rate() -> None:
-    kept = WordDropout(0.3).filter_words(["w"] * 20_000, np.random.default_rng(0))
-    assert len(kept) == pytest.approx(14_000, abs=250)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_largest_epsilon_stays_within_64_bits(kind: type[Mechanism]) -> None:
+    mechanism = kind(4, 5e14 if kind is UnitL2 else 2.8e14)
+    sent = mechanism.release(np.array([[1.0, -1.0, 1.0, -1.0]]), None)
+    np.testing.assert_allclose(sent, mechanism.normalise(np.array([[1.0, -1.0, 1.0, -1.0]])), atol=1e-12)
+
+
+@pytest.mark.parametrize("generator", [np.random.default_rng(0), None])
+def test_words_are_dropped_at_their_rate(generator: np.random.Generator | None) -> None:
+    kept = WordDropout(0.3).filter_words(["w"] * 20_000, generator)
+    assert len(kept) == pytest.approx(14_000, abs=400)
     assert WordDropout(1.0).filter_words(["w"] * 10, np.random.default_rng(0)) == []
     assert WordDropout(0.0).filter_words(["w"] * 10, np.random.default_rng(0)) == ["w"] * 10
 
@@ -361,6 +386,9 @@ def test_words_are_dropped_at_their_rate() -> None:
         (lambda: UnitL1(3, 0.0), "epsilon is 0.0"),
         (lambda: UnitL1(3, math.inf), "epsilon is inf"),
         (lambda: UnitL1(3, 1e-12), "epsilon is 1e-12; allowed: at least"),
+        (lambda: MinMax(4, 3e14), "epsilon is 300000000000000.0; allowed: at most 2.81e+14"),
+        (lambda: UnitL1(4, 2e15), "epsilon is 2000000000000000.0; allowed: at most 1.12e+15"),
+        (lambda: UnitL2(4, 1e17), "epsilon is 1e+17; allowed: at most 5.62e+14"),
         (lambda: build_mechanism("l1", 3, None), "epsilon is missing"),
         (lambda: build_mechanism("l3", 3, 1.0), "layer is 'l3'"),  # type: ignore[arg-type]
         (lambda: WordDropout(1.5), "rate is 1.5"),

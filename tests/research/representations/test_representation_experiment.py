@@ -276,7 +276,7 @@ def test_dropped_words_are_removed_or_masked(small_persons: Path) -> None:
     )
     whole = sum(len(text.split()) for text in removed.data.test.texts)
     of_removed, of_masked = (
-        workspace.read("test", workspace.layer.dropout).batch(np.arange(60)) for workspace in (removed, masked)
+        workspace.read("test", workspace.layer.dropout, 0).batch(np.arange(60)) for workspace in (removed, masked)
     )
     assert len(of_removed.tokens) / whole == pytest.approx(0.5, abs=0.1)
     assert len(of_masked.tokens) == 2 * whole - 60, "words, and pairs of neighbours"
@@ -355,6 +355,23 @@ def test_secure_noise_cannot_be_repeated(small_adult: Path) -> None:
     workspace = Workspace(config)
     assert (workspace.release("test", None) != workspace.release("test", None)).any()
     np.testing.assert_array_equal(workspace.release("test", 3), workspace.release("test", 3))
+
+
+@pytest.mark.parametrize("how", ["removed", "masked"])
+def test_releases_of_a_seed_drop_the_same_words_and_secure_ones_their_own(how: str, small_persons: Path) -> None:
+    """At an ε without noise to speak of, equal vectors have equal words."""
+    values = {**BAG, "privacy.epsilon": 1e9, "privacy.word_dropout": 0.5, "privacy.dropped_words": how}
+    workspace = Workspace(configured(small_persons, "noise", **values))
+
+    def same(one: np.ndarray, other: np.ndarray) -> float:
+        return float(np.isclose(one, other, atol=1e-4).all(axis=1).mean())
+
+    def again(seed: int | None) -> np.ndarray:
+        return workspace.release_with("test", 2e9, 0.5, seed)[0]
+
+    assert same(workspace.release("test", 0), again(0)) == same(again(0), again(1)) == 1
+    assert same(workspace.release("test", None), workspace.release("test", None)) < 0.5
+    assert max(same(again(None), again(None)), same(again(None), again(0))) < 0.5
 
 
 @pytest.mark.parametrize(

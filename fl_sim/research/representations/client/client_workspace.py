@@ -98,22 +98,28 @@ class Workspace:
         if self._encoding is None and config.encoder.kind not in ("table", "mlp"):
             raise ModelError(f"encoder.kind is {config.encoder.kind!r}; allowed for {self.data.name}: table, mlp")
         dropout = word_dropout(config)
-        of_training = dropout if config.privacy.dropout_in_training else NO_DROPOUT
-        self._inputs = {name: self.read(name, of_training if name == TRAIN else dropout) for name in SPLITS}
+        self._dropout = dict.fromkeys(SPLITS, dropout)
+        if not config.privacy.dropout_in_training:
+            self._dropout[TRAIN] = NO_DROPOUT
+        self._inputs = {name: self.read(name, self._dropout[name], config.seed) for name in SPLITS}
         self.encoder: Encoder = build_encoder(config.encoder, size, short_seed(config.seed, "encoder"))
         if masks and isinstance(self.encoder, Transformer) and not self.encoder.reads_both_ways:
             raise ModelError("privacy.dropped_words is 'masked'; allowed with an encoder that reads both ways")
         self.layer = PrivacyLayer(config.mechanism(self.encoder.width), dropout)
 
-    def read(self, split: str, dropout: WordDropout) -> EncoderInputs:
-        """Return the encoder's inputs of a split, after ``dropout`` of its words."""
+    def read(self, split: str, dropout: WordDropout, seed: int | None) -> EncoderInputs:
+        """Return the encoder's inputs of a split, after ``dropout`` of its words.
+
+        One ``seed`` drops the same words in every call, and at a smaller rate some of them: one draw of uniforms is
+        compared with the rate. None draws from the operating system, anew in every call.
+        """
         drops = bool(dropout.rate or dropout.sensitive)
         if self._encoding is None:
             if drops:
                 raise ModelError(f"word_dropout is {dropout.rate}; allowed for {self.data.name}, which has no words: 0")
             return Table(self.data.splits[split].table)
         texts = self.data.splits[split].texts
-        generator = streams.generator(self.config.seed, "word dropout", _SPLIT_NUMBER[split])
+        generator = None if seed is None else streams.generator(seed, "word dropout", _SPLIT_NUMBER[split])
         if drops and not self.config.privacy.masks:
             return self._encoding.encode(drop_words(texts, dropout, generator))
         if split not in self._encoding.plain:
@@ -146,21 +152,26 @@ class Workspace:
     def release(self, split: str, seed: int | None) -> NDArray[np.float32]:
         """Return the vectors that the clients send of a split, float32 (n, k).
 
-        Noise follows from ``seed``; None draws it from the operating system.
+        Noise follows from ``seed``, and dropped words from the experiment's, as in every other release of it. None
+        draws both from the operating system.
         """
-        generator = None if seed is None else streams.generator(seed, "release", _SPLIT_NUMBER[split])
-        return self.layer.release(self.encode(split), generator)
+        if seed is None:
+            return self.layer.release(self._encode(self.read(split, self._dropout[split], None)), None)
+        return self.layer.release(self.encode(split), streams.generator(seed, "release", _SPLIT_NUMBER[split]))
 
     def release_with(
         self, split: str, epsilon: float, word_dropout: float, seed: int | None
     ) -> tuple[NDArray[np.float32], LocalGuarantee]:
         """Return what the same encoder sends of a split at another ε and μ, float32 (n, k), and its guarantee.
 
-        Noise and dropped words follow from ``seed``, independent of other releases; None: secure noise.
+        Noise follows from ``seed``, independent of releases at another ε or μ, and dropped words from the experiment's
+        seed. So all releases of an experiment drop the same words, or at a smaller μ some of these, and their ε' do
+        not add: ``local_privacy.py`` says what they have together. None draws noise and words from the operating
+        system, for this release alone.
         """
         dropout = replace(self.layer.dropout, rate=word_dropout)
         layer = PrivacyLayer(build_mechanism(self.config.layer, self.encoder.width, epsilon), dropout)
-        vectors = self._encode(self.read(split, dropout))
+        vectors = self._encode(self.read(split, dropout, None if seed is None else self.config.seed))
         purpose = f"release {epsilon!r} {word_dropout!r}"
         generator = None if seed is None else streams.generator(seed, purpose, _SPLIT_NUMBER[split])
         return layer.release(vectors, generator), layer.guarantee

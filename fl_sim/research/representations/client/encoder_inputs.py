@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_sim.research.representations.local_privacy import WordDropout
+from fl_sim.research.representations.local_privacy import WordDropout, uniform_doubles
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*|[^\w\s]")
 UNKNOWN = 0
@@ -72,11 +72,14 @@ class TokenLists:
 
 
 class MaskedLists(TokenLists):
-    """Token ids of each text, each of them masked with probability ``rate``, once and for all."""
+    """Token ids of each text, each of them masked with probability ``rate``, once and for all.
 
-    def __init__(self, plain: TokenLists, rate: float, generator: np.random.Generator) -> None:
+    Without a ``generator`` the operating system draws which.
+    """
+
+    def __init__(self, plain: TokenLists, rate: float, generator: np.random.Generator | None) -> None:
         self.texts = plain.texts
-        self._visible = [generator.random(len(text)) >= rate for text in self.texts]
+        self._visible = [uniform_doubles(len(text), generator) >= rate for text in self.texts]
 
     def batch(self, rows: NDArray[np.int64]) -> Ragged:
         visible = np.concatenate([self._visible[row] for row in rows]) if len(rows) else np.empty(0, dtype=np.bool_)
@@ -125,6 +128,9 @@ class Vocabulary:
         return [self._ids.get(token, UNKNOWN) for token in ngrams_of(text, self._most)]
 
 
-def drop_words(texts: Sequence[str], dropout: WordDropout, generator: np.random.Generator) -> list[str]:
-    """Return the texts after ``dropout`` of their words, split at white space; a text may become empty."""
+def drop_words(texts: Sequence[str], dropout: WordDropout, generator: np.random.Generator | None) -> list[str]:
+    """Return the texts after ``dropout`` of their words, split at white space; a text may become empty.
+
+    Without a ``generator`` the operating system draws which words.
+    """
     return [" ".join(dropout.filter_words(text.split(), generator)) for text in texts]
