@@ -17,6 +17,7 @@ from fl_sim.storage.run_folder import encode
 
 if TYPE_CHECKING:
     from fl_sim.research.representations.config import ExperimentConfig
+    from fl_sim.research.representations.representation_experiment import TrainedSystem
 
 _WORK = Path("runs") / "represent"
 
@@ -93,33 +94,46 @@ def _run_one(settings: dict[str, Any], picture: Path | None, out: Path | None, a
     from fl_sim.research.representations.experiment_record import summary
 
     chosen = load_mapping(settings)  # a file need not be complete by itself
+    if picture is not None:
+        _check_picture(chosen, picture)
+    kept: list[TrainedSystem] = []
     record = representation_experiment.run(
         chosen,
         lambda row: say(f"epoch {row.epoch}: loss {row.loss:.4f}, validation accuracy {row.accuracy:.4f}", quiet),
         environment=representation_experiment.describe_environment(),
+        keep=kept.append,
     )
     if picture is not None:
-        _draw(chosen, picture)
+        _draw(chosen, kept[0], record["privacy"]["epsilon_any_text"], picture)
     if out is not None:
         write_json(record, out)
     print(json.dumps(encode(record), indent=1, ensure_ascii=False) if as_json else summary(record))
 
 
-def _draw(config: ExperimentConfig, path: Path) -> None:
-    """Draw the test texts' released vectors by t-SNE."""
+def _check_picture(config: ExperimentConfig, path: Path) -> None:
+    """Refuse a picture that could not be drawn, before anything is trained."""
     from fl_sim.config import ConfigError
-    from fl_sim.formats import format_epsilon
     from fl_sim.research.representations.client.client_workspace import open_data
-    from fl_sim.research.representations.evaluation.representation_pictures import draw_tsne
-    from fl_sim.research.representations.representation_experiment import train_and_release
+    from fl_sim.research.representations.evaluation.representation_pictures import LEAST_POINTS, PICTURES
 
+    if path.suffix not in PICTURES:
+        raise ConfigError(f"--picture is {path}; allowed: a file that ends in {', '.join(PICTURES)}")
+    if not config.system.trains:
+        raise ConfigError(f"--picture: method {config.method!r} sends nothing; allowed: a method with an encoder")
     data = open_data(config.data, config.seed)
     if not data.attributes:
         raise ConfigError(f"--picture: {data.name} has no private attribute; allowed: data with one")
-    if not config.system.trains:
-        raise ConfigError(f"--picture: method {config.method!r} sends nothing; allowed: a method with an encoder")
+    if len(data.test) < LEAST_POINTS:
+        raise ConfigError(f"--picture: {data.name} has {len(data.test)} test rows; allowed: at least {LEAST_POINTS}")
+
+
+def _draw(config: ExperimentConfig, trained: TrainedSystem, epsilon: float, path: Path) -> None:
+    """Draw the test texts' released vectors, of this proven ε, by t-SNE."""
+    from fl_sim.formats import format_epsilon
+    from fl_sim.research.representations.client.client_workspace import open_data
+    from fl_sim.research.representations.evaluation.representation_pictures import draw_tsne
+
+    data = open_data(config.data, config.seed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    sent = train_and_release(config).released["test"]
-    mechanism = config.mechanism(sent.shape[1])
-    title = f"{config.method}, ε = {'∞' if mechanism is None else format_epsilon(mechanism.proven_epsilon)} proven"
-    draw_tsne(title, sent, data.test.private[:, 0], data.attributes[0], path, config.seed)
+    title = f"{config.method}, ε = {format_epsilon(epsilon)} proven"
+    draw_tsne(title, trained.released["test"], data.test.private[:, 0], data.attributes[0], path, config.seed)

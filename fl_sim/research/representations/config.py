@@ -100,6 +100,11 @@ class DataSection(StrictModel):
     split: AdultSplit = "paper"
     table: TableColumns = TableColumns()
 
+    @property
+    def is_table(self) -> bool:
+        """Return whether the examples are rows of numbers, not texts."""
+        return self.name in ("adult", "toy-adult") or (self.name == "table" and self.table.text is None)
+
     @model_validator(mode="after")
     def _has_an_order(self) -> DataSection:
         if self.selection == "first" and self.name not in TEXT_READERS:
@@ -277,6 +282,13 @@ class ExperimentConfig(StrictModel):
             raise ValueError(
                 f"encoder.run is {self.encoder.run!r}; allowed without encoder.model, and with encoder.kind = table, "
                 "mlp or transformer"
+            )
+        if self.data.is_table and self.encoder.source is not None:
+            name = "model" if self.encoder.run is None else "run"
+            raise ValueError(
+                f"encoder.{name} is {getattr(self.encoder, name)!r}; allowed with texts, which data.name = "
+                f"{self.data.name!r} has not: leave it out"
+                + (", or name data.table.text" if self.data.name == "table" else "")
             )
         if self.releases and (layer == "none" or not self.system.trains):
             raise ValueError(f"releases are {len(self.releases)}; allowed with a privacy layer, else leave them out")

@@ -74,11 +74,12 @@ def run(
     observe: Callable[[EpochRow], None] = lambda row: None,
     *,
     environment: Environment | None = None,
+    keep: Callable[[TrainedSystem], None] = lambda trained: None,
 ) -> ExperimentRecord:
     """Run an experiment and return its record, JSON-ready but for infinities (`fl_sim.storage.run_folder.encode`).
 
-    ``observe`` is called with the row of every epoch; ``environment`` is that of :func:`describe_environment`, which a
-    grid describes once.
+    ``observe`` is called with the row of every epoch, ``keep`` with the system, if the method has one, and its
+    releases; ``environment`` is that of :func:`describe_environment`, which a grid describes once.
     """
     started, used = time.perf_counter(), time.process_time()
     torch.set_num_threads(1)
@@ -108,6 +109,7 @@ def run(
     if environment is not None:
         record["environment"] = environment
     if trained is not None:
+        keep(trained)
         width = trained.sent[TEST].shape[1]
         record["dimensions"] = width
         record["privacy"] = _privacy(config, width)

@@ -143,6 +143,13 @@ def test_selection_takes_the_fairest_within_the_threshold() -> None:
     assert select(same, 0.01).point == "y"
 
 
+@pytest.mark.parametrize("vectors", [np.arange(5.0)[:, None], np.ones((6, 4))])
+def test_vectors_without_two_axes_have_a_picture(vectors: np.ndarray) -> None:
+    points = tsne(vectors.astype(np.float32), seed=0)
+    assert points.shape == (len(vectors), 2)
+    assert np.isfinite(points).all()
+
+
 @pytest.mark.nightly
 def test_pictures_keep_like_vectors_together_and_are_written(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)

@@ -134,7 +134,9 @@ REFUSALS = {
     "private column 'same' has 1 value; allowed: 2 to 50": {"private": ("same",)},
     "column 'id' has 200 classes in 200 rows; allowed: at most 50": {"task": "id"},
     "column 'id' has 200 categories in 200 rows; allowed: fewer": {"categories": ("id",)},
-    "column 'far' has 'inf'; allowed: finite numbers": {"features": ("far",)},
+    "column 'far' has inf; allowed: numbers from -1e+100 to 1e+100": {"features": ("far",)},
+    "column 'wide' has -1.7e+308; allowed: numbers from": {"features": ("wide",)},
+    "column 'long' has 999999999999999999999999999999; allowed: numbers from": {"features": ("long",)},
     "column 'town' has 'bonn'; allowed: train, validation, test": {"split": "town"},
     "data.table.test_share is 0.5 beside validation_share 0.5; allowed: together below 1": {
         "test_share": 0.5,
@@ -151,6 +153,7 @@ REFUSALS = {
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, message: str) -> None:
     frame = table()
     frame["same"], frame["id"], frame["far"] = "x", np.arange(200), [1.0] * 199 + [np.inf]
+    frame["wide"], frame["long"] = [-1.7e308, 1.7e308] * 100, pd.Series([1] * 199 + [10**400 - 1], dtype=object)
     with pytest.raises(CorpusError) as refused:
         read(tmp_path, frame, **REFUSALS[message])
     assert message in str(refused.value)

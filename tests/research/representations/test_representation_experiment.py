@@ -19,6 +19,7 @@ from fl_sim.config import ConfigError
 from fl_sim.research.representations.client.client_workspace import Workspace, open_data
 from fl_sim.research.representations.client.feed_forward import Draw
 from fl_sim.research.representations.config import METHODS, ExperimentConfig, ServerSection, load_mapping
+from fl_sim.research.representations.evaluation import representation_pictures
 from fl_sim.research.representations.experiment_record import summary
 from fl_sim.research.representations.representation_experiment import run, train_and_release
 from fl_sim.research.representations.server.adversarial_training import (
@@ -408,6 +409,15 @@ def test_releases_of_a_seed_drop_the_same_words_and_secure_ones_their_own(how: s
             {"method": "inlp", "privacy": {"layer": "l1", "epsilon": 1.0}, "server.classifier": [5]},
             "server.classifier is (5,); allowed with method 'inlp' and a privacy layer",
         ),
+        (
+            {"method": "inlp", "encoder.model": "minilm"},
+            "encoder.model is 'minilm'; allowed with texts, which data.name = 'adult' has not",
+        ),
+        (
+            {"method": "inlp", "encoder.run": "runs/main", "data": {"name": "table", "table": {"task": "income"}}},
+            "encoder.run is 'runs/main'; allowed with texts, which data.name = 'table' has not: leave it out, or name "
+            "data.table.text",
+        ),
         ({"releases": [{"eps": 1.0}]}, "releases.0.epsilon is {'eps': 1.0}; field required"),
         ({"releases": [{"epsilon": 1.0, "mu": 1}]}, "releases.0.mu: unknown key; allowed: epsilon, word_dropout"),
     ],
@@ -486,3 +496,42 @@ def test_a_generated_corpus_needs_no_source(capsys: pytest.CaptureFixture[str]) 
     assert (record["data"]["name"], record["data"]["test"]) == ("toy-adult", 40)
     assert cli.main([*command, "--set", "data.source=adult"]) == 2
     assert "data.source is adult; allowed with data.name = 'toy-adult': leave it out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("picture", "settings", "said"),
+    [
+        ("p.xyz", "method=unconstrained", "p.xyz; allowed: a file that ends in .png, .svg"),
+        ("p.png", "method=majority", "method 'majority' sends nothing"),
+        ("p.png", "method=unconstrained data.rows=8", "toy-adult has 2 test rows; allowed: at least 3"),
+    ],
+)
+def test_a_picture_that_cannot_be_drawn_is_refused_before_training(
+    picture: str, settings: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = represent(f"data.name=toy-adult {settings}")
+    assert cli.main([*command, "--picture", str(tmp_path / picture)]) == 2
+    output = capsys.readouterr().err
+    assert said in output
+    assert "epoch" not in output
+
+
+def test_the_picture_is_of_the_release_that_the_record_is_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained, drawn = [], []
+    release = Workspace.release
+
+    def seen(workspace: Workspace, split: str, seed: int | None) -> np.ndarray:
+        trained.append((split, release(workspace, split, seed)))
+        return trained[-1][1]
+
+    monkeypatch.setattr(Workspace, "release", seen)
+    monkeypatch.setattr(representation_pictures, "draw_tsne", lambda *drawing: drawn.append(drawing))
+    settings = "data.name=toy-adult data.rows=200 method=noise privacy.epsilon=9 privacy.secure_noise=true"
+    command = represent(f"{settings} attacks.mdl=false attacks.leakage=false")
+    assert cli.main([*command, "--picture", str(tmp_path / "p.png")]) == 0
+    (title, vectors, *_), sent = drawn[0], [vectors for split, vectors in trained if split == "test"]
+    assert title == "noise, ε = 9.00 proven"
+    assert len(sent) == 1
+    np.testing.assert_array_equal(vectors, sent[0])

@@ -22,6 +22,8 @@ which become one column each. Columns are standardised by the training rows' mea
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -59,6 +61,7 @@ _KINDS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".parquet": "parquet"
 _PACKED = (".xz", ".gz")
 _MISSING = ("", "?", "NA", "NaN", "nan", "null", "None")
 _MOST_VALUES = 50
+_LARGEST = 1e100  # squares of numbers must fit a double
 _SHOWN = 30
 
 
@@ -225,14 +228,17 @@ def _block(path: Path, values: pd.Series, is_category: bool, train: Integers) ->
     """Return a numeric column, float64 (n, 1), missing values as the training rows' mean; else a column per category.
 
     Raises:
-        CorpusError: a number is not finite, or there are too many categories.
+        CorpusError: a number is too large, or there are too many categories.
     """
     column, missing = values.name, _is_missing(values).to_numpy()
-    numbers = pd.to_numeric(values.mask(missing), errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    known = values.mask(missing).map(lambda value: math.inf if _is_large(value) else value)
+    numbers = pd.to_numeric(known, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     if not is_category and not np.isnan(numbers[~missing]).any():
-        if np.isinf(numbers).any():
+        large = np.abs(numbers) > _LARGEST
+        if large.any():
             raise CorpusError(
-                f"{path}: column {column!r} has {values.iloc[np.isinf(numbers).argmax()]!r}; allowed: finite numbers"
+                f"{path}: column {column!r} has {printable(str(values.iloc[large.argmax()])[:_SHOWN])}; allowed: "
+                f"numbers from {-_LARGEST:g} to {_LARGEST:g}"
             )
         of_train = numbers[train][~missing[train]]
         return np.where(missing, of_train.mean() if len(of_train) else 0.0, numbers)[:, None]
@@ -271,6 +277,11 @@ def _texts(values: pd.Series) -> NDArray[np.str_]:
     return np.array([str(value).strip() for value in values], dtype=np.str_)
 
 
+def _is_large(value: Any) -> bool:
+    """Return whether a value is an integer that may not fit a double."""
+    return isinstance(value, int) and abs(value) > _LARGEST
+
+
 def _is_missing(values: pd.Series) -> pd.Series:
     return values.isna() | values.astype(str).str.strip().isin(_MISSING)
 
@@ -293,6 +304,7 @@ _FEATURES: dict[AdultColumns, tuple[str, ...]] = {
         "workclass", "education", "marital-status", "occupation", "relationship", "native-country", *_NUMBERS,
     ),
 }  # fmt: skip
+_INTEGER = re.compile("[0-9]{1,9}")
 _SCHOOLS = {
     **dict.fromkeys(("Preschool", "1st-4th", "5th-6th", "7th-8th"), "prim-middle-school"),
     **dict.fromkeys(("9th", "10th", "11th", "12th"), "high-school"),
@@ -343,9 +355,11 @@ def _adult_rows(source: Path, name: str) -> list[list[str]]:
                 raise CorpusError(
                     f"{path}, line {number}: {column} is {row[column][:_SHOWN]!r}, must be one of {', '.join(allowed)}"
                 )
-        wrong = next((column for column in _NUMBERS if not row[column].isdigit()), None)
+        wrong = next((column for column in _NUMBERS if not _INTEGER.fullmatch(row[column])), None)
         if wrong is not None:
-            raise CorpusError(f"{path}, line {number}: {wrong} is {row[wrong][:_SHOWN]!r}, must be an integer")
+            raise CorpusError(
+                f"{path}, line {number}: {wrong} is {row[wrong][:_SHOWN]!r}, must be an integer of at most 9 digits"
+            )
         if "?" not in cells:
             rows.append(cells)
     return rows

@@ -22,6 +22,9 @@ from fl_sim.strategies.primitives import streams
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LEAST_POINTS = 3
+"""Rows of which a picture can be drawn."""
+PICTURES = (".png", ".svg")
 _PERPLEXITY = 30.0
 _MOST_POINTS = 2000
 _VALUES = {"sex": ("female", "male")}
@@ -32,7 +35,9 @@ def tsne(vectors: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
     from sklearn.manifold import TSNE
 
     perplexity = min(_PERPLEXITY, (len(vectors) - 1) / 3)
-    model = TSNE(perplexity=perplexity, init="pca", random_state=short_seed(seed, "t-SNE", bits=32))
+    has_axes = vectors.shape[1] > 1 and vectors.std(axis=0).any()
+    init = "pca" if has_axes else "random"  # one number, or the same vector for all, has no two principal axes
+    model = TSNE(perplexity=perplexity, init=init, random_state=short_seed(seed, "t-SNE", bits=32))
     points = np.asarray(model.fit_transform(vectors), dtype=np.float32)
     raise_missed_stop()
     return points
