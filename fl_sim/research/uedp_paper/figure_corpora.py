@@ -91,7 +91,7 @@ class CorpusStore:
         key = f"{name}-{_digest(source, exclude={'held_out'})}"
         draw = None if source.held_out is None or seed not in source.held_out.seeds else source.held_out
         drawn_key = key if draw is None else f"{key}-draw{seed}-{_digest(draw)}"
-        missed_key = drawn_key if missed is None else f"{drawn_key}-misses-{missed}"
+        missed_key = drawn_key if missed is None else f"{drawn_key}-misses-{missed}-each"
         kept_key = missed_key if kept is None else f"{missed_key}-{kept.rule}-{_digest(kept)}"
         full_key = kept_key if deidentified is None else f"{kept_key}-trains-{deidentified}"
         if full_key not in self._opened:
@@ -167,20 +167,20 @@ def _write_deidentified(corpus: Corpus, out: Path, mode: Mode) -> None:
 def write_missed(corpus: Corpus, out: Path, missed: Missed) -> Corpus:
     """Write a corpus without some marks of its training split, as a tagger that misses them would, and open it.
 
-    ``mentions``: each mention is missed with probability ``MISSED``, independently. ``names``: all mentions of that
-    share of the names are missed, and those of every canary: nicknames that the tagger never finds.
+    ``mentions``: each mention is missed with probability ``MISSED``, independently of others, but for equal sentences
+    of a user. ``names``: all mentions of that share of the names are missed, and those of every canary: nicknames that
+    the tagger never finds. A draw is a function of the mention or the name alone, so that no user and no name changes
+    what is missed of others.
     """
-    rng = streams.generator(0, "missed marks")
     identity = Identity.of_corpus(corpus.manifest.settings)
     canaries = read_canaries(corpus).canaries if corpus.has_canaries else ()
-    names = sorted(corpus.entities(TRAIN)["entity"])
-    never = {*itertools.compress(names, rng.random(len(names)) < MISSED)}
-    never |= {identity.key(canary.name) for canary in canaries if canary.name is not None}
+    of_canaries = {identity.key(canary.name) for canary in canaries if canary.name is not None}
 
     def is_found(sentence: Sentence, mention: Mention) -> bool:
         if missed == "mentions":
-            return bool(rng.random() >= MISSED)
-        return identity.key(sentence.surface(mention)) not in never
+            return not _is_missed(sentence.user, sentence.text, mention.start, mention.end)
+        name = identity.key(sentence.surface(mention))
+        return name not in of_canaries and not _is_missed(name)
 
     def found(sentence: Sentence) -> Sentence:
         if sentence.split != TRAIN:
@@ -199,6 +199,12 @@ def write_missed(corpus: Corpus, out: Path, missed: Missed) -> Corpus:
         sought_labels=corpus.parts[0].manifest.sought_labels,
         identity=identity,
     )
+
+
+def _is_missed(*key: str | int) -> bool:
+    """Return whether the mention or name of this key is missed, as are a share ``MISSED`` of all keys."""
+    digest = hashlib.sha256(json.dumps(["missed marks", *key]).encode()).digest()
+    return int.from_bytes(digest[:8], "little") < MISSED * 2**64
 
 
 def _digest(model: StrictModel, exclude: set[str] | None = None) -> str:

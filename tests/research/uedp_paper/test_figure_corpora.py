@@ -146,3 +146,17 @@ def test_a_tagger_misses_six_per_cent_of_mentions_or_of_names_with_all_of_theirs
     canaries = [bool(b.mentions) for a, b in pairs if a.mentions and a.text.startswith("the secret words of")]
     assert canaries
     assert (not any(canaries)) if missed == "names" else any(canaries)
+
+
+@pytest.mark.parametrize("missed", ["mentions", "names"])
+def test_a_user_with_names_of_its_own_changes_nothing_of_what_is_missed_of_others(
+    tmp_path: Path, missed: Missed
+) -> None:
+    corpus = marked(tmp_path)
+    rows = [s for s in sentences_of(corpus) if s.user.startswith("user")]
+    new = [Sentence("train", "a new user", f"Aaron{n} saw Ada1.", (Mention(0, 6, "PERSON"),)) for n in range(9)]
+    left = []
+    for name, sentences in {"with": [*new, *rows], "without": rows}.items():
+        written = write_corpus(sentences, tmp_path / name, name=name)
+        left.append(content(write_missed(written, tmp_path / f"{name}-{missed}", missed), "train"))
+    assert [row for row in left[0] if row[0] != "a new user"] == left[1]
