@@ -26,7 +26,7 @@ from fl_sim.formats import aligned, counted, duration, one_line
 from fl_sim.research.figure_points import points_of
 from fl_sim.research.representations.representation_experiment import describe_environment
 from fl_sim.research.representations.studies import reproductions
-from fl_sim.research.study_files import Point, read_json
+from fl_sim.research.study_files import Point
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_records import LEAKAGE, read_record
 from fl_sim.strategies.primitives import streams
@@ -138,9 +138,9 @@ def _drawn(path: Path, asked: Check) -> Iterator[tuple[Mapping[str, Any], Point]
     """Yield the points of a record that the seed draws, each once, and the versions of the record."""
     out = asked.out / path.stem
     if path.parent.name == reproductions.FOLDER:
-        table = read_json(path)
-        versions, points = table["environment"], reproductions.points_of(table, asked.data, out)
-        versions |= versions["libraries"]
+        table = reproductions.read(path)
+        points = reproductions.points_of(table, asked.data, out)
+        versions = table["environment"] | table["environment"].get("libraries", {})
     else:
         record = read_record(path)
         versions, points = record.versions, points_of(record, CorpusStore(asked.data, asked.corpora, asked.say), out)

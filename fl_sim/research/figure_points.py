@@ -13,7 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fl_sim.research.study_files import Point
+from pydantic import ValidationError
+
+from fl_sim.research.study_files import Point, first_problem
 from fl_sim.research.uedp_paper import figure_training
 from fl_sim.research.uedp_paper.attacked_runs import attacked_panels
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
@@ -53,7 +55,10 @@ def points_of(record: Record, store: CorpusStore, out: Path) -> list[Point]:
 
 def _figure(kind: type[Kind], record: Record) -> Kind:
     """Return the figure as recorded, without what figures no longer have, such as words on its page."""
-    return kind.model_validate({key: value for key, value in record.config.items() if key in kind.model_fields})
+    try:
+        return kind.model_validate({key: value for key, value in record.config.items() if key in kind.model_fields})
+    except ValidationError as error:
+        raise ResultsError(f"{record.figure}: config: {first_problem(error, kind)}") from error
 
 
 def _epsilon_panels(record: EpsilonRecord) -> tuple[Any, Any]:

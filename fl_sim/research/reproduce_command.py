@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import sys
 from dataclasses import asdict, dataclass
@@ -208,11 +209,15 @@ def _make_table(asked: Asked) -> int:
         raise ConfigError(f"--small is given; {asked.figure} has no small size: leave it out")
     table = reproductions.REPRODUCTIONS[asked.figure]
     seeds = [str(seed) for seed in range(table.seeds)] if asked.seeds is None else asked.seeds.split(",")
-    if not all(number.isascii() and number.isdigit() for number in seeds):
-        raise ConfigError(f"--seeds is {asked.seeds!r}; allowed: integers of at least 0, separated by commas")
+    numbers = tuple(int(number) for number in seeds if re.fullmatch("[0-9]{1,18}", number))
+    if len(numbers) < len(seeds) or len(set(numbers)) < len(numbers):
+        raise ConfigError(
+            f"--seeds is {asked.seeds!r}; allowed: different integers of at least 0 and 18 digits at most, separated "
+            "by commas"
+        )
     options = Options(
         source=(asked.data / table.folder).expanduser().absolute(),
-        seeds=tuple(map(int, seeds)),
+        seeds=numbers,
         full=asked.full,
         layer=asked.layer or "l1",
         jobs=asked.jobs,
@@ -223,7 +228,7 @@ def _make_table(asked: Asked) -> int:
         made = reproductions.run(asked.figure, options, log)
     if asked.record is not None:
         check_commits(asked.figure, made["commit"])
-        reproductions.write(made, asked.record / reproductions.FOLDER / f"{asked.figure}.json")
+        reproductions.write(made, asked.record / reproductions.FOLDER / reproductions.file_name(made))
     print(json.dumps(encode(made), ensure_ascii=False) if asked.as_json else reproductions.show(made), end="")
     return 0
 
@@ -275,7 +280,7 @@ def _earlier_panels(asked: Asked, name: str, path: Path) -> Record | None:
     if not file.is_file():
         return None
     earlier = read_record(file)
-    check_same_settings(figure.sized(asked.size).model_dump(mode="json"), earlier)
+    check_same_settings(figure.sized(asked.size), earlier)
     return earlier
 
 

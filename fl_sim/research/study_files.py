@@ -95,8 +95,11 @@ def write_json(value: Any, path: Path, indent: int | None = 1) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return what :func:`write_json` wrote."""
-    return decode(json.loads(path.read_bytes()))
+    """Return what :func:`write_json` wrote; ResultsError if the file is no JSON."""
+    try:
+        return decode(json.loads(path.read_bytes()))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ResultsError(f"{path}: cannot be read as JSON ({' '.join(str(error).split())})") from error
 
 
 def markdown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -81,6 +81,30 @@ def test_the_command_says_what_it_found_and_exits_with_one(asked: Check, capsys:
     assert "allowed: a folder with records" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("x.json", "[1]", "x.json: format is None; allowed: 1"),
+        ("x.json", "{", "x.json: cannot be read as JSON"),
+        ("representations/x.json", "{}", "x.json: name is None; allowed: adult, ag-study, dpnr-ag, words"),
+        ("representations/x.json", '["adult"]', "x.json: name is None"),
+        ("representations/x.json", '{"name": ["adult"]}', "x.json: name is ['adult']"),
+        ("representations/x.json", '{"name": "adult"}', "x.json: format is None"),
+        ("representations/x.json", '{"name": "adult", "format": 2}', "x.json: has no paper"),
+        ("representations/x.json", "{", "x.json: cannot be read as JSON"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "readme"])
+def test_a_file_that_is_no_record_is_refused_in_one_line(
+    command: str, name: str, text: str, said: str, asked: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (asked.folder / "representations").mkdir()
+    (asked.folder / name).write_text(text, encoding="utf-8")
+    out = ["--out", str(asked.out)] if command == "check" else []
+    assert main(["reproduce", command, str(asked.folder), *out]) == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_what_cannot_be_computed_is_told_from_what_differs(asked: Check) -> None:
     """The corpora of table 2 are absent, and a figure's setting may have been taken out since."""
     record = read_record(RESULTS / "table2.json")

@@ -138,16 +138,18 @@ def decision_page(record: TrainingRecord) -> list[str]:
         ])  # fmt: skip
         there = [of_corpus.get(panel.name) for panel in panels]
         measured.append([label, *("–" if one is None else _measured(record.metric, one) for one in there)])
-    most = _most_said(methods(panels[0].attacked))
+    most = max((_most_said(methods(panel.attacked)) for panel in panels), default=0)
+    exposure = (
+        f"; then the exposure in bits of secrets that one user said {most} times, and of those that {most} users said "
+        "of a name. **Bold**: above what chance allows (97.5 %) with every seed."
+    )
     audited = audit(**AUDITED)
     return [
         "**What each claims, and what is proven**: the largest over the corpora.",
         "",
         *markdown_table(claims, rows),
         "",
-        f"**What each costs, and what it gives away**: {METRIC_WORDS[record.metric]}; then the exposure in bits of "
-        f"secrets that one user said {most} times, and of those that {most} users said of a name. **Bold**: above what "
-        "chance allows (97.5 %) with every seed.",
+        f"**What each costs, and what it gives away**: {METRIC_WORDS[record.metric]}{exposure if most else '.'}",
         "",
         *markdown_table(["", *(panel.title for panel in panels)], measured),
         "",
@@ -190,8 +192,9 @@ def _exposed(method: Method, drawn: Sequence[Method], owner: str, most: int) -> 
 
 
 def _most_said(drawn: Sequence[Method]) -> int:
-    """Return how often the secrets were said that were said most often."""
-    return max(group["repetitions"] or 0 for one in drawn[0].attacks("canaries") for group in one["groups"])
+    """Return how often the secrets were said that were said most often; 0 if there are none."""
+    said = (group["repetitions"] or 0 for one in drawn[0].attacks("canaries") for group in one["groups"])
+    return max(said, default=0)
 
 
 def _largest(epsilons: Iterable[float | None], nothing: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from fl_sim.research.study_files import StrictModel, read_json
-from fl_sim.research.uedp_paper.figures import Name, PublishedNumber, Settings, Size
+from fl_sim.research.uedp_paper.figures import Name, PublishedNumber, Settings, Size, TrainingFigure
 from fl_sim.research.uedp_paper.table_two import Row
 from fl_sim.storage.run_folder import ResultsError, encode, replace_file
 
@@ -361,10 +361,7 @@ def read_record(path: Path) -> Record:
     Raises:
         ResultsError: the file is not a record of this version.
     """
-    try:
-        values = read_json(path)
-    except (OSError, ValueError) as error:
-        raise ResultsError(f"{path}: cannot be read as JSON ({error})") from error
+    values = read_json(path)
     version = values.get("format") if isinstance(values, dict) else None
     if version != FORMAT:
         raise ResultsError(f"{path}: format is {version!r}; allowed: {FORMAT}, a record of fl-sim reproduce")
@@ -414,10 +411,18 @@ def with_earlier_panels(record: Record, earlier: Record | None) -> Record:
     return record.model_copy(update=changes)
 
 
-def check_same_settings(config: Mapping[str, JsonValue], earlier: Record) -> None:
-    """Raise ResultsError if an earlier record is of other settings than the figure ``config``, but for texts."""
+def check_same_settings(figure: TrainingFigure, earlier: Record) -> None:
+    """Raise ResultsError if an earlier record is of other settings than ``figure``, but for texts.
+
+    A setting that did not exist when the record was made has its default there.
+    """
     texts = {"title", "shows", "finding", "tuning"}
-    if any(value != earlier.config.get(key) for key, value in config.items() if key not in texts):
+    try:
+        known = {key: value for key, value in earlier.config.items() if key in type(figure).model_fields}
+        then = type(figure).model_validate(known)
+    except ValidationError:
+        then = None
+    if then is None or then.model_dump(exclude=texts) != figure.model_dump(exclude=texts):
         raise ResultsError(
             f"{earlier.figure}: its record has panels of other settings; allowed with --panel and --record: a record "
             "of the settings in its file. Make all panels anew, or remove the record"

@@ -284,7 +284,12 @@ def _user_epsilons(
     curves = curves_of(figure, panel)
     if not any(curve.budget == "user" for curve in curves):
         return {}
-    reference = next(curve for curve in curves if curve.name == figure.reference)
+    reference = next((curve for curve in curves if curve.name == figure.reference), None)
+    if reference is None:
+        raise ConfigError(
+            f"reference is '{figure.reference}', which panel {panel.name} lacks; allowed beside curves with budget = "
+            "'user': a curve of every panel, without a grid or full_only"
+        )
     path = paths[reference.name, figure.seeds[0]]
     ownership = Corpus.open(path).ownership(RunConfig().corpus.train_split)
     spent = {}

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,7 +20,8 @@ from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA
 from fl_sim.research.rivals.kept_sentences import Kept
 from fl_sim.research.study_files import StrictModel, first_problem
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+Name = Annotated[str, Field(pattern=_NAME)]
 Words = Annotated[str, Field(min_length=1)]
 Settings = dict[str, JsonValue]
 Missed = Literal["mentions", "names"]
@@ -345,6 +347,18 @@ class EpsilonFigure(_Figure):
     entity_users: int = Field(ge=1)
     panels: tuple[EpsilonPanel, ...] = Field(min_length=1)
 
+    @model_validator(mode="after")
+    def _prints_what_is_computed(self) -> EpsilonFigure:
+        for panel in self.panels:
+            for curve in panel.curves:
+                for number in curve.published:
+                    if not (re.fullmatch("[0-9]{1,6}", number) and 1 <= int(number) <= self.rounds):
+                        raise ValueError(
+                            f"panels.{panel.name}.curves.{curve.name}.published has {number!r}; allowed: rounds from 1 "
+                            f"to {self.rounds}"
+                        )
+        return self
+
 
 class TableFigure(_Figure):
     """The counts of the paper's Table II of corpora, beside the published ones."""
@@ -372,7 +386,7 @@ def load_figure(path: Path) -> Figure:
     """
     values = read_toml(path)
     kind = values.get("kind", "training")
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise ConfigError(f"{path}: kind is {kind!r}; allowed: {', '.join(_KINDS)}")
     try:
         return _KINDS[kind].model_validate(values)
@@ -391,7 +405,10 @@ def find_figure(name: str) -> dict[str, Path]:
     ``name`` may also be the path of a .toml file. ConfigError if there is no such figure.
     """
     if name.endswith(".toml"):
-        return {Path(name).stem: Path(name)}
+        stem = Path(name).stem
+        if not re.fullmatch(_NAME, stem):
+            raise ConfigError(f"figure is '{name}'; allowed: a file whose name has A-Z, a-z, 0-9, _, . and - alone")
+        return {stem: Path(name)}
     known = find_figures()
     parts = {part: path for part, path in known.items() if part == name or (part[:-1] == name and part[-1].isalpha())}
     if not parts:

@@ -288,7 +288,7 @@ def _curve(figure: EpsilonFigure, panel: EpsilonPanel, curve: EpsilonCurve) -> E
     )
     event = proven_event(settings)
     grid = {round(1 + step * (figure.rounds - 1) / _STEPS) for step in range(_STEPS + 1)}
-    rounds = sorted(grid | {int(number) for number in curve.published if int(number) <= figure.rounds})
+    rounds = sorted(grid | {int(number) for number in curve.published})
     bounded_entity = Adjacency(entity_bound=ContributionBound(figure.entity_users, 1))
     unbounded_entity = Adjacency(entity_bound=ContributionBound(panel.users, 1))
     return EpsilonCurveRecord(

@@ -219,12 +219,19 @@ def test_reproduce_knows_and_lists_them(capsys: pytest.CaptureFixture[str]) -> N
     assert all(found.title in said for found in reproductions.REPRODUCTIONS.values())
 
 
-@pytest.mark.nightly
+def test_a_record_of_another_layer_or_grid_has_another_name() -> None:
+    recorded = sorted((Path("results") / "representations").glob("*.json"))
+    assert [reproductions.file_name(reproductions.read(path)) for path in recorded] == [path.name for path in recorded]
+    assert reproductions.file_name({"name": "adult", "layer": "l2", "grid": "full"}) == "adult_l2_full.json"
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (["--panel", "x"], "--panel is 'x'; dpnr-ag has no panels"),
-        (["--seeds", "a"], "--seeds is 'a'; allowed: integers"),
+        (["--seeds", "a"], "--seeds is 'a'; allowed: different integers"),
+        (["--seeds", "0,0,0"], "--seeds is '0,0,0'; allowed: different integers"),
+        (["--seeds", "99999999999999999999"], "allowed: different integers of at least 0 and 18 digits at most"),
         (["--jobs", "0"], "--jobs is 0"),
     ],
 )

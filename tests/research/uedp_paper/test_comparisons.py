@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fl_sim.config import ConfigError
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.research.uedp_paper.comparisons import add_comparisons, estimate, mean_figures, resampled_figures
 from fl_sim.research.uedp_paper.figure_document import picture_of, section
@@ -226,6 +227,17 @@ def test_trials_are_the_combinations_of_a_grid() -> None:
 def test_what_cannot_be_compared_is_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         figure(**changes)
+
+
+@pytest.mark.parametrize("changes", [{"panels": ("b",)}, {"grid": {"privacy.user_cap": (1.0, 2.0)}}])
+def test_the_epsilon_of_a_user_needs_the_reference_in_every_panel(changes: dict[str, Any]) -> None:
+    panels = tuple({"name": name, "title": name, "corpus": "bundled"} for name in "ab")
+    curves = tuple(
+        {"name": name, "label": name, **curve, **(changes if name == "ours" else {})} for name, curve in CURVES.items()
+    )
+    made = figure(panels=panels, curves=curves).sized("default")
+    with pytest.raises(ConfigError, match="reference is 'ours', which panel a lacks; allowed beside"):
+        _user_epsilons(made, made.panels[0], {})
 
 
 USERS = 400

@@ -140,6 +140,8 @@ def test_a_figure_is_found_with_its_parts_and_another_refused_with_those_that_ar
     assert set(find_figure("fig3")) == {"fig3a", "fig3b"}
     with pytest.raises(ConfigError, match=r"figure is 'fig99'; allowed: .*fig2"):
         find_figure("fig99")
+    with pytest.raises(ConfigError, match=r"figure is 'a/my figure.toml'; allowed: a file whose name has A-Z"):
+        find_figure("a/my figure.toml")
 
 
 def test_the_example_of_the_documentation_is_a_figure(tmp_path: Path) -> None:
@@ -159,6 +161,7 @@ def test_the_example_of_the_documentation_is_a_figure(tmp_path: Path) -> None:
         ('x = "epsilon"', 'x = "epsilon"\nseeds = [1, 1]', "seeds is [1, 1]"),
         ('x = "epsilon"', 'x = "epsilon"\nbaseline = "none"', "baseline is 'none'; allowed: uedp"),
         ('x = "epsilon"', 'x = "epsilon"\nkind = "drawing"', "kind is 'drawing'"),
+        ('x = "epsilon"', 'x = "epsilon"\nkind = ["epsilon"]', "kind is ['epsilon']; allowed: training"),
         ('"privacy.strategy" = "uedp"', '"seed" = 3', "seed cannot be set"),
         ('kind = "bundled"', 'kind = "bundled"\nmode = 1', "corpora.bundled.mode: unknown key; allowed: kind, source"),
         ('kind = "bundled"', 'kind = "bundled"\nsource = "here"', "source is 'here'"),
@@ -172,6 +175,15 @@ def test_what_cannot_be_a_figure_is_refused_by_name(tmp_path: Path, old: str, ne
         load_figure(written(tmp_path, SMALL.replace(old, new)))
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", ["abc", "50", "0", "1.5"])
+def test_a_printed_epsilon_is_of_a_round_that_is_computed(tmp_path: Path, number: str) -> None:
+    text = (ROOT / "conf" / "figures" / "fig4.toml").read_text(encoding="utf-8").replace("rounds = 50", "rounds = 10")
+    text = text.replace("50 = 0.52", f'"{number}" = 0.52', 1).replace("50 = ", "10 = ")
+    with pytest.raises(ConfigError) as caught:
+        load_figure(written(tmp_path, text))
+    assert f"published has '{number}'; allowed: rounds from 1 to 10" in str(caught.value)
 
 
 def test_an_impossible_setting_is_refused_with_its_curve(tmp_path: Path) -> None:
@@ -339,9 +351,19 @@ def test_panels_join_those_of_an_earlier_record_of_the_same_settings_alone() -> 
     replaced = with_earlier_panels(first.model_copy(update={"panels": (again,)}), joined)
     assert [panel.title for panel in replaced.panels] == ["anew", other.title]
     assert with_earlier_panels(first, None) == first
-    check_same_settings({**settings, "finding": "written since"}, first)
+
+
+def test_panels_join_a_record_of_the_same_settings_alone(tmp_path: Path) -> None:
+    figure = load_figure(written(tmp_path, SMALL))
+    assert isinstance(figure, TrainingFigure)
+    old = figure.model_dump(mode="json", exclude={"small", "tuning", "sentences_per_round"})  # added since
+    earlier = training_record(config={**old, "finding": "written since", "taken out": 1})
+    check_same_settings(figure, earlier)
+    for other in (figure.model_copy(update={"set": {"rounds": 3}}), figure.model_copy(update={"joint": (3.0,)})):
+        with pytest.raises(ResultsError, match="panels of other settings"):
+            check_same_settings(other, earlier)
     with pytest.raises(ResultsError, match="panels of other settings"):
-        check_same_settings({**settings, "set": {"rounds": 3}}, first)
+        check_same_settings(figure, training_record(config={"x": "nothing"}))
 
 
 def test_two_seeds_and_failed_runs_are_no_result() -> None:

@@ -201,6 +201,22 @@ def test_an_attacked_comparison_has_a_page_with_every_method_on_every_corpus(tmp
     assert "found at 1 %" not in (tmp_path / README).read_text(encoding="utf-8")
 
 
+def test_an_attacked_comparison_without_canaries_has_a_page(tmp_path: Path) -> None:
+    made = attacked_comparison(0.2)
+
+    def without(panel: PanelRecord) -> PanelRecord:
+        left_out = {"canaries": {"left_out": "the corpus has no canaries"}}
+        runs = tuple(run.model_copy(update={"attacks": {**run.attacks, **left_out}}) for run in panel.attacked)
+        return panel.model_copy(update={"attacked": runs})
+
+    bare = made.model_copy(update={"panels": tuple(map(without, made.panels))})
+    write_record(bare, tmp_path / "decide_none.json")
+    write_document(tmp_path)
+    page = (tmp_path / "decide_none.md").read_text(encoding="utf-8")
+    assert "| ours | 150.0; –; – | 150.0; –; – |" in page
+    assert "secrets that one user said" not in page
+
+
 def test_the_picture_tells_how_far_methods_go_what_is_proven_of_them_and_what_they_lose() -> None:
     picture = picture_of(attacked_comparison(0.2))
     assert picture is not None

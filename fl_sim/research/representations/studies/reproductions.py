@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fl_sim.config import ConfigError
-from fl_sim.research.representations.representation_experiment import describe_environment
+from fl_sim.research.representations.representation_experiment import RECORD_FORMAT, describe_environment
 from fl_sim.research.representations.studies import (
     adult_study,
     ag_study,
@@ -24,7 +24,7 @@ from fl_sim.research.representations.studies.study_pictures import Picture, pict
 from fl_sim.research.representations.studies.study_runs import Log, Options, Record
 from fl_sim.research.study_files import Point, made_from, read_json, write_json
 from fl_sim.storage.environment import commit_of
-from fl_sim.storage.run_folder import replace_file
+from fl_sim.storage.run_folder import ResultsError, replace_file
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,8 @@ REPRODUCTIONS = {
 FOLDER = "representations"
 """In results/."""
 README = "README.md"
+_HEADING = ("paper", "grid", "seeds", "commit", "environment")
+"""What every record has, besides its name and format."""
 
 _HEAD = """\
 # Private text representations
@@ -139,6 +141,38 @@ def show(table: Record) -> str:
     return REPRODUCTIONS[table["name"]].show(table)
 
 
+def file_name(table: Record) -> str:
+    """Return the name of a table's record: one for each layer and grid.
+
+    >>> [file_name({"name": "adult", "layer": layer, "grid": "thin"}) for layer in ("l1", "l2")]
+    ['adult.json', 'adult_l2.json']
+    """
+    reproduction = REPRODUCTIONS[table["name"]]
+    parts = [table["name"]]
+    if table.get("layer", reproduction.layers[0]) != reproduction.layers[0]:
+        parts.append(table["layer"])
+    if table["grid"] == "full" and not reproduction.one_grid:
+        parts.append("full")
+    return f"{'_'.join(parts)}.json"
+
+
+def read(path: Path) -> Record:
+    """Return the table at ``path``; ResultsError if the file is no record of one."""
+    table = read_json(path)
+    heading = table if isinstance(table, dict) else {}
+    if heading.get("name") not in [*REPRODUCTIONS]:
+        raise ResultsError(
+            f"{path}: name is {heading.get('name')!r}; allowed: {', '.join(REPRODUCTIONS)}, as in a record of fl-sim "
+            "reproduce"
+        )
+    if heading.get("format") != RECORD_FORMAT:
+        raise ResultsError(f"{path}: format is {heading.get('format')!r}; allowed: {RECORD_FORMAT}")
+    absent = next((key for key in _HEADING if key not in heading), None)
+    if absent is not None:
+        raise ResultsError(f"{path}: has no {absent}; allowed: a record of fl-sim reproduce")
+    return heading
+
+
 def write(table: Record, path: Path) -> list[Path]:
     """Write a table as JSON, and its pictures beside it; return the files."""
     write_json(table, path)
@@ -150,16 +184,16 @@ def write_document(folder: Path) -> list[Path]:
     records = sorted(folder.glob("*.json"))
     if not records:
         return []
-    tables = {path: read_json(path) for path in records}
+    tables = {path: read(path) for path in records}
     pictures = [
         picture for path, of in tables.items() for picture in save_pictures(REPRODUCTIONS[of["name"]].draw(of), path)
     ]
-    replace_file(folder / README, "\n".join([_HEAD, *map(_section, records)]).encode())
+    sections = (_section(path, table) for path, table in tables.items())
+    replace_file(folder / README, "\n".join([_HEAD, *sections]).encode())
     return [folder / README, *pictures]
 
 
-def _section(path: Path) -> str:
-    table = read_json(path)
+def _section(path: Path, table: Record) -> str:
     reproduction = REPRODUCTIONS[table["name"]]
     seeds = ", ".join(map(str, table["seeds"]))
     origin = f"*[{path.name}]({path.name}); {table['grid']} grid; seeds {seeds}; {made_from(table['commit'])}.*"

@@ -198,7 +198,7 @@ def _stored(file: Path) -> Any:
         record = read_json(file)
     except ValueError as error:
         raise ConfigError(f"{file}: is corrupt (no JSON); remove it") from error
-    return record if record.get("format") == RECORD_FORMAT else None
+    return record if isinstance(record, dict) and record.get("format") == RECORD_FORMAT else None
 
 
 def _run_json(config: str) -> ExperimentRecord:
