@@ -106,11 +106,22 @@ def _trained(
             "z": point.noise_multiplier,
             "ε": point.epsilon.model_dump(),
             "corpus": fingerprint,
+            "parts": _parts_of(point, seed),
             "the start, of initial model and held-out text,": f"{start:.4g}",
         }
 
     recorded = figures(curve.points[number], record.seeds.index(seed), panel.corpus.fingerprint)
     return recorded, figures(again, 0, corpus.fingerprint)
+
+
+def _parts_of(point: PointRecord, seed: int) -> dict[str, dict[str, float]]:
+    """Return the figures of parts of the held-out text of one seed, but those that not every seed has."""
+    groups = {} if point.parts is None else point.parts.model_dump(exclude={"metric"})
+    count = len(point.utility.values)
+    return {
+        group: {name: one["values"][seed] for name, one in of_group.items() if len(one["values"]) == count}
+        for group, of_group in groups.items()
+    }
 
 
 def _attacked_points(record: LeakageRecord, store: CorpusStore, out: Path) -> Iterator[Point]:

@@ -19,6 +19,7 @@ from fl_sim.research.rivals.noise_by_sensitivity import AUDITED, audit
 from fl_sim.research.study_files import markdown_table
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility, tidy
 from fl_sim.research.uedp_paper.figure_records import Epsilons, PanelRecord, TrainingRecord
+from fl_sim.research.uedp_paper.figure_tables import shown_known
 from fl_sim.research.uedp_paper.leakage import Method, methods, of_canaries
 
 _OWNERS = ("user", "entity")
@@ -63,10 +64,12 @@ class Exposed:
 class Outcome:
     """What came of a method on a corpus.
 
-    ``way`` is the share of the way from the public start to noiseless, in log perplexity or in the error.
+    ``way`` is the share of the way from the public start to noiseless, in log perplexity or in the error; ``known``
+    what ε takes as known.
     """
 
     label: str
+    known: str
     epsilon: Epsilons
     utility: float
     way: float
@@ -125,7 +128,7 @@ def draw_decision(record: TrainingRecord) -> Figure:
 def decision_page(record: TrainingRecord) -> list[str]:
     """Return the lines of the page between the finding and the picture: every method on every corpus, in two tables."""
     panels, outcomes = _outcomes(record)
-    claims = ["", f"ε claimed, δ = {format_delta(record.delta)}", "proven: any user", "any name", "both"]
+    claims = ["", f"ε claimed, δ = {format_delta(record.delta)}", "proven: any user", "any name", "both", "known"]
     rows, measured = [], []
     for of_corpus in outcomes.values():
         label, epsilons = next(iter(of_corpus.values())).label, [outcome.epsilon for outcome in of_corpus.values()]
@@ -135,6 +138,7 @@ def decision_page(record: TrainingRecord) -> list[str]:
             _largest((epsilon.user for epsilon in epsilons), "∞"),
             _largest((epsilon.any_name for epsilon in epsilons), "∞"),
             _largest((epsilon.any_entity for epsilon in epsilons), "∞"),
+            ", ".join(dict.fromkeys(outcome.known for outcome in of_corpus.values())),
         ])  # fmt: skip
         there = [of_corpus.get(panel.name) for panel in panels]
         measured.append([label, *("–" if one is None else _measured(record.metric, one) for one in there)])
@@ -145,7 +149,9 @@ def decision_page(record: TrainingRecord) -> list[str]:
     )
     audited = audit(**AUDITED)
     return [
-        "**What each claims, and what is proven**: the largest over the corpora.",
+        "**What each claims, and what is proven**: the largest over the corpora, where what the last column names is "
+        "known: `graph`, who mentions whom in which sentence; `counts`, how many sentences each user has and how many "
+        "mention each name (docs/privacy.md).",
         "",
         *markdown_table(claims, rows),
         "",
@@ -176,6 +182,7 @@ def _outcomes(record: TrainingRecord) -> tuple[list[PanelRecord], dict[str, dict
             start, end, goal = map(math.log, utilities) if record.metric == "perplexity" else utilities
             outcomes.setdefault(run.curve, {})[panel.name] = Outcome(
                 label=run.label,
+                known=shown_known(record, point),
                 epsilon=point.epsilon,
                 utility=point.utility.mean,
                 way=(start - end) / (start - goal),

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -32,10 +33,11 @@ from fl_sim.research.uedp_paper.figure_records import (
     TableRecord,
     TrainingRecord,
     file_name,
+    known_of,
     read_records,
     write_record,
 )
-from fl_sim.research.uedp_paper.figure_tables import epsilon_table, table_two, training_panel
+from fl_sim.research.uedp_paper.figure_tables import epsilon_table, known_sentence, table_two, training_panel
 from fl_sim.research.uedp_paper.figures import find_figures, load_figure
 from fl_sim.research.uedp_paper.leakage import (
     canary_table,
@@ -231,7 +233,18 @@ def _attacked_panel(record: LeakageRecord, panel: AttackedPanelRecord) -> list[s
     start = show_utility(record.metric, panel.runs[0].initial)
     lines = [f"### {panel.title}", "", f"{facts} Start: {start}. δ = {format_delta(record.delta)}.", ""]
     lines += _attack_tables(record.metric, panel.runs)
+    known = {run.label: known_of(record, _settings(record, panel.name, run.curve)) for run in panel.runs if run.joint}
+    lines += [f"* {known_sentence(known)}"] if known else []
     return [*lines, *(f"* Failed: {name}: {reason}" for name, reason in panel.failed.items())]
+
+
+def _settings(record: LeakageRecord, panel: str, curve: str) -> dict[str, Any]:
+    """Return the settings of a curve in a panel as configured, later over earlier ones."""
+    config: Any = record.config
+    parts = [config]
+    for kind, name in (("panels", panel), ("curves", curve)):
+        parts += [one for one in config.get(kind, ()) if one["name"] == name]
+    return {key: value for part in parts for key, value in part.get("set", {}).items()}
 
 
 def _attack_tables(metric: str, runs: Sequence[AttackedRunRecord]) -> list[str]:

@@ -23,11 +23,17 @@ from fl_sim.research.uedp_paper.figure_records import (
     Spread,
     TableRecord,
     TrainingRecord,
+    known_of,
 )
 from fl_sim.research.uedp_paper.figures import PublishedNumber, Tuning
 
 Row = list[str]
 Measured = tuple[CurveRecord, PointRecord, Parts]
+_KNOWN_WORDS = {
+    "graph": "who mentions whom in which sentence",
+    "counts": "how many sentences each user has and how many mention each name",
+    "nothing": "the number of users alone",
+}
 _CLEAR = 2.0
 """Standard errors from which on a difference is called clear."""
 
@@ -98,7 +104,9 @@ def _joint_tables(record: TrainingRecord, panel: PanelRecord) -> list[str]:
     lines = ["**At the same ε of any user with any entity.**", "", *markdown_table(columns, rows), ""]
     measured = [(c, point, point.parts) for c in panel.curves for point in c.points if point.parts is not None]
     if len(measured) == sum(len(curve.points) for curve in panel.curves):
-        lines += [line for table in (_guarantee_table(measured), *_parts_tables(measured)) for line in (*table, "")]
+        lines += [
+            line for table in (_guarantee_table(record, measured), *_parts_tables(measured)) for line in (*table, "")
+        ]
     of_user = _budget_rows(record, panel, "user")
     if of_user and baseline is not None:
         lines += ["**At the same ε of any user.**", "", *markdown_table(columns, of_user), ""]
@@ -109,16 +117,17 @@ def _joint_tables(record: TrainingRecord, panel: PanelRecord) -> list[str]:
     return [*lines, *(sentence + "  " for sentence in _joint_sentences(record, panel))]
 
 
-def _guarantee_table(measured: Sequence[Measured]) -> list[str]:
-    """Return what each method claims, what is proven for whom, and what its bounds leave of the text."""
-    heads = ["", "ε claimed", "proven: any user", "any name", "both", "sentences kept", "mentions kept"]
+def _guarantee_table(record: TrainingRecord, measured: Sequence[Measured]) -> list[str]:
+    """Return what each method claims, what is proven for whom and known then, and what its bounds leave of the text."""
+    heads = ["", "ε claimed", "proven: any user", "any name", "both", "known", "sentences kept", "mentions kept"]
     rows = []
     for curve, point, parts in measured:
         epsilon = point.epsilon
         claimed = "none" if epsilon.claimed is None else format_epsilon(epsilon.claimed)
         proven = [epsilon.user, epsilon.any_name, epsilon.any_entity]
         shares = [_share(parts.kept[n].mean if n in parts.kept else None) for n in ("sentences", "mentions")]
-        rows.append([_row_label(curve, point), claimed, *map(_proven, proven), *shares])
+        known = shown_known(record, point)
+        rows.append([_row_label(curve, point), claimed, *map(_proven, proven), known, *shares])
     return ["**Claimed and proven.**", "", *markdown_table(heads, rows)]
 
 
@@ -139,6 +148,30 @@ def _parts_tables(measured: Sequence[Measured]) -> Iterator[list[str]]:
             for curve, point, figures in known
         ]
         yield [f"**{words}**: {metric_words(measured[0][2].metric)}.", "", *markdown_table(["", *heads], rows)]
+
+
+def shown_known(record: TrainingRecord, point: PointRecord) -> str:
+    """Return what the ε of a point takes as known; a dash if none is proven."""
+    epsilon = point.epsilon
+    proven = (epsilon.user, epsilon.user_entity_max, epsilon.any_entity, epsilon.any_name, epsilon.missed_entity)
+    is_proven = any(value is not None and math.isfinite(value) for value in proven)
+    return known_of(record, point.settings) if is_proven else "–"
+
+
+def known_sentence(known: Mapping[str, str]) -> str:
+    """Return the sentence that says what the ε of each method takes as known, which are by the methods' labels.
+
+    >>> known_sentence({"ours": "graph", "users": "graph"})
+    'Every proven ε takes as known who mentions whom in which sentence (`graph`, docs/privacy.md).'
+    """
+    values = list(dict.fromkeys(known.values()))
+    if len(values) == 1:
+        return f"Every proven ε takes as known {_KNOWN_WORDS[values[0]]} (`{values[0]}`, docs/privacy.md)."
+    parts = [
+        f"{', '.join(label for label, one in known.items() if one == value)}: {_KNOWN_WORDS[value]} (`{value}`)"
+        for value in values
+    ]
+    return f"What the proven ε take as known (docs/privacy.md): {'; '.join(parts)}."
 
 
 def _row_label(curve: CurveRecord, point: PointRecord) -> str:
@@ -168,7 +201,9 @@ def _joint_sentences(record: TrainingRecord, panel: PanelRecord) -> list[str]:
             "entity that the tagger missed in the text of at most as many users as user-level DP on raw text admits, "
             "which nothing enforces."
         )
-    return lines
+    labelled = {curve.label: shown_known(record, curve.points[0]) for curve in panel.curves}
+    known = {label: value for label, value in labelled.items() if value != "–"}
+    return [*lines, known_sentence(known)] if known else lines
 
 
 def show_difference(metric: str, difference: Estimate) -> str:

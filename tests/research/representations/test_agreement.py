@@ -58,6 +58,13 @@ def test_95_percent_of_the_intervals_hold_the_true_mean(seeds: int) -> None:
     assert abs(held / runs - 0.95) < 3.5 * math.sqrt(0.95 * 0.05 / runs)
 
 
+def test_the_interval_of_a_size_does_not_hold_a_true_gap_of_zero() -> None:
+    rng = np.random.default_rng(0)
+    sizes = [estimate(np.abs(rng.normal(0.0, 3.0, 10)).tolist(), [3.0] * 10) for _ in range(1000)]
+    assert np.mean([size["mean"] for size in sizes]) == pytest.approx(0.8 * 3.0, abs=0.05)
+    assert 0.1 < np.mean([size["mean"] <= size["half_width"] for size in sizes]) < 0.25
+
+
 def test_a_small_deviation_by_chance_does_not_shrink_the_interval_below_the_sampling_error() -> None:
     assert estimate([4.0, 4.0], [3.0, 3.0])["half_width"] == pytest.approx(1.96 * 3 / math.sqrt(2), abs=1e-3)
     assert estimate([4.0], [3.0])["half_width"] == pytest.approx(1.96 * 3, abs=1e-2)

@@ -69,6 +69,8 @@ def test_a_table_of_one_s_own_has_seeds_grid_selections_and_intervals(
     assert "reproduced" not in table, "nothing is published for it"
     assert "Selected by relaxation threshold 1.0:\n\n| system | accuracy | tpr_gap | leakage | mdl |" in said.out
     assert "Selected by best validation accuracy:" in said.out
+    assert "it does not say where the true gap lies" in said.out
+    assert "(figure 3), on the rows that chose it, so lower than on others:" in said.out
     assert "(–)" not in said.out
     assert {path.name for path in tmp_path.glob("*.png")} == {
         f"table-{name}.png" for name in ("epsilon", "fairness", "thresholds")

@@ -152,6 +152,10 @@ def test_records_of_attacks_have_a_folder_and_a_page_of_their_own(tmp_path: Path
     text = section(whole)
     assert "* Failed: run: diverged" in text
     assert "9 users, 99 sentences" in text
+    assert "* Every proven ε takes as known who mentions whom" in text
+    curves = [{"name": "uedp", "set": {"privacy.known": "nothing"}}]
+    text = section(whole.model_copy(update={"config": {"set": {"privacy.known": "counts"}, "curves": curves}}))
+    assert "* Every proven ε takes as known the number of users alone" in text
     (tmp_path / "table2.json").write_bytes((Path("results") / "table2.json").read_bytes())
     files = write_document(tmp_path)
     assert {path.relative_to(tmp_path).as_posix() for path in files} >= {"leak/README.md", "leak/leak_small.png"}
@@ -193,8 +197,8 @@ def test_an_attacked_comparison_has_a_page_with_every_method_on_every_corpus(tmp
     files = {path.name for path in write_document(tmp_path)}
     assert files == {README, "decide_none.png", "decide_none.md", "decide_none-tables.md"}
     page = (tmp_path / "decide_none.md").read_text(encoding="utf-8")
-    assert "| no protection | none | ∞ | ∞ | ∞ |" in page
-    assert "| ours | 2.00 | 1.50 | 0.500 | 2.00 |" in page  # the largest over the corpora
+    assert "| no protection | none | ∞ | ∞ | ∞ | – |" in page
+    assert "| ours | 2.00 | 1.50 | 0.500 | 2.00 | graph |" in page  # the largest over the corpora
     assert "| no protection | 75.0; **5.4**; **5.4** | 75.0; **5.4**; **5.4** |" in page
     assert "| ours | 150.0; 1.6; 1.6 | 150.0; 1.6; 1.6 |" in page
     assert "found at 1 %" in (tmp_path / "decide_none-tables.md").read_text(encoding="utf-8")
