@@ -233,7 +233,7 @@ def _attacked_panel(record: LeakageRecord, panel: AttackedPanelRecord) -> list[s
     start = show_utility(record.metric, panel.runs[0].initial)
     lines = [f"### {panel.title}", "", f"{facts} Start: {start}. δ = {format_delta(record.delta)}.", ""]
     lines += _attack_tables(record.metric, panel.runs)
-    known = {run.label: known_of(record, _settings(record, panel.name, run.curve)) for run in panel.runs if run.joint}
+    known = [(run.label, known_of(record, _settings(record, panel.name, run.curve))) for run in panel.runs if run.joint]
     lines += [f"* {known_sentence(known)}"] if known else []
     return [*lines, *(f"* Failed: {name}: {reason}" for name, reason in panel.failed.items())]
 

@@ -158,19 +158,19 @@ def shown_known(record: TrainingRecord, point: PointRecord) -> str:
     return known_of(record, point.settings) if is_proven else "–"
 
 
-def known_sentence(known: Mapping[str, str]) -> str:
-    """Return the sentence that says what the ε of each method takes as known, which are by the methods' labels.
+def known_sentence(methods: Iterable[tuple[str, str]]) -> str:
+    """Return the sentence that says what the ε of each method takes as known; ``methods`` are labels with that.
 
-    >>> known_sentence({"ours": "graph", "users": "graph"})
+    >>> known_sentence([("ours", "graph"), ("users", "graph")])
     'Every proven ε takes as known who mentions whom in which sentence (`graph`, docs/privacy.md).'
     """
-    values = list(dict.fromkeys(known.values()))
-    if len(values) == 1:
-        return f"Every proven ε takes as known {_KNOWN_WORDS[values[0]]} (`{values[0]}`, docs/privacy.md)."
-    parts = [
-        f"{', '.join(label for label, one in known.items() if one == value)}: {_KNOWN_WORDS[value]} (`{value}`)"
-        for value in values
-    ]
+    labels: dict[str, list[str]] = {}
+    for label, known in dict.fromkeys(methods):
+        labels.setdefault(known, []).append(f"*{label}*")
+    if len(labels) == 1:
+        (known,) = labels
+        return f"Every proven ε takes as known {_KNOWN_WORDS[known]} (`{known}`, docs/privacy.md)."
+    parts = (f"of {', '.join(of)}: {_KNOWN_WORDS[known]} (`{known}`)" for known, of in labels.items())
     return f"What the proven ε take as known (docs/privacy.md): {'; '.join(parts)}."
 
 
@@ -201,8 +201,8 @@ def _joint_sentences(record: TrainingRecord, panel: PanelRecord) -> list[str]:
             "entity that the tagger missed in the text of at most as many users as user-level DP on raw text admits, "
             "which nothing enforces."
         )
-    labelled = {curve.label: shown_known(record, curve.points[0]) for curve in panel.curves}
-    known = {label: value for label, value in labelled.items() if value != "–"}
+    labelled = ((curve.label, shown_known(record, curve.points[0])) for curve in panel.curves)
+    known = [(label, value) for label, value in labelled if value != "–"]
     return [*lines, known_sentence(known)] if known else lines
 
 

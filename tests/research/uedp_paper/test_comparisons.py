@@ -215,7 +215,7 @@ def test_a_page_says_what_its_epsilons_take_as_known(when: str, settings: dict[s
     text = section(of_all(settings, *CURVES))
     assert re.search(rf"Every proven ε takes as known .* \(`{known}`, docs/privacy.md\)", text)
     if known == "graph" and settings:
-        assert "users: who mentions whom in which sentence (`graph`)." in section(of_all(settings, "users"))
+        assert "of *users*: who mentions whom in which sentence (`graph`)" in section(of_all(settings, "users"))
 
 
 def test_trials_stand_in_the_section_with_their_origin() -> None:
