@@ -14,12 +14,14 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.research import study_files
 from fl_sim.research.check_records import DIFFERS, FAILED, ROUNDING, SAME, SKIPPED, Check, check, compared
+from fl_sim.research.figure_points import _parts_of
 from fl_sim.research.study_files import check_commits, made_from
-from fl_sim.research.uedp_paper.figure_records import TableRecord, read_record, write_record
+from fl_sim.research.uedp_paper.figure_records import Parts, TableRecord, read_record, spread, write_record
 from fl_sim.research.uedp_paper.figures import EpsilonFigure
 from fl_sim.research.uedp_paper.make_figure import epsilon_record
 from fl_sim.storage.environment import describe
 from fl_sim.storage.run_folder import ResultsError
+from tests.research.uedp_paper.test_comparisons import point
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 FIGURE = EpsilonFigure.model_validate(
@@ -133,6 +135,19 @@ def test_the_seed_draws_the_points_and_their_cost_is_said_before(asked: Check) -
     cost = re.fullmatch(r"6 points drawn with --seed 1: (\S+) (s|min) when recorded, and 3 of unknown time", said[0][0])
     assert cost is not None, said[0][0]
     assert float(cost[1]) > 0
+
+
+def test_parts_of_the_text_are_compared_seed_by_seed() -> None:
+    """But a part that not every seed has: a record does not say of which it is."""
+    parts = Parts(
+        metric="error", by_text={"all text": spread([1.0, 2.0]), "names": spread([3.0])}, by_sentences={},
+        by_mentions={"0": spread([4.0, 5.0])}, kept={"sentences": spread([0.5, 0.6])},
+    )  # fmt: skip
+    two = spread([0.1, 0.2])
+    of_two = point("noiseless", None).model_copy(update={"parts": parts, "utility": two})
+    expected = {"by_text": {"all text": 2.0}, "by_sentences": {}, "by_mentions": {"0": 5.0}, "kept": {"sentences": 0.6}}
+    assert _parts_of(of_two, 1) == expected
+    assert _parts_of(point("noiseless", None), 0) == {}
 
 
 def test_every_figure_counts_and_times_do_not() -> None:

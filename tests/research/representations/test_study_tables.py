@@ -225,6 +225,17 @@ def test_a_record_of_another_layer_or_grid_has_another_name() -> None:
     assert reproductions.file_name({"name": "adult", "layer": "l2", "grid": "full"}) == "adult_l2_full.json"
 
 
+def test_a_table_is_recorded_under_its_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = reproductions.read(Path("results") / "representations" / "adult_l2.json")
+    written = []
+    monkeypatch.setattr(reproductions, "run", lambda *_: made)
+    monkeypatch.setattr(reproductions, "write", lambda table, path: written.append(path))
+    monkeypatch.setattr("fl_sim.research.study_files.check_commits", lambda *_: None)
+    command = ["reproduce", "make", "adult", "--layer", "l2", "--quiet", "--json", "--out", str(tmp_path / "out")]
+    assert main.main([*command, "--record", str(tmp_path)]) == 0
+    assert written == [tmp_path / "representations" / "adult_l2.json"]
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
