@@ -217,10 +217,16 @@ class Identity:
         return _normaliser(self.steps)(surface)
 
     def entities(self, sentence: Sentence) -> tuple[Entity, ...]:
-        """Return the entities of ``sentence``, each once, in the order of its mentions; nested mentions all count."""
+        """Return the entities of ``sentence``, each once: stored ones, then in the order of its mentions.
+
+        Nested mentions all count.
+        """
         key_of = _normaliser(self.steps)
-        entities: dict[Entity, None] = {}
+        stored = sentence.stored
+        entities: dict[Entity, None] = {} if stored is None else dict.fromkeys(stored.entities)
         for mention in sentence.mentions:
+            if stored is not None and mention in stored.mentions:
+                continue
             key = key_of(sentence.text[mention.start : mention.end])
             entities[key, mention.label] = None
             if self.family_names and _may_be_person(mention.label):

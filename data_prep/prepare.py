@@ -31,7 +31,7 @@ import numpy as np
 
 from fl_sim.data_prep.canaries import WARNING, CanarySettings, apart, draw_canaries, planted, read_canaries
 from fl_sim.data_prep.corpus_writer import PartOptions, append_corpus, write_corpus
-from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.readers.cleaning import Note
 from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Sentence, Settings
@@ -202,7 +202,7 @@ def prepare(
     out: Path,
     *,
     marking: Marking | None = None,
-    identity: Identity = DEFAULT_IDENTITY,
+    identity: Identity | None = None,
     watch: Watch = lambda sentences: sentences,
     canaries: CanarySettings | None = None,
     overwrite: bool = False,
@@ -217,7 +217,7 @@ def prepare(
         raw: the corpus before preparation.
         out: the folder to make.
         marking: what marks the entities; by default gold where the corpus has it, else the best tagger installed.
-        identity: which mentions are the same entity.
+        identity: which mentions are the same entity; by default as the corpus says.
         watch: sees the sentences as they pass, for progress.
         canaries: made-up secrets to plant in the training split (docs/audit.md); None for none.
         overwrite: whether to replace another corpus in ``out`` once the new one is finished.
@@ -225,6 +225,7 @@ def prepare(
     Raises:
         CorpusError: the input is bad, or ``out`` holds something else.
     """
+    identity = raw.identified_by(identity)
     marking = marking or make_marking(has_gold=raw.has_gold)
     secrets = None if canaries is None else draw_canaries(canaries)
     if canaries is not None:
@@ -252,7 +253,7 @@ def append(
     *,
     joined_at: int | None = None,
     marking: Marking | None = None,
-    identity: Identity = DEFAULT_IDENTITY,
+    identity: Identity | None = None,
     watch: Watch = lambda sentences: sentences,
 ) -> PreparedCorpus:
     """Append ``raw`` to the corpus in ``out`` unless it was appended already; further arguments as of :func:`prepare`.
@@ -263,12 +264,13 @@ def append(
         joined_at: the round from which they take part (:func:`fl_sim.data_prep.corpus_writer.append_corpus`); None for
             that of the part before, so that every round counts for them that counts for it.
         marking: what marks the entities.
-        identity: that of the corpus.
+        identity: that of the corpus in ``out``; by default as ``raw`` says.
         watch: sees the sentences as they pass.
 
     Raises:
         CorpusError: the input is bad, or does not fit the corpus.
     """
+    identity = raw.identified_by(identity)
     marking = marking or make_marking(has_gold=raw.has_gold)
     corpus = Corpus.open(out)
     origin = Origin.of(raw, marking, identity)
@@ -297,7 +299,7 @@ def _made(
     doubts = SourceDoubts(raw)
 
     def sentences() -> Iterator[Sentence]:
-        read = doubts.watch(raw.sentences())
+        read = map(marking.with_stored, doubts.watch(raw.sentences()))
         if marking.tagger is not None:
             yield from store.marked(read, marking.mark)
         else:

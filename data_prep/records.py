@@ -32,6 +32,19 @@ class Mention:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredEntities:
+    """The entities of a sentence whose text was preprocessed, so that its characters no longer tell which they are.
+
+    Attributes:
+        entities: the key of each, and a label; an entity with several labels is there with each.
+        mentions: what is left of their mentions; one of which nothing is left is not among them.
+    """
+
+    entities: tuple[tuple[str, str], ...]
+    mentions: frozenset[Mention]
+
+
+@dataclass(frozen=True, slots=True)
 class Sentence:
     """A sentence of a user.
 
@@ -41,6 +54,7 @@ class Sentence:
         text: any text.
         mentions: the entities; they may overlap, lie inside ``text``, have a label, and cover more than white space.
         target: the class, in a corpus for classification.
+        stored: the entities that are known from an earlier preparation; None if the mentions tell them all.
 
     Raises:
         CorpusError: a mention is bad.
@@ -51,6 +65,7 @@ class Sentence:
     text: str
     mentions: tuple[Mention, ...]
     target: str | None = None
+    stored: StoredEntities | None = None
 
     def __post_init__(self) -> None:
         for mention in self.mentions:

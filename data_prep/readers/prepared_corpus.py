@@ -10,21 +10,27 @@ It can be read with fewer users: of each split those whose keys have the smalles
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from fl_sim.data_prep.readers.cleaning import Reading
+from fl_sim.data_prep.identity import Identity
+from fl_sim.data_prep.readers.cleaning import Preprocessing, Reading
 from fl_sim.data_prep.readers.reader import RawCorpus
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence, StoredEntities
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import table_file
+
+_PREPROCESSING = tuple(field.name for field in fields(Preprocessing))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedReader:
     """A corpus that is prepared already, or ships: its texts, users, splits, classes and marks.
+
+    Entities of preprocessed text are those that were identified before it was preprocessed.
 
     Attributes:
         source: A folder made by fl-sim prepare, or: bundled, irc.
@@ -54,14 +60,20 @@ class PreparedReader:
             raise CorpusError(f"{corpus.path}: has canaries; allowed with prepared: the corpus without them")
         kept = {split: _smallest(corpus, split, self.max_users) for split in corpus.splits}
 
+        preprocessed = {name: True for name in _PREPROCESSING if corpus.manifest.settings.get(name)}
+
         def read(reading: Reading) -> Iterator[Sentence]:
-            return reading.clean(s for s in sentences_of(corpus) if (users := kept[s.split]) is None or s.user in users)
+            sentences = _with_entities(corpus) if preprocessed else sentences_of(corpus)
+            chosen = (s for s in sentences if (users := kept[s.split]) is None or s.user in users)
+            return chosen if preprocessed else reading.clean(chosen)  # preprocessed text was cleaned before
 
         settings: dict[str, object] = {"parent": corpus.fingerprint, "parent_tagger": dict(corpus.manifest.tagger)}
+        settings |= preprocessed
         settings |= {} if self.max_users is None else {"max_users": self.max_users}
         settings |= {"warnings": list(corpus.warnings)} if corpus.warnings else {}
         files = {(name := table_file(split, "sentences")): corpus.path / name for split in corpus.splits}
-        return RawCorpus.from_files("prepared", corpus.manifest.name, read, files, settings=settings, has_gold=True)
+        raw = RawCorpus.from_files("prepared", corpus.manifest.name, read, files, settings=settings, has_gold=True)
+        return replace(raw, identity=Identity.of_corpus(corpus.manifest.settings), stores_entities=bool(preprocessed))
 
 
 def sentences_of(corpus: Corpus, part: int = 0) -> Iterator[Sentence]:
@@ -75,6 +87,23 @@ def sentences_of(corpus: Corpus, part: int = 0) -> Iterator[Sentence]:
 def sentences_of_split(corpus: Corpus, split: str) -> Iterator[Sentence]:
     """Yield the sentences of a split, of all parts of ``corpus``, in the order of their ids."""
     return _rows(corpus, split, 0, corpus.manifest.splits[split].sentences)
+
+
+def _with_entities(corpus: Corpus) -> Iterator[Sentence]:
+    """Yield the sentences of a corpus of one part with the entities that they had before they were preprocessed.
+
+    Which of its labels an entity has in a sentence is not stored, so it has them all.
+    """
+    for split in corpus.splits:
+        ownership, table = corpus.ownership(split), corpus.entities(split)
+        named = [
+            tuple((key, label) for label in labels)
+            for key, labels in zip(table["entity"], table["labels"], strict=True)
+        ]
+        ids, offsets = ownership.entity_ids.tolist(), ownership.entity_offsets.tolist()
+        for row, sentence in enumerate(sentences_of_split(corpus, split)):
+            known = itertools.chain.from_iterable(named[number] for number in ids[offsets[row] : offsets[row + 1]])
+            yield replace(sentence, stored=StoredEntities(tuple(known), frozenset(sentence.mentions)))
 
 
 def _smallest(corpus: Corpus, split: str, most: int | None) -> frozenset[str] | None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, get_type_hints
 
+from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.readers.cleaning import Preprocessing, Reading
 from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.manifest import plugin_record
@@ -43,6 +44,8 @@ class RawCorpus:
         tools: distributions whose versions go to the manifest.
         reading: counts what the last reading met.
         preprocessing: changes the text of every sentence after its entities are identified.
+        identity: which mentions are the same entity, unless the caller says so.
+        stores_entities: whether sentences have stored entities, so that ``identity`` cannot be another one.
     """
 
     name: str
@@ -53,6 +56,8 @@ class RawCorpus:
     tools: tuple[str, ...] = ()
     reading: Reading = field(default_factory=Reading)
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    identity: Identity = DEFAULT_IDENTITY
+    stores_entities: bool = False
 
     @classmethod
     def from_files(
@@ -95,6 +100,19 @@ class RawCorpus:
             tools=("spacy", *tools) if splits_sentences else tools,
             reading=reading,
         )
+
+    def identified_by(self, identity: Identity | None) -> Identity:
+        """Return the identity to prepare with: the one asked for, or by default the corpus's own.
+
+        Raises:
+            CorpusError: another one is asked for, and the text that its keys would come from is preprocessed.
+        """
+        if self.stores_entities and identity not in (None, self.identity):
+            raise CorpusError(
+                f"corpus {self.name}: `identity` is not that of the source, whose text is preprocessed already; "
+                "allowed: the source's, or another one for the original text"
+            )
+        return self.identity if identity is None else identity
 
     def with_preprocessing(self, preprocessing: Preprocessing) -> RawCorpus:
         """Return the corpus with ``preprocessing``."""

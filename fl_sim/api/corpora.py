@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
+from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import BUNDLED, Corpus
 
@@ -155,7 +155,7 @@ def prepare(
     structured: bool = True,
     processes: int = 1,
     batch_size: int | None = None,
-    identity: Identity = DEFAULT_IDENTITY,
+    identity: Identity | None = None,
     preprocessing: Preprocessing | None = None,
     progress: Progress = _unwatched,
     observer: Callable[[PreparedCorpus], None] = _log_warnings,
@@ -181,7 +181,7 @@ def prepare(
         structured: Look for e-mail and IP addresses, URLs, phone, card, account and social security numbers, too.
         processes: The number of processes that tag in parallel.
         batch_size: The number of texts per batch of a spaCy pipeline.
-        identity: Which mentions are one entity (docs/corpora.md).
+        identity: Which mentions are one entity (docs/corpora.md); by default that of a prepared source.
         preprocessing: What is done to the text once its entities are known.
         progress: Gives, for the raw corpus, a context with a function that sees the sentences as they pass.
         observer: Called with what was done; by default warnings about the source are logged.

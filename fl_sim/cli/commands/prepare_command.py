@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from fl_sim.api import corpora
@@ -123,7 +124,7 @@ def _prepare(kind: str, own: dict[str, Any], as_json: bool, quiet: bool, **value
         own.pop("source", None),
         progress=lambda raw: _progress(raw, quiet),
         observer=done.append,
-        identity=Identity(*(values.pop(name) for name in Identity.__dataclass_fields__)),
+        identity=_identity({name: values.pop(name) for name in Identity.__dataclass_fields__}),
         preprocessing=Preprocessing(*(values.pop(name) for name in Preprocessing.__dataclass_fields__)),
         **values,
         **own,
@@ -136,6 +137,12 @@ def _prepare(kind: str, own: dict[str, Any], as_json: bool, quiet: bool, **value
             file=sys.stderr,
         )
     _report(done[0], as_json=as_json)
+
+
+def _identity(values: Mapping[str, Any]) -> Identity | None:
+    """Return the identity that flags ask for; None if none is given."""
+    source = click.get_current_context().get_parameter_source
+    return None if all(source(name) is ParameterSource.DEFAULT for name in values) else Identity(**values)
 
 
 @contextmanager

@@ -5,13 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+from numpy.typing import NDArray
 
+from fl_sim.api import corpora as api
 from fl_sim.cli.main import main
+from fl_sim.config import RunConfig
 from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.identity import Identity
+from fl_sim.data_prep.prepare import prepare
+from fl_sim.data_prep.readers.cleaning import Preprocessing
 from fl_sim.data_prep.readers.prepared_corpus import PreparedReader
-from fl_sim.data_prep.records import Sentence
+from fl_sim.data_prep.readers.reader import RawCorpus
+from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from tests.data_prep.marked import said
 
 SENTENCES = (
@@ -49,3 +59,50 @@ def test_the_manifest_says_who_is_left_out(names: Path, tmp_path: Path) -> None:
     assert Corpus.open(tmp_path / "fewer").manifest.settings["max_users"] == 2
     assert main(prepared) == 2  # another corpus lies there
     assert main([*prepared, "--max-users", "0"]) == 2
+
+
+PREPROCESSED = (
+    *(said("I met Mr. Johnson.", "Mr. Johnson", user=user) for user in "ab"),
+    *(said("That is Johnson's boat.", "Johnson's", user=user) for user in "ab"),
+    *(said("David Johnson sent $$$ to Leeds.", "David Johnson", "$$$", ("Leeds", "LOC"), user=user) for user in "ab"),
+    said("The U.S. flag.", ("U.S.", "LOC"), user="c", split="validation"),
+)
+
+
+def weights(corpus: Corpus) -> NDArray[np.float64]:
+    """Return the weight of every sentence where an entity is in two sentences at most, by weight."""
+    bounds = {"privacy.entity_bound": 2, "privacy.user_sentences": "unbounded"}
+    return EnforcedBounds.of(RunConfig.from_mapping(bounds).privacy, corpus.ownership("train")).weights
+
+
+@pytest.mark.parametrize("identity", [Identity(), Identity(("case", "possessive"), family_names=True)])
+def test_entities_of_preprocessed_text_stay_what_they_were(identity: Identity, tmp_path: Path) -> None:
+    raw = RawCorpus("letters", lambda: iter(PREPROCESSED), has_gold=True).with_preprocessing(Preprocessing.of_paper())
+    made = [prepare(raw, tmp_path / "0", identity=identity).corpus]
+    for number in (1, 2):
+        source = str(made[-1].path)
+        made.append(api.prepare("prepared", source, tmp_path / str(number), structured=False))
+    for again in made[1:]:
+        assert again.texts("train") == made[0].texts("train")
+        assert Identity.of_corpus(again.manifest.settings) == identity
+        for split in ("train", "validation"):
+            pd.testing.assert_frame_equal(again.entities(split), made[0].entities(split))
+            assert again.ownership(split).entity_ids.tolist() == made[0].ownership(split).entity_ids.tolist()
+        assert weights(again).tolist() == weights(made[0]).tolist()
+    with pytest.raises(CorpusError, match="`identity` is not that of the source, whose text is preprocessed already"):
+        prepare(PreparedReader(source=str(made[1].path)).read(), tmp_path / "other", identity=Identity(("case",)))
+    places = api.prepare("prepared", made[1].path, tmp_path / "places", entities="loc", structured=False)
+    assert set(places.entities("train")["entity"]) < set(made[0].entities("train")["entity"])
+    with pytest.raises(CorpusError, match="no entity at all"):  # a tagger alone, which finds nothing in this text
+        api.prepare("prepared", made[1].path, tmp_path / "found", tagger="rules", structured=False)
+
+
+def test_family_names_stay_entities_unless_flags_say_otherwise(tmp_path: Path) -> None:
+    sentences = [said("I met Ada Byron.", "Ada Byron", user=user) for user in "ab"]
+    source = write_corpus(sentences, tmp_path / "source", name="x", identity=Identity(family_names=True)).path
+    command = ["prepare", "prepared", "--source", str(source), "--no-structured", "--out"]
+    assert (
+        main([*command, str(tmp_path / "same")]) == main([*command, str(tmp_path / "other"), "--identity", "case"]) == 0
+    )
+    assert list(Corpus.open(tmp_path / "same").entities("train")["entity"]) == ["ada byron", "byron"]
+    assert list(Corpus.open(tmp_path / "other").entities("train")["entity"]) == ["ada byron"]
