@@ -40,10 +40,11 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.atomic import require_new_file
 from fl_sim.data_prep.store.contribution_limits import DeclaredCounts, IntArray
 from fl_sim.data_prep.store.layout import COUNTS_FILE
 from fl_sim.data_prep.store.manifest import Record
-from fl_sim.files import read_bytes
+from fl_sim.files import read_bytes, replace_private_file
 from fl_sim.formats import first_mistake
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def write_counts(corpus: Corpus, out: Path, split: str = "train", *, rounded: bo
     Raises:
         CorpusError: ``out`` exists.
     """
+    require_new_file(out)
     counts = DeclaredCounts.of(corpus.ownership(split))
     counts = counts.rounded_up() if rounded else counts
     users, entities = _names(corpus, split)
@@ -82,11 +84,7 @@ def write_counts(corpus: Corpus, out: Path, split: str = "train", *, rounded: bo
         users=dict(zip(users, counts.users.tolist(), strict=True)),
         entities=dict(zip(entities, counts.entities.tolist(), strict=True)),
     )
-    try:
-        with out.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(content.model_dump_json() + "\n")
-    except FileExistsError as error:
-        raise CorpusError(f"{out}: exists already; choose another `out`") from error
+    replace_private_file(out, f"{content.model_dump_json()}\n".encode())
 
 
 def read_counts(corpus: Corpus, split: str, source: str | Path) -> DeclaredCounts:

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.atomic import require_new_file
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.files import read_bytes
+from fl_sim.files import read_bytes, replace_file
 
 if TYPE_CHECKING:
     from fl_sim.data_prep.store.corpus import Corpus
@@ -115,6 +116,7 @@ def write_public_weights(corpus: Corpus, *, split: str = "train", entity_bound: 
     for name, value in {"`entity_bound`": entity_bound, "`sentences`": sentences}.items():
         if value < 1:
             raise CorpusError(f"{name} is {value}; allowed: an integer of at least 1")
+    require_new_file(out)
     entities = corpus.entities(split)
     expected = entities["sentences"].to_numpy() * (sentences / corpus.ownership(split).num_sentences)
     weights = np.minimum(1.0, entity_bound / expected)
@@ -127,11 +129,7 @@ def write_public_weights(corpus: Corpus, *, split: str = "train", entity_bound: 
         f"# weights of names, from the public text of corpus {corpus.manifest.name}, split {split}",
         f"# fingerprint {corpus.fingerprint}, entity bound {entity_bound}, expected sentences {sentences}",
     ]
-    try:
-        with out.open("x", encoding="utf-8", newline="\n") as file:
-            file.write("\n".join([*head, *rows, ""]))
-    except FileExistsError as error:
-        raise CorpusError(f"{out}: exists already; choose another `out`") from error
+    replace_file(out, "\n".join([*head, *rows, ""]).encode())
     return len(rows)
 
 

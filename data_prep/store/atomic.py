@@ -36,6 +36,12 @@ def require_free(out: Path) -> None:
         raise CorpusError(f"{out}: the output folder exists and is not empty; remove it or choose another")
 
 
+def require_new_file(out: Path) -> None:
+    """Check that nothing is at ``out``, else raise :class:`CorpusError`."""
+    if os.path.lexists(out):
+        raise CorpusError(f"{out}: exists already; choose another `out`")
+
+
 @contextmanager
 def folder_appearing_at(out: Path, *, replace: bool = False) -> Iterator[Path]:
     """Give a temporary folder beside ``out``, and rename it to ``out`` when the block ends.

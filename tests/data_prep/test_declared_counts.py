@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.declared_counts import read_counts, write_counts
+from fl_sim.data_prep.public_names import write_public_weights
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.contribution_limits import DeclaredCounts
 from fl_sim.data_prep.store.corpus import Corpus
@@ -43,6 +46,21 @@ def test_what_the_command_writes_is_read(
     assert (counts.users.tolist(), counts.entities.tolist(), counts.population) == (users, entities, 2)
     assert main(words) == 2
     assert "counts.json: exists already; choose another --out" in capsys.readouterr().err
+    assert (tmp_path / "counts.json").stat().st_mode & 0o077 == 0  # it names every user
+
+
+def test_a_full_disk_leaves_no_fragment(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    for write in (
+        lambda: write_counts(corpus, tmp_path / "counts.json"),
+        lambda: write_public_weights(corpus, entity_bound=1, sentences=100, out=tmp_path / "weights.tsv"),
+    ):
+        with pytest.raises(OSError, match="No space"):
+            write()
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def written(folder: Path, content: Any) -> Path:
