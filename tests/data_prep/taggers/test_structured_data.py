@@ -59,6 +59,8 @@ def test_what_is_found(text: str, expected: Pairs) -> None:
         "std::vector, ::, main.py, sources.list, e.g. this",
         "event=video DD02 00000086 00000000",
         "user@host",
+        "Otobüs TK19 aynı kapı bazı",
+        "T\u013012 3456 789a b0ab, DE89 \u212aA04 ab44 ab32 ab30 ab, gb82 we\u017ft abcd efgh ijkl",
         "€ 1,234,567.89",
         "",
     ],
