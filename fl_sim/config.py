@@ -106,7 +106,7 @@ CpuShare = Annotated[
 ]
 # Wide enough for any run that makes sense, narrow enough that accounting, seeds and messages stay exact and quick.
 _MOST_ROUNDS = 100_000
-_LARGEST_SEED = 2**63 - 1
+LARGEST_SEED = 2**63 - 1
 
 CONFIGURATIONS = Path(__file__).parent / "conf"
 """The folder of the configurations that ship: one per documented result, and those of figures in ``figures/``."""
@@ -223,7 +223,7 @@ def _split_at_commas(value: Any) -> Any:
 class RunConfig(_Section):
     """All settings of a run."""
 
-    seed: int = Field(0, ge=0, le=_LARGEST_SEED, description="root of every random draw: the same seed, the same run")
+    seed: int = Field(0, ge=0, le=LARGEST_SEED, description="root of every random draw: the same seed, the same run")
     task: TaskName = Field(
         "next-word",
         description="what the model predicts: every next word, or the class of a sentence (of a corpus with classes)",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fl_sim.api.accounts import EntityBound, adjacencies, check_settings, round_event
 from fl_sim.api.runs import Run, folder_of
+from fl_sim.config import LARGEST_SEED
 from fl_sim.storage.run_folder import listed
 from fl_sim.strategies.accounting.accountant import Strategy
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
@@ -77,6 +78,7 @@ def audit(
     """
     from fl_sim.auditing.cases import own_case
 
+    _check_seed(seed)
     if unknown := set(units) - set(UNITS):
         raise PrivacyError(f"unit is {unknown.pop()!r}; allowed: {', '.join(UNITS)}")
     check_settings(mechanism)
@@ -128,6 +130,7 @@ def audit_published(
     """
     from fl_sim.auditing.cases import published_case
 
+    _check_seed(seed)
     if as_coded and entities is None:
         raise PrivacyError("entities is missing; allowed: a value is needed as coded")
     users = settings.users if entity_users is None else entity_users
@@ -171,6 +174,7 @@ def audit_table(
     """
     from fl_sim.auditing.cases import cases
 
+    _check_seed(seed)
     findings: list[Finding] = []
     for case in cases():
         findings += _findings([case], case.affordable(trials), seed, confidence, pin_noise, progress)
@@ -203,6 +207,7 @@ def audit_one_run(
     """
     from fl_sim.auditing.one_run_audit import audit_training
 
+    _check_seed(seed)
     wanted = {"rounds": rounds, "privacy.noise_multiplier": noise_multiplier, "privacy.delta": delta}
     overrides = {key: value for key, value in wanted.items() if value is not None}
     return audit_training(Path(folder), canaries=canaries, seed=seed, confidence=confidence, overrides=overrides)
@@ -236,6 +241,7 @@ def audit_real_rounds(
     """
     from fl_sim.auditing.real_rounds.canary_cases import CASES, audit_case
 
+    _check_seed(seed)
     return [
         audit_case(
             name,
@@ -257,9 +263,13 @@ def audit_sensitivity(*, seed: int = 0, progress: Callable[[str], None] = lambda
     Args:
         seed: The seed of all random draws.
         progress: Called with each case.
+
+    Raises:
+        PrivacyError: the seed is out of range.
     """
     from fl_sim.auditing.real_rounds.round_sensitivity import SENSITIVITY_CASES, measure_rounds
 
+    _check_seed(seed)
     return [
         difference for name in SENSITIVITY_CASES for difference in measure_rounds(name, seed=seed, progress=progress)
     ]
@@ -277,9 +287,11 @@ def audit_ledgers(
 
     Raises:
         ResultsError: a folder is no run folder.
+        PrivacyError: the seed is out of range.
     """
     from fl_sim.auditing.ledger_audit import audit_ledger
 
+    _check_seed(seed)
     audits = []
     for folder in runs:
         progress(str(folder))
@@ -348,6 +360,12 @@ def leak(
     folders = [folder_of(run).path for run in listed(runs)]
     watched = {} if progress is None else {"progress": progress}
     return attack_runs(folders, options, attacks, raw, say=say, **watched)
+
+
+def _check_seed(seed: int) -> None:
+    """Check that a run could have this seed; PyTorch takes no larger one."""
+    if not 0 <= seed <= LARGEST_SEED:
+        raise PrivacyError(f"seed is {seed}; allowed: an integer in [0, {LARGEST_SEED}]")
 
 
 def _findings(

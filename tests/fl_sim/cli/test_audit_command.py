@@ -35,6 +35,20 @@ def test_json_is_one_object_and_the_promise_holds(capsys: pytest.CaptureFixture[
     assert found["holds"] is True
 
 
+@pytest.mark.parametrize("seed", ["-1", "99999999999999999999999999"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["mechanism", "--z", "1"], ["published", *PUBLISHED], ["table"]),
+        *(["one-run"], ["rounds"], ["sensitivity"], ["ledger", "no/such/run"]),
+    ],
+    ids=lambda words: words[0],
+)
+def test_seeds_are_those_that_runs_can_have(words: list[str], seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", *words, "--seed", seed]) == 2
+    assert f": seed is {seed}; allowed: an integer in [0, {2**63 - 1}]\n" in capsys.readouterr().err
+
+
 def test_a_fault_is_refuted_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     with fault("noise_halved"):
         assert main([*LONE_USER, "--json"]) == 1
