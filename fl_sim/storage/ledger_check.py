@@ -49,19 +49,20 @@ class LedgerCheck:
 def check_ledger(run: RunFolder) -> LedgerCheck:
     """Compare the ledger of ``run`` with its metrics and, if it has ended, with its result.
 
-    A run without a round has nothing to compare. A release after the last row of the metrics is that of a round under
-    way, or of a run that was killed in it: ε of the metrics' rounds stands, and a note says what it leaves out.
+    A run that was never begun has nothing to compare. A release after the last row of the metrics is that of a round
+    under way, or of a run that was killed in it: ε of the metrics' rounds stands, and a note says what it leaves out.
 
     Raises:
         ResultsError: metrics or result are corrupt.
     """
     rows = run.metrics().to_dict("records")  # before the ledger, which is ahead of them in a run that is at work
-    if not rows:
-        return LedgerCheck()
-    row = {str(name): float(value) for name, value in rows[-1].items() if isinstance(value, Real)}
+    last = rows[-1] if rows else {"round": 0}
+    row = {str(name): float(value) for name, value in last.items() if isinstance(value, Real)}
     result, finished = run.result, run.finished
     try:
         heads = None if finished else heads_of(run.checkpoint_dir)  # a finished run has its figures twice
+        if not rows and heads is None and not (result or {}).get("ledger") and not (run.path / LEDGER_FILE).exists():
+            return LedgerCheck()
         ledger = Ledger.read(run.path)
         if heads is not None:
             ledger.check_head(heads.ledger)
@@ -143,7 +144,10 @@ def _contradictions_of_result(
     entries = (result.get("ledger") or {}).get("entries")
     if run.finished and entries is not None and len(ledger.entries) != entries:
         yield f"{run.path / LEDGER_FILE}: has {len(ledger.entries)} releases, {run.result_file.name} counts {entries}"
-    if not run.finished or result.get("rounds") != row["round"]:
+    rounds = result.get("rounds")
+    if run.finished and isinstance(rounds, int) and rounds > row["round"]:
+        yield f"{run.metrics_file}: ends after round {row['round']:.0f}, result.json counts {rounds} rounds"
+    if not run.finished or rounds != row["round"]:
         return  # a run that was interrupted and went on has a newer row than result
     for name, value in result.items():
         if not name.startswith("epsilon_") or name not in row:
@@ -157,10 +161,16 @@ def _notes(run: RunFolder, ledger: Ledger, row: Mapping[str, float]) -> Iterator
     """Yield what the ledger has besides: releases after the last row, and a line that a crash cut."""
     last = int(row["round"])
     later = len(ledger.entries) - ledger.releases(last)
-    if later:
+    releases = "release" if later == 1 else "releases"
+    if later and last:
         yield (
-            f"{LEDGER_FILE} has {later} more {'release' if later == 1 else 'releases'} than the metrics have rounds "
-            f"(killed, or at work): ε is that of rounds 1 to {last}; of all: fl-sim account ledger"
+            f"{LEDGER_FILE} has {later} more {releases} than the metrics have rounds (killed, or at work): ε is that "
+            f"of rounds 1 to {last}; of all: fl-sim account ledger"
+        )
+    elif later:
+        yield (
+            f"{LEDGER_FILE} has {later} {releases} and the metrics no round (killed, or at work): their ε: "
+            "fl-sim account ledger"
         )
     content = (run.path / LEDGER_FILE).read_bytes()
     if content and not content.endswith(b"\n"):

@@ -142,6 +142,13 @@ def test_a_computation_that_the_ledger_is_not_bound_to_is_refuted(copy: Path) ->
 
 
 @pytest.mark.system
+def test_a_run_that_was_killed_before_its_first_row_passes(copy: Path) -> None:
+    for rows in (b"", (copy / "metrics.jsonl").read_bytes().splitlines(keepends=True)[0]):
+        (copy / "metrics.jsonl").write_bytes(rows)
+        (copy / "result.json").unlink(missing_ok=True)
+        assert refuted(copy) == []
+
+
 def test_a_changed_line_is_refuted(copy: Path) -> None:
     ledger = copy / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"noise_multiplier":4.0', '"noise_multiplier":9.0', 1))

@@ -110,6 +110,33 @@ def test_a_release_of_a_killed_run_is_told_and_counted_apart(make_run: MakeRun) 
     assert f"rounds 1 to {ROUNDS}" in found.notes[0]
 
 
+@pytest.mark.parametrize("initial", [True, False], ids=["initial model measured", "not yet"])
+def test_a_release_before_the_first_row_is_told(
+    make_run: MakeRun, initial: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run("uedp", rounds=1, finish=False)
+    first = run.metrics_file.read_bytes().splitlines(keepends=True)[0]
+    run.metrics_file.write_bytes(first if initial else b"")
+    found = check_ledger(run)
+    assert (found.problem, len(found.notes)) == (None, 1)
+    assert found.notes[0].startswith(f"{LEDGER_FILE} has 1 release and the metrics no round (killed, or at work)")
+    assert main(["report", str(run.path)]) == 0
+    assert "fl-sim account ledger" in " ".join(capsys.readouterr().out.split())
+
+
+def test_lost_rows_are_a_problem_where_a_checkpoint_or_a_result_covers_them(make_run: MakeRun) -> None:
+    run = make_run("uedp", rounds=ROUNDS)
+    heads = {"ledger": Ledger.read(run.path).head, "folder": RunFolder.open(run.path).head()}
+    Checkpoint(ROUNDS, np.zeros(2, np.float32), {}, **heads).write(run.checkpoint_dir)
+    run.metrics_file.write_bytes(b"")
+    ended = f"metrics.jsonl: ends after round 0, result.json counts {ROUNDS} rounds"
+    assert (check_ledger(RunFolder.open(run.path)).problem or "").endswith(ended)
+    run.result_file.unlink()
+    assert "metrics.jsonl: was changed" in (check_ledger(RunFolder.open(run.path)).problem or "")
+    lose_all(run)
+    assert "ledger.jsonl: is missing" in (check_ledger(RunFolder.open(run.path)).problem or "")
+
+
 def test_a_finished_run_has_no_more_releases_than_its_result(make_run: MakeRun) -> None:
     run = make_run("uedp", rounds=ROUNDS)
     add_releases(run, 1)
