@@ -23,7 +23,7 @@ from click.shell_completion import CompletionItem
 
 from fl_sim.cli.from_signature import CORPUS, FILE, FOLDER, LOOKS, Function, Look, options_of
 from fl_sim.config_keys import SHORT_NAMES
-from fl_sim.files import check_replaceable, remove_temporaries
+from fl_sim.files import check_replaceable, open_regular, remove_temporaries
 from fl_sim.formats import csv_cell, format_delta
 
 if TYPE_CHECKING:
@@ -195,12 +195,24 @@ def _key_flag(key: str) -> Callable[[Any], Any]:
     return click.option(flag, name, type=KeyType(key), metavar=metavar, help=words)
 
 
-def check_writable(flag: str, path: Path | None, *, new_folder: bool = False) -> None:
+PAGE, TABLE = "<!doctype html>", "run,"
+"""How a page of HTML begins, and a table of runs."""
+
+
+def check_writable(
+    flag: str, path: Path | None, *, new_folder: bool = False, new: bool = False, begins: str = ""
+) -> None:
     """Raise ConfigError if no file can be written at ``path``, which the flag of that name gave; None is nothing.
 
-    A ``new_folder`` may be missing, because it is made.
+    A link or a device is refused, too, and a file of a run or a corpus that is no picture and no page. What killed
+    commands left of the same file beside it is removed.
 
-    A link or a device is refused, too. What killed commands left of the same file beside it is removed.
+    Args:
+        flag: for the message.
+        path: of the file.
+        new_folder: whether the folder may be missing, because it is made.
+        new: whether nothing may be there, because what is there may be the user's.
+        begins: how a file begins that the same command wrote before; one that begins otherwise is the user's.
 
     >>> check_writable("html", None)
     >>> check_writable("html", Path("no/such/folder/page.html"))
@@ -222,7 +234,27 @@ def check_writable(flag: str, path: Path | None, *, new_folder: bool = False) ->
     except OSError as error:
         words = (error.strerror or str(error)).partition(";")[0]
         raise ConfigError(f"{flag} is {path}, {words}; allowed: a regular file, or a new one") from error
+    if path.exists():
+        if new:
+            raise ConfigError(f"{flag} is {path}, which exists; allowed: a new file")
+        if _is_of_run_or_corpus(path):
+            raise ConfigError(f"{flag} is {path}, a file of a run or a corpus; allowed: another file")
+        with open_regular(path) as file:
+            head = file.read(len(begins.encode()))
+        if head and head != begins.encode():
+            raise ConfigError(f"{flag} is {path}, which holds something else; allowed: a new file")
     remove_temporaries(path.parent, path.name)
+
+
+def _is_of_run_or_corpus(path: Path) -> bool:
+    """Return whether a file lies in the folder of a run or a prepared corpus, or below, and is no picture or page."""
+    from fl_sim.api.runs import PICTURES
+    from fl_sim.data_prep.store.manifest import MANIFEST_FILE
+    from fl_sim.strategies.ledger import LEDGER_FILE
+
+    marks = ("environment.json", "metrics.jsonl", LEDGER_FILE, MANIFEST_FILE)
+    folders = list(path.absolute().parents)[:2]
+    return path.suffix not in (".html", *PICTURES) and any((each / mark).exists() for each in folders for mark in marks)
 
 
 def csv_text(table: pd.DataFrame) -> str:

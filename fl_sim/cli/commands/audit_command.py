@@ -14,7 +14,7 @@ import click
 
 from fl_sim.api import audits, checks
 from fl_sim.api.runs import open_run
-from fl_sim.cli.flags import check_writable, entity_bound, print_json
+from fl_sim.cli.flags import PAGE, check_writable, entity_bound, print_json
 from fl_sim.cli.flags import mechanism as mechanism_flags
 from fl_sim.cli.from_signature import FILE, FOLDER, options_of
 from fl_sim.cli.progress_bar import counting, say
@@ -186,7 +186,7 @@ def leak(runs: tuple[Path, ...], html: Path | None, as_json: bool, quiet: bool, 
 
     Exit code 1 means that an attack reached more than a run's ledger allows (docs/audit.md).
     """
-    check_writable("--html", html)
+    check_writable("--html", html, begins=PAGE)
     for path in runs:
         open_run(path)  # a folder that is none is told before libraries are imported for seconds
     found = audits.leak(

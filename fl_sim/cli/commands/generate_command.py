@@ -43,7 +43,7 @@ def generate(
     **sampling: Any,
 ) -> None:
     """Continue prompts with the model of a run; the texts are post-processing, so the run's ε is theirs."""
-    check_writable("--out", out)
+    check_writable("--out", out, new=True)
     whole = [*(prompts if prompts != ("",) else ()), *_read_prompts(prompts_from)]
     opened = open_run(run)
     with counting("texts", quiet) as show:

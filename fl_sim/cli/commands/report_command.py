@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from fl_sim.api.runs import PICTURES, Run, X, compare, open_run, plot_runs
-from fl_sim.cli.flags import check_writable, csv_text, is_default, print_json
+from fl_sim.cli.flags import PAGE, TABLE, check_writable, csv_text, is_default, print_json
 from fl_sim.cli.from_signature import FILE, FOLDER, options_of
 from fl_sim.cli.progress_bar import counting, say
 from fl_sim.cli.verbs import Verb, as_json, quiet
@@ -58,8 +58,8 @@ def report(
     out (docs/report.md).
     """
     _check(runs, picture, {"--users": for_whom, "--full": full})
-    check_writable("--html", html)
-    check_writable("--csv", csv)
+    check_writable("--html", html, begins=PAGE)
+    check_writable("--csv", csv, begins=TABLE)
     check_writable("--picture", picture, new_folder=True)
     if wait:
         watch(runs, html, on_screen=not as_json, quiet=quiet)

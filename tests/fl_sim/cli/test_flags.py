@@ -11,10 +11,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from fl_sim.api.runs import Plot
-from fl_sim.cli.flags import csv_text
+from fl_sim.cli.flags import PAGE, TABLE, check_writable, csv_text
 from fl_sim.cli.main import main
 from fl_sim.storage.open_run import Anchor
 from fl_sim.storage.run_folder import ResultsError
+from tests.fl_sim.conftest import MakeRun
 
 Capture = pytest.CaptureFixture[str]
 
@@ -43,6 +44,24 @@ def test_a_link_stays_and_is_refused_before_any_work(words: list[str], tmp_path:
     assert "a link; allowed: a regular file" in said or "exists already" in said
     assert link.readlink() == target
     assert target.read_bytes() == b"kept"
+
+
+def test_nothing_but_an_older_page_or_table_is_replaced(make_run: MakeRun, tmp_path: Path, capsys: Capture) -> None:
+    run = make_run("uedp", rounds=1).path
+    mine, ledger = tmp_path / "mine.jsonl", run / "ledger.jsonl"
+    mine.write_text('{"text": "private"}\n')
+    before = {file: file.read_bytes() for file in (mine, *run.iterdir())}
+    for words in (["generate", "--out"], ["leak", "--html"], ["report", "--html"], ["report", "--csv"]):
+        for path in (mine, ledger, run / "metrics.jsonl"):
+            assert main([words[0], str(run), words[1], str(path)]) == 2
+            assert capsys.readouterr().err.startswith(f"fl-sim {words[0]}: {words[1]} is {path}, ")
+    assert main(["report", str(run), "--picture", str(ledger)]) == 2
+    assert {file: file.read_bytes() for file in before} == before
+    for name in ("page.html", "table.csv"):
+        check_writable("--x", tmp_path / name, begins=PAGE if name == "page.html" else TABLE)
+    for _ in range(2):  # the second time they are ours
+        words = ["report", str(run), "--html", str(tmp_path / "page.html"), "--csv", str(tmp_path / "table.csv")]
+        assert main(words) == 0
 
 
 def test_a_device_is_refused(capsys: Capture) -> None:
