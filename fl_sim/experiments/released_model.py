@@ -21,6 +21,7 @@ from fl_sim.formats import shortened
 from fl_sim.storage import model_files
 from fl_sim.storage.open_run import Computation, digest_of
 from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.strategies.ledger import Ledger
 
 
 def released_model(run: RunFolder) -> LanguageModel:
@@ -50,9 +51,12 @@ def initial_model(run: RunFolder, config: RunConfig) -> LanguageModel:
 
     Raises:
         ModelError: it cannot be loaded, or has other weights than when the run began.
+        ResultsError: the record of its weights is missing, or not what the run's ledger is bound to.
+        LedgerError: the ledger cannot be read.
     """
+    began = Computation.of_ledger(Ledger.read(run.path)).parts.get("initial_model")
     model = build_model(config, make_task(config.task, _classes(run.model_dir)))
-    if Computation.read(run.path).parts.get("initial_model") != digest_of(model.weights()):
+    if began != digest_of(model.weights()):
         raise ModelError(f"model.name is '{config.model.name}', whose weights are not those with which the run began")
     return model
 

@@ -38,6 +38,7 @@ from fl_sim.experiments.run_inputs import check_text, declared, held_out_split
 from fl_sim.experiments.run_record import Record
 from fl_sim.storage.open_run import Computation
 from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.strategies.ledger import Ledger
 
 _T = TypeVar("_T")
 _RAW = "the corpus from which fl-sim corpus deidentify made that of the run"
@@ -203,7 +204,8 @@ class AttackedRun:
     @functools.cached_property
     def before(self) -> BeforeTraining:
         """Return the model with which the run began; runs that began alike, one after the other, share it."""
-        alike = (Computation.read(self.folder.path).parts["initial_model"], self.config.model, self.config.task)
+        began = str(Computation.of_ledger(Ledger.read(self.folder.path)).parts.get("initial_model"))
+        alike = (began, self.config.model, self.config.task)
         if alike not in _LAST:
             _LAST.clear()
             _LAST[alike] = BeforeTraining(initial_model(self.folder, self.config))

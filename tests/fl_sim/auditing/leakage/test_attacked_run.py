@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +17,10 @@ from fl_sim.auditing.leakage.proven_rates import LedgerProof
 from fl_sim.data_prep.store.contribution_limits import DeclaredCounts
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import Declared, EnforcedBounds
+from fl_sim.storage.open_run import Computation
+from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.accounting.guarantee import Guarantee
-from fl_sim.strategies.ledger import Entry, ReleaseRecord
+from fl_sim.strategies.ledger import Entry, Ledger, ReleaseRecord
 from fl_sim.strategies.user_level import UserLevelDP
 
 RELEASE = ReleaseRecord.of(
@@ -51,13 +54,24 @@ def run_of(**changes: Any) -> AttackedRun:
 
 def test_runs_that_began_alike_share_what_was_found_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     digests = {"first": "a", "second": "a", "third": "b"}
-    computed = lambda path: SimpleNamespace(parts={"initial_model": digests[path]})  # noqa: E731
-    monkeypatch.setattr(attacked_run.Computation, "read", computed)
+    computed = lambda ledger: SimpleNamespace(parts={"initial_model": digests[ledger]})  # noqa: E731
+    monkeypatch.setattr(attacked_run.Ledger, "read", lambda path: path)
+    monkeypatch.setattr(attacked_run.Computation, "of_ledger", computed)
     monkeypatch.setattr(attacked_run, "initial_model", lambda folder, config: digests[folder.path])
     config = SimpleNamespace(model="small", task="next word")
     first, second, third = (run_of(folder=SimpleNamespace(path=path), config=config) for path in digests)
     found = [run.before.once("text", lambda run=run: run.folder.path) for run in (first, second, third)]
     assert found == ["first", "first", "third"]
+
+
+@pytest.mark.parametrize("parts", [{}, {"initial_model": "another"}, []])
+def test_what_a_run_began_with_is_what_its_ledger_is_bound_to(parts: Any, tmp_path: Path) -> None:
+    began = Computation({"initial_model": "a digest"})
+    Ledger.create(tmp_path).bind(began.digest)
+    Computation(parts, salt=began.salt).write(tmp_path)
+    folder = SimpleNamespace(path=tmp_path)
+    with pytest.raises(ResultsError, match="is not what the run's ledger is bound to"):
+        _ = run_of(folder=folder, config=SimpleNamespace(model="small", task="next word")).before
 
 
 def test_a_sentence_of_any_weight_counts_as_a_contribution() -> None:
