@@ -107,6 +107,16 @@ def test_control_characters_are_escaped(
     assert report(runs["uedp"], capsys=capsys)["texts"][0]["text"] == text.text
 
 
+def test_a_ledger_that_was_cut_off_is_told_before_any_text_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str]
+) -> None:
+    run = finished_run(folder=tmp_path / "run")
+    ledger = run.path / "ledger.jsonl"
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
+    monkeypatch.setattr(generation, "generate", None)
+    assert "is cut off" in refusal("generate", str(run.path))
+
+
 def test_runs_without_a_model_of_theirs(tmp_path: Path, refusal: Callable[..., str]) -> None:
     run = finished_run(folder=tmp_path / "run")
     weights = run.model_dir / "model.safetensors"

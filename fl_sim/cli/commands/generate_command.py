@@ -46,9 +46,9 @@ def generate(
     check_writable("--out", out, new=True)
     whole = [*(prompts if prompts != ("",) else ()), *_read_prompts(prompts_from)]
     opened = open_run(run)
+    note = opened.note_on_texts()  # before texts are computed for minutes: it checks the ledger
     with counting("texts", quiet) as show:
         texts = opened.generate(whole or [""], observer=show, **sampling)
-    note = opened.note_on_texts()
     written = None if out is None else _write(out, texts)
     if as_json:
         shown = [] if written is not None else [asdict(text) for text in texts]
