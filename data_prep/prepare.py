@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -365,7 +366,9 @@ def _is_corpus(out: Path) -> bool:
 
 
 def _recover(out: Path) -> None:
-    """Restore the old corpus if a replacement was interrupted between its two renames."""
+    """Restore the old corpus if a replacement was interrupted between its two renames; remove it if after them."""
     replaced = out.parent / f".{out.name}.replaced"
-    if not out.exists() and _is_corpus(replaced):
+    if _is_corpus(out):
+        shutil.rmtree(replaced, ignore_errors=True)  # its manifest may be gone already
+    elif not out.exists() and _is_corpus(replaced):
         replaced.rename(out)

@@ -155,6 +155,10 @@ def test_overwrite_replaces_a_corpus_when_the_new_one_is_finished_and_nothing_el
         prepare(other, foreign, overwrite=True)
     out.rename(tmp_path / ".out.replaced")  # as a power cut between the two renames would leave it
     assert prepare(other, out, watch=never).cached
+    shutil.copytree(out, tmp_path / ".out.replaced")  # as a kill after both renames would leave it
+    (tmp_path / ".out.replaced" / "manifest.json").unlink()
+    assert prepare(other, out, watch=never).cached
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["messages.jsonl", "mine", "out"]
 
 
 def test_appending_the_same_twice_does_nothing(source: Path, tmp_path: Path) -> None:
