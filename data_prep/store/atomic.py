@@ -55,11 +55,13 @@ def folder_appearing_at(out: Path, *, replace: bool = False) -> Iterator[Path]:
             at ``.NAME.replaced``.
 
     Raises:
-        CorpusError: ``out`` is taken, or another process is writing it.
+        CorpusError: ``out`` is taken or a link, or another process is writing it.
         OSError: the place cannot be written; a full disk's names ``out``.
     """
     if not replace:
         require_free(out)
+    elif out.is_symlink():
+        raise CorpusError(f"{out}: a link, which is not replaced; choose the folder that it means, or another one")
     missing = [parent for parent in out.parents if not parent.exists()]  # innermost first
     for parent in reversed(missing):
         parent.mkdir()

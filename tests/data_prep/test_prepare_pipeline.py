@@ -161,6 +161,17 @@ def test_overwrite_replaces_a_corpus_when_the_new_one_is_finished_and_nothing_el
     assert sorted(path.name for path in tmp_path.iterdir()) == ["messages.jsonl", "mine", "out"]
 
 
+def test_overwrite_does_not_replace_a_link(source: Path, tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    made = prepare(gold(source), real).corpus
+    link.symlink_to(real)
+    assert prepare(gold(source), link, watch=never).cached
+    with pytest.raises(CorpusError, match="a link, which is not replaced"):
+        prepare(gold(source, seed=1, test_fraction=0.4), link, overwrite=True)
+    assert (link.readlink(), Corpus.open(link, verify=True).fingerprint) == (real, made.fingerprint)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "messages.jsonl", "real"]
+
+
 def test_appending_the_same_twice_does_nothing(source: Path, tmp_path: Path) -> None:
     later = tmp_path / "later.jsonl"
     later.write_text("\n".join(row(number, number) for number in range(3, 9)), encoding="utf-8")
