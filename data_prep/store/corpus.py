@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 BUNDLED = "bundled"
 """The name that opens the corpus of made-up users that ships with the project."""
+
+_PART_FOLDER = re.compile(r"append-\d{4,}")  # a split may be called so, but its files are no folders
 
 HELD_OUT_SPLITS = ("validation", "test")
 
@@ -289,7 +292,8 @@ def _parts(folder: Path) -> tuple[Part, ...]:
         if part.manifest.follows != parts[-1].manifest.fingerprint:
             raise CorpusError(f"{below}: was not appended to the corpus in {folder} as it is; prepare it again")
         parts.append(part)
-    strays = set(folder.glob(part_folder(1)[:-4] + "*")) - {part.folder for part in parts}
+    found = {path for path in folder.iterdir() if _PART_FOLDER.fullmatch(path.name) and path.is_dir()}
+    strays = found - {part.folder for part in parts}
     if strays:
         raise CorpusError(f"{folder}: {part_folder(len(parts))} is missing, but {min(strays).name} is there")
     if parts[0].manifest.follows is not None:

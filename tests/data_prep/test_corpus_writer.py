@@ -297,6 +297,13 @@ def test_an_interrupted_append_leaves_the_corpus_as_it_was(tmp_path: Path) -> No
         append_corpus(Corpus.open(corpus.path), LAST, joined_at=6, name="bad")
 
 
+def test_a_split_may_be_called_as_a_part_is(tmp_path: Path) -> None:
+    sentences = [*BEFORE, *(dataclasses.replace(one, split="append-2024", user=f"{one.user}'") for one in BEFORE)]
+    corpus = write_corpus(sentences, tmp_path / "out", name="base")
+    assert "append-2024" in corpus.splits
+    assert len(append_corpus(corpus, LATER, joined_at=2, name="later").parts) == 2
+
+
 def test_parts_that_do_not_follow_one_another_are_refused(grown: Corpus) -> None:
     with pytest.raises(CorpusError, match="is a part of another corpus"):
         Corpus.open(grown.parts[1].folder)
