@@ -222,6 +222,9 @@ def read_raw_corpus(kind: str, settings: Mapping[str, Any]) -> RawCorpus:
         json.dumps(dict(raw.settings))
     except (TypeError, ValueError) as error:
         raise PluginError(f"reader '{kind}' has settings that are not JSON ({error}); allowed: JSON values") from error
+    warnings = raw.settings.get("warnings", ())
+    if not isinstance(warnings, list | tuple) or not all(isinstance(one, str) for one in warnings):
+        raise PluginError(f"reader '{kind}' has warnings {warnings!r:.60}; allowed: a list of sentences")
     recorded = {**raw.settings, "reader": plugin_record(READERS, kind)}
     return replace(raw, sentences=lambda: _checked_sentences(kind, raw.sentences()), settings=recorded)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, TypeAdapter, ValidationError, field_validator
 
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.textfiles import decoded_lines
@@ -56,6 +56,19 @@ class SplitCounts(Record):
     mentions: int = Field(ge=0)
 
 
+class _IdentitySettings(Record):
+    """What :meth:`fl_sim.data_prep.identity.Identity.manifest_settings` says."""
+
+    steps: list[str]
+    family_names: StrictBool
+
+
+_READ_AGAIN: Mapping[str, TypeAdapter[Any]] = {
+    "identity": TypeAdapter(_IdentitySettings),
+    "warnings": TypeAdapter(list[str]),
+}
+
+
 class Manifest(Record):
     """The content of ``manifest.json``, one per part of a corpus.
 
@@ -90,6 +103,17 @@ class Manifest(Record):
     fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
     follows: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
     joined_at: int = Field(1, ge=1)
+
+    @field_validator("settings")
+    @classmethod
+    def _as_written(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Check those settings that are read again; the others only tell how the corpus was made."""
+        for name, kind in _READ_AGAIN.items():
+            try:
+                kind.validate_python(settings[name]) if name in settings else None
+            except ValidationError as error:
+                raise ValueError(f"{name} is {settings[name]!r:.60}; allowed: as fl-sim prepare writes it") from error
+        return settings
 
     def write(self, folder: Path) -> None:
         (folder / MANIFEST_FILE).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")

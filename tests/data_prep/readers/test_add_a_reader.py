@@ -96,6 +96,10 @@ class Settings(Good):
     "settings"
     def read(self): return RawCorpus("good", lambda: iter(()), True, settings={"x": {1}})
 @dataclass
+class Warnings(Good):
+    "warnings"
+    def read(self): return RawCorpus("good", lambda: iter(()), True, settings={"warnings": 5})
+@dataclass
 class TakenFlag(Good):
     "taken"
     out: str = ""
@@ -113,6 +117,7 @@ number = 3
         ("bad:TakenFlag", "has the flag --out, as fl-sim prepare itself"),
         ("bad:Nothing", "reader 'bad:Nothing' returns None; allowed: a RawCorpus"),
         ("bad:Settings", "reader 'bad:Settings' has settings that are not JSON"),
+        ("bad:Warnings", "reader 'bad:Warnings' has warnings 5; allowed: a list of sentences"),
         ("bad:Good", "reader 'bad:Good' yields 'text'; allowed: Sentence"),
         ("conll2003", "reader 'conll2003' is claimed by bad:Good and fl_sim.data_prep.readers.raw_corpora:Conll"),
         ("unheard", "No such command 'unheard'"),
