@@ -168,6 +168,12 @@ class SourceDoubts:
                 "there twice? (`id_column` drops rows whose id came before)"
             )
         users, rows = len(self._users), self.raw.reading.rows
+        alike = users - len({user.casefold() for user in self._users})
+        if alike and "user_column" in self.raw.settings:
+            warnings.append(
+                f"the names of {alike:,} users are those of others but for case: if they are the same people, N counts "
+                "them twice, and ε protects each spelling by itself"
+            )
         if rows >= _LEAST and users >= _USERS_PER_ROW * rows:
             warnings.append(
                 f"user column {self.raw.settings.get('user_column')} has {users:,} users in {rows:,} rows: if it "

@@ -159,6 +159,7 @@ class Note(StrEnum):
     LONG_SENTENCES = "long_sentences", f"sentences longer than {MAX_CHARACTERS:,} characters, cut at white space"
     BLANK_ENTITIES = "blank_entities", "marked entities of control characters alone, dropped"
     ROWS_WITHOUT_USER = "rows_without_user", "rows without a user dropped"
+    USER_SPELLINGS = "user_spellings", "rows whose user's key had decomposed or invisible characters, made plain"
     REPEATED_IDS = "repeated_ids", "rows dropped because their id had come before"
     LINES_WITHOUT_TAG = "lines_without_tag", "lines without a tag, read as untagged tokens"
     LINES_WITHOUT_TOKEN = "lines_without_token", "lines without a token dropped"
@@ -185,10 +186,23 @@ class Reading:
             self.notes[note.value] += times
 
     def key(self, value: str) -> str:
-        """Return a user, split, class or document name without lone surrogates, which no file could hold."""
+        """Return a split, class, label or document name without lone surrogates, which no file could hold."""
         clean = replace_surrogates(value)
         self.note(Note.LONE_SURROGATES, clean != value)
         return clean
+
+    def user(self, value: str) -> str:
+        """Return a user's key without lone surrogates, in Unicode's composed form and without invisible characters.
+
+        Two spellings of a name that look alike are then one user; it is empty if nothing can be seen.
+        """
+        if value.isascii():
+            return value
+        key = self.key(value)
+        visible = "".join(c for c in unicodedata.normalize("NFC", key) if unicodedata.category(c) != "Cf")
+        plain = unicodedata.normalize("NFC", visible).strip()
+        self.note(Note.USER_SPELLINGS, plain != key)
+        return plain
 
     def clean(self, rows: Iterable[Sentence], split_sentences: bool = False) -> Iterator[Sentence]:
         """Yield clean sentences.

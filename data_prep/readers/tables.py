@@ -210,12 +210,12 @@ def _uncut_sentences(rows: Iterable[Row], columns: TableColumns, reading: Readin
         if columns.id_column is not None and _is_repeated(_identifier(where, values, columns.id_column), ids):
             reading.note(Note.REPEATED_IDS)
             continue
-        user = _identifier(where, values, columns.user_column)
-        if user is None:
+        user = reading.user(_identifier(where, values, columns.user_column) or "")
+        if not user:
             reading.note(Note.ROWS_WITHOUT_USER)
             continue
         reading.rows += 1
-        yield _sentence(where, values, reading.key(user), columns, reading)
+        yield _sentence(where, values, user, columns, reading)
 
 
 def _jsonl_rows(path: Path, columns: list[str]) -> Iterator[Row]:

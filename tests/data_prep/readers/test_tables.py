@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fl_sim.data_prep.readers.cleaning import Note, Reading
 from fl_sim.data_prep.readers.tables import TableColumns, is_held_out, read_table
 from fl_sim.data_prep.records import CorpusError, Sentence
 
@@ -152,3 +153,14 @@ def test_a_parquet_error_names_the_row(tmp_path: Path) -> None:
 def test_fractions_outside_the_range_are_refused(fraction: float) -> None:
     with pytest.raises(CorpusError, match="`test_fraction` is"):
         replace(PLAIN, test_fraction=fraction)
+
+
+def test_spellings_of_a_user_that_look_alike_are_one_user(tmp_path: Path) -> None:
+    spellings = ["Jos\u00e9", "Jose\u0301", "\u200bJos\u00e9", "Jose\u200d\u0301 ", "\u200b", "jose", "Jose"]
+    path = write_table("jsonl", tmp_path, [{"text": "Hello.", "user": user} for user in spellings])
+    for fraction in (0.0, 0.5):
+        reading = Reading()
+        read = list(read_table("jsonl", path, replace(PLAIN, test_fraction=fraction), reading))
+        assert [sentence.user for sentence in read] == [*["Jos\u00e9"] * 4, "jose", "Jose"]
+        assert len({sentence.split for sentence in read[:4]}) == 1
+        assert reading.notes == {Note.USER_SPELLINGS: 4, Note.ROWS_WITHOUT_USER: 1}

@@ -105,6 +105,14 @@ def test_what_looks_wrong_with_a_source(
     assert [words in warning for warning in warnings] == ([True] if words else [])
 
 
+def test_users_that_differ_in_case_alone_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = letters(tmp_path / "rows.jsonl", 6)
+    source.write_text(source.read_text(encoding="utf-8").replace("user 1", "User 0"), encoding="utf-8")
+    assert main(arguments(source, tmp_path / "out", "--json")) == 0
+    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert warning.startswith("the names of 1 users are those of others but for case")
+
+
 def test_one_user_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments(letters(tmp_path / "rows.jsonl", 1), tmp_path / "out")) == 2
     assert "the train split has one user" in capsys.readouterr().err
