@@ -1,6 +1,7 @@
 """Know which node holds which users, by asking every node once, and draw the users of a round.
 
-A node that joins later is asked before the round that it may first take part in. A user is one only once: of several
+A node that joins later is asked before the round that it may first take part in, and one that fails to answer decides
+about itself alone. A user is one only once: of several
 nodes that name the same user, the one that came first has it as long as it is there, and then the next. The others keep
 their other users, so that nobody's data decide whether another user is counted.
 
@@ -20,6 +21,7 @@ import numpy as np
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from fl_sim.engines.grids import GridError
 from fl_sim.flower.private_messages import ProtocolError, enrolled_users, enrolment_request
 from fl_sim.formats import printable
 from fl_sim.strategies.primitives import sampling
@@ -27,6 +29,7 @@ from fl_sim.strategies.primitives import sampling
 log = logging.getLogger("flwr")  # shown by `flwr run --stream`
 
 _MOST_TOLD = 3
+_TRIES = 3  # of a node that fails to answer: one that hangs would cost every round a time limit
 
 
 class EnrolledNodes:
@@ -35,7 +38,8 @@ class EnrolledNodes:
     def __init__(self) -> None:
         self._named: dict[int, tuple[int, ...]] = {}  # by the nodes, in the order in which they came
         self._node_of: dict[int, int] = {}
-        self._refused: set[int] = set()
+        self._refused: dict[int, str] = {}  # with the reasons
+        self._failed: dict[int, int] = {}  # how often in a row
 
     @property
     def num_users(self) -> int:
@@ -45,27 +49,40 @@ class EnrolledNodes:
     def enrol(self, grid: Grid, timeout: float) -> None:
         """Ask the nodes that have not been asked yet which users they hold.
 
-        A node that fails to answer takes no part, and is asked again before the next round.
+        A node that fails to answer takes no part, and is asked again before the next round, three times in all.
 
         Raises:
             ProtocolError: no node at all has enrolled; the message has the first one's reason.
         """
         present = set(grid.get_node_ids())
         self._forget(present)
-        new = sorted(present - self._named.keys() - self._refused)
-        content = enrolment_request()
-        refused, shared = list[str](), list[str]()
-        asked = [Message(content, node, MessageType.TRAIN) for node in new]
-        replies = grid.send_and_receive(asked, timeout=timeout) if asked else []
-        for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
+        new = sorted(present - self._named.keys() - self._refused.keys())
+        failed, shared = dict.fromkeys(new, f"gave no answer within {timeout:g} seconds"), list[str]()
+        for reply in _answers(grid, new, timeout):
+            node = reply.metadata.src_node_id
+            if reply.has_error():
+                failed[node] = f"did not enrol: {printable(reply.error.reason or 'no reason given')}"
+                continue
+            failed.pop(node, None)
             try:
-                shared += self._settle(reply)
+                theirs = self.add(node, enrolled_users(reply))
             except ProtocolError as error:
-                refused.append(f"{error}")
+                self._refused[node] = f"node {node}: {error}"
+            else:
+                shared += [f"node {node} names {len(theirs)} of other nodes' users, who count there alone"] * bool(
+                    theirs
+                )
+        for node, reason in failed.items():
+            self._failed[node] = self._failed.get(node, 0) + 1
+            if self._failed[node] == _TRIES:
+                self._refused[node] = f"node {node} {reason}, {_TRIES} times"
+        refused = [
+            self._refused.get(node, f"node {node} {failed.get(node)}") for node in new if node not in self._named
+        ]
         _tell(shared, "and {} more nodes name users of others")
         _tell([f"{reason}; it takes no part" for reason in refused], "and {} more nodes take no part")
         if not self._named:
-            raise ProtocolError(f"no node takes part: {(refused or ['none is there'])[0]}")
+            raise ProtocolError(f"no node takes part: {[*refused, *self._refused.values(), 'none is there'][0]}")
 
     def add(self, node: int, users: Iterable[int]) -> list[int]:
         """Add a node with the users that it names; return those of them that another node has."""
@@ -86,30 +103,27 @@ class EnrolledNodes:
             by_node.setdefault(self._node_of[number], []).append(number)
         return {node: tuple(users) for node, users in by_node.items()}
 
-    def _settle(self, reply: Message) -> list[str]:
-        """Take in a node's answer; return at most one line, on users whom another node has.
-
-        Raises:
-            ProtocolError: the node does not enrol.
-        """
-        node = reply.metadata.src_node_id
-        if reply.has_error():
-            raise ProtocolError(f"node {node} did not enrol: {printable(reply.error.reason or 'no reason given')}")
-        try:
-            users = self.add(node, enrolled_users(reply))
-        except ProtocolError as error:
-            self._refused.add(node)
-            raise ProtocolError(f"node {node}: {error}") from error
-        return [f"node {node} names {len(users)} of other nodes' users, who count there alone"] if users else []
-
     def _forget(self, present: set[int]) -> None:
         """Forget nodes that are gone: a user of theirs is of the next node that names it, if there is one."""
         gone = self._named.keys() - present
-        self._refused &= present
+        for known in (self._refused, self._failed):
+            for node in known.keys() - present:
+                del known[node]
         for node in gone:
             del self._named[node]
         if gone:
             self._node_of = {user: node for node, users in reversed(self._named.items()) for user in users}
+
+
+def _answers(grid: Grid, nodes: list[int], timeout: float) -> list[Message]:
+    """Return the replies of those nodes that answer, in the order of the nodes."""
+    replies, content = list[Message](), enrolment_request()
+    try:
+        for reply in grid.send_and_receive([Message(content, n, MessageType.TRAIN) for n in nodes], timeout=timeout):
+            replies.append(reply)
+    except GridError:
+        pass  # all of these nodes failed, each with its own reason
+    return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
 
 
 def _tell(lines: list[str], others: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 from flwr.app import Error, Message
 
+from fl_sim.engines.grids import AttendedGrid
 from fl_sim.flower.enrolled_nodes import EnrolledNodes
 from fl_sim.flower.private_messages import ProtocolError, enrolment_reply
 from tests.fl_sim.flower.apps import NodesHere, as_task
@@ -126,6 +127,59 @@ def test_a_node_that_fails_to_answer_is_asked_again_and_one_without_the_mod_is_n
     nodes.enrol(grid, timeout=5)
     assert grid.asked == [1, 2, 3, 2]
     assert nodes.sampled(0, 1, 1.0) == {1: (10,), 2: (20,)}
+
+
+class Unable(NodesHere):
+    """Nodes of which one enrols; ``failing`` nodes answer with an error, and ``silent`` ones not at all."""
+
+    def __init__(self, failing: set[int], silent: set[int]) -> None:
+        super().__init__(dict.fromkeys({1} | failing | silent, (None, {})))  # type: ignore[arg-type]
+        self.failing, self.silent = failing, silent
+
+    def _reply(self, message: Message) -> Message:
+        if message.metadata.dst_node_id in self.failing:
+            return Message(Error(2, "no user-id"), reply_to=message)
+        return Message(enrolment_reply([10]), reply_to=message)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        heard = [one for one in message_ids if self._waiting[one].metadata.dst_node_id not in self.silent]
+        return super().pull_messages(heard)
+
+    def asked(self, node: int) -> int:
+        return sum(message.metadata.dst_node_id == node for message in self.sent)
+
+
+@pytest.mark.parametrize(("failing", "silent"), [({2}, set()), (set(), {2})], ids=["failing", "silent"])
+def test_a_bad_node_alone_ends_no_round_and_is_asked_three_times(
+    failing: set[int], silent: set[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes, here = EnrolledNodes(), Unable(failing, silent)
+    grid = AttendedGrid(here)
+    for server_round in range(1, 6):
+        nodes.enrol(grid, timeout=0.01)
+        assert nodes.sampled(0, server_round, 1.0) == {1: (10,)}
+    assert (here.asked(1), here.asked(2)) == (1, 3)
+    assert "node 2" in caplog.text
+    assert caplog.text.count("it takes no part") == 3
+    del here.nodes[2]
+    nodes.enrol(grid, timeout=0.01)
+    here.nodes[2] = here.nodes[1]
+    nodes.enrol(grid, timeout=0.01)
+    assert here.asked(2) == 4  # one that comes back is another one
+
+
+@pytest.mark.parametrize(
+    ("failing", "silent", "reason"),
+    [({1}, set(), "node 1 did not enrol: no user-id"), (set(), {1}, "node 1 gave no answer within 0.01 seconds")],
+)
+def test_a_run_whose_nodes_all_fail_to_enrol_ends_with_the_reason_of_one(
+    failing: set[int], silent: set[int], reason: str
+) -> None:
+    nodes, grid = EnrolledNodes(), AttendedGrid(Unable(failing, silent))
+    for times in ("", "", ", 3 times", ", 3 times"):
+        with pytest.raises(ProtocolError) as ended:
+            nodes.enrol(grid, timeout=0.01)
+        assert f"{ended.value}" == f"no node takes part: {reason}{times}"
 
 
 def test_no_node_at_all_ends_the_run() -> None:
