@@ -40,6 +40,9 @@ _DEFAULTS = {
 }
 """Settings that a private round does not follow, with their only allowed value and the reason."""
 
+_TRAINED = "_fl_sim_trained"
+"""The attribute that marks a strategy, and copies of it, as one that a private round has moved."""
+
 
 class WrappedStrategy:
     """Move the model by a Flower strategy that sees one reply a round.
@@ -66,6 +69,7 @@ class WrappedStrategy:
         self.strategy = strategy
         self._round = 0
         plain = {key: value for key, value in vars(strategy).items() if isinstance(value, int | float | str)}
+        plain.pop(_TRAINED, None)
         named = {"class": f"{type(strategy).__module__}:{self.name}"} | plain
         self._settings = {f"strategy.{name}": value for name, value in named.items()}
 
@@ -80,6 +84,23 @@ class WrappedStrategy:
 
     def prepare(self, size: int, rounds: int) -> None:
         """Begin a training; a Flower strategy needs no preparation."""
+
+    def check_new(self, restored: Mapping[str, npt.NDArray[np.floating]] | None = None) -> None:
+        """Check that the strategy has nothing of another training, whose releases no ε of this run would count.
+
+        ``restored`` is the state from which a run goes on; None for a run that begins.
+
+        Raises:
+            PrivacyError: it keeps arrays, beside those of ``restored``, or has trained.
+        """
+        known = {path.partition("/")[0] for path in restored or ()}
+        kept = sorted({path.partition("/")[0] for path in self.state()} - known)
+        if kept or (restored is None and getattr(self.strategy, _TRAINED, False)):
+            words = f" (it keeps {printable(', '.join(kept))})" if kept else ""
+            raise PrivacyError(
+                f"strategy is a {self.name} that has trained before{words}, and ε would not count that; allowed: a new "
+                "one"
+            )
 
     def content(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
         """Return the content of the request that the strategy would send to every node of its cohort."""
@@ -100,6 +121,7 @@ class WrappedStrategy:
         target += average
         moved = RecordDict({key: layout.arrays(target), "metrics": MetricRecord({weight: 1})})
         request = Message(content, 0, "train")
+        setattr(self.strategy, _TRAINED, True)
         with _quiet():
             stepped, _ = self.strategy.aggregate_train(self._round, [Message(moved, reply_to=request)])
         if stepped is None:
@@ -189,6 +211,9 @@ class OptimizerStep:
 
     def prepare(self, size: int, rounds: int) -> None:
         self._optimizer = build_optimizer(self._config, size, rounds)
+
+    def check_new(self, restored: Mapping[str, npt.NDArray[np.floating]] | None = None) -> None:
+        """Every training has a new optimizer."""
 
     def content(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
         config["server-round"] = server_round  # as Flower's own strategies do

@@ -185,7 +185,8 @@ class UserLevelDifferentialPrivacy(Strategy):
             evaluate_fn: measures the model on the server, before the first round and after each.
 
         Raises:
-            PrivacyError: the model cannot be trained with noise, or no noise meets the target.
+            PrivacyError: the model cannot be trained with noise, no noise meets the target, or the wrapped strategy has
+                trained before.
             ResultsError: the folder is not free, or cannot be resumed with these settings.
             GridError: every node failed in a round; nothing of it was released.
         """
@@ -281,6 +282,7 @@ class UserLevelDifferentialPrivacy(Strategy):
         if self._resume:
             earlier = Earlier(model_files.read_ancestors(self.folder))
         else:
+            self._step.check_new()
             earlier = earlier_of(self.folder, _model_digest(layout, initial), self.settings.seed)
         plan = self.settings.plan(rounds, earlier)
         training = AppTraining(self.settings, plan, self._computed_from(layout, initial, plan, config), earlier)
@@ -298,6 +300,7 @@ class UserLevelDifferentialPrivacy(Strategy):
         log.info("fl-sim: results go to %s", self.folder)
         self._step.prepare(layout.size, rounds)
         checkpoint = run.resumed_from
+        self._step.check_new(None if checkpoint is None else checkpoint.optimizer)
         if checkpoint is None:
             return 0, initial
         self._step.restore(checkpoint.optimizer)

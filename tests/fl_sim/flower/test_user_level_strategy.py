@@ -201,6 +201,18 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path, wrapped) 
     assert [row["round"] for row in _rows(tmp_path / "r")] == [0, 1, 2, 3, 4]
 
 
+def test_a_strategy_that_another_run_moved_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    wrapped = FedAvgM(server_momentum=0.9)
+    train(tmp_path / "a", nodes_of(5), rounds=1, wrapped=wrapped)
+    with pytest.raises(PrivacyError, match="strategy is a FedAvgM that has trained before"):
+        train(tmp_path / "b", nodes_of(5), wrapped=wrapped, seed=2)
+    assert not (tmp_path / "b").exists()
+    interrupted(tmp_path / "c", nodes_of(5), 1, wrapped=FedAvgM(server_momentum=0.9))
+    with pytest.raises(PrivacyError, match="strategy is a FedAvgM that has trained before"):
+        train(tmp_path / "c", nodes_of(5), wrapped=wrapped, resume=True)
+    train(tmp_path / "c", nodes_of(5), wrapped=FedAvgM(server_momentum=0.9), resume=True)
+
+
 def test_a_run_killed_before_its_result_has_only_that_left_to_write(tmp_path: Path) -> None:
     with patch.object(AppRun, "finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         train(tmp_path / "r", nodes_of(10), evaluate_fn=_accuracy)
