@@ -266,6 +266,8 @@ class AppRun:
             last = -1 if opened.checkpoint is None else opened.checkpoint.server_round
             folder.truncate_metrics(after_round=last)
             run.last_row = next(reversed(rows_of(path, last)), {})  # of a run that has only its result left to write
+            if run.last_row.get("round", last) != last:  # stopped while the model of its last round was evaluated
+                run.add_row(last, {})
             return run
         except BaseException:
             claim.release()

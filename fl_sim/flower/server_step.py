@@ -40,6 +40,8 @@ _DEFAULTS = {
 }
 """Settings that a private round does not follow, with their only allowed value and the reason."""
 
+_MEAN_METRICS = FedAvg().train_metrics_aggr_fn  # Flower's default, which needs no metric
+
 _TRAINED = "_fl_sim_trained"
 """The attribute that marks a strategy, and copies of it, as one that a private round has moved."""
 
@@ -66,6 +68,12 @@ class WrappedStrategy:
         for name, (only, reason) in _DEFAULTS.items():
             if (value := getattr(strategy, name, only)) != only:
                 raise PrivacyError(f"{name} is {printable(str(value))}; allowed: {only}, its default: {reason}")
+        measure = getattr(strategy, "train_metrics_aggr_fn", _MEAN_METRICS)
+        if measure is not _MEAN_METRICS:
+            raise PrivacyError(
+                "train_metrics_aggr_fn is set; allowed: none, because no metrics of training reach the strategy "
+                "(forward_metrics=True shows their means)"
+            )
         self.strategy = strategy
         self._round = 0
         plain = {key: value for key, value in vars(strategy).items() if isinstance(value, int | float | str)}

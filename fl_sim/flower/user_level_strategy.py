@@ -34,7 +34,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore.utils import get_flwr_home
 
-from fl_sim.engines.grids import AttendedGrid
+from fl_sim.engines.grids import AttendedGrid, GridError
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.flower import private_messages
 from fl_sim.flower.app_run import AppRun, AppTraining, PrivateSettings, earlier_of, keep_digest
@@ -211,11 +211,15 @@ class UserLevelDifferentialPrivacy(Strategy):
                 arrays, metrics = self.aggregate_train(server_round, replies)
                 keep_digest(self.folder, _model_digest(self._open.layout, arrays))
                 result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
-                seconds = time.monotonic() - began
-                figures = self._evaluated(server_round, arrays, evaluate_config, grid, result)
-                figures |= _measured(evaluate_fn, server_round, arrays, result)
-                run.add_row(server_round, self._counted(seconds) | figures)
+                figures = self._counted(time.monotonic() - began)
+                counted = len(figures)
                 run.checkpoint(server_round, self._vector(arrays), self._step.state())
+                try:  # a released round is kept, whatever becomes of its evaluation
+                    figures |= self._evaluated(server_round, arrays, evaluate_config, grid, result)
+                    figures |= _measured(evaluate_fn, server_round, arrays, result)
+                finally:
+                    run.add_row(server_round, figures)
+                figures = dict(list(figures.items())[counted:])
                 log.info("fl-sim: %s", self._in_words(server_round, num_rounds, figures))
             run.finish(stopped, self.nodes.num_users, _names(run), self._warnings())
             log.info("fl-sim DONE: results are in %s", run.folder.path)
@@ -341,8 +345,12 @@ class UserLevelDifferentialPrivacy(Strategy):
         figures: Figures = {f"{UNPROTECTED}{name}": value / users for name, value in self._metrics.items()}
         requests = list(self.configure_evaluate(server_round, arrays, config or ConfigRecord(), grid))
         if requests:
-            replies = grid.send_and_receive(requests, timeout=self._timeout)
-            metrics = self.aggregate_evaluate(server_round, replies)
+            metrics = None
+            try:
+                replies = list(grid.send_and_receive(requests, timeout=self._timeout))
+                metrics = self.aggregate_evaluate(server_round, replies)
+            except GridError as error:
+                log.warning("fl-sim: no node evaluates the model of round %d: %s", server_round, printable(f"{error}"))
             if metrics is not None:
                 result.evaluate_metrics_clientapp[server_round] = metrics
                 figures |= dict(metrics)

@@ -20,6 +20,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fl_sim.engines.grids import context_of
 from fl_sim.flower import UserLevelClipping, UserLevelDifferentialPrivacy
+from fl_sim.flower.app_run import AppRun
 
 Train = Callable[[Message, Context], Message]
 Nodes = Mapping[int, tuple[ClientApp, Mapping[str, Any]]]
@@ -155,13 +156,15 @@ def interrupted(
     folder: Path, nodes: Mapping[int, tuple[ClientApp, Mapping[str, Any]]], at: int, **changes: Any
 ) -> None:
     """Train until the server is killed in round ``at``, before its checkpoint."""
+    checkpoint = AppRun.checkpoint
 
-    def killed(server_round: int, arrays: ArrayRecord) -> None:
+    def killed(run: AppRun, server_round: int, *arguments: Any) -> None:
         if server_round == at:
             raise KeyboardInterrupt
+        checkpoint(run, server_round, *arguments)
 
-    with pytest.raises(KeyboardInterrupt):
-        train(folder, nodes, evaluate_fn=killed, **changes)
+    with patch.object(AppRun, "checkpoint", killed), pytest.raises(KeyboardInterrupt):
+        train(folder, nodes, **changes)
 
 
 def as_task() -> AbstractContextManager[Any]:

@@ -12,6 +12,7 @@ import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import pld_privacy_accountant
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import (
     Bulyan,
     DifferentialPrivacyServerSideFixedClipping,
@@ -213,6 +214,50 @@ def test_a_strategy_that_another_run_moved_is_refused_before_anything_is_written
     train(tmp_path / "c", nodes_of(5), wrapped=FedAvgM(server_momentum=0.9), resume=True)
 
 
+@pytest.mark.parametrize("error", [ValueError("no such class"), KeyboardInterrupt()], ids=["fails", "is stopped"])
+def test_a_round_is_kept_whatever_becomes_of_its_evaluation(tmp_path: Path, error: BaseException) -> None:
+    def measured(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        if server_round == 2 and not asked.count(2):
+            asked.append(2)
+            raise error
+        return MetricRecord({"accuracy": 0.5})
+
+    asked: list[int] = []
+    changes = {"seed": None, "evaluate_fn": measured}  # a round without a checkpoint would be released again
+    with pytest.raises(type(error)):
+        train(tmp_path / "r", nodes_of(5), **changes)
+    assert [row["round"] for row in _rows(tmp_path / "r")] == [0, 1, 2]
+    assert _rows(tmp_path / "r")[-1]["cohort_users"] <= 5
+    train(tmp_path / "r", nodes_of(5), resume=True, **changes)
+    assert len(Ledger.read(tmp_path / "r").entries) == 3
+    assert [row.get("accuracy") for row in _rows(tmp_path / "r")] == [0.5, 0.5, None, 0.5]
+    assert "accuracy 0.5" in report_text(read_facts(RunFolder.open(tmp_path / "r")))
+
+
+def test_a_run_that_is_killed_while_it_evaluates_has_its_round(tmp_path: Path) -> None:
+    add_row = AppRun.add_row
+
+    def killed(run: AppRun, server_round: int, *arguments: dict) -> None:
+        if server_round == 2:
+            raise KeyboardInterrupt
+        add_row(run, server_round, *arguments)
+
+    with patch.object(AppRun, "add_row", killed), pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "r", nodes_of(5), seed=None)
+    _, strategy = train(tmp_path / "r", nodes_of(5), seed=None, resume=True)
+    assert [(row["round"], row["releases"]) for row in _rows(tmp_path / "r")] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert _rows(tmp_path / "r")[-1]["epsilon_user"] == strategy.epsilon()
+    assert report_text(read_facts(RunFolder.open(tmp_path / "r")))
+
+
+def test_an_evaluation_in_which_every_node_fails_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = ClientApp(mods=[UserLevelClipping()])
+    app.train()(_still)
+    train(tmp_path / "r", nodes_of(3, app), rounds=2, forward_metrics=True)
+    assert len(_rows(tmp_path / "r")) == 3
+    assert "no node evaluates the model of round 1: all 3 nodes failed in this round: " in caplog.text
+
+
 def test_a_run_killed_before_its_result_has_only_that_left_to_write(tmp_path: Path) -> None:
     with patch.object(AppRun, "finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         train(tmp_path / "r", nodes_of(10), evaluate_fn=_accuracy)
@@ -373,6 +418,7 @@ def test_nodes_without_the_mod_are_refused_before_anything_is_sent_to_them(tmp_p
         ({"wrapped": FedAvg(fraction_train=0.5)}, "fraction_train is 0.5; allowed: 1.0, its default"),
         ({"wrapped": FedAvg(min_train_nodes=5)}, "min_train_nodes is 5; allowed: 2, its default"),
         ({"wrapped": FedAvg(weighted_by_key="tokens")}, "weighted_by_key is tokens; allowed: num-examples"),
+        ({"wrapped": FedAvg(train_metrics_aggr_fn=lambda records, key: MetricRecord())}, "train_metrics_aggr_fn is"),
     ],
 )  # fmt: skip
 def test_impossible_settings_are_refused_in_one_line(tmp_path: Path, changes: dict, message: str) -> None:
