@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, Row, RunFolder, rows_of
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
+from fl_sim.strategies.aggregation import RoundTally
 from fl_sim.strategies.ledger import LEAST_NOISE, Ledger, ReleaseRecord, has_repeated_sums
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import REJECTIONS
@@ -174,6 +175,25 @@ Floats = npt.NDArray[np.floating]
 
 APP = "flower"
 """The value of ``app`` in config.json and result.json of these runs."""
+
+_ROW = {"round", "releases", "epsilon_user", "seconds", *RoundTally(cohort_users=0).metrics()} - {"train_loss"}
+_RESULT = {
+    "format", "app", "stopped", "rounds", "plan", "ledger", "user_sentences", "enrolled", "measured", "failed_nodes",
+    "warnings", "strategy", "guarantee", "initial_model", "attacker", "reach", "reach_coverage", "corpus", "held_out",
+    "gradients", "kept", "most_mentions", "public_entities", "settings_from_corpus", "model_files", "signal", "task",
+    "options",
+}  # fmt: skip
+
+
+def is_taken(name: str) -> bool:
+    """Return whether a figure of that name is one of the run's own in a row, its result or its settings.
+
+    >>> [is_taken(name) for name in ("releases", "epsilon_any", "delta", "accuracy")]
+    [True, True, True, False]
+    """
+    settings = {each.name for each in fields(PrivateSettings)} | {each.name for each in fields(UserLevelDP)}
+    return name in _ROW | _RESULT | settings or name.startswith(("failed_", "epsilon"))
+
 
 _INITIAL = "initial_model"  # of what a run is computed from
 

@@ -22,7 +22,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +37,7 @@ from flwr.supercore.utils import get_flwr_home
 from fl_sim.engines.grids import AttendedGrid, GridError
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.flower import private_messages
-from fl_sim.flower.app_run import AppRun, AppTraining, PrivateSettings, earlier_of, keep_digest
+from fl_sim.flower.app_run import AppRun, AppTraining, PrivateSettings, earlier_of, is_taken, keep_digest
 from fl_sim.flower.enrolled_nodes import EnrolledNodes
 from fl_sim.flower.private_messages import ArrayLayout, PrivateRound
 from fl_sim.flower.server_step import step_of
@@ -45,9 +45,10 @@ from fl_sim.formats import format_delta, format_epsilon, one_line, printable
 from fl_sim.storage import environment, model_files
 from fl_sim.storage.open_run import RELEASE_FORMAT, ReleaseParts, digest_of, noise_digest
 from fl_sim.storage.run_folder import Figure, default_run_path
-from fl_sim.strategies.aggregation import Asked, BoundedSumStrategy, Federation, RoundParts, RoundTally
+from fl_sim.strategies.aggregation import Asked, BoundedSumStrategy, Federation, RoundParts
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.postprocessing import ServerOptimizerConfig
+from fl_sim.strategies.primitives.limits import PrivacyError
 
 log = logging.getLogger("flwr")  # shown by `flwr run --stream`
 
@@ -197,7 +198,7 @@ class UserLevelDifferentialPrivacy(Strategy):
             run, self._timeout, result = self._open.run, timeout, Result()
             result.arrays = arrays
             if first == 0:
-                run.add_row(0, _measured(evaluate_fn, 0, arrays, result))
+                run.add_row(0, _measured(evaluate_fn, 0, arrays, result))  # before anything is released
                 run.checkpoint(0, self._vector(arrays), self._step.state())
             stopped = "rounds"
             for server_round in range(max(first, 1), num_rounds + 1):
@@ -398,18 +399,27 @@ def _model_digest(layout: ArrayLayout, arrays: ArrayRecord) -> str:
 
 
 def _measured(measure: EvaluateFn | None, server_round: int, arrays: ArrayRecord, result: Result) -> Figures:
-    """Return what ``evaluate_fn`` measured, by name."""
+    """Return what ``evaluate_fn`` measured, by name.
+
+    Raises:
+        PrivacyError: of the initial model it returned no metrics, or a figure that would pass for one of the run's own.
+            Later ones of such a name are left out.
+    """
     metrics = None if measure is None else measure(server_round, arrays)
     if metrics is None:
         return {}
+    if not isinstance(metrics, Mapping):
+        raise PrivacyError(f"evaluate_fn returned a {type(metrics).__name__}; allowed: a MetricRecord, or None")
     result.evaluate_metrics_serverapp[server_round] = metrics
-    return dict(metrics)
-
-
-_OWN = {"round", "releases", "epsilon_user", "seconds", *RoundTally(cohort_users=0).metrics()}
+    if taken := sorted(name for name in metrics if is_taken(name)):
+        words = f"evaluate_fn returned '{printable(taken[0])}', a name of the run's own; allowed: another name"
+        if server_round == 0:
+            raise PrivacyError(words)
+        log.warning("fl-sim: %s; it is left out", words)
+    return {name: value for name, value in metrics.items() if name not in taken}
 
 
 def _names(run: AppRun) -> list[str]:
     """Return the names of the app's own figures, numbers in the last row of the metrics."""
-    own = (name for name in run.last_row if name not in _OWN and not name.startswith("failed_"))
+    own = (name for name in run.last_row if not is_taken(name))
     return [name for name in own if isinstance(run.last_row[name], int | float)]

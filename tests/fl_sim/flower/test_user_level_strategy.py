@@ -258,6 +258,32 @@ def test_an_evaluation_in_which_every_node_fails_is_a_warning(tmp_path: Path, ca
     assert "no node evaluates the model of round 1: all 3 nodes failed in this round: " in caplog.text
 
 
+@pytest.mark.parametrize(
+    "name", ["epsilon_user", "round", "seconds", "cohort_users", "rounds", "delta", "failed_nodes"]
+)
+def test_a_figure_that_would_pass_for_one_of_the_runs_own_is_refused_before_a_release(
+    tmp_path: Path, name: str
+) -> None:
+    message = f"evaluate_fn returned '{name}', a name of the run's own; allowed: another name"
+    with pytest.raises(PrivacyError, match=message):
+        train(tmp_path / "r", nodes_of(3), evaluate_fn=lambda number, arrays: MetricRecord({name: 0.001}))
+    assert Ledger.read(tmp_path / "r").entries == ()
+
+
+def test_a_figure_of_the_runs_own_that_comes_late_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def measured(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        return MetricRecord({"epsilon_user": 0.001, "accuracy": 0.5}) if server_round else None
+
+    _, strategy = train(tmp_path / "r", nodes_of(3), evaluate_fn=measured)
+    last = _rows(tmp_path / "r")[-1]
+    assert (last["epsilon_user"], last["accuracy"]) == (strategy.epsilon(), 0.5)
+    assert (
+        "evaluate_fn returned 'epsilon_user', a name of the run's own; allowed: another name; it is left" in caplog.text
+    )
+    with pytest.raises(PrivacyError, match="evaluate_fn returned a float; allowed: a MetricRecord, or None"):
+        train(tmp_path / "s", nodes_of(3), evaluate_fn=lambda number, arrays: 0.5)
+
+
 def test_a_run_killed_before_its_result_has_only_that_left_to_write(tmp_path: Path) -> None:
     with patch.object(AppRun, "finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         train(tmp_path / "r", nodes_of(10), evaluate_fn=_accuracy)
