@@ -84,6 +84,10 @@ USER_SECONDS = 60.0
 """The time limit of a user where a node holds several, unless it states another one."""
 
 _CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode
+_WHOLE = {
+    "bool",
+    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+}  # types, as numpy has them
 _ROUNDED = 1 - 2**-23  # the share of C to which float64 vectors are clipped, so that their float32 stay within C
 
 
@@ -229,7 +233,7 @@ class _UserSum:
         """Add the update of a user, from the reply of the app and the model that was sent.
 
         Raises:
-            ProtocolError: the app failed, or returned a model of another shape.
+            ProtocolError: the app failed, or returned a model of another shape or type.
         """
         if reply.has_error():
             log.warning("the train function failed: %s", reply.error.reason)
@@ -257,7 +261,9 @@ def _update(layout: ArrayLayout, reply: Message, start: ArrayRecord) -> Floats:
     try:
         return layout.difference(trained, start)
     except ValueError as error:
-        raise private_messages.ProtocolError("the train function returned a model of another shape") from error
+        types = {array.dtype for array in trained.values() if array.dtype in _WHOLE}
+        what = f"an array of type {min(types)}, not of floats" if types else "a model of another shape"
+        raise private_messages.ProtocolError(f"the train function returned {what}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -40,6 +40,7 @@ class EnrolledNodes:
         self._node_of: dict[int, int] = {}
         self._refused: dict[int, str] = {}  # with the reasons
         self._failed: dict[int, int] = {}  # how often in a row
+        self._anybody = False  # whether there has been a user
 
     @property
     def num_users(self) -> int:
@@ -52,7 +53,7 @@ class EnrolledNodes:
         A node that fails to answer takes no part, and is asked again before the next round, three times in all.
 
         Raises:
-            ProtocolError: no node at all has enrolled; the message has the first one's reason.
+            ProtocolError: no node at all has enrolled, with the first one's reason; or none that ever did named a user.
         """
         present = set(grid.get_node_ids())
         self._forget(present)
@@ -83,6 +84,9 @@ class EnrolledNodes:
         _tell([f"{reason}; it takes no part" for reason in refused], "and {} more nodes take no part")
         if not self._named:
             raise ProtocolError(f"no node takes part: {[*refused, *self._refused.values(), 'none is there'][0]}")
+        self._anybody = self._anybody or bool(self._node_of)
+        if not self._anybody:
+            raise ProtocolError(f"nobody is enrolled: the users of {len(self._named)} nodes are none")
 
     def add(self, node: int, users: Iterable[int]) -> list[int]:
         """Add a node with the users that it names; return those of them that another node has."""

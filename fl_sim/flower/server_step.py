@@ -25,6 +25,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 
+from fl_sim.engines.grids import AttendedGrid, GridError
 from fl_sim.flower.private_messages import ArrayLayout
 from fl_sim.formats import printable
 from fl_sim.strategies.postprocessing import ServerOptimizer, ServerOptimizerConfig, build_optimizer
@@ -41,6 +42,8 @@ _DEFAULTS = {
 """Settings that a private round does not follow, with their only allowed value and the reason."""
 
 _MEAN_METRICS = FedAvg().train_metrics_aggr_fn  # Flower's default, which needs no metric
+
+_AVAILABLE = 2  # Flower's default of min_available_nodes: a single node may hold all users
 
 _TRAINED = "_fl_sim_trained"
 """The attribute that marks a strategy, and copies of it, as one that a private round has moved."""
@@ -79,6 +82,7 @@ class WrappedStrategy:
         plain = {key: value for key, value in vars(strategy).items() if isinstance(value, int | float | str)}
         plain.pop(_TRAINED, None)
         named = {"class": f"{type(strategy).__module__}:{self.name}"} | plain
+        self._numbers = {key: (type(value), value) for key, value in plain.items()}
         self._settings = {f"strategy.{name}": value for name, value in named.items()}
 
     @property
@@ -93,6 +97,19 @@ class WrappedStrategy:
     def prepare(self, size: int, rounds: int) -> None:
         """Begin a training; a Flower strategy needs no preparation."""
 
+    def attended(self, grid: Grid) -> AttendedGrid:
+        """Return a grid with as many nodes as the strategy waits for.
+
+        Raises:
+            GridError: they are not there within a minute.
+        """
+        name = "min_available_nodes"
+        wanted = getattr(self.strategy, name, _AVAILABLE)
+        try:
+            return AttendedGrid(grid, 1 if wanted == _AVAILABLE else int(wanted))
+        except GridError as error:
+            raise GridError(f"{name} is {wanted}: {error}" if wanted != _AVAILABLE else f"{error}") from error
+
     def check_new(self, restored: Mapping[str, npt.NDArray[np.floating]] | None = None) -> None:
         """Check that the strategy has nothing of another training, whose releases no ε of this run would count.
 
@@ -102,7 +119,7 @@ class WrappedStrategy:
             PrivacyError: it keeps arrays, beside those of ``restored``, or has trained.
         """
         known = {path.partition("/")[0] for path in restored or ()}
-        kept = sorted({path.partition("/")[0] for path in self.state()} - known)
+        kept = sorted({path.partition("/")[0] for path in self._arrays()} - known)
         if kept or (restored is None and getattr(self.strategy, _TRAINED, False)):
             words = f" (it keeps {printable(', '.join(kept))})" if kept else ""
             raise PrivacyError(
@@ -139,10 +156,19 @@ class WrappedStrategy:
         return layout.arrays(layout.vector(stepped))  # FedAdam makes doubles of all numbers
 
     def state(self) -> StrategyState:
-        """Return the arrays that the strategy keeps from round to round, by name, for a checkpoint.
+        """Return what the strategy keeps from round to round, by name, for a checkpoint.
 
-        They are its attributes that are arrays, records, or lists or mappings of arrays.
+        It is its attributes that are arrays, records, or lists or mappings of arrays, and the numbers that are not what
+        they were when it was new.
         """
+        kept = self._arrays()
+        for name, value in vars(self.strategy).items():
+            if type(value) in _NUMBERS and name != _TRAINED and self._numbers.get(name) != (type(value), value):
+                number = np.array(value, np.int64).view(np.float64) if type(value) is int else np.array(float(value))
+                kept[f"{name}/{type(value).__name__}/0/"] = number
+        return kept
+
+    def _arrays(self) -> StrategyState:
         kept: StrategyState = {}
         for name, value in vars(self.strategy).items():
             kind, arrays = _arrays_of(value)
@@ -150,7 +176,7 @@ class WrappedStrategy:
         return kept
 
     def restore(self, state: Mapping[str, npt.NDArray[np.floating]]) -> None:
-        """Continue from the arrays of :meth:`state`."""
+        """Continue from what :meth:`state` returned."""
         parts: dict[tuple[str, str], StrategyState] = {}
         for path in sorted(state, key=lambda path: int(path.split("/", 3)[2])):  # a file may have another order
             name, kind, _, key = path.split("/", 3)
@@ -204,7 +230,11 @@ _RESTORED: dict[str, Callable[[StrategyState], Any]] = {
     "array": lambda arrays: arrays[""],
     "mapping": dict,
     "list": lambda arrays: list(arrays.values()),
+    "int": lambda arrays: int(arrays[""].view(np.int64)),
+    "float": lambda arrays: float(arrays[""]),
+    "bool": lambda arrays: bool(arrays[""]),
 }
+_NUMBERS = (int, float, bool)
 
 
 class OptimizerStep:
@@ -219,6 +249,9 @@ class OptimizerStep:
 
     def prepare(self, size: int, rounds: int) -> None:
         self._optimizer = build_optimizer(self._config, size, rounds)
+
+    def attended(self, grid: Grid) -> AttendedGrid:
+        return AttendedGrid(grid)
 
     def check_new(self, restored: Mapping[str, npt.NDArray[np.floating]] | None = None) -> None:
         """Every training has a new optimizer."""

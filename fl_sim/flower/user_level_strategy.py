@@ -24,6 +24,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
+from numbers import Integral
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore.utils import get_flwr_home
 
-from fl_sim.engines.grids import AttendedGrid, GridError
+from fl_sim.engines.grids import GridError
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.flower import private_messages
 from fl_sim.flower.app_run import AppRun, AppTraining, PrivateSettings, earlier_of, is_taken, keep_digest
@@ -48,7 +49,7 @@ from fl_sim.storage.run_folder import Figure, default_run_path
 from fl_sim.strategies.aggregation import Asked, BoundedSumStrategy, Federation, RoundParts
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.postprocessing import ServerOptimizerConfig
-from fl_sim.strategies.primitives.limits import PrivacyError
+from fl_sim.strategies.primitives.limits import PrivacyError, require
 
 log = logging.getLogger("flwr")  # shown by `flwr run --stream`
 
@@ -133,8 +134,7 @@ class UserLevelDifferentialPrivacy(Strategy):
         self._step = step_of(strategy, server_optimizer)
         self._resume = resume
         base = (get_flwr_home() / "fl-sim-runs").absolute()
-        new = default_run_path(base, strategy="user_level", seed=seed) if folder is None else Path(folder).expanduser()
-        self.folder = base / new
+        self.folder = base / (_new_folder(base, seed) if folder is None else Path(folder).expanduser())
         self.nodes = EnrolledNodes()
         self._sampling_seed = secrets.randbits(128) if seed is None else seed
         # of the app's own generators: no function of the secret seed of samples, because nodes see what follows from it
@@ -186,13 +186,18 @@ class UserLevelDifferentialPrivacy(Strategy):
             evaluate_fn: measures the model on the server, before the first round and after each.
 
         Raises:
-            PrivacyError: the model cannot be trained with noise, no noise meets the target, or the wrapped strategy has
-                trained before.
+            PrivacyError: ``num_rounds`` is impossible, the model cannot be trained with noise, no noise meets the
+                target, or the wrapped strategy has trained before.
             ResultsError: the folder is not free, or cannot be resumed with these settings.
-            GridError: every node failed in a round; nothing of it was released.
+            GridError: every node failed in a round; nothing of it was released. Or fewer nodes are there than the
+                wrapped strategy waits for.
+            ProtocolError: no node takes part, or nobody is enrolled.
         """
         with self._ended():
-            grid = AttendedGrid(grid)
+            whole = isinstance(num_rounds, Integral) and not isinstance(num_rounds, bool)
+            require(whole, "num_rounds", repr(num_rounds), "a whole number")
+            num_rounds = int(num_rounds)
+            grid = self._step.attended(grid)
             config = ConfigRecord(dict(train_config or {}))
             first, arrays = self._begin(initial_arrays, num_rounds, config)
             run, self._timeout, result = self._open.run, timeout, Result()
@@ -390,6 +395,16 @@ class UserLevelDifferentialPrivacy(Strategy):
                 "more updates than they are divided by. ε does not depend on it."
             )
         return warnings
+
+
+_given = set[Path]()
+
+
+def _new_folder(base: Path, seed: int | None) -> Path:
+    """Return a path that no run has, and that this process gave to no other strategy."""
+    path = default_run_path(base, strategy="user_level", seed=seed, taken=_given)
+    _given.add(path)
+    return path
 
 
 def _model_digest(layout: ArrayLayout, arrays: ArrayRecord) -> str:

@@ -61,7 +61,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from numbers import Integral, Real
@@ -345,14 +345,19 @@ def check_free(path: Path) -> None:
 
 
 def default_run_path(
-    base: Path | str = "runs", *, strategy: str, seed: int | None, now: datetime | None = None
+    base: Path | str = "runs",
+    *,
+    strategy: str,
+    seed: int | None,
+    now: datetime | None = None,
+    taken: Set[Path] = frozenset(),
 ) -> Path:
-    """Return a free path: ``runs/20261120-183355-uedp-seed0``, or ``…-2``, ``…-3`` if it is taken."""
+    """Return a free path: ``runs/20261120-183355-uedp-seed0``, or ``…-2``, ``…-3`` if it is there, or ``taken``."""
     stamp = (now or datetime.now()).strftime("%Y%m%d-%H%M%S")
     name = re.sub(r"[^\w.-]+", "-", strategy)  # it may be an import path
     first = Path(base) / (f"{stamp}-{name}" if seed is None else f"{stamp}-{name}-seed{seed}")
     path, number = first, 1
-    while path.exists():
+    while path in taken or path.exists():
         number += 1
         path = first.with_name(f"{first.name}-{number}")
     return path

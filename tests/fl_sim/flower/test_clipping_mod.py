@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
 from fl_sim import stop_signals
 from fl_sim.engines.grids import context_of
@@ -200,6 +200,21 @@ def test_no_text_of_an_enrolment_or_of_an_evaluation_leaves_the_node() -> None:
 
 def _measuring(message: Message, context: Context) -> Message:
     return moved(message, np.zeros(SIZE), loss=0.25)
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (np.zeros(SIZE, np.int64), "an array of type int64, not of floats"),
+        (np.zeros(SIZE + 1, np.float32), "a model of another shape"),
+    ],
+)
+def test_a_model_of_another_type_is_told_from_one_of_another_shape(array: np.ndarray, said: str) -> None:
+    def training(message: Message, context: Context) -> Message:
+        arrays = {**message.content["arrays"], "weight": Array(array)}
+        return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message)
+
+    assert _answer(training, UserLevelClipping(), ["a"]).error.reason == f"the train function returned {said}"
 
 
 @pytest.mark.parametrize("names", [None, ("a", "b", "c")], ids=["one user", "several"])

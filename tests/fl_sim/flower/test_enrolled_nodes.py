@@ -185,3 +185,14 @@ def test_a_run_whose_nodes_all_fail_to_enrol_ends_with_the_reason_of_one(
 def test_no_node_at_all_ends_the_run() -> None:
     with pytest.raises(ProtocolError, match="no node takes part: none is there"):
         EnrolledNodes().enrol(Named({}), timeout=5)
+
+
+def test_a_run_in_which_nobody_is_enrolled_is_refused_until_there_was_somebody() -> None:
+    nodes, grid = EnrolledNodes(), Named({1: (), 2: ()})
+    with pytest.raises(ProtocolError, match="nobody is enrolled: the users of 2 nodes are none"):
+        nodes.enrol(grid, timeout=5)
+    grid.users[3] = (30,)
+    nodes.enrol(grid, timeout=5)
+    del grid.users[3]
+    nodes.enrol(grid, timeout=5)  # whoever leaves ends no training
+    assert nodes.num_users == 0

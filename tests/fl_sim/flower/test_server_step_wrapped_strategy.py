@@ -10,10 +10,11 @@ import pytest
 from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Strategy
 
+from fl_sim.engines import grids
 from fl_sim.flower.private_messages import ArrayLayout
 from fl_sim.flower.server_step import WrappedStrategy
 from fl_sim.strategies.primitives.limits import PrivacyError
-from tests.fl_sim.flower.apps import as_task, model
+from tests.fl_sim.flower.apps import NodesHere, as_task, model, nodes_of
 
 
 class _Kept(FedAvg):
@@ -74,3 +75,26 @@ def test_a_strategy_that_has_trained_is_known_by_what_it_keeps(strategy: Strateg
     if keeps:
         with pytest.raises(PrivacyError, match="has trained before"):
             step.check_new({})
+
+
+def test_numbers_that_a_strategy_changes_are_restored_exactly() -> None:
+    before, after = _Kept(), _Kept()
+    for strategy in (before, after):
+        strategy.rate, strategy.steps, strategy.warm = 0.1, 0, False  # type: ignore[attr-defined]
+    step, new = WrappedStrategy(before), WrappedStrategy(after)
+    assert step.state() == {}
+    before.rate, before.steps, before.warm, before.best = 0.1 / 3, 2**60 + 1, True, -7  # type: ignore[attr-defined]
+    new.restore(step.state())
+    for name in ("rate", "steps", "warm", "best"):
+        assert getattr(after, name) == getattr(before, name)
+        assert type(getattr(after, name)) is type(getattr(before, name))
+    new.check_new()  # a number alone is no training
+
+
+def test_a_strategy_waits_for_the_nodes_that_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grids, "_NODES_SECONDS", 0.01)
+    here = NodesHere(nodes_of(3))
+    assert len(list(WrappedStrategy(FedAvg(min_available_nodes=3)).attended(here).get_node_ids())) == 3
+    with pytest.raises(grids.GridError, match="min_available_nodes is 4: only 3 of 4 nodes are there after"):
+        WrappedStrategy(FedAvg(min_available_nodes=4)).attended(here)
+    WrappedStrategy(FedAvg()).attended(NodesHere(nodes_of(1)))  # by default one node will do, which may hold all users

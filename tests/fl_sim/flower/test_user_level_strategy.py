@@ -444,6 +444,8 @@ def test_nodes_without_the_mod_are_refused_before_anything_is_sent_to_them(tmp_p
         ({"wrapped": FedAvg(fraction_train=0.5)}, "fraction_train is 0.5; allowed: 1.0, its default"),
         ({"wrapped": FedAvg(min_train_nodes=5)}, "min_train_nodes is 5; allowed: 2, its default"),
         ({"wrapped": FedAvg(weighted_by_key="tokens")}, "weighted_by_key is tokens; allowed: num-examples"),
+        ({"rounds": 2.5}, "num_rounds is 2.5; allowed: a whole number"),
+        ({"rounds": True}, "num_rounds is True; allowed: a whole number"),
         ({"wrapped": FedAvg(train_metrics_aggr_fn=lambda records, key: MetricRecord())}, "train_metrics_aggr_fn is"),
     ],
 )  # fmt: skip
@@ -701,6 +703,15 @@ def test_the_learning_rate_of_our_optimizer_knows_the_number_of_rounds() -> None
     with patch("fl_sim.flower.server_step.build_optimizer", lambda *arguments: prepared.append(arguments[1:])):
         OptimizerStep(ServerOptimizerConfig()).prepare(12, 30)
     assert prepared[-1] == (12, 30)
+
+
+def test_two_strategies_made_in_one_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    folders = {UserLevelDifferentialPrivacy(FedAvg(), **SETTINGS).folder for _ in range(5)}
+    assert len(folders) == 5
+    assert {folder.parent for folder in folders} == {tmp_path / "fl-sim-runs"}
 
 
 def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
