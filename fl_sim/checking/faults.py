@@ -2,7 +2,8 @@
 
 A finding breaks the ε of the models, leaks something beside the models, or is a note, which contradicts no ε.
 
->>> from fl_sim.checking.trials import Seen, Stated
+>>> from fl_sim.checking.stated import Stated
+>>> from fl_sim.checking.trials import Seen
 >>> seen = Measured(nodes=10, rounds=5, seen=Seen(), stated=Stated(2.0, 1e-5), parameters=1, noise={"w": 1.0},
 ...                 effect={"w": 1.0})
 >>> for finding in findings(seen):

@@ -19,7 +19,8 @@ from fl_sim.auditing.lower_bounds import Scores, epsilon_lower_bound, gaussian_e
 from fl_sim.checking.app_folder import AppFolder, CheckError
 from fl_sim.checking.app_process import AppProcess
 from fl_sim.checking.observed_app import PRIVATE_TEXT
-from fl_sim.checking.trials import Answer, Arrays, Seen, Stated, Trial, Unit, flat, signs, stated_by
+from fl_sim.checking.stated import Stated, stated_by
+from fl_sim.checking.trials import Answer, Arrays, Seen, Trial, Unit, flat, signs
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency
 
@@ -256,6 +257,7 @@ class _Series:
         if math.isfinite(found.mu) and found.mu > 0:
             self._say("attack")
             self._attack(found)
+        found.unseen += [f"No ε is read in the line: {line[:100]}" for line in found.stated.unread]
         if whole.error is not None:
             found.unseen.append(f"The whole run ended early: {whole.error[1]}.")
         found.trials = self._trials

@@ -10,7 +10,8 @@ from scipy import stats
 
 from fl_sim.checking.faults import findings, proven
 from fl_sim.checking.measurements import Measured, _bounds, _sampling_of, epsilon_of
-from fl_sim.checking.trials import Seen, Stated
+from fl_sim.checking.stated import Stated
+from fl_sim.checking.trials import Seen
 
 RIGHT = Measured(
     nodes=10, rounds=5, seen=Seen(), stated=Stated(6.0, 1e-5), parameters=4, sampling="poisson", rate=0.5,
