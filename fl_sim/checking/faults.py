@@ -140,14 +140,20 @@ def _whole_mean(found: Measured) -> Iterator[Finding]:
 
 def _weights(found: Measured) -> Iterator[Finding]:
     if found.heavier is not None and found.heavier > _FURTHER:
-        words = f"A user who reports a thousand times the examples moves the model {found.heavier:.1f} times as far."
+        words = (
+            "A user who reports a thousand times the examples, or other metrics, moves the model "
+            f"{found.heavier:.1f} times as far."
+        )
         yield Finding("example-weights", "breaks", words, {"times": found.heavier})
 
 
 def _nan(found: Measured) -> Iterator[Finding]:
     if found.nan:
         yield Finding(
-            "nan-passes", "breaks", "One NaN of one user makes the model NaN, or moves it further than any update.", {}
+            "nan-passes",
+            "breaks",
+            "One NaN or infinity of one user makes the model NaN, or moves it further than any update.",
+            {},
         )
 
 

@@ -70,10 +70,11 @@ class Measured:
         effect: how far one user's presence moves the model, by array.
         present: whether presence was compared with absence; else with the opposite update.
         growth: by how much more a thousand times longer update moves the model, by array; ``""`` is all arrays.
-        heavier: how many times further a user with a thousand times the examples moves it; None if not tried.
+        heavier: how many times further a user with a thousand times the examples, and other metrics, moves it; None if
+            not tried.
         of_all: the share of all users' effect that one user has.
         rescaled: how far the others' updates move the model if a user without an update is away, in effects.
-        nan: whether a NaN reaches the model, or moves it further than any update.
+        nan: whether a NaN or an infinity reaches the model, or moves it further than any update.
         failure: what a failed user does: ``nothing``, ``lost`` (the round), ``ends`` (the run), ``moves``.
         metrics: names of the metrics that follow from a user's data and leave.
         text: whether the text of a node's exception is logged.
@@ -442,9 +443,9 @@ class _Series:
             idle = replace(trial, attacked=still)
             found.rescaled = _length(self._difference(idle, other, found)) / effect
         if found.client_clip is None:
-            bad = replace(trial, attacked=Answer("nan"))
-            finite = np.isfinite(flat(self._step(bad))).all()
-            found.nan = not finite or _length(self._difference(bad, other, found)) > 1.1 * effect
+            for bad in (replace(trial, attacked=Answer("nan")), replace(trial, attacked=Answer("inf"))):
+                finite = np.isfinite(flat(self._step(bad))).all()
+                found.nan |= bool(not finite or _length(self._difference(bad, other, found)) > 1.1 * effect)
         failed = self._run(replace(trial, attacked=Answer("fail")))
         found.text = PRIVATE_TEXT in failed.log
         if failed.error is not None:
@@ -460,7 +461,7 @@ class _Series:
     def _weights(self, found: Measured, trial: Trial, other: Trial, effect: float) -> None:
         own = self._run(self._trial())
         heavy = self._run(self._trial(weight=1e3))
-        weights = [metrics.get("num-examples") for metrics in own.replies.values()]
+        weights = [value for each in own.replies.values() for name, value in each.items() if name != "update norm"]
         changed = {
             name
             for before, after in zip(own.metrics, heavy.metrics, strict=False)
@@ -468,10 +469,9 @@ class _Series:
             if before.get(name) != after[name]
         }
         measured = {name for metrics in self._whole.metrics for name in metrics if name.startswith("evaluate ")}
-        found.metrics = sorted(
-            name for name in changed | measured if not any(word in name.lower() for word in ("eps", "delta"))
-        )
-        if all(weight in (None, 1, 1.0) for weight in weights):
+        leaving = {name.partition("[")[0] for name in changed | measured}  # of a list the name
+        found.metrics = sorted(name for name in leaving if not any(word in name.lower() for word in ("eps", "delta")))
+        if all(weight == 1 for weight in weights):
             return
         if heavy.error is not None:
             found.failure = "ends"

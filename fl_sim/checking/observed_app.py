@@ -504,8 +504,13 @@ def _weighed(name: str, record: Any, factor: float) -> Any:
     """Return a record with a user's figures multiplied."""
     if not isinstance(record, MetricRecord) and name != older_api.RESULT:
         return record
-    figures = {key: type(value)(value * factor) if _is_number(value) else value for key, value in record.items()}
-    return type(record)(figures)
+    return type(record)({key: _times(value, factor) for key, value in record.items()})
+
+
+def _times(value: Any, factor: float) -> Any:
+    if isinstance(value, list):
+        return [_times(each, factor) for each in value]
+    return type(value)(value * factor) if _is_number(value) else value
 
 
 def _is_number(value: Any) -> bool:
@@ -513,7 +518,18 @@ def _is_number(value: Any) -> bool:
 
 
 def _numbers(metrics: Mapping[str, Any] | None) -> dict[str, float]:
-    return {name: float(value) for name, value in (metrics or {}).items() if isinstance(value, int | float)}
+    """Return the numbers among metrics; those of a list by their places.
+
+    >>> _numbers({"losses": [0.5, 0.25], "kind": "mean"})
+    {'losses[0]': 0.5, 'losses[1]': 0.25}
+    """
+    numbers = dict[str, float]()
+    for name, value in (metrics or {}).items():
+        if isinstance(value, list | tuple):
+            numbers |= _numbers({f"{name}[{place}]": each for place, each in enumerate(value)})
+        elif isinstance(value, int | float):
+            numbers[name] = float(value)
+    return numbers
 
 
 def _reply(reply: Message, sent: Arrays, trained: Arrays | None) -> dict[str, float]:

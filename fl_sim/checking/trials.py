@@ -1,8 +1,8 @@
 """Describe one trial of an app, what was seen in it, and the updates with which nodes answer.
 
 A trial is a run of the ServerApp on nodes in the same process. A node answers with what its own train function once
-returned, or with a long update along fixed signs, with NaN, or with an exception. So two trials differ in what one user
-does and in nothing else.
+returned, or with a long update along fixed signs, with NaN or infinity, or with an exception. So two trials differ in
+what one user does and in nothing else.
 
 >>> push = Answer("push", scale=-3.0)
 >>> model = {"w": np.zeros(4, np.float32), "steps": np.array(7)}
@@ -36,12 +36,12 @@ class Answer:
 
     Attributes:
         kind: ``own`` (the update that its train function returned), ``same`` (that of the attacked user), ``push``,
-            ``nan``, or ``fail``.
+            ``nan``, ``inf``, or ``fail``.
         scale: the length of a push along :func:`signs`, negative for the other way.
         array: the only array that is pushed; None for all arrays of floats.
     """
 
-    kind: Literal["own", "same", "push", "nan", "fail"] = "own"
+    kind: Literal["own", "same", "push", "nan", "inf", "fail"] = "own"
     scale: float = 0.0
     array: str | None = None
 
@@ -125,8 +125,10 @@ def moved(model: Arrays, answer: Answer, own: Arrays) -> Arrays:
     if answer.kind in ("own", "same"):
         return {name: _typed(value + own[name], value) for name, value in model.items()}
     floats = [name for name, value in model.items() if value.dtype.kind == "f"]
-    if answer.kind == "nan":
-        return {name: np.full_like(value, np.nan) if name in floats else value for name, value in model.items()}
+    if answer.kind in ("nan", "inf"):
+        return {
+            name: np.full_like(value, float(answer.kind)) if name in floats else value for name, value in model.items()
+        }
     pushed = floats if answer.array is None else [answer.array]
     size = max(1, sum(model[name].size for name in pushed))
     by = answer.scale / np.sqrt(size)

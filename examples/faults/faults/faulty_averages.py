@@ -70,6 +70,15 @@ class NanPasses(PrivateAverage):
         }
 
 
+class InfPasses(PrivateAverage):
+    """Drops a NaN, but no infinity, of which min(1, C / norm) is 0 and the product NaN."""
+
+    def update(self, reply):
+        move = {name: array.numpy() - self.model[name] for name, array in reply.content["arrays"].items()}
+        bad = any(np.isnan(value).any() for value in move.values())
+        return {name: np.zeros_like(value) if bad else value for name, value in move.items()}
+
+
 class FailureShows(PrivateAverage):
     """Skips the round, noise and all, if a node fails."""
 
@@ -138,6 +147,13 @@ class MetricsLeave(PrivateAverage):
         return {"train_loss": float(np.mean(losses))} if losses else {}
 
 
+class LossesLeave(PrivateAverage):
+    """Logs the training loss of each user who took part."""
+
+    def metrics(self):
+        return {"train_losses": [float(reply.content["metrics"]["train_loss"]) for reply in self.replies]}
+
+
 class ExceptionText(PrivateAverage):
     """Logs why a node failed."""
 
@@ -155,5 +171,6 @@ FAULTS = {
     "nan-passes": NanPasses, "failure-shows": FailureShows, "realised-denominator": RealisedDenominator,
     "fixed-cohort": FixedCohort, "same-cohort": SameCohort, "accountant-reset": AccountantReset,
     "noise-reused": NoiseReused, "fixed-seed": FixedSeed, "noise-below-claim": NoiseBelowClaim,
-    "metrics-leave": MetricsLeave, "exception-text": ExceptionText,
+    "metrics-leave": MetricsLeave, "exception-text": ExceptionText, "inf-passes": InfPasses,
+    "losses-leave": LossesLeave,
 }  # fmt: skip
