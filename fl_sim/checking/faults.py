@@ -85,7 +85,7 @@ def findings(found: Measured) -> list[Finding]:
 
 UNLIMITED = frozenset({
     "no-noise", "fixed-seed", "noise-reused", "unbounded-update", "unclipped-array", "array-without-noise",
-    "nan-passes", "failure-shows",
+    "nan-passes", "failure-shows", "noise-stops", "noise-in-step",
 })  # fmt: skip
 """Faults for which no ε holds at all."""
 
@@ -106,6 +106,15 @@ def _no_noise(found: Measured) -> Iterator[Finding]:
     elif found.fresh is False:
         words = "Two rounds add the same noise, so their difference has none."
         yield Finding("noise-reused", "breaks", words, {})
+    if not any(found.noise.values()):
+        return
+    if found.stops:
+        least = min(found.stops.values())
+        words = f"Round {least} of {found.rounds} adds no noise to {_listed(sorted(found.stops))}, and round 1 does."
+        yield Finding("noise-stops", "breaks", words, {"arrays": sorted(found.stops), "round": least})
+    for name, lines in found.lines.items():
+        words = f"The noise on {name} keeps to {lines} of its directions, and a user moves it across them."
+        yield Finding("noise-in-step", "breaks", words, {"array": name, "directions": lines})
 
 
 def _unclipped(found: Measured) -> Iterator[Finding]:
@@ -126,7 +135,9 @@ def _unclipped(found: Measured) -> Iterator[Finding]:
 def _bare_arrays(found: Measured) -> Iterator[Finding]:
     if not any(found.noise.values()):
         return
+    across = {f"{name} across its noise" for name in found.lines}
     bare = sorted(name for name, moved in found.effect.items() if moved > 0 and not found.noise.get(name, 0.0))
+    bare = [name for name in bare if name not in across]
     if bare:
         words = f"No noise is added to {_listed(bare)}, which nodes change."
         yield Finding("array-without-noise", "breaks", words, {"arrays": bare})

@@ -43,6 +43,7 @@ _ATTACKS = 100
 _ATTACKED_ROUNDS = 10
 _PLAIN = 20.0  # an effect of so many standard deviations is seen in a few trials
 _SURELY = 1e5  # so many standard deviations are no privacy at all
+_PART = 1e-4  # of a length, below which a part of it is none
 _BLUR = 1e-3  # noise of this share of a difference does not blur it
 GROWS = 10.0
 """A thousand times longer update moves what is bounded less than so many times as far."""
@@ -67,6 +68,8 @@ class Measured:
         fresh: whether two rounds have different noise; None if there is no noise.
         from_global_seed: whether the noise follows from the seeds of the global generators.
         fixed: whether the noise is the same under every seed.
+        stops: the first round in which an array that has noise has none, by array.
+        lines: the number of directions in which an array has noise, where it leaves a user's effect bare.
         effect: how far one user's presence moves the model, by array.
         present: whether presence was compared with absence; else with the opposite update.
         growth: by how much more a thousand times longer update moves the model, by array; ``""`` is all arrays.
@@ -98,6 +101,8 @@ class Measured:
     fresh: bool | None = None
     from_global_seed: bool = False
     fixed: bool = False
+    stops: dict[str, int] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
     effect: dict[str, float] = field(default_factory=dict)
     present: bool = True
     growth: dict[str, float] = field(default_factory=dict)
@@ -204,6 +209,7 @@ class _Series:
         self._target: Unit = (0, "")
         self._seed = 0
         self._long = self._huge = self._tiny = 1.0
+        self._partial: dict[str, tuple[Floats, npt.NDArray[np.bool_]]] = {}  # draws of noise that leave out numbers
 
     def first(self) -> int | None:
         """Run the app as a whole; return the number of nodes for which it waits, if it does.
@@ -349,8 +355,13 @@ class _Series:
             largest = float(np.abs(draws).max()) if draws.size else 0.0
             floor = max(1e-6 * largest, self._rounding(name), 1e3 * self._tiny if found.sampling == "poisson" else 0.0)
             found.noise[name] = spread if spread > floor else 0.0
+            small = max(self._rounding(name), 100 * self._tiny)
+            if found.noise[name] and (_bare(draws, small).any() or _directions(draws) is not None):
+                self._partial[name] = draws, _bare(draws, small)
         _pool(found.noise, {name: (len(steps) - 1) * value.size for name, value in steps[0].items()})
         found.noise_error = 3 / math.sqrt(2 * max(1, (len(steps) - 1) * size))
+        if any(found.noise.values()):
+            self._later_noise(found, both)
         rounds = self._run(self._trial(attacked=still, others=still, steady=False, rounds=3, seed=7, entropy=7)).steps
         others = self._run(self._trial(attacked=still, others=still, steady=False, rounds=1, seed=7, entropy=8)).steps
         first = flat(rounds[0]) if rounds else np.zeros(1)
@@ -361,6 +372,49 @@ class _Series:
         if has_noise and others:
             found.from_global_seed = _correlation(first, flat(others[0])) > 0.999
         found.fixed = has_noise and not any(found.noise.values())
+
+    def _later_noise(self, found: Measured, answers: dict[str, Any]) -> None:
+        """Look for a round, up to the last, in which no noise is added to an array that has some in the first."""
+        tried = min(found.rounds, self._affordable(found.rounds, 0.03, least=2))
+        number = self._affordable(4, 0.1 / tried)
+        runs = [
+            self._run(self._trial(**answers, seed=seed, entropy=seed, rounds=tried)).steps
+            for seed in range(301, 301 + number)
+        ]
+        if tried < found.rounds:
+            found.unseen.append(f"Noise after round {tried} of {found.rounds} was not looked at.")
+        for name in [name for name, noise in found.noise.items() if noise]:
+            reach = 0.0
+            for place in range(tried):
+                steps = [np.ravel(run[place][name]) for run in runs if len(run) > place and name in run[place]]
+                moved = [step for step in steps if step.any()]  # a round may be skipped, of an empty cohort
+                if len(moved) < min(3, number):
+                    continue
+                kind = self._whole.start.get(name, moved[0]).dtype
+                units = 8 * float(np.finfo(kind).eps) if kind.kind == "f" else 0.0
+                reach += max(float(np.abs(step).max()) for step in steps)
+                floor = max(100 * self._tiny, self._rounding(name), units * reach)
+                if float(np.sqrt(np.mean(np.var(moved, axis=0, ddof=1)))) <= floor < 0.1 * found.noise[name]:
+                    found.stops.setdefault(name, place + 1)
+
+    def _bare_numbers(self, found: Measured) -> None:
+        """Take apart the arrays that have noise in some of their numbers, or along some directions, alone.
+
+        The effect that has no noise counts as that of an array of its own.
+        """
+        for name, (draws, bare) in self._partial.items():
+            moved = np.ravel(self._direction[name]).astype(np.float64)
+            left, lines = np.where(bare, 0.0, moved), _directions(draws)
+            outside = left if lines is None else left - lines.T @ (lines @ left)
+            length = float(np.linalg.norm(moved))
+            parts = {f"{bare.sum()} of {bare.size} numbers of {name}": float(np.linalg.norm(moved - left))}
+            if lines is not None and float(np.linalg.norm(outside)) > _PART * length:
+                found.lines[name] = len(lines)
+                parts[f"{name} across its noise"] = float(np.linalg.norm(outside))
+            for part, size in parts.items():
+                if size > _PART * length:
+                    found.effect[part], found.noise[part] = size, 0.0
+                    found.effect[name] = math.sqrt(max(0.0, found.effect[name] ** 2 - size**2))
 
     def _rounding(self, name: str) -> float:
         """Return how far apart two sums of an array may be by rounding alone; 0 for our own average."""
@@ -402,6 +456,7 @@ class _Series:
             difference, self._pair = turned, stronger
         found.effect = {name: float(np.linalg.norm(value)) for name, value in difference.items()}
         self._direction = difference
+        self._bare_numbers(found)
         model = self._whole.start
         names = [name for name, value in model.items() if value.dtype.kind == "f"][:_MOST_ARRAYS]
         for name in names if len(names) > 1 else ():
@@ -580,6 +635,32 @@ def _pool(noise: dict[str, float], draws: dict[str, int]) -> None:
         for name, number in noisy.items():
             if abs(noise[name] / pooled - 1) < 4 / math.sqrt(2 * number):
                 noise[name] = pooled
+
+
+def _bare(draws: Floats, small: float) -> npt.NDArray[np.bool_]:
+    """Return which numbers are the same in all draws of noise, (draws, numbers), though others are not.
+
+    None where chance might do it: of many numbers a few are nearly the same in a few draws.
+    """
+    spread = np.std(draws, axis=0, ddof=1)
+    chance = (1e-4 / spread.size) ** (1 / (len(draws) - 1))
+    return np.asarray((spread <= small) & (small < min(_PART, chance) * spread.max()))
+
+
+def _directions(draws: Floats) -> Floats | None:
+    """Return orthogonal directions of length 1, (directions, numbers), to which draws of noise keep; None if to none.
+
+    >>> one = np.random.default_rng(0).normal(size=(5, 1)) * np.ones(3)
+    >>> _directions(one).round(2).tolist(), _directions(one + np.random.default_rng(1).normal(size=(5, 3)))
+    ([[0.58, 0.58, 0.58]], None)
+    """
+    rows = np.diff(draws, axis=0)
+    values, vectors = np.linalg.eigh(rows @ rows.T)
+    kept = values > _PART**2 * values[-1]
+    if 2 * kept.sum() > min(rows.shape):
+        return None
+    lines = (vectors[:, kept] / np.sqrt(values[kept])).T @ rows
+    return np.asarray(lines * np.sign(lines.sum(axis=1, keepdims=True)), np.float64)
 
 
 def _length(step: Arrays) -> float:

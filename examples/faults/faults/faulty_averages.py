@@ -125,6 +125,28 @@ class NoiseReused(PrivateAverage):
         return self.drawn.setdefault(name, super().noise(name, value))
 
 
+class NoiseStops(PrivateAverage):
+    """Adds noise in the first round alone."""
+
+    def noise(self, name, value):
+        return super().noise(name, value) * (self.rounds <= 1)
+
+
+class NoiseInStep(PrivateAverage):
+    """Adds one number to all entries of an array."""
+
+    def noise(self, name, value):
+        return np.full(value.shape, np.random.default_rng().normal(0.0, self.z * self.clip_norm))
+
+
+class NumberWithoutNoise(PrivateAverage):
+    """Leaves one entry of an array without noise."""
+
+    def noise(self, name, value):
+        drawn = super().noise(name, value)
+        return drawn * (np.arange(drawn.size) > 0) if drawn.ndim else drawn
+
+
 class FixedSeed(PrivateAverage):
     """Draws noise from a generator with a seed that stands in the code."""
 
@@ -172,5 +194,6 @@ FAULTS = {
     "fixed-cohort": FixedCohort, "same-cohort": SameCohort, "accountant-reset": AccountantReset,
     "noise-reused": NoiseReused, "fixed-seed": FixedSeed, "noise-below-claim": NoiseBelowClaim,
     "metrics-leave": MetricsLeave, "exception-text": ExceptionText, "inf-passes": InfPasses,
-    "losses-leave": LossesLeave,
+    "losses-leave": LossesLeave, "noise-stops": NoiseStops, "noise-in-step": NoiseInStep,
+    "number-without-noise": NumberWithoutNoise,
 }  # fmt: skip

@@ -25,8 +25,11 @@ FAULTS = (
     "no-noise", "unbounded-update", "clip-on-mean", "unclipped-array", "array-without-noise", "example-weights",
     "nan-passes", "failure-shows", "realised-denominator", "fixed-cohort", "same-cohort", "accountant-reset",
     "noise-reused", "fixed-seed", "noise-below-claim", "metrics-leave", "exception-text", "inf-passes", "losses-leave",
+    "noise-stops", "noise-in-step", "number-without-noise",
 )  # fmt: skip
-NAMES = {"inf-passes": "nan-passes", "losses-leave": "metrics-leave"}
+NAMES = {
+    "inf-passes": "nan-passes", "losses-leave": "metrics-leave", "number-without-noise": "array-without-noise",
+}  # fmt: skip
 """Faults that have the name of another one of the same kind."""
 
 ALSO = {"example-weights": {"realised-denominator"}, "same-cohort": {"realised-denominator"}}

@@ -40,6 +40,8 @@ def test_nothing_is_found_where_the_stated_epsilon_holds() -> None:
         ({"growth": {"": 1000.0, "w": 1000.0, "b": 1000.0}}, "unbounded-update"),
         ({"growth": {"": 1.0, "w": 1.0, "b": 1000.0}}, "unclipped-array"),
         ({"noise": {"w": 1.0, "b": 0.0}}, "array-without-noise"),
+        ({"stops": {"w": 2}}, "noise-stops"),
+        ({"lines": {"w": 1}}, "noise-in-step"),
         ({"of_all": 1.0}, "clip-on-mean"),
         ({"heavier": 1.8}, "example-weights"),
         ({"nan": True}, "nan-passes"),
