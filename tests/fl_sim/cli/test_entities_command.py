@@ -163,7 +163,7 @@ def test_the_noise_of_a_run_is_that_of_its_ledger(
         ("counts", {"user_sentences": 5}, "config.json: states other bounds than the ledger"),
         ("counts", {"known": "graph"}, "config.json: states other bounds than the ledger"),
         ("counts", {"round_counts": True}, "config.json: states other bounds than the ledger"),
-        ("graph", {"public_names": "names.txt"}, "its releases are not from the sentences that its bounds keep"),
+        ("graph", {"public_names": "names.txt"}, "config.json: states other bounds than the ledger"),
     ],
 )
 def test_bounds_that_the_ledger_does_not_state_are_refused(
