@@ -14,6 +14,7 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.engines import simulation
+from fl_sim.formats import format_delta
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -130,7 +131,7 @@ def test_delta_is_that_of_the_run_or_1e_5(capsys: pytest.CaptureFixture[str], tm
         output = capsys.readouterr()
         report = json.loads(output.out)
         assert report["delta"] == delta
-        assert f"note: δ is {delta:g}, {source}; --delta states ε at another" in output.err
+        assert f"note: δ is {format_delta(delta)}, {source}; --delta states ε at another" in output.err
         assert main(["account", *line.split(), "--json", "--delta", str(delta)]) == 0
         output = capsys.readouterr()
         assert json.loads(output.out) == report
