@@ -344,7 +344,7 @@ def load_model(spec: ModelSpec, seed: int, task: Task | None = None) -> Language
 def model_without_weights(spec: ModelSpec, task: Task | None = None) -> LanguageModel:
     """Build a model to count its memory with: neither weights nor tokens are read, of a named model its sizes alone.
 
-    Call it where tensors take no memory (`fl_sim.diagnosis.worker_memory`). Whatever ``spec.device`` is, tensors are on
+    Call it where tensors take no memory (`fl_sim.engines.worker_memory`). Whatever ``spec.device`` is, tensors are on
     the CPU; blocks of scores have the size for that device.
 
     Raises:

@@ -18,7 +18,7 @@ from fl_sim.config import ConfigError, RunConfig, add_setting, parse_assignments
 from fl_sim.formats import table_cell
 
 if TYPE_CHECKING:
-    from fl_sim.diagnosis.worker_memory import Budget
+    from fl_sim.engines.worker_memory import Budget
 
 EXIT_FAILED = 1
 _SECONDS = 32.0  # until the last run is cut off; the end of Ray and of this process take some more
@@ -52,7 +52,7 @@ def doctor(
     for flag, given in (("--gpu-memory", gpu_memory is not None), ("--set", bool(assignments))):
         if given:
             raise ConfigError(f"{flag} is given without --model; allowed: with it")
-    from fl_sim.diagnosis.checkup import checkup, worst
+    from fl_sim.engines.checkup import checkup, worst
 
     findings = checkup(
         quick=quick,
@@ -78,7 +78,7 @@ def _count_memory(
 ) -> int:
     """Print which ways of training a model fit; return 0, or 1 if none does."""
     from fl_sim.clients.models.architectures.model_source import source_of
-    from fl_sim.diagnosis.worker_memory import GIB, WAYS, budgets
+    from fl_sim.engines.worker_memory import GIB, WAYS, budgets
 
     memory, settings = _gpu_memory(gpu_memory), parse_assignments(assignments)
     for key in settings:
@@ -105,7 +105,7 @@ def _gpu_memory(gpu_memory: float | None) -> int:
     """Return the bytes that a worker has on its GPU."""
     import torch
 
-    from fl_sim.diagnosis.worker_memory import GIB
+    from fl_sim.engines.worker_memory import GIB
 
     if gpu_memory is not None:
         if not (gpu_memory > 0 and math.isfinite(gpu_memory)):
@@ -118,7 +118,7 @@ def _gpu_memory(gpu_memory: float | None) -> int:
 
 
 def _print_budgets(found: list[Budget], title: str) -> None:
-    from fl_sim.diagnosis.worker_memory import GIB
+    from fl_sim.engines.worker_memory import GIB
 
     table = Table(title=table_cell(title), title_justify="left", box=None, pad_edge=False)
     for column in ("GiB", "trained", "model", "sum", "batch", "tokens", "needed", "fits", "server"):

@@ -16,7 +16,7 @@ from fl_sim.clients.gradients.head_blocks import BlockedTable, HeadRecord, loss_
 from fl_sim.clients.models import frozen_head
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out, sentence_losses
-from fl_sim.diagnosis.worker_memory import LiveBytes
+from fl_sim.engines.worker_memory import LiveBytes
 from tests.clients.gradients.every_result import assert_same, every_result
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import VOCABULARY, examples

@@ -14,7 +14,7 @@ from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.gradients.user_sums import user_sums
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.diagnosis.worker_memory import LiveBytes
+from fl_sim.engines.worker_memory import LiveBytes
 
 TOKENS = 512
 SIZES = {"hidden": 128, "layers": 6, "heads": 4, "max_tokens": 64}

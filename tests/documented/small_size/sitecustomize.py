@@ -152,7 +152,7 @@ CAPS: dict[str, Callable[[Any], None]] = {
     "fl_sim.config": cap_runs,
     "fl_sim.data_prep": cap_shipped,
     "fl_sim.data_prep.prepare": cap_sources,
-    "fl_sim.diagnosis.checkup": cap_doctor,
+    "fl_sim.engines.checkup": cap_doctor,
     "fl_sim.api.corpora": open_whole,
     "fl_sim.cli.commands.new_command": sample_whole,
     "fl_sim.api.audits": capped("audit_real_rounds", rounds=2),

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.diagnosis import checkup
-from fl_sim.diagnosis.checkup import Finding
+from fl_sim.engines import checkup
+from fl_sim.engines.checkup import Finding
 
 
 def verdicts(findings: list[Finding]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Classification, Task
-from fl_sim.diagnosis.worker_memory import GIB, LiveBytes, WorkerMemory, _needed, budgets, worker_memories
+from fl_sim.engines.worker_memory import GIB, LiveBytes, WorkerMemory, _needed, budgets, worker_memories
 
 
 def worker_memory(spec: ModelSpec, tokens: int, task: Task | None = None) -> WorkerMemory:

@@ -1,1 +1,0 @@
-"""Tell whether this installation, on this machine, computes what it should: `fl-sim doctor`."""
