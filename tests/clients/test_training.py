@@ -3,17 +3,19 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fl_sim.clients.batches import Examples
-from fl_sim.clients.gradients.clipped_sums import covered_layers
+from fl_sim.clients.gradients.clipped_sums import Tally, covered_layers
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import sentence_losses
 from fl_sim.clients.selection import Selection
-from fl_sim.clients.training import Cohort, bounded_sum
+from fl_sim.clients.training import BoundedSum, Cohort, bounded_sum
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps
 from fl_sim.strategies.primitives import streams
 from tests.clients.models import models_to_try
@@ -75,6 +77,16 @@ def test_every_sentence_is_counted_once_as_it_is_done(
     bounded_sum(model, EXAMPLES, EVERYBODY, rule, 0, done.append)
     assert sum(done) == 16
     assert fast or max(done) < 16
+
+
+def test_every_user_of_a_group_is_scaled_by_the_factor_of_its_own_sum(model) -> None:
+    shares: list[float] = []
+    group: Any = SimpleNamespace(
+        lengths=[4.0, 1.0], tallies=[Tally(sentences=3), Tally(sentences=1)], users=(0, 1),
+        add=lambda factors, total: shares.extend(factors),
+    )  # fmt: skip
+    BoundedSum(model, gradient_rule(1.0, 2.0), None).add_users([group])
+    assert shares == [0.5, 1.0]
 
 
 @pytest.mark.parametrize("cap", [1.0, 1.5, 1.99, 3.0])

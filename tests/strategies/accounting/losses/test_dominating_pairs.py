@@ -190,6 +190,10 @@ def test_what_the_shifts_of_a_case_cut_off_is_missing() -> None:
     assert mixture(user, entity, 1.0, 1.0, 1e-30, 0.0).cut == pytest.approx((4e-20, 0.0), rel=1e-12, abs=0)
     listed = mixture(user, entity, 1.0, 1.0, 1e-30, 1e-19)
     assert listed.cut == pytest.approx((14e-20, 10e-20), rel=1e-12, abs=0)
+    rare = Distribution(np.array([1.0, 5.0]), np.array([0.9, 3e-26]), 1e-26)
+    assert mixture(rare, Distribution(np.zeros(1), np.ones(1), 0.0), 1.0, 1.0, 1e-25, 0.0).cut == pytest.approx(
+        (4e-26, 0.0), rel=1e-12, abs=0
+    )
 
 
 @pytest.mark.nightly
