@@ -35,7 +35,7 @@ from fl_sim.formats import one_line
 from fl_sim.plugins import PluginError
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
-from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit, have_one_list
+from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit, public_lists
 from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.primitives import streams
@@ -386,7 +386,7 @@ def epsilon_of_any(entries: Sequence[Entry], delta: float, *, missed: bool = Fal
         event = entry.terms.mechanism.event()
         if event is None or not entry.terms.guarantee.covers_any_entity or not _units(entry, event, missed):
             return math.inf
-    if not have_one_list(entry.terms.guarantee for entry in entries):
+    if len(public_lists(entry.terms.guarantee for entry in entries)) > 1:
         return math.inf
     runs = sorted({entry.run for entry in entries})
     if len(runs) > _MOST_COMBINED:  # an entity that the tagger misses everywhere dominates both units

@@ -44,7 +44,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "account": (f"{_COMMANDS}.account_command", "compute ε, or the setting that meets a target ε"),
         "plan": (f"{_COMMANDS}.plan_command", "choose settings: by formula, or by trials on public text"),
         "entities": (f"{_COMMANDS}.entities_command", "compute ε of every entity of a corpus, and its distribution"),
-        "check": (f"{_COMMANDS}.audit_command", "run somebody's Flower app, and say what its ε is worth"),
+        "check": (f"{_COMMANDS}.check_command", "run somebody's Flower app, and say what its ε is worth"),
         "audit": (f"{_COMMANDS}.audit_command", "attack a mechanism: a lower bound on ε, beside the claimed ε"),
     },
     "research": {

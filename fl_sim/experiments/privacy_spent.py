@@ -32,7 +32,7 @@ from fl_sim.storage.open_run import OpenRun
 from fl_sim.storage.run_folder import CHECKPOINT_FOLDER, RunFolder, check_is_folder
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.attack_success import FALSE_POSITIVE_RATES, largest_true_positive_rate
-from fl_sim.strategies.accounting.guarantee import Known, most_known
+from fl_sim.strategies.accounting.guarantee import Known, most_known, public_lists
 from fl_sim.strategies.ledger import (
     Ledger,
     LedgerError,
@@ -128,7 +128,7 @@ def account_for(
             raise LedgerError(f"joined-at is {joined_at}, of {len(given)} runs; allowed: with one run only")
         entries = since(own.entries, joined_at)
     guarantees = [entry.terms.guarantee for entry in everything]
-    lists = {guarantee.public_names for guarantee in guarantees} - {""}
+    lists = public_lists(guarantees)
     forks = sum(count for count in Counter(ledger.run for ledger in ledgers).values() if count > 1)
     return {
         "releases": len(entries),

@@ -54,11 +54,21 @@ def initial_model(run: RunFolder, config: RunConfig) -> LanguageModel:
         ResultsError: the record of its weights is missing, or not what the run's ledger is bound to.
         LedgerError: the ledger cannot be read.
     """
-    began = Computation.of_ledger(Ledger.read(run.path)).parts.get("initial_model")
+    began = initial_digest(run)
     model = build_model(config, make_task(config.task, _classes(run.model_dir)))
     if began != digest_of(model.weights()):
         raise ModelError(f"model.name is '{config.model.name}', whose weights are not those with which the run began")
     return model
+
+
+def initial_digest(run: RunFolder) -> str | None:
+    """Return the digest of the weights with which a run began, to which its ledger is bound; None without one.
+
+    Raises:
+        ResultsError: the record of its weights is missing, or not what the run's ledger is bound to.
+        LedgerError: the ledger cannot be read.
+    """
+    return Computation.of_ledger(Ledger.read(run.path)).parts.get("initial_model")
 
 
 def _classes(folder: Path) -> tuple[str, ...]:

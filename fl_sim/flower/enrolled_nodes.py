@@ -69,10 +69,9 @@ class EnrolledNodes:
                 theirs = self.add(node, enrolled_users(reply))
             except ProtocolError as error:
                 self._refused[node] = f"node {node}: {error}"
-            else:
-                shared += [f"node {node} names {len(theirs)} of other nodes' users, who count there alone"] * bool(
-                    theirs
-                )
+                continue
+            if theirs:
+                shared.append(f"node {node} names {len(theirs)} of other nodes' users, who count there alone")
         for node, reason in failed.items():
             self._failed[node] = self._failed.get(node, 0) + 1
             if self._failed[node] == _TRIES:

@@ -217,15 +217,13 @@ class UserLevelDifferentialPrivacy(Strategy):
                 arrays, metrics = self.aggregate_train(server_round, replies)
                 keep_digest(self.folder, _model_digest(self._open.layout, arrays))
                 result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
-                figures = self._counted(time.monotonic() - began)
-                counted = len(figures)
+                counted, figures = self._counted(time.monotonic() - began), Figures()
                 run.checkpoint(server_round, self._vector(arrays), self._step.state())
                 try:  # a released round is kept, whatever becomes of its evaluation
                     figures |= self._evaluated(server_round, arrays, evaluate_config, grid, result)
                     figures |= _measured(evaluate_fn, server_round, arrays, result)
                 finally:
-                    run.add_row(server_round, figures)
-                figures = dict(list(figures.items())[counted:])
+                    run.add_row(server_round, counted | figures)
                 log.info("fl-sim: %s", self._in_words(server_round, num_rounds, figures))
             run.finish(stopped, self.nodes.num_users, _names(run), self._warnings())
             log.info("fl-sim DONE: results are in %s", run.folder.path)

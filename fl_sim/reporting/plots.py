@@ -56,7 +56,7 @@ UTILITY_FILE = "utility_against_epsilon.png"
 _BLACK, _ORANGE, _SKY, _GREEN, _BLUE, _VERMILION, _PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
-_BOUND = "#B3261E"
+BOUND = "#B3261E"
 GREY = "#666666"
 RUN_COLOURS = (_BLUE, _VERMILION, _GREEN, _PURPLE, _BLACK, _SKY, _ORANGE)  # the alike ones far from each other
 MARKERS = "os^vDPX*"
@@ -64,7 +64,7 @@ MARKERS = "os^vDPX*"
 
 THEME = {
     _BLACK: "currentColor",
-    _BOUND: "var(--bound)",
+    BOUND: "var(--bound)",
     **{colour: f"var(--c{number})" for number, colour in enumerate(RUN_COLOURS) if colour != _BLACK},
 }
 """Colours of matplotlib and those of a page, which has a light and a dark style."""
@@ -311,7 +311,7 @@ def _draw_rows(axes: Axes, chart: Chart) -> dict[str, Artist]:
         axes.plot([row.value], [place], color=colour, marker="o", markersize=6)
         if row.bound is not None:
             ends = [place - 0.3, place + 0.3]
-            (handles[chart.bound_words],) = axes.plot([row.bound, row.bound], ends, color=_BOUND, linewidth=2.5)
+            (handles[chart.bound_words],) = axes.plot([row.bound, row.bound], ends, color=BOUND, linewidth=2.5)
     labels = [
         "\n".join(textwrap.wrap(printable(row.label), _LONGEST_ROW, max_lines=2, placeholder="…")) for row in chart.rows
     ]

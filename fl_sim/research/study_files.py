@@ -20,6 +20,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fl_sim.formats import one_line
 from fl_sim.storage.environment import DIRTY, UNKNOWN, Environment, commit_of, history
 from fl_sim.storage.run_folder import ResultsError, decode, encode, replace_file
 
@@ -99,7 +100,7 @@ def read_json(path: Path) -> Any:
     try:
         return decode(json.loads(path.read_bytes()))
     except (OSError, ValueError, RecursionError) as error:
-        raise ResultsError(f"{path}: cannot be read as JSON ({' '.join(str(error).split())})") from error
+        raise ResultsError(f"{path}: cannot be read as JSON ({one_line(error)})") from error
 
 
 def markdown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -496,11 +496,11 @@ def _joint_account(finished: Sequence[RunFolder], unfinished: Sequence[RunFolder
     bounds = [ContributionBound(**result["reach"]["p95"]) for result in results]
     entity_bound = covering(bounds) if bounds else NO_ENTITY
     sentences = max((float(result["user_sentences"]) for result in results), default=math.inf)
-    told = _guarantees(ledgers, unfinished) <= _guarantees(ledgers, finished)
+    covered = _guarantees(ledgers, unfinished) <= _guarantees(ledgers, finished)
     delta = max(float(run.config["plan"]["delta"]) for run in runs)
-    user = Adjacency(sentences if told else math.inf)
+    user = Adjacency(sentences if covered else math.inf)
     account = account_for(ledgers, user, replace(user, entity_bound=entity_bound), delta, None)
-    if not told:
+    if not covered:
         account |= {"epsilon_user_entity": math.inf, "epsilon_user_entity_robust": math.inf}
     left = f", {len(unfinished)} of them unfinished," if unfinished else ""
     note = warning + (

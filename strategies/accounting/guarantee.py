@@ -187,10 +187,10 @@ def most_known(guarantees: Iterable[Guarantee]) -> Known:
     return max((guarantee.known for guarantee in guarantees), key=KNOWN.index, default="nothing")
 
 
-def have_one_list(guarantees: Iterable[Guarantee]) -> bool:
-    """Return whether at most one list of public names is among guarantees.
+def public_lists(guarantees: Iterable[Guarantee]) -> set[str]:
+    """Return the digests of the lists of public names among guarantees.
 
-    Then their composition holds for every entity that is not on it. An entity on one of two lists is protected by the
-    other guarantee alone, while the releases of its own have no limit for it.
+    With one at most, their composition holds for every entity that is not on it. An entity on one of two lists is
+    protected by the other guarantee alone, while the releases of its own have no limit for it.
     """
-    return len({guarantee.public_names for guarantee in guarantees} - {""}) <= 1
+    return {guarantee.public_names for guarantee in guarantees} - {""}

@@ -33,12 +33,10 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
-from fl_sim.experiments.released_model import initial_model, released_model
+from fl_sim.experiments.released_model import initial_digest, initial_model, released_model
 from fl_sim.experiments.run_inputs import check_text, declared, held_out_split
 from fl_sim.experiments.run_record import Record
-from fl_sim.storage.open_run import Computation
 from fl_sim.storage.run_folder import ResultsError, RunFolder
-from fl_sim.strategies.ledger import Ledger
 
 _T = TypeVar("_T")
 _RAW = "the corpus from which fl-sim corpus deidentify made that of the run"
@@ -141,7 +139,7 @@ class BeforeTraining:
         return found
 
 
-_LAST: dict[tuple[str, ModelSpec, str], BeforeTraining] = {}
+_LAST: dict[tuple[str | None, ModelSpec, str], BeforeTraining] = {}
 """Of the run that was attacked last, under the digest of the model's weights, its settings and the task."""
 
 
@@ -204,8 +202,7 @@ class AttackedRun:
     @functools.cached_property
     def before(self) -> BeforeTraining:
         """Return the model with which the run began; runs that began alike, one after the other, share it."""
-        began = str(Computation.of_ledger(Ledger.read(self.folder.path)).parts.get("initial_model"))
-        alike = (began, self.config.model, self.config.task)
+        alike = (initial_digest(self.folder), self.config.model, self.config.task)
         if alike not in _LAST:
             _LAST.clear()
             _LAST[alike] = BeforeTraining(initial_model(self.folder, self.config))

@@ -1,4 +1,4 @@
-"""``fl-sim audit``, ``check`` and ``leak``: attack a mechanism, somebody's Flower app or finished runs, beside their ε.
+"""``fl-sim audit`` and ``leak``: attack a mechanism or finished runs, beside their ε.
 
 Exit code 1 means that an attack refuted an ε that our accountant proves (docs/audit.md).
 """
@@ -12,22 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fl_sim.api import audits, checks
+from fl_sim.api import audits
 from fl_sim.api.runs import open_run
 from fl_sim.cli.flags import PAGE, check_writable, entity_bound, print_json
 from fl_sim.cli.flags import mechanism as mechanism_flags
-from fl_sim.cli.from_signature import FILE, FOLDER, options_of
-from fl_sim.cli.progress_bar import counting, say
+from fl_sim.cli.from_signature import FILE, options_of
 from fl_sim.cli.verbs import Verb, VerbGroup, as_json, quiet
 from fl_sim.files import replace_private_file
 from fl_sim.formats import format_figure
-from fl_sim.reporting.leak_words import leak_text
 from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 if TYPE_CHECKING:
     from fl_sim.auditing.cases import Finding
 
-EXIT_REFUTED, EXIT_FOUND = 1, 3
+EXIT_REFUTED = 1
 _VERDICT = {True: "holds", False: "REFUTED"}
 
 
@@ -144,39 +142,6 @@ def _lines(record: dict[str, Any]) -> str:
 
 
 @click.command(cls=Verb)
-@click.argument("folder", type=FOLDER, metavar="DIR")
-@options_of(checks.check, but=("folder", "say"))
-@click.option("--fix", is_flag=True, help="Also print the patch that puts fl_sim.flower in, and check the result.")
-@click.option(
-    "--picture", type=FILE, metavar="FILE", help="Also draw a user's effect beside what ε allows: .svg, .png."
-)
-@as_json
-@quiet
-def check(folder: Path, fix: bool, picture: Path | None, as_json: bool, quiet: bool, **options: Any) -> int:
-    """Run the Flower app in DIR with neighbouring users, and compare what it releases with the ε that it states.
-
-    DIR is not changed, and the app has no network. Exit code 3 means that an ε does not hold, or that something leaves
-    beside it; 2 that the app cannot be checked; 0 that nothing was found.
-    """
-    check_writable("--picture", picture)
-
-    def tell(words: str) -> None:
-        say(words, quiet)
-
-    found = checks.check(folder, say=tell, **options)
-    fixed = checks.repaired(folder, found, say=tell, **options) if fix else None
-    if as_json:
-        print_json(found.record() | ({} if fixed is None else {"fix": fixed.record()}))
-    else:
-        print("\n\n".join([found.text(), *([] if fixed is None else [fixed.text()])]))
-    if picture is not None:
-        from fl_sim.reporting.plots import save
-
-        save(found.picture(), picture)
-    return 0 if found.holds else EXIT_FOUND
-
-
-@click.command(cls=Verb)
 @options_of(audits.leak, but=("progress", "say"))
 @click.option("--html", type=FILE, metavar="FILE", help="Also write a page with pictures, one file.")
 @as_json
@@ -186,6 +151,9 @@ def leak(runs: tuple[Path, ...], html: Path | None, as_json: bool, quiet: bool, 
 
     Exit code 1 means that an attack reached more than a run's ledger allows (docs/audit.md).
     """
+    from fl_sim.cli.progress_bar import counting, say
+    from fl_sim.reporting.leak_words import leak_text
+
     check_writable("--html", html, begins=PAGE)
     for path in runs:
         open_run(path)  # a folder that is none is told before libraries are imported for seconds

@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from fl_sim.formats import format_delta, format_epsilon
-from fl_sim.reporting.plots import GREY
+from fl_sim.reporting.plots import BOUND, GREY
 from fl_sim.research.rivals.noise_by_sensitivity import AUDITED, audit
 from fl_sim.research.study_files import markdown_table
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility, tidy
 from fl_sim.research.uedp_paper.figure_records import Epsilons, PanelRecord, TrainingRecord
-from fl_sim.research.uedp_paper.figure_tables import shown_known
+from fl_sim.research.uedp_paper.figure_tables import KNOWN_WORDS, shown_known
 from fl_sim.research.uedp_paper.leakage import Method, methods, of_canaries
 
 _OWNERS = ("user", "entity")
-_RED = "#B3261E"
 _MARKS = "osD^vP*X"
 _LEAST_SHOWN = -0.5
 _MOST_PROVEN = 16.0
@@ -31,7 +30,7 @@ _PROVEN = {
     (True, True): (f"ε ≤ {_MOST_PROVEN:g} proven of any user and any name", "#0072B2"),
     (True, False): ("… of any user", "#E69F00"),
     (False, True): ("… of any name", "#009E73"),
-    (False, False): ("… of neither", _RED),
+    (False, False): ("… of neither", BOUND),
 }
 """Of whom an ε of at most ``_MOST_PROVEN`` is proven, any user and any name: words and colour."""
 
@@ -106,14 +105,14 @@ def draw_decision(record: TrainingRecord) -> Figure:
             place = (max(outcome.way, _LEAST_SHOWN), row + 0.5 * ((number + 0.5) / len(panels) - 0.5))
             axes.plot(*place, marker=_MARKS[number], color=colour, linestyle="", markersize=6)
             if any(exposed.lost for exposed in outcome.exposed.values()):
-                axes.plot(*place, marker="o", color=_RED, fillstyle="none", linestyle="", markersize=12)
+                axes.plot(*place, marker="o", color=BOUND, fillstyle="none", linestyle="", markersize=12)
         labels.append((next(iter(of_corpus.values())).label, colour))
     axes.set_yticks(range(len(labels)), [label for label, _ in labels], fontsize="small")
     for tick, (_, colour) in zip(axes.get_yticklabels(), labels, strict=True):
         tick.set_color(colour)
     for number, panel in enumerate(panels):
         axes.plot([], [], marker=_MARKS[number], color=GREY, linestyle="", label=panel.title)
-    axes.plot([], [], marker="o", color=_RED, fillstyle="none", markersize=12, linestyle="", label="secrets lost")
+    axes.plot([], [], marker="o", color=BOUND, fillstyle="none", markersize=12, linestyle="", label="secrets lost")
     for words, colour in _PROVEN.values():
         axes.plot([], [], marker="s", color=colour, linestyle="", label=words)
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
@@ -150,8 +149,7 @@ def decision_page(record: TrainingRecord) -> list[str]:
     audited = audit(**AUDITED)
     return [
         "**What each claims, and what is proven**: the largest over the corpora, where what the last column names is "
-        "known: `graph`, who mentions whom in which sentence; `counts`, how many sentences each user has and how many "
-        "mention each name (docs/privacy.md).",
+        f"known: `graph`, {KNOWN_WORDS['graph']}; `counts`, {KNOWN_WORDS['counts']} (docs/privacy.md).",
         "",
         *markdown_table(claims, rows),
         "",

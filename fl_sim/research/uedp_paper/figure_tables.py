@@ -29,7 +29,7 @@ from fl_sim.research.uedp_paper.figures import PublishedNumber, Tuning
 
 Row = list[str]
 Measured = tuple[CurveRecord, PointRecord, Parts]
-_KNOWN_WORDS = {
+KNOWN_WORDS = {
     "graph": "who mentions whom in which sentence",
     "counts": "how many sentences each user has and how many mention each name",
     "nothing": "the number of users alone",
@@ -169,8 +169,8 @@ def known_sentence(methods: Iterable[tuple[str, str]]) -> str:
         labels.setdefault(known, []).append(f"*{label}*")
     if len(labels) == 1:
         (known,) = labels
-        return f"Every proven ε takes as known {_KNOWN_WORDS[known]} (`{known}`, docs/privacy.md)."
-    parts = (f"of {', '.join(of)}: {_KNOWN_WORDS[known]} (`{known}`)" for known, of in labels.items())
+        return f"Every proven ε takes as known {KNOWN_WORDS[known]} (`{known}`, docs/privacy.md)."
+    parts = (f"of {', '.join(of)}: {KNOWN_WORDS[known]} (`{known}`)" for known, of in labels.items())
     return f"What the proven ε take as known (docs/privacy.md): {'; '.join(parts)}."
 
 

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from fl_sim.formats import format_epsilon, round_up
 from fl_sim.reporting.leak_words import is_remembered
-from fl_sim.reporting.plots import GREY, looks, styles
+from fl_sim.reporting.plots import BOUND, GREY, looks, styles
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility, tidy
 from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord, LeakageRecord
 
@@ -217,9 +217,6 @@ def verdicts(attacked: Runs) -> list[str]:
     return [f"Tests against the ledgers: {counted}.", f"Time of an attack on a run, one core: {times}."]
 
 
-_BOUND = "#B3261E"
-
-
 def draw_attacks(record: LeakageRecord) -> Figure:
     """Return the picture: a row of three per panel."""
     figure = Figure(figsize=(13.0, 4.4 * len(record.panels)), layout="constrained")
@@ -238,7 +235,7 @@ def _draw_panel(panel: AttackedPanelRecord, axes: Sequence[Axes]) -> None:
         bounds = [one["bound"] for one in method.attacks("users")]
         if bounds and all(bound["proven"] for bound in bounds):
             most = min(1.0, 0.5 + max(bound["largest_advantage"] for bound in bounds))
-            users.plot([most, most], [row - 0.3, row + 0.3], color=_BOUND, linewidth=2.0)
+            users.plot([most, most], [row - 0.3, row + 0.3], color=BOUND, linewidth=2.0)
     users.set_title("Is this user in the text?", loc="left", fontsize="medium")
     users.set_yticks(range(len(drawn)), [_label(method) for method in drawn])
     _draw_secrets(secrets, panel.runs, drawn)

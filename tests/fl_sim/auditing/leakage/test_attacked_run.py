@@ -54,9 +54,7 @@ def run_of(**changes: Any) -> AttackedRun:
 
 def test_runs_that_began_alike_share_what_was_found_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     digests = {"first": "a", "second": "a", "third": "b"}
-    computed = lambda ledger: SimpleNamespace(parts={"initial_model": digests[ledger]})  # noqa: E731
-    monkeypatch.setattr(attacked_run.Ledger, "read", lambda path: path)
-    monkeypatch.setattr(attacked_run.Computation, "of_ledger", computed)
+    monkeypatch.setattr(attacked_run, "initial_digest", lambda folder: digests[folder.path])
     monkeypatch.setattr(attacked_run, "initial_model", lambda folder, config: digests[folder.path])
     config = SimpleNamespace(model="small", task="next word")
     first, second, third = (run_of(folder=SimpleNamespace(path=path), config=config) for path in digests)
