@@ -20,7 +20,7 @@ from fl_sim.research.representations.server.group_metrics import GroupAccuracies
 from fl_sim.storage.environment import Environment
 
 
-class GuaranteeRow(TypedDict):
+class GuaranteeRow(TypedDict, total=False):
     """ε of one release: proven for any two texts, proven for one word, claimed, and as configured."""
 
     epsilon_any_text: float
@@ -29,14 +29,10 @@ class GuaranteeRow(TypedDict):
     epsilon: float
 
 
-class PrivacyRow(TypedDict, total=False):
+class PrivacyRow(GuaranteeRow, total=False):
     """The guarantee of the release, and the layer's L1 sensitivity, noise and grid; a ``note`` if nothing is sent."""
 
     layer: str
-    epsilon_any_text: float
-    epsilon_corrected: float
-    epsilon_claimed: float
-    epsilon: float
     sensitivity_l1: float
     noise_scale: float
     grid_width: float
@@ -151,10 +147,10 @@ class ExperimentRecord(TypedDict):
 
 def summary(record: ExperimentRecord) -> str:
     """Return the summary of a record, some ten lines; proven ε stands first, claimed ε beside it."""
-    metrics = record["metrics"]
+    metrics, counts = record["metrics"], record["data"].get("counts")
     lines = [
         f"System      {record['config']['method']} on {record['data']['name']}, seed {record['seed']}",
-        *_counts(record["data"].get("counts", {})),
+        *([f"Data        {'; '.join(f'{of}: {number:,}' for of, number in counts.items())}"] if counts else ()),
         *_privacy(record),
         *_training_lines(record),
         f"Accuracy    {metrics['test']['accuracy']:.4f} on {record['data']['test']:,} test examples",
@@ -167,11 +163,6 @@ def summary(record: ExperimentRecord) -> str:
         )
     lines += [_attack(name, row) for name, row in metrics["attacks"].items() if row]
     return "\n".join([*lines, f"Time        {record['seconds']:.1f} s, {record['cpu_seconds']:.1f} s of one core"])
-
-
-def _counts(counts: dict[str, int]) -> list[str]:
-    """Return what was left out of the data or filled in; nothing if nothing was."""
-    return [f"Data        {'; '.join(f'{subject}: {count:,}' for subject, count in counts.items())}"] if counts else []
 
 
 def _privacy(record: ExperimentRecord) -> list[str]:

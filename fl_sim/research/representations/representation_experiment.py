@@ -193,20 +193,23 @@ def _privacy(config: ExperimentConfig, width: int) -> PrivacyRow:
 
 
 def _metrics(config: ExperimentConfig, data: LabelledData, trained: TrainedSystem) -> Metrics:
-    return {
-        "validation": _utility(trained.predict(trained.sent[VALIDATION]), data.validation, data, config.seed),
-        "test": _utility(trained.predict(trained.sent[TEST]), data.test, data, config.seed),
-        "attacks": _attacks(config, data, trained.released),
-    }
+    utilities = [
+        _utility(trained.predict(trained.sent[split]), data.splits[split], data, config.seed)
+        for split in (VALIDATION, TEST)
+    ]
+    return {"validation": utilities[0], "test": utilities[1], "attacks": _attacks(config, data, trained.released)}
 
 
 def _releases(config: ExperimentConfig, data: LabelledData, trained: TrainedSystem) -> list[ReleaseRow]:
     """Return the classifier's utility on each other release, with its ε as claimed and as proven."""
-    rows: list[ReleaseRow] = []
-    for section, (sent, guarantee) in zip(config.releases, trained.releases, strict=True):
-        utility = _utility(trained.predict(sent), data.test, data, config.seed)
-        rows.append({"word_dropout": section.word_dropout, "privacy": _guarantee_row(guarantee), "test": utility})
-    return rows
+    return [
+        {
+            "word_dropout": section.word_dropout,
+            "privacy": _guarantee_row(guarantee),
+            "test": _utility(trained.predict(sent), data.test, data, config.seed),
+        }
+        for section, (sent, guarantee) in zip(config.releases, trained.releases, strict=True)
+    ]
 
 
 def _guarantee_row(guarantee: LocalGuarantee) -> GuaranteeRow:
