@@ -10,20 +10,18 @@ most 100 MB of disk, and unfold to 1 GiB each.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gzip
 import json
 import os
 import re
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -330,16 +328,6 @@ def _memory_of(process_id: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0)
 
 
-@contextlib.contextmanager
-def scratch() -> Iterator[Path]:
-    """Give a folder that is removed afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="hostile-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="attacks whose name contains one of these words")
@@ -350,8 +338,8 @@ def main() -> int:
     for attack in ATTACKS:
         if args.only and not any(word in attack.name for word in args.only):
             continue
-        with scratch() as folder:
-            outcomes.append(run(attack, folder, args.size))
+        with tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True) as folder:
+            outcomes.append(run(attack, Path(folder), args.size))
         found = outcomes[-1]
         verdict = "ok  " if found.holds else "FAIL"
         figures = f"{found.cpu_seconds:5.1f} s CPU {found.wall_seconds:6.1f} s {found.megabytes:6.0f} MB"

@@ -13,13 +13,12 @@ memory is the peak of a contender's processes together.
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engine.turns import Contender, all_ended, reported_end, start
+from engine.turns import Contender, all_ended, reported_end, spread, start
 
 from fl_sim.clients.selection import select_for, thin
 from fl_sim.config import RunConfig, parse_assignments
@@ -102,10 +101,6 @@ def show(contenders: list[Contender], messages: int) -> None:
 def compare(words: str, figures: dict[str, list[float]], one: str, other: str) -> None:
     if {one, other} <= figures.keys():
         print(f"{words}: {spread([a / b for a, b in zip(figures[one], figures[other], strict=True)])}")
-
-
-def spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ The runs take turns, round by round, so that other load on the machine affects a
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 from pathlib import Path
 
-from engine_comparison import IDLE, OURS, RAY, SCRIPTS, USER, Contender, run_contenders, workload
+from engine.turns import Contender, spread
+from engine_comparison import IDLE, OURS, RAY, SCRIPTS, USER, run_contenders, workload
 
 
 def main() -> None:
@@ -50,10 +50,7 @@ def show(contenders: list[Contender]) -> None:
         for name in ("round_wall", "round_cpu"):
             values, first = getattr(contender, name), getattr(contenders[0], name)
             ratios = [value / other for value, other in zip(values, first, strict=True)]
-            figures += [
-                f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})",
-                f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
-            ]
+            figures += [spread(values), spread(ratios)]
         print(f"| {contender.name} | {' | '.join(figures)} |")
 
 

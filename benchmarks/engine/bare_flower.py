@@ -3,9 +3,6 @@
 The name of the contender begins with the number of nodes, such as ``64 nodes, Flower alone``.
 """
 
-import logging
-import os
-import sys
 import time
 
 import numpy as np
@@ -13,7 +10,6 @@ import plain
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.simulation import run_simulation
 
 SPEC = plain.read_spec()
 NODES = int(SPEC["name"].split()[0])
@@ -43,13 +39,4 @@ def main(grid: Grid, context: Context) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # for busy machines
-    os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
-    plain.redirect_output()
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    ray = {"num_cpus": SPEC["workers"], "include_dashboard": False}
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": ray}
-    try:
-        run_simulation(server, client, NODES, backend_config=resources)
-    finally:
-        sys.stderr.flush()
+    plain.simulate(server, client, NODES, SPEC["workers"])

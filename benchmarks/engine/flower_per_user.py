@@ -1,8 +1,6 @@
 """Flower as in its tutorials: one node per user, and FedAvg wrapped in its strategy for central DP."""
 
 import json
-import os
-import sys
 import warnings
 
 import plain
@@ -11,7 +9,6 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
-from flwr.simulation import run_simulation
 
 SPEC = plain.read_spec()
 client, server = ClientApp(), ServerApp()
@@ -54,16 +51,5 @@ def main(grid: Grid, context: Context) -> None:
 
 
 if __name__ == "__main__":
-    import logging
-
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # for busy machines
-    os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
-    plain.redirect_output()
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    ray = {"num_cpus": SPEC["workers"], "include_dashboard": False}
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": ray}
-    try:
-        run_simulation(server, client, SPEC["users"], backend_config=resources)
-    finally:
-        sys.stderr.flush()
+    plain.simulate(server, client, SPEC["users"], SPEC["workers"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -96,6 +97,22 @@ def next_request(users: int | None = None) -> int:
     """
     print("done" if users is None else f"done {users}", file=_OUT, flush=True)
     return int(sys.stdin.readline() or 0)
+
+
+def simulate(server: Any, client: Any, nodes: int, workers: int) -> None:
+    """Run Flower's apps on Ray, without its lines for every message."""
+    from flwr.simulation import run_simulation
+
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # for busy machines
+    os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
+    redirect_output()
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    ray = {"num_cpus": workers, "include_dashboard": False}
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": ray}
+    try:
+        run_simulation(server, client, nodes, backend_config=resources)
+    finally:
+        sys.stderr.flush()
 
 
 def folder_of(spec: dict[str, Any]) -> Path:

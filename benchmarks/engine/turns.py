@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import statistics
 import subprocess
 import sys
 import threading
@@ -111,6 +112,11 @@ def pss(process: int, kind: str = "Pss") -> float:
             if line.startswith(f"{kind}:"):
                 return int(line.split()[1]) / 1024
     return 0.0
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return the median with the range, as text."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def start(name: str, script: str, spec: Mapping[str, Any], python: str = sys.executable) -> Contender:

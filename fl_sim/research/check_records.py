@@ -118,8 +118,7 @@ def check(asked: Check) -> Iterator[Checked]:
         verdict, comparison, reasons = _judged(point, _other_versions(versions))
         checked = Checked(name, point.words, verdict, time.monotonic() - began, comparison, reasons)
         _, _, _, figure, again, *_ = checked.row()
-        shown = "" if comparison is None else f": {figure}, again {again}"
-        asked.say("; ".join([f"  {verdict}{shown}", *reasons]))
+        asked.say("; ".join([f"  {verdict}" + (f": {figure}, again {again}" if comparison else ""), *reasons]))
         yield checked
 
 

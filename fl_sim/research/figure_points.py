@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from fl_sim.research.study_files import Point, first_problem
 from fl_sim.research.uedp_paper import figure_training
-from fl_sim.research.uedp_paper.attacked_runs import attacked_panels
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_records import (
     AttackedRunRecord,
@@ -30,7 +29,7 @@ from fl_sim.research.uedp_paper.figure_records import (
 )
 from fl_sim.research.uedp_paper.figure_training import Plan, PlannedRun
 from fl_sim.research.uedp_paper.figures import EpsilonFigure, LeakageFigure, TableFigure, TrainingFigure
-from fl_sim.research.uedp_paper.make_figure import epsilon_panels, table_corpora
+from fl_sim.research.uedp_paper.make_figure import attacked_panels, epsilon_panels, table_corpora
 from fl_sim.search.sweep import DONE, INTERRUPTED, Ending, run_one
 from fl_sim.stop_signals import Stopped
 from fl_sim.storage.run_folder import ResultsError, RunFolder

@@ -17,6 +17,7 @@ from fl_sim.storage.run_folder import encode
 
 if TYPE_CHECKING:
     from fl_sim.research.representations.config import ExperimentConfig
+    from fl_sim.research.representations.corpora.labelled import LabelledData
     from fl_sim.research.representations.representation_experiment import TrainedSystem
 
 _WORK = Path("runs") / "represent"
@@ -89,13 +90,14 @@ def _run_grid(
 
 def _run_one(settings: dict[str, Any], picture: Path | None, out: Path | None, as_json: bool, quiet: bool) -> None:
     from fl_sim.cli.progress_bar import say
+    from fl_sim.formats import format_epsilon
     from fl_sim.research.representations import representation_experiment
     from fl_sim.research.representations.config import load_mapping
+    from fl_sim.research.representations.evaluation import representation_pictures
     from fl_sim.research.representations.experiment_record import summary
 
     chosen = load_mapping(settings)  # a file need not be complete by itself
-    if picture is not None:
-        _check_picture(chosen, picture)
+    drawn = None if picture is None else _drawable(chosen, picture)
     kept: list[TrainedSystem] = []
     record = representation_experiment.run(
         chosen,
@@ -103,15 +105,18 @@ def _run_one(settings: dict[str, Any], picture: Path | None, out: Path | None, a
         environment=representation_experiment.describe_environment(),
         keep=kept.append,
     )
-    if picture is not None:
-        _draw(chosen, kept[0], record["privacy"]["epsilon_any_text"], picture)
+    if picture is not None and drawn is not None:
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        title = f"{chosen.method}, ε = {format_epsilon(record['privacy']['epsilon_any_text'])} proven"
+        vectors, groups = kept[0].released["test"], drawn.test.private[:, 0]
+        representation_pictures.draw_tsne(title, vectors, groups, drawn.attributes[0], picture, chosen.seed)
     if out is not None:
         write_json(record, out)
     print(json.dumps(encode(record), indent=1, ensure_ascii=False) if as_json else summary(record))
 
 
-def _check_picture(config: ExperimentConfig, path: Path) -> None:
-    """Refuse a picture that could not be drawn, before anything is trained."""
+def _drawable(config: ExperimentConfig, path: Path) -> LabelledData:
+    """Return the data of a picture of the test texts; ConfigError if it cannot be drawn, before anything is trained."""
     from fl_sim.config import ConfigError
     from fl_sim.research.representations.client.client_workspace import open_data
     from fl_sim.research.representations.evaluation.representation_pictures import LEAST_POINTS, PICTURES
@@ -125,15 +130,4 @@ def _check_picture(config: ExperimentConfig, path: Path) -> None:
         raise ConfigError(f"--picture: {data.name} has no private attribute; allowed: data with one")
     if len(data.test) < LEAST_POINTS:
         raise ConfigError(f"--picture: {data.name} has {len(data.test)} test rows; allowed: at least {LEAST_POINTS}")
-
-
-def _draw(config: ExperimentConfig, trained: TrainedSystem, epsilon: float, path: Path) -> None:
-    """Draw the test texts' released vectors, of this proven ε, by t-SNE."""
-    from fl_sim.formats import format_epsilon
-    from fl_sim.research.representations.client.client_workspace import open_data
-    from fl_sim.research.representations.evaluation.representation_pictures import draw_tsne
-
-    data = open_data(config.data, config.seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    title = f"{config.method}, ε = {format_epsilon(epsilon)} proven"
-    draw_tsne(title, trained.released["test"], data.test.private[:, 0], data.attributes[0], path, config.seed)
+    return data

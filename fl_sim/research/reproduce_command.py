@@ -18,7 +18,7 @@ from fl_sim.cli.verbs import VerbGroup, as_json, quiet
 
 if TYPE_CHECKING:
     from fl_sim.research.uedp_paper.figure_records import Record
-    from fl_sim.research.uedp_paper.figures import Size
+    from fl_sim.research.uedp_paper.figures import Figure, Size
     from fl_sim.research.uedp_paper.make_figure import FigureResult
 
 _DATA = Path("..") / "shared" / "data"
@@ -144,8 +144,8 @@ def readme(folder: Path, as_json: bool) -> int:
     from fl_sim.research.representations.studies import reproductions
     from fl_sim.research.uedp_paper.figure_document import write_document
 
-    written = [*write_document(folder), *reproductions.write_document(folder / reproductions.FOLDER)]
-    files = [str(path) for path in written]
+    written = (*write_document(folder), *reproductions.write_document(folder / reproductions.FOLDER))
+    files = list(map(str, written))
     print(json.dumps({"files": files}) if as_json else "\n".join(files))
     return 0
 
@@ -208,7 +208,7 @@ def _make_table(asked: Asked) -> int:
     if asked.small:
         raise ConfigError(f"--small is given; {asked.figure} has no small size: leave it out")
     table = reproductions.REPRODUCTIONS[asked.figure]
-    seeds = [str(seed) for seed in range(table.seeds)] if asked.seeds is None else asked.seeds.split(",")
+    seeds = [str(seed) for seed in range(10)] if asked.seeds is None else asked.seeds.split(",")
     numbers = tuple(int(number) for number in seeds if re.fullmatch("[0-9]{1,18}", number))
     if len(numbers) < len(seeds) or len(set(numbers)) < len(numbers):
         raise ConfigError(
@@ -241,10 +241,12 @@ def _make_one(asked: Asked, name: str, path: Path) -> int:
         with_earlier_panels,
         write_record,
     )
+    from fl_sim.research.uedp_paper.figures import load_figure
     from fl_sim.stop_signals import exit_status
 
-    earlier = _earlier_panels(asked, name, path)
-    result = _make_with_progress(asked, name, path)
+    figure = load_figure(path)
+    earlier = _earlier_panels(asked, name, figure)
+    result = _make_with_progress(asked, name, figure)
     for part, reason in result.skipped.items():
         print(f"left out: {part}: {reason}", file=sys.stderr)
     if result.interrupted_by is not None:
@@ -256,8 +258,7 @@ def _make_one(asked: Asked, name: str, path: Path) -> int:
     if result.record is None:
         print(f"fl-sim reproduce: nothing could be made of {name}", file=sys.stderr)
         return 1
-    files = list(result.files)
-    record = result.record
+    files, record = list(result.files), result.record
     if asked.record is not None:
         check_publishable(record)
         check_commits(name, record.commit)
@@ -268,12 +269,11 @@ def _make_one(asked: Asked, name: str, path: Path) -> int:
     return 1 if any(ending.reason for ending in result.endings) else 0
 
 
-def _earlier_panels(asked: Asked, name: str, path: Path) -> Record | None:
+def _earlier_panels(asked: Asked, name: str, figure: Figure) -> Record | None:
     """Return the record that new panels are to join; None for none, ResultsError if it is of other settings."""
     from fl_sim.research.uedp_paper.figure_records import check_same_settings, path_of, read_record
-    from fl_sim.research.uedp_paper.figures import LeakageFigure, TrainingFigure, load_figure
+    from fl_sim.research.uedp_paper.figures import LeakageFigure, TrainingFigure
 
-    figure = load_figure(path)
     if asked.record is None or not asked.panels or not isinstance(figure, TrainingFigure):
         return None
     file = asked.record / path_of(name, asked.size, isinstance(figure, LeakageFigure))
@@ -284,11 +284,10 @@ def _earlier_panels(asked: Asked, name: str, path: Path) -> Record | None:
     return earlier
 
 
-def _make_with_progress(asked: Asked, name: str, path: Path) -> FigureResult:
+def _make_with_progress(asked: Asked, name: str, figure: Figure) -> FigureResult:
     """Make the figure, and say on stderr what is done."""
     from fl_sim.cli.progress_bar import said_in_lines
     from fl_sim.research.uedp_paper.figure_records import read_record
-    from fl_sim.research.uedp_paper.figures import load_figure
     from fl_sim.research.uedp_paper.make_figure import FigureJob, make_figure
 
     known = (asked.record or _RESULTS) / f"{name}.json"
@@ -296,7 +295,7 @@ def _make_with_progress(asked: Asked, name: str, path: Path) -> FigureResult:
         return make_figure(
             FigureJob(
                 name=name,
-                figure=load_figure(path),
+                figure=figure,
                 size=asked.size,
                 panels=asked.panels,
                 data=asked.data.expanduser(),

@@ -26,18 +26,11 @@ _REPRESENTATIONS = "fl_sim.research.representations"
 API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
     "runs": (
         "Runs",
-        "Start, resume, open, list and plot runs. All of these are names of `fl_sim` itself: `fl_sim.run(…)`.",
+        "Start, resume, open, list, plot and compare runs ([docs/report.md](../report.md)). All of these are names of "
+        "`fl_sim` itself: `fl_sim.run(…)`.",
         (
             ("fl_sim.api.runs", ("run", "resume", "open_run", "compare", "plot_runs", "Run", "Plot")),
             ("fl_sim.reporting.run_list", ("list_runs", "RunList")),
-            ("fl_sim.reporting.comparison", ("Comparison",)),
-        ),
-    ),
-    "comparisons": (
-        "Comparisons",
-        "Runs side by side ([docs/report.md](../report.md)).",
-        (
-            ("fl_sim.api.runs", ("compare",)),
             ("fl_sim.reporting.comparison", ("Comparison",)),
         ),
     ),

@@ -255,8 +255,10 @@ class Mechanism(ABC):
         return LocalGuarantee(self.epsilon, dropout_epsilon(claimed, dropout.rate), dropout.epsilon(proven), proven)
 
 
-class _MinMaxScaled(Mechanism):
-    """Min-max scaling of every vector to [0, 1], and Laplace(1/ε)."""
+class MinMax(Mechanism):
+    """DPNR as in its paper: every vector scaled to [0, 1], and independent Laplace(1/ε) on each coordinate."""
+
+    name: ClassVar[LayerName] = "dpnr"
 
     @property
     def sensitivity(self) -> float:
@@ -278,13 +280,7 @@ class _MinMaxScaled(Mechanism):
         return np.rint(self.normalise(vectors) * self.steps).astype(np.int64)
 
 
-class MinMax(_MinMaxScaled):
-    """DPNR as in its paper: independent noise on each coordinate."""
-
-    name = "dpnr"
-
-
-class MinMaxShared(_MinMaxScaled):
+class MinMaxShared(MinMax):
     """DPNR as in its published code: one Laplace(1/ε) sample per text, added to all coordinates.
 
     It has no guarantee: the sent vector minus its smallest coordinate is the normalised vector.
@@ -302,15 +298,13 @@ class MinMaxShared(_MinMaxScaled):
 
 
 class _UnitBall(Mechanism):
-    """Scaling of every vector to length 1 in some norm, and Laplace(2/ε)."""
+    """Scaling of every vector to length 1 in the norm of ``order``, and Laplace(2/ε)."""
+
+    order: ClassVar[int]
 
     @property
     def claimed_sensitivity(self) -> float:
         return 2.0
-
-    @abstractmethod
-    def _length(self, vectors: Floats) -> Floats:
-        """Return the norm of each row, float64 (n, 1)."""
 
     @property
     @abstractmethod
@@ -319,7 +313,7 @@ class _UnitBall(Mechanism):
 
     def normalise(self, vectors: Floats) -> Floats:
         scaled = _rescale(vectors)
-        length = self._length(scaled)
+        length = np.linalg.norm(scaled, self.order, axis=1, keepdims=True)
         return np.divide(scaled, length, out=np.zeros_like(scaled), where=length > 0)
 
     def on_grid(self, vectors: Floats) -> Integers:
@@ -336,13 +330,11 @@ class UnitL1(_UnitBall):
     """FEDERATE's paper, and Noise: x / ‖x‖₁ and Laplace(2/ε)."""
 
     name = "l1"
+    order = 1
 
     @property
     def sensitivity(self) -> float:
         return 2.0
-
-    def _length(self, vectors: Floats) -> Floats:
-        return np.asarray(np.abs(vectors).sum(axis=1, keepdims=True))
 
     @property
     def _most_steps(self) -> int:
@@ -353,13 +345,11 @@ class UnitL2(_UnitBall):
     """FEDERATE's published code: x / ‖x‖₂ and Laplace(2/ε); ‖·‖₁ ≤ √k‖·‖₂, and equality occurs."""
 
     name = "l2"
+    order = 2
 
     @property
     def sensitivity(self) -> float:
         return 2.0 * math.sqrt(self.dimensions)
-
-    def _length(self, vectors: Floats) -> Floats:
-        return np.asarray(np.sqrt(np.square(vectors).sum(axis=1, keepdims=True)))
 
     @property
     def _most_steps(self) -> int:
@@ -374,12 +364,10 @@ def build_mechanism(name: LayerName, dimensions: int, epsilon: float | None) -> 
     """Return the mechanism ``name`` for k ``dimensions``; None for ``none``, which sends vectors unchanged.
 
     Raises:
-        PrivacyError: if the name is unknown or ε is missing or impossible.
+        PrivacyError: if ε is missing or impossible.
     """
     if name == "none":
         return None
-    if name not in MECHANISMS:
-        raise PrivacyError(f"layer is {name!r}; allowed: none, {', '.join(MECHANISMS)}")
     if epsilon is None:
         raise PrivacyError(f"epsilon is missing; layer {name!r} needs a number above 0")
     return MECHANISMS[name](dimensions, epsilon)

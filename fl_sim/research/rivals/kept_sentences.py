@@ -20,8 +20,9 @@ array([ True, False,  True])
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ from fl_sim.data_prep.canaries import read_canaries
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of
-from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import CANARIES_FILE
 from fl_sim.data_prep.store.ownership import Ownership
@@ -75,21 +76,31 @@ def write_kept(corpus: Corpus, out: Path, kept: Kept, train: str) -> Corpus:
         chosen &= np.isin(np.arange(len(chosen)), first)
     if not chosen.any():
         raise CorpusError(f"{corpus.path}: {kept.rule} keeps no sentence of {train}")
-    manifest = corpus.manifest
     beside = {CANARIES_FILE: read_canaries(corpus).to_json()} if corpus.has_canaries else None
     of_split = (sentence for sentence in sentences_of(corpus) if sentence.split == train)
     others = (sentence for sentence in sentences_of(corpus) if sentence.split != train)
+    sentences = itertools.chain(itertools.compress(of_split, chosen.tolist()), others)
+    settings = {"kept": kept.model_dump(), "parent": corpus.fingerprint}
+    needs_entities = kept.rule != "without_entity"
+    return write_changed(corpus, out, sentences, settings, needs_entities=needs_entities, beside=beside)
+
+
+def write_changed(corpus: Corpus, out: Path, sentences: Iterable[Sentence], settings: Settings, **more: Any) -> Corpus:
+    """Write sentences that were made of a corpus's, with ``settings`` added to its own, and open the new corpus.
+
+    ``more`` are further arguments of :func:`fl_sim.data_prep.corpus_writer.write_corpus`.
+    """
+    manifest = corpus.manifest
     return write_corpus(
-        itertools.chain(itertools.compress(of_split, chosen.tolist()), others),
+        sentences,
         out,
         name=manifest.name,
         sources=manifest.sources,
-        settings={**manifest.settings, "kept": kept.model_dump(), "parent": corpus.fingerprint},
+        settings={**manifest.settings, **settings},
         tagger=manifest.tagger,
         sought_labels=corpus.parts[0].manifest.sought_labels,
         identity=Identity.of_corpus(manifest.settings),
-        needs_entities=kept.rule != "without_entity",
-        beside=beside,
+        **more,
     )
 
 

@@ -14,7 +14,7 @@ V is not public. Beside a cohort whose sensitivities add up to n, one sentence o
 1 + S/n, and every coordinate of the release shows it: with d parameters the two variances are √(d/2)·S/n standard
 deviations apart. Where nothing sensitive is sampled, V is 0 and the release is exact: ε is ∞.
 
->>> audited = audit(**AUDITED)
+>>> audited = audit()
 >>> round(audited.claimed, 2), audited.at_least > 3 * audited.claimed
 (2.34, True)
 """
@@ -23,28 +23,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypedDict
 
 from fl_sim.auditing.lower_bounds import Scores, epsilon_lower_bound, gaussian_epsilon
 from fl_sim.strategies.primitives import streams
 
-
-class Audited(TypedDict):
-    """Name the arguments of :func:`audit`."""
-
-    parameters: int
-    cohort: int
-    noise_multiplier: float
-    delta: float
-    trials: int
-    seed: int
-
-
 CONFIDENCE = 0.99
-AUDITED: Audited = {
-    "parameters": 124_000_000, "cohort": 300, "noise_multiplier": 0.1, "delta": 1e-5, "trials": 20_000, "seed": 0,
-}  # fmt: skip
-"""The round that the page of the comparison states: GPT-2, and 300 sensitive sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +38,17 @@ class AuditedClaim:
     at_least: float
 
 
-def audit(parameters: int, cohort: int, noise_multiplier: float, delta: float, trials: int, seed: int) -> AuditedClaim:
+def audit(
+    parameters: int = 124_000_000,
+    cohort: int = 300,
+    noise_multiplier: float = 0.1,
+    delta: float = 1e-5,
+    trials: int = 20_000,
+    seed: int = 0,
+) -> AuditedClaim:
     """Attack one round by the variance of its coordinates, with and without one fully sensitive sentence.
+
+    The defaults are the round that the page of the comparison states: GPT-2, and 300 sensitive sentences.
 
     Args:
         parameters: d, of the model.

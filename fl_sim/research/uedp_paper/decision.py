@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from fl_sim.formats import format_delta, format_epsilon
 from fl_sim.reporting.plots import BOUND, GREY
-from fl_sim.research.rivals.noise_by_sensitivity import AUDITED, audit
+from fl_sim.research.rivals.noise_by_sensitivity import audit
 from fl_sim.research.study_files import markdown_table
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility, tidy
 from fl_sim.research.uedp_paper.figure_records import Epsilons, PanelRecord, TrainingRecord
@@ -146,7 +146,7 @@ def decision_page(record: TrainingRecord) -> list[str]:
         f"; then the exposure in bits of secrets that one user said {most} times, and of those that {most} users said "
         "of a name. **Bold**: above what chance allows (97.5 %) with every seed."
     )
-    audited = audit(**AUDITED)
+    audited = audit()
     return [
         "**What each claims, and what is proven**: the largest over the corpora, where what the last column names is "
         f"known: `graph`, {KNOWN_WORDS['graph']}; `counts`, {KNOWN_WORDS['counts']} (docs/privacy.md).",

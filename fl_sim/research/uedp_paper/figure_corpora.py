@@ -20,6 +20,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,7 +38,7 @@ from fl_sim.data_prep.readers.reader import make_reader
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import SHIPPED_CORPORA, Corpus
 from fl_sim.formats import one_line
-from fl_sim.research.rivals.kept_sentences import Kept, write_kept
+from fl_sim.research.rivals.kept_sentences import Kept, write_changed, write_kept
 from fl_sim.research.study_files import StrictModel
 from fl_sim.research.uedp_paper.figures import CorpusSource, Missed
 from fl_sim.strategies.primitives import streams
@@ -90,26 +91,27 @@ class CorpusStore:
             source = source.model_copy(update={"flags": {**source.flags, "entities": entities}})
         key = f"{name}-{_digest(source, exclude={'held_out'})}"
         draw = None if source.held_out is None or seed not in source.held_out.seeds else source.held_out
-        drawn_key = key if draw is None else f"{key}-draw{seed}-{_digest(draw)}"
-        missed_key = drawn_key if missed is None else f"{drawn_key}-misses-{missed}-each"
-        kept_key = missed_key if kept is None else f"{missed_key}-{kept.rule}-{_digest(kept)}"
-        full_key = kept_key if deidentified is None else f"{kept_key}-trains-{deidentified}"
+        changes: list[tuple[str, str, Callable[[Corpus, Path], object]]] = []
+        if draw is not None and seed is not None:
+            write: Callable[..., object] = partial(redraw, splits=draw.splits, held_out=draw.users, seed=seed)
+            changes.append((f"draw{seed}-{_digest(draw)}", f"drawing held-out users of {{}}, seed {seed}", write))
+        if missed is not None:
+            write = partial(write_missed, missed=missed)
+            changes.append((f"misses-{missed}-each", f"taking marks out of {{}}: {missed}", write))
+        if kept is not None:
+            write = partial(write_kept, kept=kept, train=TRAIN)
+            changes.append((f"{kept.rule}-{_digest(kept)}", f"keeping sentences of {{}}: {kept.rule}", write))
+        if deidentified is not None:
+            changes.append(
+                (f"trains-{deidentified}", "de-identifying {}", partial(_write_deidentified, mode=deidentified))
+            )
+        full_key = "-".join([key, *(suffix for suffix, _, _ in changes)])
         if full_key not in self._opened:
             try:
                 path = source.kind if source.ships else str(self._prepare(key, source))
-                if draw is not None and seed is not None:
-                    splits, users, by = draw.splits, draw.users, seed
-                    words = f"drawing held-out users of {Path(path).name}, seed {seed}"
-                    path = self._derived(path, drawn_key, words, lambda c, out: redraw(c, out, splits, users, by))
-                if missed is not None:
-                    marks, words = missed, f"taking marks out of {Path(path).name}: {missed}"
-                    path = self._derived(path, missed_key, words, lambda c, out: write_missed(c, out, marks))
-                if kept is not None:
-                    rule, words = kept, f"keeping sentences of {Path(path).name}: {kept.rule}"
-                    path = self._derived(path, kept_key, words, lambda c, out: write_kept(c, out, rule, TRAIN))
-                if deidentified is not None:
-                    mode, words = deidentified, f"de-identifying {Path(path).name}"
-                    path = self._derived(path, full_key, words, lambda c, out: _write_deidentified(c, out, mode))
+                for suffix, words, write in changes:
+                    key = f"{key}-{suffix}"
+                    path = self._derived(path, key, words.format(Path(path).name), write)
                 self._opened[full_key] = path
             except (CorpusError, FileNotFoundError) as error:
                 raise MissingCorpusError(f"{name}: {one_line(error)}") from error
@@ -188,17 +190,8 @@ def write_missed(corpus: Corpus, out: Path, missed: Missed) -> Corpus:
         marks = tuple(mention for mention in sentence.mentions if is_found(sentence, mention))
         return dataclasses.replace(sentence, mentions=marks)
 
-    manifest = corpus.manifest
-    return write_corpus(
-        map(found, sentences_of(corpus)),
-        out,
-        name=manifest.name,
-        sources=manifest.sources,
-        settings={**manifest.settings, "missed": missed, "parent": corpus.fingerprint},
-        tagger=manifest.tagger,
-        sought_labels=corpus.parts[0].manifest.sought_labels,
-        identity=identity,
-    )
+    settings = {"missed": missed, "parent": corpus.fingerprint}
+    return write_changed(corpus, out, map(found, sentences_of(corpus)), settings)
 
 
 def _is_missed(*key: str | int) -> bool:
@@ -261,19 +254,10 @@ def redraw(corpus: Corpus, out: Path, splits: Sequence[str], held_out: int, seed
         raise CorpusError(f"{corpus.path}: has {len(corpus.parts)} parts; allowed for a draw of users: one")
     users = [name for split in splits for name in corpus.users(split)["user"].tolist()]
     chosen = draw_users(users, held_out, seed)
-    manifest = corpus.manifest
     drawn = {"splits": list(splits), "users": held_out, "seed": seed, "parent": corpus.fingerprint}
-    return write_corpus(
-        (
-            dataclasses.replace(sentence, split=HELD_OUT if sentence.user in chosen else TRAIN)
-            for sentence in sentences_of(corpus)
-            if sentence.split in splits
-        ),
-        out,
-        name=manifest.name,
-        sources=manifest.sources,
-        settings={**manifest.settings, "held_out_draw": drawn},
-        tagger=manifest.tagger,
-        sought_labels=corpus.parts[0].manifest.sought_labels,
-        identity=Identity.of_corpus(corpus.manifest.settings),
+    sentences = (
+        dataclasses.replace(sentence, split=HELD_OUT if sentence.user in chosen else TRAIN)
+        for sentence in sentences_of(corpus)
+        if sentence.split in splits
     )
+    return write_changed(corpus, out, sentences, {"held_out_draw": drawn})

@@ -185,8 +185,8 @@ def short_page(record: TrainingRecord, source: str, picture: str) -> str:
     """Return the page of an attacked comparison, which :func:`section` has in full."""
     shows, finding = _figure_texts(record)
     corpora = "; ".join(
-        f"{panel.title}: {corpus.users:,} users, {corpus.sentences:,} sentences, tagger {corpus.tagger}"
-        for panel, corpus in ((panel, panel.corpus) for panel in record.panels)
+        f"{one.title}: {one.corpus.users:,} users, {one.corpus.sentences:,} sentences, tagger {one.corpus.tagger}"
+        for one in record.panels
     )
     lines = [f"# {record.title}", "", shows, ""]
     lines += [f"**What came of it.** {finding}", ""] if finding else []

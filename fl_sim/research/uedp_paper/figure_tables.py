@@ -179,7 +179,7 @@ def _row_label(curve: CurveRecord, point: PointRecord) -> str:
 
 
 def _proven(epsilon: float | None) -> str:
-    return "∞" if epsilon is None or math.isinf(epsilon) else format_epsilon(epsilon)
+    return "∞" if epsilon is None else format_epsilon(epsilon)
 
 
 def _joint_sentences(record: TrainingRecord, panel: PanelRecord) -> list[str]:
@@ -225,8 +225,8 @@ def _budget_rows(record: TrainingRecord, panel: PanelRecord, budget: str) -> lis
 
 
 def _joint_row(record: TrainingRecord, panel: PanelRecord, curve: CurveRecord, point: PointRecord) -> Row:
-    user = "∞" if math.isinf(point.epsilon.user) else format_epsilon(point.epsilon.user)
-    cells = [curve.label, _joint_words(curve, point), user, _utility_words(record.metric, point)]
+    user, utility = format_epsilon(point.epsilon.user), _utility_words(record.metric, point)
+    cells = [curve.label, _joint_words(curve, point), user, utility]
     cells += [_share(share) for share in _shares(record, panel, point)]
     difference = None if point.comparison is None else point.comparison.difference
     if difference is None:

@@ -24,6 +24,7 @@ import numpy as np
 
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import EnforcedBounds, EpsilonCurves, named_units
 from fl_sim.experiments.plan.run_plan import plan_run, untuned_plan
 from fl_sim.reporting.bootstrap import Figure
@@ -241,8 +242,8 @@ def _rate(figure: TrainingFigure, panel: PanelSettings, curve: CurveSettings, pa
     wanted = curve.sentences_per_round or figure.sentences_per_round
     if wanted is None:
         return {}
-    config = RunConfig.from_mapping({**_merged_settings(figure, panel, curve, PointSettings()), "corpus.path": path})
-    bounds = EnforcedBounds.of(config.privacy, Corpus.open(path).ownership(config.corpus.train_split))
+    config, ownership = _planned_on(path, _merged_settings(figure, panel, curve, PointSettings()))
+    bounds = EnforcedBounds.of(config.privacy, ownership)
     guarantee = bounds.guarantee
     if guarantee.known == "graph":
         most = float(bounds.weights.sum())
@@ -261,9 +262,7 @@ def _noise_of_claims(
     """
     if curve.budget != "own":
         return {}
-    settings = _merged_settings(figure, panel, curve, PointSettings()) | rate
-    config = RunConfig.from_mapping({**settings, "corpus.path": path})
-    ownership = Corpus.open(path).ownership(config.corpus.train_split)
+    config, ownership = _planned_on(path, _merged_settings(figure, panel, curve, PointSettings()) | rate)
     plan, guarantee = untuned_plan(config, ownership), EnforcedBounds.of(config.privacy, ownership).guarantee
     event = plan.mechanism.event()
     if event is None:
@@ -291,13 +290,18 @@ def _user_epsilons(
             "'user': a curve of every panel, without a grid or full_only"
         )
     path = paths[reference.name, figure.seeds[0]]
-    ownership = Corpus.open(path).ownership(RunConfig().corpus.train_split)
     spent = {}
     for x in figure.joint:
         settings = _merged_settings(figure, panel, reference, _joint_point(x)) | _rate(figure, panel, reference, path)
-        planned = plan_run(RunConfig.from_mapping({**settings, "corpus.path": path}), ownership)
+        planned = plan_run(*_planned_on(path, settings))
         spent[x] = math.floor(1000 * planned.guarantees.after(planned.rounds)["epsilon_user"]) / 1000
     return spent
+
+
+def _planned_on(path: str, settings: Settings) -> tuple[RunConfig, Ownership]:
+    """Return the configuration of a run on the corpus at ``path``, and who owns its training text."""
+    config = RunConfig.from_mapping({**settings, "corpus.path": path})
+    return config, Corpus.open(path).ownership(config.corpus.train_split)
 
 
 def _merged_settings(
@@ -431,13 +435,17 @@ def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any], resul
     stated = None if claimed is None else float(row[claimed])
     if curve.claims is not None:
         stated = any_name if curve.claims == "name" else float(row["epsilon_user"])
+
+    def of_entity(name: str) -> float | None:
+        return float(row[f"epsilon_user_entity_{name}"]) if entities else None
+
     return Epsilons(
         claimed=stated,
         user=float(row["epsilon_user"]),
-        user_entity_median=float(row["epsilon_user_entity_median"]) if entities else None,
-        user_entity_p95=float(row["epsilon_user_entity_p95"]) if entities else None,
-        user_entity_max=float(row["epsilon_user_entity_max"]) if entities else None,
-        robust_p95=float(row["epsilon_user_entity_robust_p95"]) if entities else None,
+        user_entity_median=of_entity("median"),
+        user_entity_p95=of_entity("p95"),
+        user_entity_max=of_entity("max"),
+        robust_p95=of_entity("robust_p95"),
         any_entity=any_entity if entities else None,
         any_name=any_name if entities else None,
         missed_entity=None if curve.deidentified is None else any_entity,

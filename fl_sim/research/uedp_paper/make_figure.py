@@ -1,10 +1,9 @@
 """Make a figure: from its file to its record, picture and table.
 
->>> from fl_sim.research.uedp_paper.figures import find_figures, load_figure
->>> figure = load_figure(find_figures()["fig9"])
->>> job = FigureJob("fig9", figure, size="default", panels=(), data=Path("data"), out=Path("out"))
->>> job.folder.name, job.store.folder.as_posix()
-('fig9', 'out/corpora')
+Attacks on the runs of a figure that asks for them are kept in its folder: an interrupted figure goes on where it was.
+
+>>> published({"users": {"auc": 0.123456789, "bound": {"largest_advantage": 0.123456789, "claims": [1]}}})
+{'users': {'auc': 0.123457, 'bound': {'largest_advantage': 0.123456789}}}
 
 An ε figure needs neither text nor training: ε of a mechanism by the paper's accountant and by ours.
 
@@ -21,24 +20,31 @@ An ε figure needs neither text nor training: ε of a mechanism by the paper's a
 
 from __future__ import annotations
 
+import json
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from fl_sim.auditing.leakage.attacked_run import Options
+from fl_sim.auditing.leakage.leak import attack_runs
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.files import remove_temporaries
+from fl_sim.files import owner_only, remove_temporaries
 from fl_sim.formats import counted
 from fl_sim.reporting import plots
+from fl_sim.reporting.run_facts import strategy_of
 from fl_sim.research.study_files import commits_of
 from fl_sim.research.uedp_paper import figure_training
-from fl_sim.research.uedp_paper.attacked_runs import attacked_panels
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpusError, tagger_of
 from fl_sim.research.uedp_paper.figure_document import picture_of, section
 from fl_sim.research.uedp_paper.figure_records import (
     AttackedPanelRecord,
+    AttackedRunRecord,
+    Attacks,
     EpsilonCurveRecord,
     EpsilonPanelRecord,
     EpsilonRecord,
@@ -50,8 +56,9 @@ from fl_sim.research.uedp_paper.figure_records import (
     TrainingRecord,
     write_record,
 )
-from fl_sim.research.uedp_paper.figure_training import Plan
+from fl_sim.research.uedp_paper.figure_training import Plan, PlannedRun, corpus_record, ended_by_panel
 from fl_sim.research.uedp_paper.figures import (
+    AttackSettings,
     EpsilonCurve,
     EpsilonFigure,
     EpsilonPanel,
@@ -61,11 +68,12 @@ from fl_sim.research.uedp_paper.figures import (
     TableFigure,
     TrainingFigure,
 )
-from fl_sim.research.uedp_paper.table_two import table_of
+from fl_sim.research.uedp_paper.table_two import rows_of
 from fl_sim.search.sweep import INTERRUPTED, Ending, run_batch
 from fl_sim.stop_signals import raise_missed_stop
+from fl_sim.storage import model_files
 from fl_sim.storage.environment import Environment, describe
-from fl_sim.storage.run_folder import RunFolder, replace_file
+from fl_sim.storage.run_folder import RunFolder, decode, encode, replace_file
 from fl_sim.strategies.accounting.accountant import epsilon, epsilon_curve
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.paper_model import (
@@ -75,6 +83,8 @@ from fl_sim.strategies.accounting.paper_model import (
 )
 
 _STEPS = 25  # points of a curve of ε
+_ATTACKS = "attacks"
+_BOUNDS = ("bound", "bounds")
 
 
 @dataclass(frozen=True)
@@ -210,7 +220,9 @@ def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
 def _run_plan(making: FigureJob, plan: Plan) -> Iterator[Ending]:
     """Run the unfinished runs of a plan; say before what is to be done, and after every run what is left."""
     seconds = figure_training.known_seconds(plan.runs, making.known)
-    unfinished = [run.name for run in plan.runs if not _is_finished(Path(str(run.config.out)))]
+    folders = {run.name: Path(str(run.config.out)) for run in plan.runs}
+    begun = {name for name, folder in folders.items() if (folder / "config.json").exists()}
+    unfinished = [name for name in folders if name not in begun or not RunFolder.open(folders[name]).finished]
     left = {name: seconds.get(name, 1.0) for name in unfinished}
     expected = sum(left.values())
     finished = len(plan.runs) - len(unfinished)
@@ -228,10 +240,6 @@ def _run_plan(making: FigureJob, plan: Plan) -> Iterator[Ending]:
             yield ending
         if stopped:
             return
-
-
-def _is_finished(folder: Path) -> bool:
-    return (folder / "config.json").exists() and RunFolder.open(folder).finished
 
 
 def _common_fields(
@@ -313,16 +321,97 @@ def table_corpora(figure: TableFigure, store: CorpusStore) -> tuple[tuple[TableC
         except MissingCorpusError as error:
             skipped[name] = str(error)
             continue
-        table = table_of(corpus)
-        published = table.published
+        ours, published = rows_of(corpus)
         rows.append(
             TableCorpusRecord(
                 title=corpus.manifest.name if published is None else published.name,
                 tagger=tagger_of(corpus),
-                columns=table.columns,
-                ours=table.ours["train"],
+                columns=tuple(ours.sensitive),
+                ours=ours,
                 published=published and published.row,
                 difference="" if published is None else published.difference,
             )
         )
     return tuple(rows), skipped
+
+
+def attacked_panels(
+    plan: Plan, attack: AttackSettings, endings: Iterable[Ending], out: Path, store: CorpusStore
+) -> list[AttackedPanelRecord]:
+    """Attack the finished runs; return the records of the panels that have any."""
+    records, figure = [], plan.figure
+    for panel, done, failed in ended_by_panel(plan, endings):
+        attacked = []
+        chosen = [run for run in done if attack.joint is None or run.point.x in (None, attack.joint)]
+        for number, run in enumerate(chosen, start=1):
+            store.say(f"attacking {run.name} ({number} of {len(chosen)})")
+            raw, source, curve = None, figure.corpora[panel.corpus], run.curve
+            if curve.deidentified is not None or curve.missed is not None:  # the corpus from which the run's was made
+                raw = store.prepared(panel.corpus, source, curve.entities, seed=run.seed, kept=curve.kept)
+            attacked.append(_attacked(run, figure.metric, attack, raw, out / _ATTACKS))
+        if attacked:
+            records.append(
+                AttackedPanelRecord(
+                    name=panel.name,
+                    title=panel.title,
+                    corpus=corpus_record(plan.corpora[panel.name]),
+                    runs=tuple(attacked),
+                    failed=failed,
+                )
+            )
+    return records
+
+
+def published(value: Any, *, measured: bool = True) -> Any:
+    """Return records of attacks without the (δ, ε) pairs of their bounds, which the rates follow from.
+
+    Measured figures have six digits. Bounds keep all, because rounding could lower them.
+    """
+    if isinstance(value, Mapping):
+        kept = {key: one for key, one in value.items() if key != "claims"}
+        return {key: published(one, measured=measured and key not in _BOUNDS) for key, one in kept.items()}
+    if isinstance(value, list | tuple):
+        return [published(one, measured=measured) for one in value]
+    return float(f"{value:.6g}") if measured and isinstance(value, float) else value
+
+
+def _attacked(run: PlannedRun, metric: str, attack: AttackSettings, raw: str | None, kept: Path) -> AttackedRunRecord:
+    folder = RunFolder.open(str(run.config.out))
+    result: Mapping[str, Any] = folder.result or {}
+    options = Options(seed=run.seed, **attack.model_dump(exclude={"joint"}))
+    epsilon = result.get("epsilon_any")
+    proven = raw is None and epsilon is not None and math.isfinite(float(epsilon))
+    attacks = _kept_attacks(folder, options, raw, kept)
+    spent = [float(folder.metrics()["seconds"].sum()), *(float(str(one.get("seconds", 0))) for one in attacks.values())]
+    return AttackedRunRecord(
+        curve=run.curve.name,
+        label=run.curve.label,
+        strategy=strategy_of(folder),
+        deidentified=raw is not None,
+        joint=run.point.x,
+        seed=run.seed,
+        epsilon_any=float(epsilon) if proven and epsilon is not None else None,
+        utility=float(result[metric]),
+        initial=float(result[f"initial_{metric}"]),
+        attacks=attacks,
+        seconds=sum(spent),
+    )
+
+
+def _kept_attacks(folder: RunFolder, options: Options, raw: str | None, kept: Path) -> Attacks:
+    """Return the records of the attacks on a run: those that are kept, if model, ledger and options are the same."""
+    file, result = kept / f"{folder.path.name}.json", folder.result or {}
+    parts = {"options": options.record(), "raw": raw} | {key: result[key] for key in ("ledger", model_files.KEY)}
+    of = json.dumps(encode(parts), sort_keys=True)
+    try:
+        known = decode(json.loads(file.read_bytes()))
+    except (FileNotFoundError, ValueError):
+        known = None
+    if known is None or known["of"] != of:
+        (found,) = attack_runs([folder.path], options, raw=raw).runs
+        known = {"of": of, "attacks": published(found.record()["attacks"])}
+        with owner_only():
+            kept.mkdir(parents=True, exist_ok=True)
+            replace_file(file, json.dumps(encode(known)).encode())
+    attacks: Attacks = known["attacks"]
+    return attacks

@@ -9,8 +9,8 @@ Language Models", IEEE BigData: |V|, sentences, users, and sentences with an ent
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -70,32 +70,17 @@ PUBLISHED: Mapping[str, PublishedRow] = {
 """The three rows, by the kind of the raw corpus that corresponds to them."""
 
 
-@dataclass(frozen=True)
-class TableTwo:
-    """The table of one corpus: kinds of entities (``All`` last), a row per split, and the paper's row if it has one."""
-
-    columns: tuple[str, ...]
-    ours: dict[str, Row] = field(default_factory=dict)
-    published: PublishedRow | None = None
-
-
-def table_of(corpus: Corpus) -> TableTwo:
-    """Return the figures of ``corpus``, with the published ones of the same corpus.
+def rows_of(corpus: Corpus) -> tuple[Row, PublishedRow | None]:
+    """Return the row of the training split of ``corpus``, and the paper's row of the same corpus if it has one.
 
     A sentence is sensitive under a column if one of its mentions may be of that kind, by the rule of ``fl-sim prepare
     --entities``: a label that leaves the kind open ("NAME" of the rules) counts under every kind.
     """
     published = PUBLISHED.get(str(corpus.manifest.settings.get("kind", corpus.manifest.name)))
     kinds = tuple(GROUPS) if published is None else tuple(column for column in published.row.sensitive if column != ALL)
-    ours = {split: _row(corpus, split, kinds) for split in corpus.splits}
-    return TableTwo((*kinds, ALL), ours, published)
-
-
-def _row(corpus: Corpus, split: str, kinds: Iterable[str]) -> Row:
-    ownership = corpus.ownership(split)
     selected = {kind: Selection.parse(GROUPS[kind]) for kind in kinds}
     selected[ALL] = Selection.parse([GROUPS[kind] for kind in kinds])
-    mentions = corpus.mentions(split)
+    ownership, mentions = corpus.ownership("train"), corpus.mentions("train")
     encoded = mentions.column("label").combine_chunks().dictionary_encode()
     sentence, codes = mentions.column("sentence").to_numpy(), encoded.indices.to_numpy()
     labels = encoded.dictionary.to_pylist()
@@ -103,7 +88,8 @@ def _row(corpus: Corpus, split: str, kinds: Iterable[str]) -> Row:
     for column, selection in selected.items():
         kept = np.array([selection.keeps(label, labels) for label in labels], dtype=bool)
         sensitive[column] = len(np.unique(sentence[kept[codes]]))
-    return Row(vocabulary(corpus.texts(split)), ownership.num_sentences, ownership.num_users, sensitive)
+    ours = Row(vocabulary(corpus.texts("train")), ownership.num_sentences, ownership.num_users, sensitive)
+    return ours, published
 
 
 def vocabulary(texts: pa.ChunkedArray) -> int:

@@ -390,7 +390,6 @@ def test_words_are_dropped_at_their_rate(generator: np.random.Generator | None) 
         (lambda: UnitL1(4, 2e15), "epsilon is 2000000000000000.0; allowed: at most 1.12e+15"),
         (lambda: UnitL2(4, 1e17), "epsilon is 1e+17; allowed: at most 5.62e+14"),
         (lambda: build_mechanism("l1", 3, None), "epsilon is missing"),
-        (lambda: build_mechanism("l3", 3, 1.0), "layer is 'l3'"),  # type: ignore[arg-type]
         (lambda: WordDropout(1.5), "rate is 1.5"),
         (lambda: dropout_epsilon(1.0, 0.5, 0), "words is 0"),
         (lambda: dropout_epsilon(-1.0, 0.5), "epsilon is -1.0"),

@@ -13,10 +13,11 @@ from fl_sim.config import ConfigError
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.research.uedp_paper.comparisons import add_comparisons, estimate, mean_figures, resampled_figures
 from fl_sim.research.uedp_paper.figure_document import picture_of, section
-from fl_sim.research.uedp_paper.figure_records import CurveRecord, Epsilons, Parts, PointRecord, TrainingRecord, spread
+from fl_sim.research.uedp_paper.figure_records import CurveRecord, Parts, PointRecord, TrainingRecord, spread
 from fl_sim.research.uedp_paper.figure_training import _user_epsilons, check_settings, points_of
 from fl_sim.research.uedp_paper.figures import CurveSettings, TrainingFigure
 from fl_sim.storage.run_folder import ResultsError
+from tests.research.uedp_paper.records import plain_point
 from tests.research.uedp_paper.test_figures import training_record
 
 CURVES: dict[str, dict[str, Any]] = {
@@ -47,15 +48,8 @@ def curve_of(name: str, made: TrainingFigure) -> CurveSettings:
 
 
 def point(name: str, x: float | None) -> PointRecord:
-    hidden = "deidentified" in CURVES[name]
-    epsilon = Epsilons(
-        claimed=None, user=1.5, user_entity_median=None, user_entity_p95=None, user_entity_max=None, robust_p95=None,
-        any_entity=None if hidden else x, missed_entity=None,
-    )  # fmt: skip
-    return PointRecord(
-        x=x, settings={}, noise_multiplier=1.0, utility=spread([WRONG[name] / 10] * 3), initial=spread([0.75] * 3),
-        epsilon=epsilon, trace=None, seconds=1.0,
-    )  # fmt: skip
+    any_entity = None if "deidentified" in CURVES[name] else x
+    return plain_point([WRONG[name] / 10] * 3, 0.75, x=x, claimed=None, user=1.5, any_entity=any_entity)
 
 
 def folder(name: str, predictions: list[float]) -> Any:

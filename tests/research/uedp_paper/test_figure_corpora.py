@@ -14,7 +14,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import CANARIES_FILE
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, redraw, tagger_of, write_missed
 from fl_sim.research.uedp_paper.figures import CorpusSource, HeldOutDraw, Missed
-from fl_sim.research.uedp_paper.table_two import PUBLISHED, table_of
+from fl_sim.research.uedp_paper.table_two import PUBLISHED, rows_of
 
 SPLITS = {"train": range(8), "validation": range(6, 10), "test": range(10, 12)}  # users 6 and 7 are in two splits
 
@@ -102,14 +102,14 @@ def test_table_two_counts_sentences_by_what_their_entities_may_be(tmp_path: Path
         Sentence("train", "b", "on Monday", (Mention(3, 9, "DATE"),)),
     ]
     corpus = write_corpus(sentences, tmp_path / "own", name="own")
-    table = table_of(corpus)
-    assert table.published is None
-    row = table.ours["train"]
+    row, published = rows_of(corpus)
+    assert published is None
     assert (row.vocabulary, row.sentences, row.users) == (9, 4, 2)
     assert row.sensitive == {"Org": 0, "Loc": 1, "GPE": 1, "Person": 1, "PII": 3, "Misc": 0, "All": 3}
     paper = write_corpus(sentences, tmp_path / "paper", name="x", settings={"kind": "sec-standin"})
-    assert table_of(paper).published == PUBLISHED["sec-standin"]
-    assert table_of(paper).ours["train"].sensitive == {"Org": 0, "Loc": 1, "GPE": 1, "PII": 3, "All": 3}
+    row, published = rows_of(paper)
+    assert published == PUBLISHED["sec-standin"]
+    assert row.sensitive == {"Org": 0, "Loc": 1, "GPE": 1, "PII": 3, "All": 3}
 
 
 def marked(tmp_path: Path) -> Corpus:

@@ -24,7 +24,6 @@ from fl_sim.research.uedp_paper.figure_document import (
 from fl_sim.research.uedp_paper.figure_records import (
     CorpusRecord,
     CurveRecord,
-    Epsilons,
     PanelRecord,
     PointRecord,
     Trace,
@@ -34,7 +33,6 @@ from fl_sim.research.uedp_paper.figure_records import (
     file_name,
     read_record,
     read_records,
-    spread,
     with_earlier_panels,
     write_record,
 )
@@ -52,6 +50,7 @@ from fl_sim.research.uedp_paper.make_figure import epsilon_panels
 from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.postprocessing import ServerOptimizerConfig
 from fl_sim.strategies.published import STATED_STEP
+from tests.research.uedp_paper.records import plain_point
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "results"
@@ -276,22 +275,10 @@ def test_an_epsilon_figure_never_shows_a_claim_without_what_is_proven() -> None:
 
 
 def point(values: tuple[float, ...] = (200.0, 210.0, 220.0), **changes: Any) -> PointRecord:
-    base = PointRecord(
-        x=None,
-        settings={"rounds": 2},
-        noise_multiplier=2.0,
-        utility=spread(values),
-        initial=spread((400.0,) * len(values)),
-        epsilon=Epsilons(
-            claimed=0.46, user=513265.0, user_entity_median=9e5, user_entity_p95=math.inf, user_entity_max=math.inf,
-            robust_p95=math.inf,
-        ),
-        trace=Trace(
-            rounds=(0, 2), mean=(400.0, 210.0), std=(0.0, 10.0), claimed=(0.0, 0.46), proven=(0.0, math.inf)
-        ),
-        seconds=61.0,
-    )  # fmt: skip
-    return base.model_copy(update=changes)
+    trace = Trace(rounds=(0, 2), mean=(400.0, 210.0), std=(0.0, 10.0), claimed=(0.0, 0.46), proven=(0.0, math.inf))
+    return plain_point(values, 400.0, of_entity=math.inf, claimed=0.46, user=513265.0).model_copy(
+        update={"settings": {"rounds": 2}, "noise_multiplier": 2.0, "trace": trace, **changes}
+    )
 
 
 def training_record(*curves: CurveRecord, **changes: Any) -> TrainingRecord:

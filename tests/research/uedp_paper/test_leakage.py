@@ -14,15 +14,12 @@ from fl_sim.research.uedp_paper.figure_records import (
     AttackedRunRecord,
     CorpusRecord,
     CurveRecord,
-    Epsilons,
     LeakageRecord,
     PanelRecord,
-    PointRecord,
     TrainingRecord,
     check_publishable,
     file_name,
     read_record,
-    spread,
     write_record,
 )
 from fl_sim.research.uedp_paper.leakage import (
@@ -34,6 +31,7 @@ from fl_sim.research.uedp_paper.leakage import (
     verdicts,
 )
 from fl_sim.storage.run_folder import ResultsError
+from tests.research.uedp_paper.records import plain_point
 
 SEEDS = (0, 1, 2)
 
@@ -167,14 +165,8 @@ def attacked_comparison(strength: float) -> TrainingRecord:
     leak = record(strength)
 
     def curve(name: str, joint: float | None, user: float, name_alone: float | None, end: float) -> CurveRecord:
-        epsilon = Epsilons(
-            claimed=joint, user=user, user_entity_median=None, user_entity_p95=None, user_entity_max=None,
-            robust_p95=None, any_name=name_alone, any_entity=joint,
-        )  # fmt: skip
-        point = PointRecord(
-            x=joint, settings={}, noise_multiplier=None, utility=spread([end, end]), initial=spread([300.0, 300.0]),
-            epsilon=epsilon, trace=None, seconds=60.0,
-        )  # fmt: skip
+        epsilons = {"claimed": joint, "user": user, "any_name": name_alone, "any_entity": joint}
+        point = plain_point([end, end], 300.0, x=joint, **epsilons)
         return CurveRecord(name=name, label=name, strategy=name, budget="joint" if joint else None, points=(point,))
 
     panels = tuple(

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.autograd import Function
 
 from fl_sim.strategies.primitives import streams
 
@@ -89,29 +88,10 @@ class FeedForward(nn.Module):
     def hidden(self, x: torch.Tensor, draw: Draw | None = None) -> torch.Tensor:
         """Return the input of the last layer, float32 (B, h), of ``x``, float32 (B, k); no dropout without a draw."""
         for number, layer in enumerate(list(self.linears)[:-1]):
-            x = apply_dropout(torch.relu(layer(x)), self.dropout, draw, f"{self.name} dropout {number}")
+            x = torch.relu(layer(x))
+            if draw is not None and self.dropout:
+                x = x * draw.dropout_mask(f"{self.name} dropout {number}", x.shape[1], self.dropout)
         return x
 
     def forward(self, x: torch.Tensor, draw: Draw | None = None) -> torch.Tensor:
         return self.linears[-1](self.hidden(x, draw))
-
-
-def apply_dropout(state: torch.Tensor, rate: float, draw: Draw | None, purpose: str) -> torch.Tensor:
-    """Return ``state``, float32 (B, h), times the step's mask of this purpose; ``state`` itself in evaluation."""
-    if draw is None or rate == 0:
-        return state
-    return cast(torch.Tensor, _Masked.apply(state, draw.dropout_mask(purpose, state.shape[1], rate)))
-
-
-class _Masked(Function):
-    """state·mask, without a copy of the state for the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, state: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(mask)
-        return state * mask
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (mask,) = ctx.saved_tensors
-        return gradients[0] * mask, None

@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 def worst_pair(mechanism: Mechanism) -> Floats:
     """Return two encoder outputs, float64 (2, k), with the largest distance of any two after normalisation."""
     k = mechanism.dimensions
-    if isinstance(mechanism, MinMax | MinMaxShared):
+    if isinstance(mechanism, MinMax):
         return np.array([[0.0] + [1.0] * (k - 1), [1.0] + [0.0] * (k - 1)])
     if isinstance(mechanism, UnitL2):
         return np.array([[1.0] * k, [-1.0] * k])

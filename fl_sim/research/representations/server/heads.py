@@ -24,11 +24,10 @@ gradient in z suffices to train a client's encoder. With C the classifier and A 
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
-from torch.autograd import Function
 from torch.func import functional_call
 from torch.nn import functional
 
@@ -39,20 +38,11 @@ NUM_DIVERSE = 3
 """Adversaries per attribute of ``multiple``, as in Han et al. (2021) and FEDERATE."""
 
 
-class _Reversal(Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: float) -> torch.Tensor:
-        ctx.weight = weight
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return -ctx.weight * gradients[0], None
-
-
 def reverse_gradient(x: torch.Tensor, weight: float) -> torch.Tensor:
     """Return ``x``; its gradient is multiplied by −``weight`` (g_λ)."""
-    return torch.Tensor(_Reversal.apply(x, weight))
+    same = x.view_as(x)
+    same.register_hook(lambda gradient: -weight * gradient)
+    return same
 
 
 def orthogonality(first: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:

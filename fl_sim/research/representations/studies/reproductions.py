@@ -35,7 +35,6 @@ class Reproduction:
         layers: allowed privacy layers, the default first.
         points: returns what of a record can be computed again by itself.
         draw: returns the table's pictures; they are written beside its record, and README.md shows them.
-        seeds: how many, from 0 on, if nobody says which.
         one_grid: whether the thin grid is the full one.
     """
 
@@ -46,7 +45,6 @@ class Reproduction:
     points: Callable[[Record, Options], list[Point]]
     layers: tuple[str, ...] = ("l1",)
     draw: Callable[[Record], Sequence[Picture]] = lambda table: ()
-    seeds: int = 10
     one_grid: bool = False
 
 
