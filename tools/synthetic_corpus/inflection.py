@@ -63,15 +63,7 @@ class Agreement:
         return _POSSESSIVES[self.pronoun]
 
 
-_POSSESSIVES = {
-    "I": "my",
-    "you": "your",
-    "we": "our",
-    "he": "his",
-    "she": "her",
-    "it": "its",
-    "they": "their",
-}
+_POSSESSIVES = {"I": "my", "you": "your", "we": "our", "he": "his", "she": "her", "it": "its", "they": "their"}
 
 
 def past_of(lemma: str) -> str:
