@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -91,10 +92,10 @@ def measure_tagged(source: Path, out: Path, pipeline: str, processes: int, batch
     """
     texts = [json.loads(line)["text"] for line in source.open(encoding="utf-8")]
     options = {"batch_size": batch_size, "n_process": processes}
+    marking = partial(make_marking, f"spacy:{pipeline}", has_gold=False, processes=processes, batch_size=batch_size)
     figures = []
     for _ in range(turns):
-        marking = make_marking(f"spacy:{pipeline}", has_gold=False, processes=processes, batch_size=batch_size)
-        whole = seconds(lambda marking=marking: prepare_once(source, out, marking))
+        whole = seconds(lambda: prepare_once(source, out, marking()))
         shutil.rmtree(out)
         bare = seconds(lambda: deque(spacy.load(pipeline).pipe(texts, **options), maxlen=0))
         figures.append((*whole, *bare))
@@ -107,11 +108,9 @@ def measure_tagged(source: Path, out: Path, pipeline: str, processes: int, batch
 
 
 def prepare_once(source: Path, out: Path, marking: Marking) -> None:
-    """Prepare the corpus and close its tagger."""
+    """Prepare the corpus with a tagger that nothing else holds, so that its processes end."""
     reader = JsonlReader(source=source, text_column="text", user_column="user", split_sentences=False)
     prepare(reader.read(), out, marking=marking)
-    if hasattr(marking.tagger, "close"):
-        marking.tagger.close()
 
 
 def write_messages(path: Path, sentences: int) -> Path:
