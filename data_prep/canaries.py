@@ -36,14 +36,14 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator
 
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.layout import CANARIES_FILE
 from fl_sim.data_prep.store.manifest import Record
 from fl_sim.files import read_bytes
@@ -148,15 +148,12 @@ class Canary(Record):
 
     def sentences(self, law: SecretLaw) -> Iterator[Sentence]:
         """Yield the r sentences, with their mentions."""
-        text = self.text(law)
+        mentions: tuple[Mention, ...] = ()
+        if self.name is not None:
+            start = self.before.index(self.name)
+            mentions = (Mention(start, start + len(self.name), NAME_LABEL),)
         for number in range(self.repetitions):
-            yield Sentence(SPLIT, self.users[number % len(self.users)], text, self._mentions())
-
-    def _mentions(self) -> tuple[Mention, ...]:
-        if self.name is None:
-            return ()
-        start = self.before.index(self.name)
-        return (Mention(start, start + len(self.name), NAME_LABEL),)
+            yield Sentence(SPLIT, self.users[number % len(self.users)], self.text(law), mentions)
 
 
 class PlantedCanaries(Record):
@@ -204,15 +201,16 @@ class PlantedCanaries(Record):
         Raises:
             CorpusError: a secret would not stand at the end of its text as it was.
         """
-        return self.model_copy(update={"canaries": tuple(self._rewritten(c, rewrite) for c in self.canaries)})
-
-    def _rewritten(self, canary: Canary, rewrite: Callable[[Sentence], Sentence | None]) -> Canary:
-        secret = self.law.secret(canary.secret)
-        sentence = rewrite(next(canary.sentences(self.law)))
-        if sentence is None or not sentence.text.endswith(f" {secret}"):
-            raise CorpusError(f"canary {canary.number} would lose its secret; allowed: changes of the text before it")
-        name = sentence.surface(sentence.mentions[0]) if sentence.mentions else None
-        return canary.model_copy(update={"before": sentence.text.removesuffix(secret), "name": name})
+        rewritten = []
+        for canary in self.canaries:
+            secret, sentence = self.law.secret(canary.secret), rewrite(next(canary.sentences(self.law)))
+            if sentence is None or not sentence.text.endswith(f" {secret}"):
+                raise CorpusError(
+                    f"canary {canary.number} would lose its secret; allowed: changes of the text before it"
+                )
+            name = sentence.surface(sentence.mentions[0]) if sentence.mentions else None
+            rewritten.append(canary.model_copy(update={"before": sentence.text.removesuffix(secret), "name": name}))
+        return self.model_copy(update={"canaries": tuple(rewritten)})
 
     def to_json(self) -> str:
         """Return the text of ``canaries.json``; beside each canary stand its text and |R|."""
@@ -256,7 +254,7 @@ def read_canaries(corpus: Corpus) -> PlantedCanaries:
 
 
 REPETITIONS = (1, 2, 4, 8, 16, 32, 64)
-OWNERS: tuple[Owner, ...] = ("user", "entity")
+OWNERS: tuple[Owner, ...] = get_args(Owner)
 MOST_CANARIES = 10_000
 
 WARNING = (
@@ -287,10 +285,6 @@ class CanarySettings:
         if self.seed < 0:
             raise CorpusError(f"`canary_seed` is {self.seed}; allowed: an integer of at least 0")
 
-    def manifest_settings(self) -> Settings:
-        """Return the settings, for a manifest."""
-        return {"canaries": {"number": self.number, "seed": self.seed}}
-
 
 def draw_canaries(settings: CanarySettings, law: SecretLaw | None = None) -> PlantedCanaries:
     """Return the canaries that the settings describe; ``law`` is that of the secrets, by default the public list's."""
@@ -298,10 +292,10 @@ def draw_canaries(settings: CanarySettings, law: SecretLaw | None = None) -> Pla
     secrets = law.draw(_stream(settings.seed, "secrets"), settings.number)
     names = _NAME.draw(_stream(settings.seed, "names"), settings.number)
     canaries = []
-    for number in range(settings.number):
+    for number, (secret, syllables) in enumerate(zip(secrets.tolist(), names.tolist(), strict=True)):
         owner = OWNERS[number % len(OWNERS)]
         repetitions = REPETITIONS[number // len(OWNERS) % len(REPETITIONS)]
-        name = _NAME.secret(int(names[number])).replace(" ", "") + _END if owner == "entity" else None
+        name = _NAME.secret(syllables).replace(" ", "") + _END if owner == "entity" else None
         canary = Canary(
             number=number,
             owner=owner,
@@ -310,7 +304,7 @@ def draw_canaries(settings: CanarySettings, law: SecretLaw | None = None) -> Pla
             users=tuple(f"canary-{number:04d}-{user:02d}" for user in range(repetitions if owner == "entity" else 1)),
             before=_BEFORE[owner].format(name=name),
             name=name,
-            secret=int(secrets[number]),
+            secret=secret,
         )
         canaries.append(canary)
     return PlantedCanaries(seed=settings.seed, law=law, canaries=tuple(canaries))

@@ -11,7 +11,7 @@ At the end: how many entities and which bounds each identity setting would give.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -21,7 +21,7 @@ from rich.table import Table
 
 from fl_sim.data_prep.canaries import read_canaries
 from fl_sim.data_prep.identity import STEPS, Identity
-from fl_sim.data_prep.readers.prepared_corpus import sentences_of
+from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.tagger_registry import unsought_kinds
@@ -143,11 +143,7 @@ def _canaries(corpus: Corpus) -> dict[str, int] | None:
 def stats_table(stats: CorpusStats) -> Table:
     """Return the statistics of :func:`corpus_stats` as a table, one column per split."""
     splits = stats["splits"]
-    caption = f"{_THREE_FIGURES}\n{stats['note']}"
-    table = Table(title=f"corpus {table_cell(stats['name'])}", caption=caption, caption_justify="left")
-    table.add_column("", no_wrap=True)
-    for split in splits:
-        table.add_column(split, justify="right", overflow="fold")  # no figure is cut
+    table = _table(f"corpus {table_cell(stats['name'])}", "", splits)
     types = sorted({label for figures in splits.values() for label in figures["sentences_by_type"]})
 
     def row(title: str, value: Callable[[SplitStats], int | Quantiles]) -> None:
@@ -169,19 +165,23 @@ def stats_table(stats: CorpusStats) -> Table:
     return table
 
 
+def _table(title: str, first: str, others: Iterable[str]) -> Table:
+    """Return a table without rows: a column of names, and columns of figures, none of which is cut."""
+    caption = f"{_THREE_FIGURES}\n{CONTRIBUTIONS_ARE_PRIVATE}"
+    table = Table(title=title, caption=caption, caption_justify="left")
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right", overflow="fold")
+    return table
+
+
 def _format(value: int | Quantiles) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value['median']:,} / {value['p95']:,} / {value['max']:,}"
 
 
 def _sentences_by_type(corpus: Corpus, split: str) -> dict[str, int]:
-    mentions = corpus.mentions(split)
-    encoded = mentions.column("label").combine_chunks().dictionary_encode()
-    labels = encoded.dictionary.to_pylist()
-    if not labels:
-        return {}
-    pairs = np.unique(mentions.column("sentence").to_numpy() * len(labels) + encoded.indices.to_numpy())
-    counts = np.bincount(pairs % len(labels), minlength=len(labels))
-    return {label: int(count) for label, count in sorted(zip(labels, counts, strict=True))}
+    counts = corpus.mentions(split).group_by("label").aggregate([("sentence", "count_distinct")])
+    return {row["label"]: row["sentence_count_distinct"] for row in counts.sort_by("label").to_pylist()}
 
 
 def _summary(values: NDArray[np.int64]) -> Quantiles:
@@ -217,8 +217,7 @@ def identity_effect(corpus: Corpus, split: str = "train") -> list[IdentityEffect
 
     if corpus.mentions(split).num_rows == 0:
         raise CorpusError(f"{corpus.path}: split {split!r} has no mention of an entity")
-    parts = range(len(corpus.parts))
-    sentences = [sentence for part in parts for sentence in sentences_of(corpus, part) if sentence.split == split]
+    sentences = list(sentences_of_split(corpus, split))
     names = ["the very characters", *(f"+ {step}" for step in STEPS)]
     settings = {name: Identity(tuple(STEPS)[:count]) for count, name in enumerate(names)}
     effects: list[IdentityEffect] = []
@@ -236,10 +235,7 @@ def identity_effect(corpus: Corpus, split: str = "train") -> list[IdentityEffect
 def identity_table(corpus: str, split: str, rows: Sequence[IdentityEffect]) -> Table:
     """Return the rows of :func:`identity_effect` as a table."""
     title = f"corpus {table_cell(corpus)}, split {table_cell(split)}"
-    table = Table(title=title, caption=f"{_THREE_FIGURES}\n{CONTRIBUTIONS_ARE_PRIVATE}", caption_justify="left")
-    table.add_column("identity", no_wrap=True)
-    for column in ("entities", "users", "sentences", "in one user"):
-        table.add_column(column, justify="right", overflow="fold")  # no figure is cut
+    table = _table(title, "identity", ("entities", "users", "sentences", "in one user"))
     for row in rows:
         figures: list[int | Quantiles] = [row["entities"], row["users"], row["sentences"], row["max_per_user"]]
         table.add_row(row["identity"], *map(_format, figures))

@@ -99,8 +99,7 @@ class SplitWriter:
         self._scratch = scratch
         self._file = scratch / f"{split}.unsorted.arrow"
         self._spill = pa.ipc.new_stream(str(self._file), SENTENCES)
-        self._load = np.zeros(0, dtype=np.int64)  # sentences, and characters, of every user
-        self._weight = np.zeros(0, dtype=np.int64)
+        self._load = self._weight = np.zeros(0, dtype=np.int64)  # sentences, and characters, of every user
         self._last_user, self._in_order = -1, True
 
     @property
@@ -152,9 +151,7 @@ class SplitWriter:
         position_of = {name: position for position, name in enumerate(classes)}
         positions = np.array([*(position_of[target] for target in self.targets), -1], dtype=np.int32)
         with pq.ParquetWriter(folder / table_file(self.split, "sentences"), SENTENCES, **_PARQUET) as file:
-            sentences_per_user = np.pad(self._load, (0, self.users))[: self.users]
-            rows = self._rows(file, positions)
-            ownership = write_index(folder, self.split, sentences_per_user, rows, self.entities)
+            ownership = write_index(folder, self.split, self._load, self._rows(file, positions), self.entities)
         ownership = replace(ownership, stored_profiles=ownership.entity_profiles())
         if self._is_first_part:
             write_profiles(folder, self.split, ownership.entity_profiles())
@@ -188,8 +185,9 @@ class SplitWriter:
         self._last_user = int(users[-1])
         self._mentions += len(batch.labels)
         weights = np.fromiter(map(len, batch.text), dtype=np.int64, count=len(users)) + _CHARACTERS_PER_ROW
-        self._load = _add_padded(self._load, np.bincount(users))
-        self._weight = _add_padded(self._weight, np.bincount(users, weights).astype(np.int64))
+        new = (0, self.users - len(self._load))
+        self._load = np.pad(self._load, new) + np.bincount(users, minlength=self.users)
+        self._weight = np.pad(self._weight, new) + np.bincount(users, weights, self.users).astype(np.int64)
         self._spill.write_table(batch.table())
 
     def _rows(self, file: pq.ParquetWriter, class_of: NDArray[np.int32]) -> Iterator[Rows]:
@@ -271,14 +269,6 @@ def _lists(counts: Sequence[int], values: pa.Array) -> pa.Array:
     offsets = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=offsets[1:])
     return pa.ListArray.from_arrays(pa.array(offsets), values)
-
-
-def _add_padded(totals: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Add ``more``, int64 (m,), to ``totals``, int64 (n,), in place, padded with zeros if it is shorter; return it."""
-    if len(totals) < len(more):
-        totals = np.concatenate((totals, np.zeros(max(len(more), 2 * len(totals)) - len(totals), dtype=np.int64)))
-    totals[: len(more)] += more
-    return totals
 
 
 Rewrite = Callable[[Sentence], Sentence | None]
@@ -400,7 +390,9 @@ def _collect(
             continue
         writer = writers.get(sentence.split)
         if writer is None:
-            split = _checked_split(sentence.split)
+            split = sentence.split
+            if not _SPLIT_NAME.fullmatch(split):  # which may come from data, and becomes part of a file's name
+                raise CorpusError(f"split name {split!r} must be 1 to 64 letters, digits, hyphens or underscores")
             writer = writers[split] = SplitWriter(split, scratch, known(split))
             _check_number(len(writers), MAX_SPLITS, "splits")
         writer.add(sentence, entities)
@@ -436,13 +428,6 @@ def _finish(
         follows=follows,
         joined_at=joined_at,
     ).write(folder)
-
-
-def _checked_split(split: str) -> str:
-    """Return ``split`` if it can be part of a file name; it may come from data."""
-    if not _SPLIT_NAME.fullmatch(split):
-        raise CorpusError(f"split name {split!r} must be 1 to 64 letters, digits, hyphens or underscores")
-    return split
 
 
 def _check_number(number: int, most: int, what: str) -> None:

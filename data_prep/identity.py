@@ -229,7 +229,7 @@ class Identity:
                 continue
             key = key_of(sentence.text[mention.start : mention.end])
             entities[key, mention.label] = None
-            if self.family_names and _may_be_person(mention.label):
+            if self.family_names and Category.PERSON in possible_categories(mention.label):
                 _, _, last = key.rpartition(" ")
                 entities[key_of(last), mention.label] = None
         return tuple(entities)
@@ -271,11 +271,6 @@ def _normaliser(steps: tuple[str, ...]) -> Callable[[str], str]:
                 return key
 
     return key_of
-
-
-@functools.lru_cache(maxsize=4096)
-def _may_be_person(label: str) -> bool:
-    return Category.PERSON in possible_categories(label)
 
 
 NOBODY = -1

@@ -6,15 +6,6 @@ the number of users that ε is about, counts something else.
 
 >>> summarize(["seed: 1 then, 2 now", "tagger: rules then, gold now", "a", "b", "c"])
 'seed: 1 then, 2 now; tagger: rules then, gold now; a; 2 more'
-
->>> import tempfile
->>> from fl_sim.data_prep.readers.raw_corpora import Conll2003Reader
->>> lines = "-DOCSTART- -X- -X- O\\n\\n{} NNP I-NP I-PER\\nleft VBD I-VP O\\n\\n"
->>> with tempfile.TemporaryDirectory() as folder:
-...     _ = (Path(folder) / "eng.train").write_text(lines.format("Ada") + lines.format("Bob"))
-...     raw, out = Conll2003Reader(Path(folder)).read(), Path(folder) / "corpus"
-...     prepare(raw, out).corpus.ownership("train").num_entities, prepare(raw, out).cached
-(2, True)
 """
 
 from __future__ import annotations
@@ -24,7 +15,7 @@ import json
 import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -340,7 +331,7 @@ def _made(
 def _recorded(raw: RawCorpus, canaries: CanarySettings) -> RawCorpus:
     """Return the corpus with the canaries among its settings, and a warning for readers of ε."""
     warnings = [*cast(Sequence[str], raw.settings.get("warnings", ())), WARNING]
-    return replace(raw, settings={**raw.settings, **canaries.manifest_settings(), "warnings": warnings})
+    return replace(raw, settings={**raw.settings, "canaries": asdict(canaries), "warnings": warnings})
 
 
 def _same(out: Path, origin: Origin, overwrite: bool) -> Corpus | None:

@@ -70,16 +70,14 @@ class Sentence:
     def __post_init__(self) -> None:
         for mention in self.mentions:
             if not 0 <= mention.start < mention.end <= len(self.text):
-                raise CorpusError(
-                    f"entity [{mention.start}, {mention.end}) of user {self.user!r} lies outside its text "
-                    f"of {len(self.text)} characters"
-                )
-            if not self.surface(mention).strip():
-                raise CorpusError(
-                    f"entity [{mention.start}, {mention.end}) of user {self.user!r} covers only white space"
-                )
-            if not mention.label:
-                raise CorpusError(f"entity [{mention.start}, {mention.end}) of user {self.user!r} has an empty label")
+                wrong = f"lies outside its text of {len(self.text)} characters"
+            elif not self.surface(mention).strip():
+                wrong = "covers only white space"
+            elif not mention.label:
+                wrong = "has an empty label"
+            else:
+                continue
+            raise CorpusError(f"entity [{mention.start}, {mention.end}) of user {self.user!r} {wrong}")
 
     def surface(self, mention: Mention) -> str:
         """Return the characters that ``mention`` covers."""

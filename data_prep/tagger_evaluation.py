@@ -26,16 +26,7 @@ from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, Record, comparable, fingerprint_of, record_of
-from fl_sim.data_prep.tagger_scores import (
-    HIDING,
-    UNKNOWN_NAME,
-    Estimate,
-    ScoredSentence,
-    Tally,
-    check_resamples,
-    figures,
-    kind_of,
-)
+from fl_sim.data_prep.tagger_scores import HIDING, UNKNOWN_NAME, Estimate, Tally, figures, kind_of
 from fl_sim.data_prep.taggers.categories import Selection
 from fl_sim.data_prep.taggers.tagger import EVERYTHING, GOLD, Tagger
 from fl_sim.files import check_replaceable, owner_only, replace_file
@@ -156,7 +147,8 @@ def evaluate(
     Raises:
         CorpusError: the corpus has no mention that counts, or ``resamples`` is less than 1.
     """
-    check_resamples(resamples)
+    if resamples < 1:
+        raise CorpusError(f"resamples {resamples} must be at least 1")
     labels = {mention.label for sentence in gold.sentences() for mention in sentence.mentions}
     counted = {label for label in labels if selection.keeps(label, labels)}
     tally = Tally(frozenset(kind_of(label) for label in counted) - {UNKNOWN_NAME})
@@ -165,7 +157,7 @@ def evaluate(
     while batch := list(islice(remaining, _BATCH)):
         for sentence, tagged in zip(batch, tagger.tag(sentence.text for sentence in batch), strict=True):
             marked = tuple(mention for mention in sentence.mentions if mention.label in counted)
-            tally.add(ScoredSentence(sentence.user, sentence.text, marked, tagged))
+            tally.add(sentence.user, sentence.text, gold=marked, tagged=tagged)
             sensitive += bool(marked)
             mentions += len(set(marked))
             flagged += bool(tagged)

@@ -8,7 +8,7 @@ Every metric is a ratio of two sums over *clusters* (users or documents), so one
 
 >>> tally = Tally(frozenset({"PER"}))
 >>> ada, bo = Mention(0, 3, "PER"), Mention(8, 10, "PER")
->>> tally.add(ScoredSentence("ann", "Ada met Bo.", gold=(ada, bo), tagged=(ada,)))
+>>> tally.add("ann", "Ada met Bo.", gold=(ada, bo), tagged=(ada,))
 >>> metrics = figures(tally, resamples=10)
 >>> metrics["exact", "any", "precision"].value, metrics["exact", "any", "recall"].value
 (1.0, 0.5)
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fl_sim.data_prep.identity import entity_key
-from fl_sim.data_prep.records import CorpusError, Mention
+from fl_sim.data_prep.records import Mention
 from fl_sim.data_prep.store.manifest import Record
 from fl_sim.data_prep.taggers.categories import NAMES, Category, category_of
 
@@ -51,16 +51,6 @@ _KINDS = {
 }
 Name = tuple[str, ...]
 """The name of a metric: (match, kind, "precision" | "recall" | "f1"), or one of :data:`HIDING` or flag_precision."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredSentence:
-    """A sentence of a cluster (a user or document), with its gold mentions and those of a tagger."""
-
-    cluster: str
-    text: str
-    gold: tuple[Mention, ...]
-    tagged: tuple[Mention, ...]
 
 
 def kind_of(label: str) -> str:
@@ -95,27 +85,27 @@ class Tally:
     _clusters_of: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     _missed: set[str] = field(default_factory=set)
 
-    def add(self, sentence: ScoredSentence) -> None:
-        """Add one sentence."""
-        cluster = self.clusters.setdefault(sentence.cluster, len(self.clusters))
+    def add(self, owner: str, text: str, *, gold: tuple[Mention, ...], tagged: tuple[Mention, ...]) -> None:
+        """Add a sentence of a user or document, with its gold mentions and those of a tagger."""
+        cluster = self.clusters.setdefault(owner, len(self.clusters))
         self.sentences += 1
-        tagged = [m for m in sentence.tagged if kind_of(m.label) in {UNKNOWN_NAME, *self.gold_kinds}]
-        self.outside_scheme += len(sentence.tagged) - len(tagged)
+        in_scheme = [m for m in tagged if kind_of(m.label) in {UNKNOWN_NAME, *self.gold_kinds}]
+        self.outside_scheme += len(tagged) - len(in_scheme)
         for match, kind in (("exact", kind_of), ("exact_any_label", lambda _: ANY)):
-            gold, found = ({(m.start, m.end, kind(m.label)) for m in side} for side in (sentence.gold, tagged))
-            for metric, counted, others in (("recall", gold, found), ("precision", found, gold)):
+            true, found = ({(m.start, m.end, kind(m.label)) for m in side} for side in (gold, in_scheme))
+            for metric, counted, others in (("recall", true, found), ("precision", found, true)):
                 for span in counted:
                     for name in {span[-1], ANY}:
                         self._count((match, name, metric), span in others, cluster)
-        if sentence.gold:
-            self._count(("sensitive_sentences",), bool(sentence.tagged), cluster)
-        if sentence.tagged:
-            self._count(("flag_precision",), bool(sentence.gold), cluster)
-        keys = {entity_key(sentence.text[m.start : m.end]) for m in sentence.tagged}
-        for mention in set(sentence.gold):
-            hidden = any(mention.start < other.end and other.start < mention.end for other in sentence.tagged)
+        if gold:
+            self._count(("sensitive_sentences",), bool(tagged), cluster)
+        if tagged:
+            self._count(("flag_precision",), bool(gold), cluster)
+        keys = {entity_key(text[m.start : m.end]) for m in tagged}
+        for mention in set(gold):
+            hidden = any(mention.start < other.end and other.start < mention.end for other in tagged)
             self._count(("mentions_hidden",), hidden, cluster)
-            key = entity_key(sentence.text[mention.start : mention.end])
+            key = entity_key(text[mention.start : mention.end])
             self._count(("mentions_with_coin",), key in keys, cluster)
             self._clusters_of[key].add(cluster)
             if key not in keys:
@@ -161,11 +151,7 @@ def figures(tally: Tally, *, resamples: int = 1000, seed: int = 0) -> dict[Name,
 
     Intervals are percentile intervals of a cluster bootstrap: whole clusters are drawn with replacement, because the
     sentences of a user are not independent.
-
-    Raises:
-        CorpusError: ``resamples`` is less than 1.
     """
-    check_resamples(resamples)
     ratios, clusters = tally.ratios(), len(tally.clusters)
     columns = np.concatenate(list(ratios.values()), axis=1)  # (clusters, 2·metrics)
     rng = np.random.default_rng(seed)
@@ -179,12 +165,6 @@ def figures(tally: Tally, *, resamples: int = 1000, seed: int = 0) -> dict[Name,
     for name in [name for name in values if name[-1] == "precision"]:
         values[(*name[:-1], "f1")] = _f1(values[name], values[(*name[:-1], "recall")])
     return {name: _estimate(ratio, clusters > 1) for name, ratio in values.items()}
-
-
-def check_resamples(resamples: int) -> None:
-    """Check that there is at least one, else raise :class:`CorpusError`."""
-    if resamples < 1:
-        raise CorpusError(f"resamples {resamples} must be at least 1")
 
 
 def _f1(precision: NDArray[np.float64], recall: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,35 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-_ONSETS = [
-    "b",
-    "br",
-    "c",
-    "ch",
-    "d",
-    "dr",
-    "f",
-    "fl",
-    "g",
-    "gr",
-    "h",
-    "j",
-    "k",
-    "kr",
-    "l",
-    "m",
-    "n",
-    "p",
-    "r",
-    "s",
-    "sh",
-    "st",
-    "t",
-    "tr",
-    "v",
-    "w",
-    "z",
-]
+_CONSONANTS = "b br c ch d dr f fl g gr h j k kr l m n p r s sh st t tr v w z"
+_ONSETS = _CONSONANTS.split()
 _VOWELS = ["a", "e", "i", "o", "u", "ai", "ee", "oo"]
 _CODAS = ["", "", "", *["d", "k", "l", "m", "n", "r", "s", "t", "x", "nd", "rk", "rt", "st"]]
 _ENDINGS = ["", "", "", "_", "1", "2", "23", "77", "99", "_1", "5"]

@@ -13,8 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import re
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -95,7 +94,7 @@ def _rows(table: str) -> Iterable[list[str]]:
     return (line.split("\t") for line in text.splitlines() if line and not line.startswith("#"))
 
 
-def main(argv: list[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Make the list of public names.")
     parser.add_argument("--out", type=Path, required=True)
     out = parser.parse_args(argv).out
@@ -107,8 +106,7 @@ def main(argv: list[str]) -> int:
     names = public_names()
     out.write_text("\n".join([*head, *names, ""]), encoding="utf-8")
     print(f"{len(names)} names")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

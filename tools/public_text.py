@@ -17,7 +17,7 @@ import argparse
 import lzma
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tools import chat_style, debian_text
@@ -72,7 +72,7 @@ def usable(sentence: str) -> bool:
     return MIN_WORDS <= len(sentence.split()) <= MAX_WORDS
 
 
-def main(argv: list[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Gather public text, one sentence per line.")
     for flag, text in (
         ("--ner-open", "folder of the open NER sets"),
@@ -88,8 +88,7 @@ def main(argv: list[str]) -> int:
         print(f"{name}: {len(sentences)} sentences", file=sys.stderr)
     lines = chat_style.render([sentence for sentences in sources.values() for sentence in sentences], _CHAT_SEED)
     arguments.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

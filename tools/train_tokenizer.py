@@ -13,8 +13,7 @@ import argparse
 import hashlib
 import json
 import lzma
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -47,22 +46,16 @@ def column_sentences(lines: list[str]) -> Iterator[str]:
             words = []
 
 
-def bundled_public_sentences() -> Iterator[str]:
-    """Yield the sentences of the bundled corpus's public split, on which no run trains."""
-    from fl_sim.data_prep.store.corpus import Corpus
-
-    yield from Corpus.open("bundled").texts("public").to_pylist()
-
-
 def collect(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Return all training sentences, and a description of each source as one line."""
     sources: dict[str, list[str]] = {}
     for path in arguments.text or []:
         sources[path.name] = [line for line in read_lines(path) if line.strip()]
     if arguments.bundled_public:
-        sources[f"bundled corpus, public split, {arguments.bundled_public} times"] = (
-            list(bundled_public_sentences()) * arguments.bundled_public
-        )
+        from fl_sim.data_prep.store.corpus import Corpus
+
+        public = Corpus.open("bundled").texts("public").to_pylist()  # no run trains on it
+        sources[f"bundled corpus, public split, {arguments.bundled_public} times"] = public * arguments.bundled_public
     described = [
         f"{name}: {len(sentences)} sentences, sha256 of the text {digest(sentences)}"
         for name, sentences in sources.items()
@@ -107,7 +100,7 @@ def write(tokenizer: Tokenizer, folder: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train the bundled tokenizer on public text.")
     parser.add_argument("--text", type=Path, nargs="+", help="UTF-8 text, a sentence per line, plain or .xz")
     parser.add_argument(
@@ -118,17 +111,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if not (arguments.text or arguments.bundled_public):
         parser.error("no text: give --text or --bundled-public")
-    return arguments
-
-
-def main(argv: list[str]) -> int:
-    arguments = parse(argv)
     sentences, described = collect(arguments)
     checksum = write(train(sentences, arguments.vocabulary), arguments.out)
     print("\n".join(described))
     print(f"tokenizer.json: sha256 {checksum}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -43,14 +43,11 @@ from typing import TYPE_CHECKING
 
 from fl_sim.data_prep.records import Mention, Sentence, Settings
 from fl_sim.data_prep.store.textfiles import MAX_RECORD
-from fl_sim.data_prep.taggers.spacy_tagger import without_plugins
+from fl_sim.data_prep.taggers.spacy_tagger import MOST_WORDS, without_plugins
 from fl_sim.data_prep.taggers.spans import replace_surrogates
 
 if TYPE_CHECKING:
     from spacy.language import Language
-
-_MOST_STRINGS = 500_000
-"""The vocabulary is cleared after so many words (0.4 kB each), so that memory does not grow with the corpus."""
 
 _LONG_WORD = re.compile(r"\S{200,}")  # the tokenizer may take quadratic time
 
@@ -117,7 +114,7 @@ _loaded: Language | None = None
 
 def _pipeline() -> Language:
     global _loaded
-    if _loaded is None or len(_loaded.vocab.strings) > _MOST_STRINGS:
+    if _loaded is None or len(_loaded.vocab.strings) > MOST_WORDS:
         import spacy
 
         with without_plugins():

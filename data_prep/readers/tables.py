@@ -2,13 +2,6 @@
 
 >>> is_held_out("ada", fraction=0.1, seed=0), is_held_out("ada", fraction=0.9, seed=0)
 (False, True)
->>> import tempfile
->>> with tempfile.TemporaryDirectory() as folder:
-...     path = Path(folder) / "posts.jsonl"
-...     _ = path.write_text('{"text": "Hello. It rains.", "user": "ann"}')
-...     raw = JsonlReader(source=path, text_column="text", user_column="user").read()
-...     [sentence.text for sentence in raw.sentences()]
-['Hello.', 'It rains.']
 """
 
 from __future__ import annotations
@@ -18,7 +11,6 @@ import hashlib
 import json
 import numbers
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,6 +21,7 @@ import pyarrow.parquet as pq
 from fl_sim.data_prep.readers.cleaning import Note, Reading
 from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence, Settings
+from fl_sim.data_prep.store.layout import readable
 from fl_sim.data_prep.store.textfiles import MAX_RECORD, check_record, check_unpacked, decoded_lines, note_position
 from fl_sim.files import check_regular
 
@@ -283,7 +276,7 @@ def parquet_rows(path: Path, columns: list[str], *, all_needed: bool = True) -> 
     if check_regular(path).st_size == 0:
         raise CorpusError(f"{path}: the file is empty")
     number = unfolded = 0
-    with _parquet_errors(path), pq.ParquetFile(path, memory_map=True) as plain:
+    with readable(path), pq.ParquetFile(path, memory_map=True) as plain:
         if all_needed:
             require_columns(columns, plain.schema_arrow.names, str(path))
         present = [name for name in columns if name in plain.schema_arrow.names]
@@ -320,16 +313,6 @@ def _values(column: pa.Array) -> list[Any]:
         return list(column.to_pylist())
     texts = column.dictionary.to_pylist()
     return [None if index is None else texts[index] for index in column.indices.to_pylist()]
-
-
-@contextmanager
-def _parquet_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except pa.ArrowException as error:
-        raise CorpusError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
-    except UnicodeDecodeError as error:
-        raise CorpusError(f"{path}: a text is not UTF-8; write the file again") from error
 
 
 def _sentence(where: str, values: dict[str, object], user: str, columns: TableColumns, reading: Reading) -> Sentence:

@@ -30,6 +30,7 @@ from fl_sim.data_prep.store.layout import (
     USERS,
     part_files,
     part_folder,
+    readable,
     table_file,
 )
 from fl_sim.data_prep.store.manifest import Manifest, fingerprint_of, read_manifest, sum_counts
@@ -124,7 +125,8 @@ class Corpus:
     @property
     def shipped_name(self) -> str | None:
         """The name that opens the corpus; None for one that does not ship."""
-        return next((name for name in SHIPPED_CORPORA if self.path == shipped_path(name)), None)
+        name = self.path.name
+        return name if name in SHIPPED_CORPORA and self.path == shipped_path(name) else None
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -274,10 +276,8 @@ class Corpus:
 
 
 def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:
-    try:
+    with readable(path):
         table = pq.read_table(path, columns=list(columns), memory_map=True)
-    except (pa.ArrowException, OSError) as error:
-        raise CorpusError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
     missing = [name for name in columns if name not in table.column_names]
     if missing:
         raise CorpusError(f"{path}: no column {', '.join(missing)}")

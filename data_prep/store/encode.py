@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fl_sim.data_prep import SHIPPED_CORPORA, shipped_path
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.atomic import folder_appearing_at
 from fl_sim.data_prep.store.corpus import Corpus
@@ -133,10 +132,10 @@ def _kept_tokens(corpus: Corpus, split: str, tokenizer: Tokenizer, limits: list[
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None
-    name, kept = corpus.path.name, corpus.path / "tokens"
-    if name in SHIPPED_CORPORA and corpus.path == shipped_path(name):
+    kept = corpus.path / "tokens"
+    if corpus.shipped_name is not None:
         try:
-            kept = cache_folder() / "tokens" / name
+            kept = cache_folder() / "tokens" / corpus.shipped_name
         except RuntimeError:  # no home
             return None
     return kept / sha256_of_json([corpus.fingerprint, split, tokenizers.__version__, backend.to_str(), *limits])

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.store.layout import INDEX, PROFILES, array_file, open_vector, table_file, write_vector
+from fl_sim.data_prep.store.layout import INDEX, PROFILES, array_file, open_vector, readable, table_file, write_vector
 from fl_sim.data_prep.store.ownership import EntityProfiles, Ownership
 
 Rows = tuple[NDArray[np.int64], NDArray[np.int32]]
@@ -96,9 +96,7 @@ def check_part(folder: Path, split: str, index: Ownership) -> None:
     Raises:
         CorpusError: they contradict one another; the message names the file.
     """
-    counted = replace(index, stored_profiles=None, check=False)
-    counted = replace(counted, stored_profiles=counted.entity_profiles(), check=False)
-    stored, profiles = index.stored_profiles, counted.entity_profiles()
+    stored, profiles = index.stored_profiles, replace(index, stored_profiles=None, check=False).entity_profiles()
     if stored is not None:
         for name in ("offsets", "sentences"):
             if not np.array_equal(getattr(stored, name), getattr(profiles, name)):
@@ -107,10 +105,9 @@ def check_part(folder: Path, split: str, index: Ownership) -> None:
     owners = np.flatnonzero(index.sentences_per_user)
     of_users = {"user_id": owners, "sentences": index.sentences_per_user[owners]}
     _check_rows(folder / table_file(split, "users"), of_users)
-    of = counted.entity_contributions()
+    of = replace(index, stored_profiles=profiles, check=False).entity_contributions()
     mentioned = np.flatnonzero(of.users)
-    figures = {"users": of.users, "sentences": of.sentences, "max_per_user": of.max_per_user}
-    rows = {name: values[mentioned] for name, values in figures.items()}
+    rows = {name: values[mentioned] for name, values in vars(of).items()}
     _check_rows(folder / table_file(split, "entities"), {"entity_id": mentioned, **rows})
 
 
@@ -156,11 +153,8 @@ def _check_rows(path: Path, expected: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    try:
-        with pq.ParquetFile(path, memory_map=True) as file:
-            yield from file.iter_batches(columns=columns)
-    except (pa.ArrowException, OSError) as error:
-        raise CorpusError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
+    with readable(path), pq.ParquetFile(path, memory_map=True) as file:
+        yield from file.iter_batches(columns=columns)
 
 
 def _values(array: pa.Array) -> NDArray[Any]:

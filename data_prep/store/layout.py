@@ -4,17 +4,12 @@ Vectors are also written piece by piece; all arrays are opened memory-mapped.
 
 >>> table_file("train", "users"), array_file("train", "entity_ids"), part_folder(1)
 ('train.users.parquet', 'train.entity_ids.npy', 'append-0001')
-
->>> import tempfile
->>> with tempfile.TemporaryDirectory() as folder:
-...     write_vector(Path(folder) / "v.npy", np.int32, [np.array([1, 2]), np.array([3])])
-...     open_vector(Path(folder) / "v.npy", np.int32)
-array([1, 2, 3], dtype=int32)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -75,6 +70,17 @@ CANARIES_FILE = "canaries.json"
 
 COUNTS_FILE = "counts.json"
 """Lies in the folder of a record of text that nodes hold (:mod:`fl_sim.data_prep.declared_counts`); only there."""
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Raise :class:`CorpusError` where the block cannot read the Parquet file ``path``."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{path}: a text is not UTF-8; write the file again") from error
+    except (pa.ArrowException, OSError) as error:
+        raise CorpusError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
 
 
 def table_file(split: str, table: str) -> str:

@@ -186,8 +186,7 @@ def plugin_record(registry: Registry, name: str) -> dict[str, str]:
 
     That is its import path, the SHA-256 of its module's file, and its distribution with version if it has one.
     """
-    origin = registry.origin(name)
-    record = {key: value for key, value in origin.items() if value is not None}
+    record = {key: value for key, value in registry.origin(name).items() if value is not None}
     module = sys.modules.get(record["path"].partition(":")[0])
     file = getattr(module, "__file__", None)
     return record | ({"module_sha256": sha256_of(Path(file))} if file else {})

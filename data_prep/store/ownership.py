@@ -229,8 +229,6 @@ class Ownership:
 
     def _check_entity_ids(self) -> None:
         ids = self.entity_ids
-        if self.num_entities < 0:
-            raise CorpusError(f"num_entities {self.num_entities} must not be negative")
         if len(ids) == 0:
             return
         if ids.min() < 0 or ids.max() >= self.num_entities:
@@ -289,9 +287,8 @@ def _expand(starts: Int64Array, ends: Int64Array) -> tuple[Int64Array, Int64Arra
 
 
 def _check_vector(name: str, values: NDArray[np.generic], dtype: type[np.generic]) -> None:
-    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype != dtype:
-        kind = f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
-        raise CorpusError(f"{name} must be a vector of {dtype.__name__}, not {kind}")
+    if values.ndim != 1 or values.dtype != dtype:
+        raise CorpusError(f"{name} must be a vector of {dtype.__name__}, not {values.dtype} of shape {values.shape}")
 
 
 def _check_offsets(name: str, offsets: Int64Array, end: int, meaning: str) -> None:

@@ -111,9 +111,8 @@ class TaggedStore:
             self.folder.mkdir()
             (self.folder / _KEY_FILE).write_text(self.key, encoding="utf-8")
         columns = {
-            "start": [[mention.start for mention in sentence.mentions] for sentence in batch],
-            "end": [[mention.end for mention in sentence.mentions] for sentence in batch],
-            "label": [[mention.label for mention in sentence.mentions] for sentence in batch],
+            name: [[getattr(mention, name) for mention in sentence.mentions] for sentence in batch]
+            for name in _SCHEMA.names
         }
         table = pa.table(columns, schema=_SCHEMA.with_metadata({_TEXTS: _digest(batch)}))
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_sim.data_prep.records import Mention
-from fl_sim.data_prep.taggers.spacy_tagger import without_plugins
+from fl_sim.data_prep.taggers.spacy_tagger import MOST_WORDS, without_plugins
 from fl_sim.data_prep.taggers.spans import keep_longest, replace_surrogates, shift, split_text
 from fl_sim.data_prep.taggers.structured_data import EMAIL, US_SSN
 
@@ -220,8 +220,6 @@ def find_shapes(text: str) -> Iterator[Mention]:
 
 
 RULES_VERSION = "2"
-_MOST_WORDS = 500_000
-"""The vocabulary is cleared after so many words (0.4 kB each), so that memory does not grow with the corpus."""
 
 
 class RuleTagger:
@@ -246,7 +244,7 @@ class RuleTagger:
         return {"tagger": "rules", "rules_version": RULES_VERSION, "spacy": importlib.metadata.version("spacy")}
 
     def _mentions(self, text: str) -> tuple[Mention, ...]:
-        if self._pipeline is None or len(self._words) > _MOST_WORDS:
+        if self._pipeline is None or len(self._words) > MOST_WORDS:
             self._start_vocabulary()
         candidates = list(find_shapes(text))
         for offset, piece in split_text(text):

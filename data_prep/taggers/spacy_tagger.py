@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
 
 
+MOST_WORDS = 500_000
+"""The vocabulary is cleared after so many words (0.4 kB each), so that memory does not grow with the corpus."""
+
+
 @contextmanager
 def without_plugins() -> Iterator[None]:
     """Hide the components of other packages from spaCy while the block runs.

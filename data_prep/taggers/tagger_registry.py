@@ -43,7 +43,6 @@ from fl_sim.plugins import PluginError, Registry
 from fl_sim.stop_signals import follow_parent, raising_stops, stops_deferred
 
 RULES = "rules"
-PRESIDIO = "presidio"
 SPACY = "spacy"
 FORMS = "gold, rules, presidio, structured, spacy:NAME_OR_PATH, an installed tagger or my_module:MyTagger"
 """The forms of a tagger's name; a + between two names unites their taggers."""
@@ -54,7 +53,7 @@ TAGGERS = Registry(
     {
         GOLD: "fl_sim.data_prep.taggers.tagger:Marking",
         RULES: "fl_sim.data_prep.taggers.rule_tagger:RuleTagger",
-        PRESIDIO: "fl_sim.data_prep.taggers.presidio_tagger:PresidioTagger",
+        "presidio": "fl_sim.data_prep.taggers.presidio_tagger:PresidioTagger",
         STRUCTURED: "fl_sim.data_prep.taggers.structured_data:StructuredTagger",
         SPACY: "fl_sim.data_prep.taggers.spacy_tagger:SpacyTagger",
     },
@@ -289,7 +288,7 @@ class PluginTagger:
 
 
 class ParallelTagger:
-    """Tags in several processes, which start at the first text and run until :meth:`close`; each takes whole batches.
+    """Tags in several processes, which start at the first text and end with this object; each takes whole batches.
 
     >>> from fl_sim.data_prep.taggers.rule_tagger import RuleTagger
     >>> ParallelTagger(RuleTagger, processes=2).describe() == RuleTagger().describe()
@@ -301,7 +300,6 @@ class ParallelTagger:
         self._local = make()
         self._make = make
         self._processes = processes
-        self._pool: ProcessPoolExecutor | None = None
 
     @property
     def labels(self) -> frozenset[str]:
@@ -314,7 +312,7 @@ class ParallelTagger:
         try:
             while batch := list(itertools.islice(source, _TEXTS)):
                 with stops_deferred():
-                    waiting.append(self._started().submit(_tag, batch))
+                    waiting.append(self._pool.submit(_tag, batch))
                 if len(waiting) > _AHEAD * self._processes:
                     yield from _mentions(waiting.popleft())
             while waiting:
@@ -327,19 +325,13 @@ class ParallelTagger:
         """Return the description of one tagger; the number of processes changes no mention."""
         return self._local.describe()
 
-    def close(self) -> None:
-        """Stop the processes, whatever they are tagging; the next text starts others."""
-        if self._pool is not None:
-            _end(self._pool)
-            self._pool = None
-
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            # Not by fork: the copy of a process with threads (torch, progress bars) may wait for ever.
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._processes, context, initializer=_start, initargs=(self._make,))
-            weakref.finalize(self, _end, self._pool)
-        return self._pool
+    @functools.cached_property
+    def _pool(self) -> ProcessPoolExecutor:
+        # Not by fork: the copy of a process with threads (torch, progress bars) may wait for ever.
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(self._processes, context, initializer=_start, initargs=(self._make,))
+        weakref.finalize(self, _end, pool)
+        return pool
 
 
 def unsought_kinds(corpus: Corpus) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,19 @@ from fl_sim.cli.main import main
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.declared_counts import read_counts, write_counts
 from fl_sim.data_prep.public_names import write_public_weights
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.contribution_limits import DeclaredCounts
 from fl_sim.data_prep.store.corpus import Corpus
+from tests.data_prep.marked import said
 
-ADA, BOB = Mention(0, 3, "PER"), Mention(8, 11, "PER")
 CONTENT = {"corpus": "x", "split": "train", "users": {"u": 3, "v": 1}, "entities": {"ada": 3, "bob": 1}}
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
     """User u has three sentences and v one; ada is in three sentences and bob in one."""
-    sentences = [("u", (ADA, BOB)), ("u", (ADA,)), ("u", ()), ("v", (ADA,))]
-    return write_corpus(
-        (Sentence("train", user, "Ada met Bob", mentions) for user, mentions in sentences), tmp_path / "x", name="x"
-    )
+    said_by = (("u", ("Ada", "Bob")), ("u", ("Ada",)), ("u", ()), ("v", ("Ada",)))
+    return write_corpus((said("Ada met Bob", *names, user=user) for user, names in said_by), tmp_path / "x", name="x")
 
 
 @pytest.mark.parametrize(
@@ -136,14 +133,3 @@ def test_other_files_are_refused_in_one_line(corpus: Corpus, tmp_path: Path, con
         read_counts(corpus, "train", path)
     assert str(error.value).startswith(f"{path}: ")
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("make", [lambda folder: folder / "none.json", lambda folder: folder], ids=["none", "folder"])
-def test_a_file_that_cannot_be_read_is_no_corpus(corpus: Corpus, tmp_path: Path, make: Callable[[Path], Path]) -> None:
-    with pytest.raises(OSError, match=str(make(tmp_path))):
-        read_counts(corpus, "train", make(tmp_path))
-
-
-def test_counts_of_a_split_that_is_missing(corpus: Corpus, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="no split 'validation', only train"):
-        write_counts(corpus, tmp_path / "counts.json", "validation")

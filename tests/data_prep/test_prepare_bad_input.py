@@ -27,10 +27,8 @@ def table(kind: str, content: str, *options: str) -> Callable[[Path], list[str]]
 
 CASES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "no file": (lambda folder: ["jsonl", "--source", str(folder / "absent"), *TABLE], "absent: No such file"),
-    "no parquet file": (lambda folder: ["parquet", "--source", str(folder / "absent"), *TABLE], "absent: No such file"),
     "a folder as a file": (lambda folder: ["jsonl", "--source", str(folder), *TABLE], "Is a directory"),
     "Latin-1": (table("csv", "text,user\nhellö,a\n"), "data.csv, line 2: not UTF-8 (byte 0xf6 at position 4)"),
-    "no entity": (table("jsonl", row("a", "it rained.") + row("b", "it stopped.")), "no entity at all"),
     "fraction of letters": (
         table("jsonl", row("a"), *TABLE, "--test-fraction", "few"),
         "--test-fraction: 'few' is not a valid float",
@@ -68,31 +66,15 @@ def test_prepare_refuses(case: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.fixture
-def good(tmp_path: Path) -> list[str]:
-    (tmp_path / "data.jsonl").write_text(row("a") + row("b"), encoding="utf-8")
-    return ["prepare", "jsonl", "--source", str(tmp_path / "data.jsonl"), *TABLE, "--tagger", "rules"]
-
-
-def test_an_output_folder_that_is_taken(good: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    assert main([*good, "--out", str(out), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["splits"]["train"]["users"] == 2
-    before = {path: path.read_bytes() for path in out.iterdir()}
-    line = complaint([*good, "--seed", "1", "--out", str(out)], capsys)
-    assert "holds another corpus (settings seed: 0 then, 1 now)" in line
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign" / "file").touch()
-    assert "exists and is not empty" in complaint([*good, "--out", str(tmp_path / "foreign")], capsys)
-    assert before == {path: path.read_bytes() for path in out.iterdir()}
+def test_an_output_folder_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "data.jsonl"
+    file.write_text(row("a") + row("b"), encoding="utf-8")
+    good = ["prepare", "jsonl", "--source", str(file), *TABLE, "--tagger", "rules"]
     assert "is a file" in complaint([*good, "--out", str(file)], capsys)
     assert "Not a directory" in complaint([*good, "--out", str(file / "out")], capsys)
 
-
-def test_an_output_folder_that_cannot_be_written(
-    good: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     def refused(path: Path, *_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fl_sim.data_prep.records import CorpusError
-from fl_sim.data_prep.tagger_evaluation import Evaluation, GoldCorpus, evaluate, gold_corpus
+from fl_sim.data_prep.tagger_evaluation import GoldCorpus, evaluate, gold_corpus
 from fl_sim.data_prep.tagger_scores import Estimate
 from fl_sim.data_prep.taggers.spacy_tagger import ON_PYPI, PREFERRED
 from fl_sim.data_prep.taggers.tagger_registry import make_tagger, with_high_recall
@@ -41,7 +41,7 @@ COLUMNS = {
 }
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--data", type=Path, default=Path("../shared/data"), help="folder with ner_open, conll2003, ..."
@@ -65,8 +65,8 @@ def main() -> int:
             cells = " | ".join(_cell(read(evaluation), column) for column, read in COLUMNS.items())
             print(f"| {gold.name}, {gold.split} | {name} | {cells} |", flush=True)
     if args.out:
-        _write(args.out, evaluations)
-    return 0
+        lines = (json.dumps(each.model_dump()) + "\n" for each in evaluations)
+        args.out.write_text("".join(lines), encoding="utf-8")
 
 
 def _golds(data: Path) -> Iterator[GoldCorpus]:
@@ -101,9 +101,5 @@ def _cell(figure: Estimate, column: str) -> str:
     return f"{figure.value:.3f}"
 
 
-def _write(path: Path, evaluations: list[Evaluation]) -> None:
-    path.write_text("".join(json.dumps(each.model_dump()) + "\n" for each in evaluations), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -14,7 +14,6 @@ approximates its teacher. It holds no words.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,29 +82,29 @@ def hashed_vectors(table: NDArray[np.float32], strings: StringStore, hashes: int
     )
 
 
-def distil(trained: Path, config_file: Path, documents: Path, encoder: Path, out: Path) -> None:
+def distil(trained: Path, config_file: Path, encoder: Path, data: Path) -> None:
     """Write what the second training starts from: the pipeline ``start`` with the table in it, and ``again.cfg``.
 
-    ``trained`` was trained on the vectors of ``encoder`` by ``config_file``; the words of its ``documents`` that the
-    encoder lacks are fitted to about zero. CorpusError if the recipe asks for more columns than the pipeline's map has.
+    ``trained`` was trained on the vectors of ``encoder`` by ``config_file``; words of its documents, which are in
+    ``data``, that the encoder lacks are fitted to about zero. CorpusError if the recipe asks for more columns than the
+    pipeline's map has.
     """
     recipe, pipeline, words = Recipe.of(config_file), load_model(trained), word_vectors(encoder)
-    tokens = {
-        token.lower_ for document in DocBin().from_disk(documents).get_docs(English().vocab) for token in document
-    }
+    documents = DocBin().from_disk(data / "train.spacy").get_docs(English().vocab)
+    tokens = {token.lower_ for document in documents for token in document}
     targets = reduce_vectors(pipeline, "ner", recipe.columns)
     table = distil_table(words.words, targets, sorted(tokens - set(words.words)), recipe.rows)
     pipeline.vocab.vectors = hashed_vectors(table, pipeline.vocab.strings)
-    pipeline.to_disk(out / "start")
+    pipeline.to_disk(data / "start")
     config = load_config(config_file)
-    config["components"]["ner"] = {"source": str(out / "start")}
-    config["paths"]["vectors"] = str(out / "start")
+    config["components"]["ner"] = {"source": str(data / "start")}
+    config["paths"]["vectors"] = str(data / "start")
     training = config["training"]
     rate = training["optimizer"]["learn_rate"]
     rate["total_steps"] = rate["total_steps"] * recipe.again_epochs // training["max_epochs"]
     rate["initial_rate"] = recipe.again_rate
     training["max_epochs"] = recipe.again_epochs
-    config.to_disk(out / "again.cfg")
+    config.to_disk(data / "again.cfg")
 
 
 def _rows_of(words: Sequence[str], rows: int) -> NDArray[np.intp]:
@@ -117,7 +116,7 @@ def _rows_of(words: Sequence[str], rows: int) -> NDArray[np.intp]:
     return np.rint(np.diff(sums, axis=0).T).astype(np.intp)
 
 
-def main(argv: list[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Distil the word vectors of a trained pipeline into a hashed table.")
     parser.add_argument("--trained", type=Path, required=True, help="folder of the trained pipeline")
     parser.add_argument("--config", type=Path, required=True, help="configuration that it was trained by")
@@ -126,11 +125,10 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     try:
         encoder = Path(args.encoder) if args.encoder else installed_encoder()
-        distil(args.trained, args.config, args.data / "train.spacy", encoder, args.data)
+        distil(args.trained, args.config, encoder, args.data)
     except CorpusError as error:
         parser.error(str(error))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +183,7 @@ def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def main(argv: list[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Finish the trained named-entity pipeline.")
     parser.add_argument("--trained", type=Path, required=True, help="folder of the trained pipeline")
     parser.add_argument("--data", type=Path, required=True, help="folder that training_data made")
@@ -197,8 +196,7 @@ def main(argv: list[str]) -> int:
     except CorpusError as error:
         parser.error(str(error))
     print(f"{args.out}: weights {checksum}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -14,8 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -155,7 +154,7 @@ def make_training_data(source: Path, config_file: Path, seed: int, encoder: Path
     (out / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-def main(argv: list[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Make the training data of the named-entity pipeline that ships.")
     parser.add_argument("--source", type=Path, required=True, help="folder with wikigold, wnut17, btc and uner")
     parser.add_argument("--config", type=Path, required=True, help="training configuration with a section recipe")
@@ -168,8 +167,7 @@ def main(argv: list[str]) -> int:
         make_training_data(args.source, args.config, args.seed, encoder, args.out)
     except CorpusError as error:
         parser.error(str(error))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

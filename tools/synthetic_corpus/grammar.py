@@ -25,12 +25,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fl_sim.data_prep.records import CorpusError
 from tools.synthetic_corpus.inflection import MODALS, Agreement, conjugate
+
+if TYPE_CHECKING:
+    from tools.synthetic_corpus.synthetic_user import User
 
 _MARKUP = re.compile(
     r"\{(?P<entity>[A-Z]+)\}|<(?P<rule>[A-Za-z_]+)>|@(?P<verb>[a-z]+)|(?P<plural>\^pl ?)"
@@ -40,20 +43,6 @@ _IT = Agreement("it", 3, plural=False)
 
 Piece = tuple[str, str]
 """Characters, and the label of the entity that they name (empty for plain words)."""
-
-
-class Writer(Protocol):
-    """Writes the sentence: makes the choices of a person rather than of the language."""
-
-    @property
-    def verbosity(self) -> float:
-        """The probability of taking an option."""
-
-    def entity(self, label: str, tense: str, rng: np.random.Generator) -> Piece:
-        """Return an entity of the writer's world; its label may be finer than the one asked for."""
-
-    def subject(self, rng: np.random.Generator) -> tuple[Piece, Agreement]:
-        """Return the subject of the sentence, and what its verbs agree with."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +69,7 @@ class Grammar:
                 if used not in known and f"{used}_past" not in known:
                     raise CorpusError(f"grammar rule {name!r}: {text!r} names the unknown rule {used!r}")
 
-    def expand(self, rule: str, tense: str, negated: bool, writer: Writer, rng: np.random.Generator) -> list[Piece]:
+    def expand(self, rule: str, tense: str, negated: bool, writer: User, rng: np.random.Generator) -> list[Piece]:
         """Return a production of a rule in a tense; all choices come from ``rng`` and ``writer``."""
         modal = MODALS[rng.integers(len(MODALS))]
         sentence = _Expansion(self.rules, tense, negated, writer, rng, modal)
@@ -95,7 +84,7 @@ class _Expansion:
     rules: Mapping[str, tuple[tuple[_Node, ...], ...]]
     tense: str
     negated: bool
-    writer: Writer
+    writer: User
     rng: np.random.Generator
     modal: str
     agreement: Agreement = _IT
@@ -107,10 +96,10 @@ class _Expansion:
             self.pieces.append(piece)
             return
         productions = self.rules.get(f"{name}_{self.tense}") or self.rules[name]
-        self.nodes(productions[self.rng.integers(len(productions))])
+        self.branch(productions)
 
-    def nodes(self, nodes: Sequence[_Node]) -> None:
-        for node in nodes:
+    def branch(self, branches: Sequence[Sequence[_Node]]) -> None:
+        for node in branches[int(self.rng.integers(len(branches)))]:
             self.node(node)
 
     def node(self, node: _Node) -> None:
@@ -130,7 +119,7 @@ class _Expansion:
                 self.pieces.append((agreement.possessive if node.word == "my" else agreement.pronoun, ""))
             case "choice" | "option":
                 if node.kind == "choice" or self.rng.random() < self.writer.verbosity:
-                    self.nodes(node.branches[self.rng.integers(len(node.branches))])
+                    self.branch(node.branches)
 
     def fresh_entity(self, label: str) -> Piece:
         """Return an entity that the sentence has not named yet, if a few attempts give one."""

@@ -63,25 +63,12 @@ class Agreement:
         return _POSSESSIVES[self.pronoun]
 
 
-_POSSESSIVES = {
-    "I": "my",
-    "you": "your",
-    "we": "our",
-    "he": "his",
-    "she": "her",
-    "it": "its",
-    "they": "their",
-}
+_POSSESSIVES = {"I": "my", "we": "our", "he": "his", "she": "her", "it": "its", "they": "their"}
 
 
-def past_of(lemma: str) -> str:
-    """Return the simple past."""
-    return _PAST[lemma][0] if lemma in _PAST else _regular_past(lemma)
-
-
-def participle_of(lemma: str) -> str:
-    """Return the past participle."""
-    return _PAST[lemma][1] if lemma in _PAST else _regular_past(lemma)
+def past_forms(lemma: str) -> tuple[str, str]:
+    """Return the simple past and the past participle."""
+    return _PAST.get(lemma) or (_regular_past(lemma), _regular_past(lemma))
 
 
 def gerund_of(lemma: str) -> str:
@@ -106,11 +93,10 @@ def third_person_of(lemma: str) -> str:
 
 def be_of(agreement: Agreement, past: bool) -> str:
     """Return was/were or am/are/is."""
-    singular = not agreement.plural and agreement.person != 2
+    if agreement.plural:
+        return "were" if past else "are"
     if past:
-        return "was" if singular else "were"
-    if not singular:
-        return "are"
+        return "was"
     return "am" if agreement.person == 1 else "is"
 
 
@@ -125,7 +111,7 @@ def conjugate(lemma: str, tense: str, agreement: Agreement, *, negated: bool = F
     if tense == "future":
         return f"will{no} {lemma}"
     if tense == "perfect":
-        return f"{'has' if agreement.third_singular else 'have'}{no} {participle_of(lemma)}"
+        return f"{'has' if agreement.third_singular else 'have'}{no} {past_forms(lemma)[1]}"
     if tense == "progressive":
         return f"{be_of(agreement, past=False)}{no} {gerund_of(lemma)}"
     if tense == "modal":
@@ -138,7 +124,7 @@ def conjugate(lemma: str, tense: str, agreement: Agreement, *, negated: bool = F
 def _simple(lemma: str, tense: str, agreement: Agreement, negated: bool) -> str:
     third = agreement.third_singular
     if tense == "past":
-        return f"did not {lemma}" if negated else past_of(lemma)
+        return f"did not {lemma}" if negated else past_forms(lemma)[0]
     if negated:
         return f"{'does' if third else 'do'} not {lemma}"
     return third_person_of(lemma) if third else lemma

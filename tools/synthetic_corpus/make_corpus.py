@@ -15,8 +15,7 @@ recorded Faker version therefore determine the corpus.
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +87,7 @@ def raw_corpus(users: int, seed: int) -> RawCorpus:
     )
 
 
-def main(argv: list[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Generate the synthetic corpus that ships, or one of another size.")
     parser.add_argument("--users", type=int, default=DEFAULT_USERS, help=f"of all splits (default {DEFAULT_USERS})")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help=f"default {DEFAULT_SEED}")
@@ -99,8 +98,7 @@ def main(argv: list[str]) -> int:
     except CorpusError as error:
         parser.error(str(error))
     print(f"{corpus.path}: {sum(split.sentences for split in corpus.manifest.splits.values()):,} sentences")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -34,7 +34,7 @@ _COMMA_BEFORE = ("so", "but", "and", "although", "which", "as", "just")
 
 @dataclass(frozen=True)
 class User:
-    """Writes sentences (:class:`tools.synthetic_corpus.grammar.Writer`).
+    """Writes sentences: makes the choices of a person rather than of the language.
 
     ``topic_weights`` are cumulative; the first of every tuple is the favourite; ``today`` divides past from future.
     """
@@ -74,6 +74,7 @@ class User:
 
     @property
     def verbosity(self) -> float:
+        """The probability of taking an option."""
         return self.style.verbosity
 
     def pieces(self, rng: np.random.Generator) -> list[Piece]:

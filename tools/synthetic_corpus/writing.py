@@ -27,28 +27,11 @@ _CONTRACTIONS = (
     (r"\b(I|we|We|they|They|he|He|she|She|it|It) will\b", r"\1'll"),
 )
 _PART_OF_EACH = re.compile("not| have| am| are| is| will")  # every contraction needs one of these
-_MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
+_MONTH_NAMES = "January February March April May June July August September October November December"
+_MONTHS = _MONTH_NAMES.split()
 _VOWEL_SOUND = re.compile(r"[\"'“‘]?(?:[aeioAEIO]|[uU](?!ni|se|su|k\b)|hour|honest|heir|X-)")
-_DATE_STYLES = (
-    "{d.day} {month} {d.year}",
-    "{d.day} {month} {d.year}",
-    "{month} {d.day}, {d.year}",
-    "{d:%d/%m/%Y}",
-    "{d:%Y-%m-%d}",
-)
+_DAY_FIRST = "{d.day} {month} {d.year}"
+_DATE_STYLES = (_DAY_FIRST, _DAY_FIRST, "{month} {d.day}, {d.year}", "{d:%d/%m/%Y}", "{d:%Y-%m-%d}")
 
 
 @dataclass(frozen=True)
@@ -132,10 +115,7 @@ def _with_articles(pieces: list[Piece]) -> list[Piece]:
 
 
 def _with_article(text: str, following: str) -> str:
-    def article(match: re.Match[str]) -> str:
-        return "an " if _VOWEL_SOUND.match(text[match.end() :] + following) else "a "
-
-    return re.sub(r"\ba_ ", article, text)
+    return re.sub(r"\ba_ ", lambda a: "an " if _VOWEL_SOUND.match(text[a.end() :] + following) else "a ", text)
 
 
 def _contract(text: str) -> str:

@@ -101,9 +101,10 @@ def test_a_table_that_does_not_fit(table: Any, message: str) -> None:
         ({"text_column": 1}, "`text_column` is 1; allowed: the name of one column"),
         ({"text_column": ["a", "b"]}, r"`text_column` is \['a', 'b'\]; allowed: the name of one column"),
         ({"seed": "a"}, "`seed` is 'a'; allowed: an integer"),
+        ({"test_fraction": -0.1}, r"`test_fraction` is -0.1; allowed: a number in \[0, 1\)"),
         ({"test_fraction": "a"}, r"`test_fraction` is 'a'; allowed: a number in \[0, 1\)"),
     ],
 )
-def test_columns_of_another_type(settings: dict[str, Any], message: str) -> None:
+def test_columns_that_are_none(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(CorpusError, match=message):
         TableColumns(**{"text_column": "text", "user_column": "user", **settings})

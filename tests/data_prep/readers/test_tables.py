@@ -149,12 +149,6 @@ def test_a_parquet_error_names_the_row(tmp_path: Path) -> None:
         list(read_table("parquet", path, PLAIN))
 
 
-@pytest.mark.parametrize("fraction", [-0.1, 1.0])
-def test_fractions_outside_the_range_are_refused(fraction: float) -> None:
-    with pytest.raises(CorpusError, match="`test_fraction` is"):
-        replace(PLAIN, test_fraction=fraction)
-
-
 def test_spellings_of_a_user_that_look_alike_are_one_user(tmp_path: Path) -> None:
     spellings = ["Jos\u00e9", "Jose\u0301", "\u200bJos\u00e9", "Jose\u200d\u0301 ", "\u200b", "jose", "Jose"]
     path = write_table("jsonl", tmp_path, [{"text": "Hello.", "user": user} for user in spellings])

@@ -89,18 +89,14 @@ def test_what_contradicts_the_incidence_is_refused(sound: Path, kind: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_an_entity_without_mentions_is_refused(sound: Path) -> None:
-    """Counted entities without sentences would lower what entities contribute at a percentile."""
-    array(sound, "profile_offsets", lambda old: np.append(old, old[-1]))
-    adapted(sound, {"entities": 4})
-    with pytest.raises(CorpusError, match="entity 3 of split train has no sentence"):
-        Corpus.open(sound, verify=True)
-
-
-def test_a_user_without_sentences_is_refused(sound: Path) -> None:
-    array(sound, "user_offsets", lambda old: np.append(old, old[-1]))
-    adapted(sound, {"users": 5})
-    with pytest.raises(CorpusError, match="user 4 of split train has no sentence"):
+@pytest.mark.parametrize(
+    ("offsets", "counts", "who"), [("profile", {"entities": 4}, "entity 3"), ("user", {"users": 5}, "user 4")]
+)
+def test_who_is_only_counted_is_refused(sound: Path, offsets: str, counts: dict[str, int], who: str) -> None:
+    """Counted entities without sentences would lower what entities contribute at a percentile; users would raise N."""
+    array(sound, f"{offsets}_offsets", lambda old: np.append(old, old[-1]))
+    adapted(sound, counts)
+    with pytest.raises(CorpusError, match=f"{who} of split train has no sentence"):
         Corpus.open(sound, verify=True)
 
 

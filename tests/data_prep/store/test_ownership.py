@@ -39,16 +39,6 @@ def test_contributions_and_profiles_equal_counting_by_hand(users: list[list[set[
         assert found.tolist() == sorted(filter(None, per_user), reverse=True)
 
 
-@given(USERS)
-def test_counts_and_owners(users: list[list[set[int]]]) -> None:
-    ownership = incidence(users)
-    assert ownership.num_users == len(users)
-    assert ownership.num_sentences == sum(map(len, users))
-    assert ownership.sentences_per_user.tolist() == [len(user) for user in users]
-    assert ownership.user_of_sentence.tolist() == [u for u, user in enumerate(users) for _ in user]
-    assert ownership.entities_per_sentence.tolist() == [len(s) for user in users for s in user]
-
-
 @pytest.mark.nightly
 @given(USERS, st.data())
 def test_what_grew_is_the_corpus_with_every_sentence_at_its_user(
@@ -131,7 +121,6 @@ GOOD = {
     ("key", "value", "message"),
     [
         ("user_offsets", vector(0, 1, 2, dtype=np.int32), "user_offsets must be a vector of int64"),
-        ("user_offsets", [0, 1, 2], "user_offsets must be a vector of int64, not list"),
         ("user_offsets", vector(), "user_offsets must rise"),
         ("user_offsets", vector(1, 1, 2), "user_offsets must rise"),
         ("user_offsets", vector(0, 2, 1, 2), "user_offsets must rise"),
@@ -142,7 +131,6 @@ GOOD = {
         ("entity_ids", vector(-1, 2, 1, dtype=np.int32), "must lie in"),
         ("entity_ids", vector(2, 0, 1, dtype=np.int32), "sorted and unique"),
         ("entity_ids", vector(2, 2, 1, dtype=np.int32), "sorted and unique"),
-        ("num_entities", -1, "must not be negative"),
     ],
 )
 def test_contradictory_arrays_are_refused(key: str, value: object, message: str) -> None:

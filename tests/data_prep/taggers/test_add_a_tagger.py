@@ -11,8 +11,8 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.taggers.tagger_registry import make_tagger, parse_names, with_high_recall
-from tests.data_prep.plug_ins import imports_restored, install, write_page_code
+from fl_sim.data_prep.taggers.tagger_registry import parse_names, with_high_recall
+from tests.data_prep.plug_ins import imports_restored, write_page_code
 
 NAME = "my_tagger:WordListTagger"
 POSTS = [("ann", "Ada lives in Leeds."), ("bob", "York is far."), ("cy", "Nothing here."), ("dee", "Write to b@x.org.")]
@@ -75,15 +75,6 @@ def test_in_two_processes() -> None:
     assert mentioned() == {"ada": ["PERSON"], "leeds": ["GPE"], "york": ["GPE"], "b@x.org": ["EMAIL"]}
 
 
-def test_an_installed_tagger(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(folder)
-    install(folder, "word-lists", "fl_sim.taggers", "words", NAME)
-    assert parse_names("rules+words+gold") == ("rules", "words", "gold")
-    described = make_tagger("words").describe()
-    assert described["tagger"] == "words"
-    assert (described["path"], described["distribution"], described["version"]) == (NAME, "word-lists", "1.2")
-
-
 def test_forms_of_names() -> None:
     assert parse_names("a.b:C+rules+x:Y.Z") == ("a.b:C", "rules", "x:Y.Z")
     assert parse_names("spacy:models/en+de+rules") == ("spacy:models/en+de", "rules")
@@ -113,16 +104,13 @@ class TooMany(Good):
     def tag(self, texts): return [() for text in texts] + [()]
 class Outside(Good):
     def tag(self, texts): return ((Mention(0, 1000, "X"),) for text in texts)
-number = 3
 """
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere:Tagger", "tagger 'nowhere:Tagger' cannot be imported (No module named 'nowhere')"),
-        ("bad:number", "tagger 'bad:number' is 3; allowed: a class that is made without arguments"),
         ("bad:NeedsMore", "tagger 'bad:NeedsMore' cannot be made ("),
         ("bad:NoLabels", "allowed: a class that is made without arguments and has labels, tag(texts) and describe()"),
         ("bad:BadDescription", "is described by {'version': 3}; allowed: texts by name"),
@@ -130,11 +118,6 @@ number = 3
         ("bad:TooFew", "yields mentions of 1 texts; allowed: of every text, once"),
         ("bad:TooMany", "yields mentions of more texts; allowed: of every text, once"),
         ("bad:Outside", "entity [0, 1000) of user 'ann' lies outside its text"),
-        ("rules", "tagger 'rules' is claimed by bad:Good and fl_sim.data_prep.taggers.rule_tagger:RuleTagger"),
-        (
-            "unheard",
-            "tagger 'unheard' must be gold, rules, presidio, structured, spacy:NAME_OR_PATH, an installed",
-        ),
     ],
 )
 def test_bad_taggers(
@@ -142,7 +125,6 @@ def test_bad_taggers(
 ) -> None:
     (folder / "bad.py").write_text(BAD, encoding="utf-8")
     monkeypatch.syspath_prepend(folder)
-    install(folder, "taken", "fl_sim.taggers", "rules", "bad:Good")
     assert prepare("--tagger", name) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("fl-sim prepare jsonl: ")

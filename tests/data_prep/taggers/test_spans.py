@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_sim.data_prep.records import Mention
-from fl_sim.data_prep.taggers.spans import keep_longest, replace_surrogates, shift, split_text, unite
+from fl_sim.data_prep.taggers.spans import keep_longest, replace_surrogates, split_text, unite
 
 MENTIONS = st.lists(
     st.builds(
@@ -70,8 +70,3 @@ def test_pieces_are_the_text_and_few(text: str, parts: int) -> None:
     assert "".join(piece for _, piece in cut) == text
     assert all(text.startswith(piece, offset) and len(piece) <= 100_000 for offset, piece in cut)
     assert len(cut) == parts
-
-
-def test_shifting() -> None:
-    assert list(shift([Mention(1, 2, "A")], 0)) == [Mention(1, 2, "A")]
-    assert list(shift([Mention(1, 2, "A")], 5)) == [Mention(6, 7, "A")]

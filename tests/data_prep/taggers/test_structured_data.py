@@ -185,5 +185,3 @@ def test_prepare_finds_it_beside_gold(tmp_path: Path, capsys: pytest.CaptureFixt
     assert list(corpus.entities("train")["entity"]) == ["mail", EMAIL, "10.0.0.7"]
     assert corpus.manifest.tagger == {"tagger": "gold", "structured": "1", "entities": "all"}
     assert "nobody looked for: persons, organisations, places\n" in capsys.readouterr().out
-    prepared(tmp_path)
-    assert "nothing to do" in capsys.readouterr().out

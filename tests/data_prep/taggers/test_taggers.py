@@ -456,4 +456,3 @@ def test_two_processes_find_what_one_finds(pipeline: Path, texts: list[str], mon
     assert len(read) < len(many) + 500, "a corpus is not read ahead to its end"
     tagged.close()  # type: ignore[attr-defined]
     assert list(two.tag(many[:3])) == expected[:3]
-    two.close()  # type: ignore[attr-defined]
