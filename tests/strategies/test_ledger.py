@@ -7,7 +7,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,7 @@ from fl_sim.strategies.ledger import (
 )
 from fl_sim.strategies.messages import TrainReply, TrainRequest
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
+from tests.strategies.accounting.oracles import all_of
 from tests.strategies.federation import TERMS, plan, run_rounds, zeros
 
 PLAN = plan(q_u=0.5, q_e=0.5, q_s=0.1, user_cap=5.0, noise_multiplier=2.0)
@@ -433,12 +434,6 @@ def test_a_users_sum_of_weights_bounds_no_line_without_weights(tmp_path: Path) -
 def test_one_round_without_noise_leaves_no_guarantee(tmp_path: Path) -> None:
     private, bare = written(tmp_path / "a", 5), written(tmp_path / "b", 1, NOISELESS)
     assert epsilon_of([*private.entries, *bare.entries], USER, 1e-5) == math.inf
-
-
-def all_of(
-    events: Mapping[RoundEvent | EpochEvent, int] | Mapping[RoundEvent, int], adjacency: Adjacency
-) -> list[Part]:
-    return [(event, adjacency, count) for event, count in events.items()]
 
 
 EVENTS = {
