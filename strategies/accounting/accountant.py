@@ -345,29 +345,26 @@ def dominating_pairs_of(
     """
     of_user, unit = user_distribution(event, user, tail)
     unlisted = None if exposure.cut is None else exposure.cut / float(exposure.probabilities.sum())
+    weights = exposure.sentences if exposure.weights is None else exposure.weights
     result = []
     for case, probability in enumerate(exposure.probabilities.tolist()):
-        entity = _shift_of_case(event, exposure, case, tail)
+        users, sentences, weight = int(exposure.users[case]), int(exposure.sentences[case]), float(weights[case])
+        entity = entity_distribution(event, users, sentences, tail, weight, exposure.largest_weight)
         result.append(dominating_pairs.mixture(of_user, entity, probability, unit, tail, unlisted))
     return tuple(result)
 
 
-def entity_distribution(event: RoundEvent, users: int, sentences: int, tail: float) -> dominating_pairs.Distribution:
-    """Return the distribution of the entity's shift, given its sampled users and their sentences that mention it."""
-    exposure = dominating_pairs.Exposure(np.ones(1), np.array([users]), np.array([sentences]))
-    return _shift_of_case(event, exposure, 0, tail)
-
-
-def _shift_of_case(
-    event: RoundEvent, exposure: dominating_pairs.Exposure, case: int, tail: float
+def entity_distribution(
+    event: RoundEvent, users: int, sentences: int, tail: float, weight: float | None = None, largest_weight: float = 1.0
 ) -> dominating_pairs.Distribution:
-    """Return the distribution of the entity's shift in one revealed case."""
-    users, sentences = int(exposure.users[case]), int(exposure.sentences[case])
+    """Return the distribution of the entity's shift, given its sampled users and their sentences that mention it.
+
+    ``weight`` bounds the sum of these sentences' weights, all 1 by default, and ``largest_weight`` each of them.
+    """
     if not event.clips_sentences:
         cap = 2.0 * min(users, sentences)
         return dominating_pairs.entity_shift(event.q_e, dominating_pairs.constant(cap), cap)
-    weight = sentences if exposure.weights is None else float(exposure.weights[case])
-    rate, mean = event.q_s * exposure.largest_weight, event.q_s * weight
+    rate, mean = event.q_s * largest_weight, event.q_s * (sentences if weight is None else weight)
     active = dominating_pairs.active_sentences(sentences, rate, mean, tail)
     return dominating_pairs.entity_shift(event.q_e, active, 2 * event.user_cap * users)
 

@@ -375,14 +375,19 @@ class _Grids:
     _losses: dict[tuple[int, int, int], GridLoss] = field(default_factory=dict, init=False)
 
     def weighted(self, one: _Round, direction: int, coarser: int) -> GridLoss:
-        """Return the loss of a round in one direction, on a grid that is ``coarser`` times as wide."""
+        """Return the loss of a round in one direction, on a grid that is ``coarser`` times as wide.
+
+        What the probabilities of its cases miss of 1 counts as a certain loss.
+        """
         losses = []
         for case in one.cases:
             key = (id(case), direction, coarser)
             if key not in self._losses:
                 self._losses[key] = case.directions[direction].on_grid(coarser * self.width)
             losses.append(self._losses[key])
-        return _weighted(losses, one.probabilities)
+        unlisted = max(0.0, 1.0 - float(one.probabilities.sum()))
+        infinite = unlisted + float(one.probabilities @ [loss.infinite for loss in losses])
+        return mixed(losses, one.probabilities.tolist(), infinite)
 
 
 _ByRate = dict[float, _CaseLoss]  # by entity sampling rate
@@ -438,9 +443,3 @@ class _CaseLosses:
 
     def _mixture(self, distribution: dominating_pairs.Distribution) -> GaussianMixturePair:
         return dominating_pairs.mixture(self._user, distribution, 1.0, self._unit, self._tail)
-
-
-def _weighted(losses: Sequence[GridLoss], probabilities: Floats) -> GridLoss:
-    """Return the mixture of the losses of cases; what the probabilities miss of 1 counts as a certain loss."""
-    unlisted = max(0.0, 1.0 - float(probabilities.sum()))
-    return mixed(losses, probabilities.tolist(), unlisted + float(probabilities @ [loss.infinite for loss in losses]))
