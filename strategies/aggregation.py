@@ -259,7 +259,6 @@ class BoundedSumStrategy(Strategy):
         self._parts = parts
         self._clip_norm = np.array([self.mechanism.clip_norm])
         self._open = _OpenRound(np.empty(0, np.float32), self.tally)
-        self._stream = ""
 
     @property
     def clip_norm(self) -> float:
@@ -379,11 +378,11 @@ class BoundedSumStrategy(Strategy):
         total, votes = self._sum(replies)
         self.tally.update_norm = float(np.linalg.norm(total)) / mechanism.denominator
         std = mechanism.noise_std(self.clip_norm)
-        self._stream = self._parts.before_release(server_round, self._hash(server_round, total, votes, std))
-        self.tally.noise_norm = self._add_noise(server_round, total, std) / mechanism.denominator
+        stream = self._parts.before_release(server_round, self._hash(server_round, total, votes, std))
+        self.tally.noise_norm = self._add_noise(server_round, total, std, stream) / mechanism.denominator
         if mechanism.adaptive is not None:
             self.tally.clip_norm = self.clip_norm
-            self._adapt(mechanism.adaptive, server_round, votes)
+            self._adapt(mechanism.adaptive, server_round, votes, stream)
         total /= mechanism.denominator
         return total
 
@@ -427,15 +426,15 @@ class BoundedSumStrategy(Strategy):
             self.tally.add(reply)
         return total.finish(), sum((reply.votes for reply in accepted), 0.0)
 
-    def _add_noise(self, server_round: int, total: Floats, std: float, purpose: str = "noise") -> float:
+    def _add_noise(self, server_round: int, total: Floats, std: float, stream: str, purpose: str = "noise") -> float:
         """Add noise of deviation ``std`` to a sum, float64 (d,), in place, and return the norm of the noise.
 
-        Round, seed and ``noise_key`` key seeded noise (docs/privacy-threats.md, section 10).
+        Round, seed, ``noise_key`` and ``stream`` key seeded noise (docs/privacy-threats.md, section 10).
         """
         if self._parts.secure_noise and std > 0:
             return add_secure_noise(total, std)
-        stream = " ".join(part for part in (purpose, self._parts.noise_key, self._stream) if part)
-        return add_gaussian_noise(total, self.federation.seed, server_round, std, stream)
+        name = " ".join(part for part in (purpose, self._parts.noise_key, stream) if part)
+        return add_gaussian_noise(total, self.federation.seed, server_round, std, name)
 
     def _hash(self, server_round: int, total: Floats, votes: float, std: float) -> str:
         """Return a keyed hash of all that seeded noise is added to or scaled with; nothing for secure noise."""
@@ -443,12 +442,12 @@ class BoundedSumStrategy(Strategy):
             return ""
         return sum_hash(self.federation.seed, server_round, total, (votes, std, self.clip_norm))
 
-    def _adapt(self, adaptive: AdaptiveClip, server_round: int, votes: float) -> None:
+    def _adapt(self, adaptive: AdaptiveClip, server_round: int, votes: float, stream: str) -> None:
         """Set c ← c·exp(−η·(Σ(b − γ) + noise) / (ŵ·q_u·N)), post-processing of the released noisy count."""
         mechanism = self.mechanism
         std = adaptive.count_noise_std(mechanism.noise_multiplier, mechanism.items_per_user)
         count = np.array([votes])
-        self._add_noise(server_round, count, std, "count noise")
+        self._add_noise(server_round, count, std, stream, "count noise")
         share = float(count[0]) / (mechanism.items_per_user * mechanism.expected_cohort)
         self._clip_norm = np.array([adaptive.next_clip(mechanism.clip_norm, self.clip_norm, share)])
 

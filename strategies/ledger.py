@@ -274,10 +274,6 @@ class Ledger:
         if type(count) is not int or not 0 <= count < len(self._hashes) or self._hashes[count] != head.get("last"):
             raise LedgerError(f"{self.file}: is not the ledger whose head hash was kept after {count} entries")
 
-    def chain(self) -> Iterator[tuple[Entry, str]]:
-        """Yield all releases with the hash of each, which depends on all before it."""
-        return zip(self._entries, self._hashes[1:], strict=True)
-
     def continues(self, other: Ledger) -> bool:
         """Return whether ``other`` is a copy of this ledger whose entries are all or the first of its entries."""
         return self.run == other.run and self._hashes[: len(other._hashes)] == other._hashes
@@ -497,7 +493,7 @@ def together(ledgers: Sequence[Ledger]) -> list[Entry]:
                     f"{file}: round {number} has another sum than in another copy of the run, under the same noise, so "
                     "no ε holds for both"
                 )
-        for entry, own in ledger.chain():
+        for entry, own in zip(ledger.entries, ledger._hashes[1:], strict=True):
             if own not in released:
                 released.add(own)
                 entries.append(entry)

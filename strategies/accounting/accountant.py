@@ -33,7 +33,7 @@ from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.losses import composition, dominating_pairs
 from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GaussianMixturePair
 from fl_sim.strategies.accounting.random_allocation import EpochEvent
-from fl_sim.strategies.primitives.limits import check_delta, check_rate
+from fl_sim.strategies.primitives.limits import check_delta, check_rate, require
 
 Strategy = Literal["uedp", "user_level"]
 Clipping = Literal["sentence", "user"]
@@ -84,16 +84,13 @@ class RoundEvent:
     epoch_rounds: int | None = None
 
     def __post_init__(self) -> None:
-        if self.strategy not in _SAMPLES_TEXT:
-            raise PrivacyError(f"strategy is {self.strategy!r}; allowed: 'uedp', 'user_level'")
-        if self.clipping not in ("sentence", "user"):
-            raise PrivacyError(f"clipping is {self.clipping!r}; allowed: 'sentence', 'user'")
-        if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
-            raise PrivacyError(f"noise_multiplier is {self.noise_multiplier}; allowed: finite and above 0")
+        require(self.strategy in _SAMPLES_TEXT, "strategy", repr(self.strategy), "'uedp', 'user_level'")
+        require(self.clipping in ("sentence", "user"), "clipping", repr(self.clipping), "'sentence', 'user'")
+        z, cap = self.noise_multiplier, self.user_cap
+        require(0 < z < math.inf, "noise_multiplier", z, "finite and above 0")
         for name in ("q_u", "q_e", "q_s"):
             check_rate(name, getattr(self, name))
-        if not (self.user_cap >= 1 and math.isfinite(self.user_cap)):
-            raise PrivacyError(f"user_cap is {self.user_cap}; allowed: a finite number of at least 1")
+        require(1 <= cap < math.inf, "user_cap", cap, "a finite number of at least 1")
         if not _SAMPLES_TEXT[self.strategy] and (self.q_e != 1 or self.q_s != 1):
             raise PrivacyError(f"{self.strategy} with q_e {self.q_e} and q_s {self.q_s}; allowed: 1 for both")
         if self.epoch_rounds is not None:
@@ -235,8 +232,7 @@ def delta(event: RoundEvent, adjacency: Adjacency, rounds: int, epsilon: float) 
         PrivacyError: if ``rounds`` is impossible or ``epsilon`` is negative or not finite.
     """
     check_rounds([rounds])
-    if not (epsilon >= 0 and math.isfinite(epsilon)):
-        raise PrivacyError(f"epsilon is {epsilon}; allowed: a finite number of at least 0")
+    require(0 <= epsilon < math.inf, "epsilon", epsilon, "a finite number of at least 0")
     if event.epoch_rounds is not None:
         return random_allocation.delta_of(event.noise_multiplier, event.epoch_rounds, adjacency, rounds, epsilon)
     tail = composition.tail_share(composition.DELTA_IN_SEARCH, rounds)
@@ -262,8 +258,7 @@ def solve(
     Raises:
         PrivacyError: if the target is impossible, or even the safest value exceeds it.
     """
-    if not (target_epsilon > 0 and math.isfinite(target_epsilon)):
-        raise PrivacyError(f"target_epsilon is {target_epsilon}; allowed: finite and above 0")
+    require(0 < target_epsilon < math.inf, "target_epsilon", target_epsilon, "finite and above 0")
     if not any(adjacency.user_sentences or adjacency.entity_bound.total for adjacency in adjacencies):
         raise PrivacyError("target_epsilon without a protected user or entity; allowed: at least one of them")
 
@@ -272,10 +267,9 @@ def solve(
 
     if unknown == "rounds":
         return calibration.largest_count(lambda count: worst(event, count), MAX_ROUNDS, target_epsilon)
-    if unknown not in _SEARCHED:
-        raise PrivacyError(f"unknown is {unknown!r}; allowed: 'rounds', {', '.join(map(repr, _SEARCHED))}")
-    if unknown == "q_u" and event.epoch_rounds is not None:
-        raise PrivacyError("unknown is 'q_u'; allowed: 'noise_multiplier' or 'rounds' under random allocation")
+    require(unknown in _SEARCHED, "unknown", repr(unknown), f"'rounds', {', '.join(map(repr, _SEARCHED))}")
+    poisson = unknown != "q_u" or event.epoch_rounds is None
+    require(poisson, "unknown", repr(unknown), "'noise_multiplier' or 'rounds' under random allocation")
     safest, riskiest = _SEARCHED[unknown]
 
     def epsilon_at(value: float) -> float:
@@ -351,29 +345,26 @@ def dominating_pairs_of(
     """
     of_user, unit = user_distribution(event, user, tail)
     unlisted = None if exposure.cut is None else exposure.cut / float(exposure.probabilities.sum())
+    weights = exposure.sentences if exposure.weights is None else exposure.weights
     result = []
     for case, probability in enumerate(exposure.probabilities.tolist()):
-        entity = _shift_of_case(event, exposure, case, tail)
+        users, sentences, weight = int(exposure.users[case]), int(exposure.sentences[case]), float(weights[case])
+        entity = entity_distribution(event, users, sentences, tail, weight, exposure.largest_weight)
         result.append(dominating_pairs.mixture(of_user, entity, probability, unit, tail, unlisted))
     return tuple(result)
 
 
-def entity_distribution(event: RoundEvent, users: int, sentences: int, tail: float) -> dominating_pairs.Distribution:
-    """Return the distribution of the entity's shift, given its sampled users and their sentences that mention it."""
-    exposure = dominating_pairs.Exposure(np.ones(1), np.array([users]), np.array([sentences]))
-    return _shift_of_case(event, exposure, 0, tail)
-
-
-def _shift_of_case(
-    event: RoundEvent, exposure: dominating_pairs.Exposure, case: int, tail: float
+def entity_distribution(
+    event: RoundEvent, users: int, sentences: int, tail: float, weight: float | None = None, largest_weight: float = 1.0
 ) -> dominating_pairs.Distribution:
-    """Return the distribution of the entity's shift in one revealed case."""
-    users, sentences = int(exposure.users[case]), int(exposure.sentences[case])
+    """Return the distribution of the entity's shift, given its sampled users and their sentences that mention it.
+
+    ``weight`` bounds the sum of these sentences' weights, all 1 by default, and ``largest_weight`` each of them.
+    """
     if not event.clips_sentences:
         cap = 2.0 * min(users, sentences)
         return dominating_pairs.entity_shift(event.q_e, dominating_pairs.constant(cap), cap)
-    weight = sentences if exposure.weights is None else float(exposure.weights[case])
-    rate, mean = event.q_s * exposure.largest_weight, event.q_s * weight
+    rate, mean = event.q_s * largest_weight, event.q_s * (sentences if weight is None else weight)
     active = dominating_pairs.active_sentences(sentences, rate, mean, tail)
     return dominating_pairs.entity_shift(event.q_e, active, 2 * event.user_cap * users)
 
@@ -396,11 +387,10 @@ def user_distribution(event: RoundEvent, user: Adjacency, tail: float) -> tuple[
 
 def check_rounds(rounds: Sequence[int]) -> None:
     """Raise PrivacyError unless ``rounds`` is not empty and all its numbers are whole and in range."""
-    if not len(rounds):
-        raise PrivacyError("rounds is empty; allowed: at least one number of rounds")
+    require(len(rounds) > 0, "rounds", "empty", "at least one number of rounds")
     for count in rounds:
-        if count != int(count) or not 1 <= count <= MAX_ROUNDS:
-            raise PrivacyError(f"rounds is {count}; allowed: an integer from 1 to {MAX_ROUNDS}")
+        in_range = count == int(count) and 1 <= count <= MAX_ROUNDS
+        require(in_range, "rounds", count, f"an integer from 1 to {MAX_ROUNDS}")
 
 
 MOST_COMPOSED = 8

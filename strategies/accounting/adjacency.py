@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fl_sim.strategies.primitives.limits import PrivacyError
+from fl_sim.strategies.primitives.limits import PrivacyError, require
 
 ANY_NUMBER = 1 << 31
 """Stands for no bound on the sentences of one user that mention an entity: more than any user has."""
@@ -51,14 +51,12 @@ class ContributionBound:
 
     def __post_init__(self) -> None:
         for name in ("users", "sentences_per_user"):
-            if getattr(self, name) < 0:
-                raise PrivacyError(f"reach {name} is {getattr(self, name)}; allowed: an integer of at least 0")
+            require(getattr(self, name) >= 0, f"reach {name}", getattr(self, name), "an integer of at least 0")
         total = self.sentences
-        if total is not None and not (0 <= total < math.inf and (self.weighted or float(total).is_integer())):
-            allowed = "a finite number of at least 0" if self.weighted else "an integer of at least 0"
-            raise PrivacyError(f"reach sentences is {total}; allowed: {allowed}")
-        if not 0 <= self.weight <= 1:
-            raise PrivacyError(f"reach weight is {self.weight}; allowed: from 0 to 1")
+        possible = total is None or (0 <= total < math.inf and (self.weighted or float(total).is_integer()))
+        allowed = "a finite number of at least 0" if self.weighted else "an integer of at least 0"
+        require(possible, "reach sentences", total, allowed)
+        require(0 <= self.weight <= 1, "reach weight", self.weight, "from 0 to 1")
 
     @property
     def total(self) -> int:

@@ -38,12 +38,14 @@ from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.losses import composition, dominating_pairs
 from fl_sim.strategies.accounting.losses.composition import Window
+from fl_sim.strategies.accounting.losses.convolution import combined
 from fl_sim.strategies.accounting.losses.privacy_loss import (
     Floats,
     GaussianMixturePair,
     GridLoss,
     LossAtoms,
     both_directions,
+    mixed,
 )
 from fl_sim.strategies.primitives.limits import check_delta
 
@@ -83,12 +85,7 @@ def all_sampled(event: RoundEvent, profile: Profile, tail: float) -> dominating_
     uncapped = dominating_pairs.binomial(int(profile[above:].sum()), event.q_s, tail)
     if not above:
         return uncapped
-    capped = _capped_sum(profile[:above], event.q_s, 2 * event.user_cap, tail)
-    values, position = np.unique(np.add.outer(capped.values, uncapped.values), return_inverse=True)
-    probabilities = np.multiply.outer(capped.probabilities, uncapped.probabilities)
-    return dominating_pairs.Distribution(
-        values, np.bincount(position.ravel(), probabilities.ravel(), minlength=len(values)).astype(np.float64)
-    )
+    return dominating_pairs.summed(_capped_sum(profile[:above], event.q_s, 2 * event.user_cap, tail), uncapped)
 
 
 def _capped_sum(counts: Profile, q_s: float, cap: float, tail: float) -> dominating_pairs.Distribution:
@@ -103,7 +100,8 @@ def _capped_sum(counts: Profile, q_s: float, cap: float, tail: float) -> dominat
         masses = np.zeros(math.ceil(cap * steps) + 1)
         masses[: below * steps : steps] = stats.binom.pmf(np.arange(below), count, q_s)
         masses[-1] += stats.binom.sf(below - 1, count, q_s)
-        total = _sum(total, _times(_Ladder(0, masses), int(users), tail), tail)
+        of_users = combined(_Ladder(0, masses), int(users), lambda one, other: _sum(one, other, tail))
+        total = _sum(total, of_users, tail)
     values: Floats = (total.first + np.flatnonzero(total.masses)).astype(np.float64)
     return dominating_pairs.Distribution(values * (1.0 / steps), total.masses[total.masses > 0])
 
@@ -114,15 +112,6 @@ class _Ladder:
 
     first: int
     masses: Floats
-
-
-def _times(distribution: _Ladder, times: int, tail: float) -> _Ladder:
-    """Return the distribution of the sum of ``times`` independent draws."""
-    if times == 1:
-        return distribution
-    half = _times(distribution, times // 2, tail)
-    doubled = _sum(half, half, tail)
-    return _sum(doubled, distribution, tail) if times % 2 else doubled
 
 
 def _sum(first: _Ladder, second: _Ladder, tail: float) -> _Ladder:
@@ -386,14 +375,19 @@ class _Grids:
     _losses: dict[tuple[int, int, int], GridLoss] = field(default_factory=dict, init=False)
 
     def weighted(self, one: _Round, direction: int, coarser: int) -> GridLoss:
-        """Return the loss of a round in one direction, on a grid that is ``coarser`` times as wide."""
+        """Return the loss of a round in one direction, on a grid that is ``coarser`` times as wide.
+
+        What the probabilities of its cases miss of 1 counts as a certain loss.
+        """
         losses = []
         for case in one.cases:
             key = (id(case), direction, coarser)
             if key not in self._losses:
                 self._losses[key] = case.directions[direction].on_grid(coarser * self.width)
             losses.append(self._losses[key])
-        return _weighted(losses, one.probabilities)
+        unlisted = max(0.0, 1.0 - float(one.probabilities.sum()))
+        infinite = unlisted + float(one.probabilities @ [loss.infinite for loss in losses])
+        return mixed(losses, one.probabilities.tolist(), infinite)
 
 
 _ByRate = dict[float, _CaseLoss]  # by entity sampling rate
@@ -449,15 +443,3 @@ class _CaseLosses:
 
     def _mixture(self, distribution: dominating_pairs.Distribution) -> GaussianMixturePair:
         return dominating_pairs.mixture(self._user, distribution, 1.0, self._unit, self._tail)
-
-
-def _weighted(losses: Sequence[GridLoss], probabilities: Floats) -> GridLoss:
-    """Return the mixture of the losses of cases; what the probabilities miss of 1 counts as a certain loss."""
-    first = min(loss.first for loss in losses)
-    masses = np.zeros(max(loss.first + len(loss.masses) for loss in losses) - first)
-    for loss, probability in zip(losses, probabilities.tolist(), strict=True):
-        span = masses[loss.first - first :][: len(loss.masses)]
-        span += probability * loss.masses
-    unlisted = max(0.0, 1.0 - float(probabilities.sum()))
-    infinite = unlisted + float(probabilities @ [loss.infinite for loss in losses])
-    return GridLoss(losses[0].width, first, masses, infinite, max(loss.round_off for loss in losses))

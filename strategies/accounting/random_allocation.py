@@ -47,18 +47,20 @@ from scipy.special import ndtri
 
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.losses import composition
-from fl_sim.strategies.accounting.losses.dominating_pairs import binomial_quantile
+from fl_sim.strategies.accounting.losses.convolution import FFT_ROUND_OFF, combined
+from fl_sim.strategies.accounting.losses.dominating_pairs import Distribution, binomial_quantile, coarsened
 from fl_sim.strategies.accounting.losses.privacy_loss import (
+    UNIT_ROUND_OFF,
     Floats,
     GaussianMixturePair,
     GridLoss,
     LossAtoms,
     binned,
     interval_masses,
+    mixed,
 )
 from fl_sim.strategies.primitives.limits import MOST_EPOCH_ROUNDS
 
-_UNIT_ROUND_OFF = 2.0**-53
 _POINTS = 512  # grid points of a sum; a sum of two costs their square
 _PILOT = 1024  # bins from whose masses the grid points are chosen
 _FAINT = 1e-20  # mass at the lower end that needs no grid points of its own
@@ -111,16 +113,12 @@ def _single(noise_multiplier: float, tail: float) -> _Sum:
     on_grid = np.append(masses[:-1] - upper, masses[-1])
     on_grid[1:] += upper
     cut = max(0.0, float(means[-1] - values[-1] * masses[-1]))
-    return _Sum(values, on_grid, cut, 64 * _UNIT_ROUND_OFF * (4 + shift**2))
+    return _Sum(values, on_grid, cut, 64 * UNIT_ROUND_OFF * (4 + shift**2))
 
 
 def _power(one: _Sum, count: int, tail: float) -> _Sum:
-    """Return the sum of ``count`` independent copies, by doubling."""
-    if count == 1:
-        return one
-    half = _power(one, count // 2, tail)
-    double = _add(half, half, tail)
-    return _add(double, one, tail) if count % 2 else double
+    """Return the sum of ``count`` independent copies."""
+    return combined(one, count, lambda first, second: _add(first, second, tail))
 
 
 def _add(first: _Sum, second: _Sum, tail: float) -> _Sum:
@@ -135,7 +133,7 @@ def _add(first: _Sum, second: _Sum, tail: float) -> _Sum:
     upper = masses * ((values - grid[below]) / np.diff(grid)[below])
     on_grid = binned(below, masses - upper, len(grid)) + binned(below + 1, upper, len(grid))
     terms = 2 * int(np.bincount(below).max())
-    round_off = first.round_off + second.round_off + (16 + terms) * _UNIT_ROUND_OFF
+    round_off = first.round_off + second.round_off + (16 + terms) * UNIT_ROUND_OFF
     return _Sum(grid, on_grid, first.cut + second.cut + cut, round_off)
 
 
@@ -165,8 +163,6 @@ _HIDDEN_CASES = 16  # the most probable cases hide the rounds, the others reveal
 _LEAST_NOISE = 0.2  # of a block in units of its shift; below, it is revealed
 _GRID = 1 << 14
 _COARSE_POINTS = 256  # of one block
-_TAIL_SHARE = 1e-4
-_FFT_ROUND_OFF = 8 * 2.0**-53
 
 Groups = tuple[tuple[int, int], ...]
 
@@ -250,7 +246,7 @@ def _losses(epochs: HiddenEpochs, most: int, delta: float) -> tuple[list[GridLos
     epoch = _blocks(epochs)
     width = _coarse_width(z, epoch, tail)
     coarse = [_on_grid(z, epoch, forward, width, tail) for forward in (True, False)]
-    windows = [composition.chernoff_window(loss, most, _TAIL_SHARE * delta) for loss in coarse]
+    windows = [composition.window_of([loss], [most], delta) for loss in coarse]
     width = max(window.high - window.low for window in windows) / (_GRID - 2)
     return [_on_grid(z, epoch, forward, width, tail) for forward in (True, False)], windows
 
@@ -266,11 +262,10 @@ def _blocks(epochs: HiddenEpochs) -> _Epoch:
     for index, case in enumerate(cases(epochs.users, epoch_rounds, epochs.with_user)):
         shifts = [(size, larger) for group in case.groups for size, larger in zip(group, (False, True), strict=True)]
         moving = [(size, larger) for size, larger in shifts if size]
-        if len(moving) > epoch_rounds:  # the same round on both corpora
-            square = sum(sum(group) ** 2 for group in case.groups)
-            revealed[square] = revealed.get(square, 0.0) + case.probability
-        elif index >= _HIDDEN_CASES:
-            square = sum(size**2 for size, _ in moving)
+        together = len(moving) > epoch_rounds  # the same round on both corpora
+        if together or index >= _HIDDEN_CASES:
+            lengths = map(sum, case.groups) if together else (size for size, _ in moving)
+            square = sum(length**2 for length in lengths)
             revealed[square] = revealed.get(square, 0.0) + case.probability
         else:
             each = epoch_rounds // len(moving)
@@ -283,13 +278,11 @@ def _blocks(epochs: HiddenEpochs) -> _Epoch:
 def _on_grid(z: float, epoch: _Epoch, forward: bool, width: float, tail: float) -> GridLoss:
     """Return the loss of an epoch in one direction: the mixture of its cases, each a sum of independent losses."""
     losses = [_case_on_grid(z, blocks, forward, width, tail) for _, blocks in epoch]
-    first = min(loss.first for loss in losses)
-    masses = np.zeros(max(loss.first + len(loss.masses) for loss in losses) - first)
-    infinite = max(0.0, 1.0 - sum(probability for probability, _ in epoch))
-    for (probability, _), loss in zip(epoch, losses, strict=True):
-        masses[loss.first - first :][: len(loss.masses)] += probability * loss.masses
+    probabilities = [probability for probability, _ in epoch]
+    infinite = max(0.0, 1.0 - sum(probabilities))
+    for probability, loss in zip(probabilities, losses, strict=True):
         infinite += probability * loss.infinite
-    return GridLoss(width, first, masses, infinite, max(loss.round_off for loss in losses))
+    return mixed(losses, probabilities, infinite)
 
 
 def _case_on_grid(z: float, blocks: Sequence[_Block], forward: bool, width: float, tail: float) -> GridLoss:
@@ -306,7 +299,7 @@ def _case_on_grid(z: float, blocks: Sequence[_Block], forward: bool, width: floa
     for loss, n in factors:
         product = product * fft.rfft(loss.masses, size) ** n
     masses = np.maximum(fft.irfft(product, size)[:length], 0.0)
-    transforms = _FFT_ROUND_OFF * (math.log2(size) + 1) * (len(blocks) + 1) * math.sqrt(size)
+    transforms = FFT_ROUND_OFF * (math.log2(size) + 1) * (len(blocks) + 1) * math.sqrt(size)
     return GridLoss(
         width,
         sum(n * loss.first for loss, n in factors),
@@ -484,14 +477,12 @@ def _revealed(epoch_rounds: int, adjacency: Adjacency, tail: float) -> tuple[Gau
     users = min(entity_bound.users, entity_bound.total)
     with_user = adjacency.user_sentences > 0
     if users * users * epoch_rounds <= _MOST_STEPS:
-        squares, probabilities = _squared_shift(epoch_rounds, users, with_user)
+        squares = _squared_shift(epoch_rounds, users, with_user)
     else:
-        squares, probabilities = _largest_squared_shift(epoch_rounds, users, with_user, tail)
-    size = -(-len(squares) // _MOST_CASES)
-    starts = np.arange(0, len(squares), size)
-    ends = np.minimum(starts + size, len(squares)) - 1
-    merged = np.add.reduceat(probabilities, starts)
-    return tuple(_case(float(p), math.sqrt(square)) for p, square in zip(merged, squares[ends].tolist(), strict=True))
+        squares = _largest_squared_shift(epoch_rounds, users, with_user, tail)
+    merged = coarsened(squares, _MOST_CASES)
+    cases = zip(merged.probabilities.tolist(), merged.values.tolist(), strict=True)
+    return tuple(_case(probability, math.sqrt(square)) for probability, square in cases)
 
 
 def _case(probability: float, shift: float) -> GaussianMixturePair:
@@ -500,8 +491,8 @@ def _case(probability: float, shift: float) -> GaussianMixturePair:
 
 
 @functools.lru_cache(maxsize=64)
-def _squared_shift(epoch_rounds: int, users: int, with_user: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the distribution of Σ_r (2·M_r + 1{I = r})²: ascending values and probabilities, float64 (k,) each.
+def _squared_shift(epoch_rounds: int, users: int, with_user: bool) -> Distribution:
+    """Return the distribution of Σ_r (2·M_r + 1{I = r})².
 
     M is the number of ``users`` in each of the rounds. They are drawn round by round; I is the last round, because all
     rounds are alike.
@@ -516,7 +507,7 @@ def _squared_shift(epoch_rounds: int, users: int, with_user: bool) -> tuple[NDAr
         for square in np.flatnonzero(law[last]):
             values[4 * int(square) + here] = values.get(4 * int(square) + here, 0.0) + float(law[last, square])
     ordered = sorted(values)
-    return np.array(ordered, dtype=np.float64), np.array([values[value] for value in ordered])
+    return Distribution(np.array(ordered, dtype=np.float64), np.array([values[value] for value in ordered]))
 
 
 def _one_round(law: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
@@ -531,13 +522,11 @@ def _one_round(law: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
     return drawn
 
 
-def _largest_squared_shift(
-    epoch_rounds: int, users: int, with_user: bool, tail: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _largest_squared_shift(epoch_rounds: int, users: int, with_user: bool, tail: float) -> Distribution:
     """Return a bound on Σ_r (2·M_r + 1{I = r})² that holds with probability 1 − ``tail``, and that probability.
 
     No M_r exceeds m but with that probability, so that Σ M_r² ≤ m·F.
     """
     most = binomial_quantile(users, 1 / epoch_rounds, tail / epoch_rounds)
     square = 4 * most * users + (4 * most + 1) * with_user
-    return np.array([float(square)]), np.array([1.0 - tail])
+    return Distribution(np.array([float(square)]), np.array([1.0 - tail]))

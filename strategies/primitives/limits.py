@@ -17,7 +17,6 @@ SMALLEST_RATE = 1e-15
 SMALLEST_CLIP = 1e-12
 """The smallest clip; near the smallest doubles, noise of z·c would be rounded to less than ε assumes."""
 
-
 MOST_EPOCH_ROUNDS = 100_000
 """The longest epoch of random allocation, in rounds."""
 

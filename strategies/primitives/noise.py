@@ -71,7 +71,7 @@ def add_gaussian_noise(total: Floats, seed: int, server_round: int, std: float, 
 
         return add
 
-    return _add_in_blocks(total, stream_of)
+    return _add_in_blocks(total, stream_of, _BLOCK)
 
 
 def sum_hash(seed: int, server_round: int, total: Floats, others: Sequence[float]) -> str:
@@ -132,16 +132,12 @@ def add_secure_noise(total: Floats, std: float) -> float:
     return _add_in_blocks(total, lambda block: add, _SECURE_BLOCK)
 
 
-def _add_in_blocks(total: Floats, stream_of: Callable[[int], AddNoise], block_size: int | None = None) -> float:
-    """Add noise to a sum in place, its blocks in parallel, and return the norm of the noise.
+def _add_in_blocks(total: Floats, stream_of: Callable[[int], AddNoise], in_block: int) -> float:
+    """Add noise to a sum, float64 (d,), in place, its blocks in parallel, and return the norm of the noise.
 
-    Args:
-        total: the sum, float64 (d,).
-        stream_of: returns what adds the noise of a block, given its number; it is called for a few coordinates at a
-            time, so that no vector of noise exists.
-        block_size: of a block; by default that of seeded noise, on which its streams depend.
+    ``stream_of`` returns what adds the noise of a block, given its number; it is called for a few coordinates at a
+    time, so that no vector of noise exists. ``in_block`` is the number of coordinates of a block.
     """
-    in_block = block_size or _BLOCK
 
     def add(block: int) -> float:
         add_to, end = stream_of(block), min(len(total), (block + 1) * in_block)

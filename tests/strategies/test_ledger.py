@@ -7,7 +7,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,7 @@ from fl_sim.strategies.ledger import (
 )
 from fl_sim.strategies.messages import TrainReply, TrainRequest
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
+from tests.strategies.accounting.oracles import all_of
 from tests.strategies.federation import TERMS, plan, run_rounds, zeros
 
 PLAN = plan(q_u=0.5, q_e=0.5, q_s=0.1, user_cap=5.0, noise_multiplier=2.0)
@@ -412,33 +413,26 @@ def test_epsilon_of_equal_entries_is_that_of_the_accountant(tmp_path: Path) -> N
     assert epsilon_of([], BOTH, 1e-5) == 0.0
 
 
-def test_a_sum_of_weights_bounds_no_line_without_weights(tmp_path: Path) -> None:
-    weights, counted = ContributionBound(2, 5, 1, weighted=True), ContributionBound(2, 5)
+@pytest.mark.parametrize(
+    ("by_weight", "by_number"),
+    [
+        (Adjacency(9, ContributionBound(2, 5, 1, weighted=True)), Adjacency(9, ContributionBound(2, 5))),
+        (Adjacency(1, weighted=True), Adjacency(math.inf)),
+    ],
+)
+def test_a_sum_of_weights_bounds_no_line_without_weights(
+    tmp_path: Path, by_weight: Adjacency, by_number: Adjacency
+) -> None:
     entries = written(tmp_path).entries
-    assert epsilon_of(entries, Adjacency(9, weights), 1e-5) == epsilon_of(entries, Adjacency(9, counted), 1e-5)
-    others = [replace(e, terms=replace(e.terms, guarantee=Guarantee(known="counts", entity_bound=1))) for e in entries]
-    assert epsilon_of(others, Adjacency(9, weights), 1e-5) < epsilon_of(entries, Adjacency(9, weights), 1e-5)
-
-
-def test_a_users_sum_of_weights_bounds_no_line_without_weights(tmp_path: Path) -> None:
-    entries = written(tmp_path).entries
-    by_weight = Adjacency(1, weighted=True)
-    assert epsilon_of(entries, by_weight, 1e-5) == epsilon_of(entries, Adjacency(math.inf), 1e-5)
-    counted = [
-        replace(e, terms=replace(e.terms, guarantee=Guarantee(known="counts", user_sentences=1))) for e in entries
-    ]
-    assert epsilon_of(counted, by_weight, 1e-5) < epsilon_of(entries, by_weight, 1e-5)
+    assert epsilon_of(entries, by_weight, 1e-5) == epsilon_of(entries, by_number, 1e-5)
+    counts = Guarantee(known="counts", entity_bound=1, user_sentences=1)
+    others = [replace(entry, terms=replace(entry.terms, guarantee=counts)) for entry in entries]
+    assert epsilon_of(others, by_weight, 1e-5) < epsilon_of(entries, by_weight, 1e-5)
 
 
 def test_one_round_without_noise_leaves_no_guarantee(tmp_path: Path) -> None:
     private, bare = written(tmp_path / "a", 5), written(tmp_path / "b", 1, NOISELESS)
     assert epsilon_of([*private.entries, *bare.entries], USER, 1e-5) == math.inf
-
-
-def all_of(
-    events: Mapping[RoundEvent | EpochEvent, int] | Mapping[RoundEvent, int], adjacency: Adjacency
-) -> list[Part]:
-    return [(event, adjacency, count) for event, count in events.items()]
 
 
 EVENTS = {

@@ -24,10 +24,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_sim.strategies.accounting.losses.convolution import (
     Convolution,
+    Counts,
     TailSums,
     TiltedLoss,
     block_of,
@@ -77,9 +77,6 @@ class Window:
 
     low: float
     high: float
-
-
-Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +152,10 @@ def tail_share(delta: float, rounds: int) -> float:
     return max(_TAIL_SHARE * delta / rounds, _SMALLEST)
 
 
-def moments(loss: GridLoss) -> Floats:
-    """Return upper bounds on ln Σ mass · exp(order · loss) over the finite losses, float64 (len(ORDERS),)."""
+def moments(loss: GridLoss, *, negated: bool = False) -> Floats:
+    """Return upper bounds on ln Σ mass · exp(±order · loss) over the finite losses, float64 (len(ORDERS),)."""
+    if negated:
+        loss = replace(loss, first=1 - loss.first - len(loss.masses), masses=loss.masses[::-1])
     return log_moments(loss.width * (loss.first + np.arange(len(loss.masses), dtype=np.float64)), loss.masses)
 
 
@@ -181,13 +180,8 @@ def log_moments(losses: Floats, masses: Floats) -> Floats:
     return np.log(sums + len(losses) * _SMALLEST) + ORDERS * top + round_off
 
 
-def chernoff_window(loss: GridLoss, rounds: int, tail: float) -> Window:
-    """Return a window with at most ``tail`` of the sum of ``rounds`` equal losses beyond either end (Chernoff)."""
-    return window_of_moments(rounds * moments(loss), rounds * moments(_negated(loss)), tail)
-
-
 def window_of_moments(above: Floats, below: Floats, tail: float) -> Window:
-    """Return a window with at most ``tail`` of a sum of losses beyond either end.
+    """Return a window with at most ``tail`` of a sum of losses beyond either end (Chernoff).
 
     ``above`` and ``below`` are ln E exp(±order · sum), float64 (len(ORDERS),) each.
     """
@@ -240,7 +234,7 @@ class _Blocks:
         """Return the blocks on a circle of ``size`` points that begins with the window."""
         low, length = loss.width * np.floor(window.low / loss.width), loss.width * size
         above = rounds * moments(loss) - ORDERS * (low + length)
-        below = rounds * moments(_negated(loss)) + ORDERS * low
+        below = rounds * moments(loss, negated=True) + ORDERS * low
         lost = sum(np.exp(min(float(exponents.min()), 0.0)) for exponents in (above, below))
         return cls(loss, rounds, window, size, factor, float(lost), _wrapped(above, length))
 
@@ -271,18 +265,17 @@ class _Kind:
             return counts[:, None]
         return np.stack([counts // self.blocks.rounds, counts % self.blocks.rounds], axis=1)
 
-    def moments(self, counts: Counts, *, negated: bool = False) -> Floats:
-        """Return ln E exp(±order · sum of losses), float64 (num_counts, len(ORDERS)).
+    def moments(self, counts: Counts) -> Floats:
+        """Return ln E exp(order · sum of losses), float64 (num_counts, len(ORDERS)).
 
         Putting a block on the wider grid moves each mass by a random ξ of less than ``width`` with E exp(−ξ) = 1, so
-        that 0 ≤ E ξ ≤ width²/8 and ln E exp(±λξ) ≤ (λ² + λ)·width²/8 (Hoeffding's lemma).
+        that 0 ≤ E ξ ≤ width²/8 and ln E exp(λξ) ≤ (λ² + λ)·width²/8 (Hoeffding's lemma).
         """
-        of_loss = moments(_negated(self.loss) if negated else self.loss)
+        of_loss = moments(self.loss)
         if self.blocks is None:
             return np.multiply.outer(counts, of_loss)
-        numbers, fine = self.numbers(counts), self.blocks.loss
-        of_block = self.blocks.rounds * moments(_negated(fine) if negated else fine)
-        of_block = of_block + ORDERS * (1 + ORDERS) * self.loss.width**2 / 8
+        numbers = self.numbers(counts)
+        of_block = self.blocks.rounds * moments(self.blocks.loss) + ORDERS * (1 + ORDERS) * self.loss.width**2 / 8
         return np.multiply.outer(numbers[:, 0], of_block) + np.multiply.outer(numbers[:, 1], of_loss)
 
     def certain(self, counts: Counts) -> Floats:
@@ -385,8 +378,8 @@ class _Series:
         exponents = order_moments - ORDERS * self._width * (self._low + self._size)
         return np.asarray(np.exp(np.minimum(exponents.min(axis=1), 0.0)), dtype=np.float64)
 
-    def _moments(self, counts: Counts, *, negated: bool = False) -> Floats:
-        return np.sum([kind.moments(column, negated=negated) for kind, column in self._columns(counts)], axis=0)
+    def _moments(self, counts: Counts) -> Floats:
+        return np.sum([kind.moments(column) for kind, column in self._columns(counts)], axis=0)
 
     def _certain(self, counts: Counts) -> Floats:
         return np.sum([kind.certain(column) for kind, column in self._columns(counts)], axis=0)
@@ -400,17 +393,15 @@ class _Series:
 
 def _on_grids(parts: Sequence[Part | AtomPart], delta: float, size: int) -> tuple[_Series, _Series]:
     """Return the losses of all parts in both directions, on the grid that just spans the wider of their windows."""
-    total = sum(part.rounds for part in parts)
-    tail = tail_share(delta, total)
-    coarse = [_on_own_grid(part, tail) for part in parts]
     rounds = [part.rounds for part in parts]
-    windows = [_window([both[k] for both in coarse], rounds, delta) for k in (0, 1)]
+    tail = tail_share(delta, sum(rounds))
+    coarse = [_on_own_grid(part, tail) for part in parts]
+    windows = [window_of([both[k] for both in coarse], rounds, delta) for k in (0, 1)]
     width = max(*(window.high - window.low for window in windows), _LEAST_WIDTH) / (size - 2)
     circle = size
     if size == _SINGLE_GRID and (delta < _SMALL_DELTA or max(rounds) >= _MOST_SUMMED):
         circle *= _ROOM
-    share = tail_share(delta, total)
-    kinds = [_kinds(part, both, width, share, size, circle) for part, both in zip(parts, coarse, strict=True)]
+    kinds = [_kinds(part, both, width, tail, size, circle) for part, both in zip(parts, coarse, strict=True)]
     forward, reverse = (_Series([both[k] for both in kinds], windows[k], circle) for k in (0, 1))
     return forward, reverse
 
@@ -426,7 +417,7 @@ def _kinds(
     if part.rounds < _MOST_SUMMED:
         return _Kind(one[0]), _Kind(one[1])
     rounds = 1 << ((part.rounds // _FEWEST_BLOCKS).bit_length() - 1)
-    windows = [_window([loss], [rounds], rounds * tail / _TAIL_SHARE) for loss in coarse]
+    windows = [window_of([loss], [rounds], rounds * tail / _TAIL_SHARE) for loss in coarse]
     factor = max(1, int(width * (size - 2) / max(window.high - window.low for window in windows)))
     fine = _on_grid(part, width / factor, tail)
     forward, reverse = (
@@ -444,10 +435,10 @@ def _wrapped(above: Floats, length: float) -> Floats:
     return np.asarray(np.minimum.accumulate(above[::-1])[::-1] + ORDERS * length, dtype=np.float64)
 
 
-def _window(losses: Sequence[GridLoss], rounds: Sequence[int], delta: float) -> Window:
-    """Return a window with at most a small share of ``delta`` of the sum of all losses beyond either end."""
+def window_of(losses: Sequence[GridLoss], rounds: Sequence[int], delta: float) -> Window:
+    """Return a window with at most a small share of ``delta`` of the sum of all rounds' losses beyond either end."""
     above = np.sum([count * moments(loss) for loss, count in zip(losses, rounds, strict=True)], axis=0)
-    below = np.sum([count * moments(_negated(loss)) for loss, count in zip(losses, rounds, strict=True)], axis=0)
+    below = np.sum([count * moments(loss, negated=True) for loss, count in zip(losses, rounds, strict=True)], axis=0)
     return window_of_moments(above, below, tail_share(delta, 1))
 
 
@@ -477,11 +468,6 @@ def _computable(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: flo
     """Return z, lowered where floating point could not resolve the largest shift: ε at less noise holds at more."""
     largest = max(mixture.spread for mixture in mixtures)
     return min(noise_multiplier, largest / _LEAST_SHIFT) if largest > 0 else noise_multiplier
-
-
-def _negated(loss: GridLoss) -> GridLoss:
-    """Return the loss with its sign reversed, for moments of negative orders."""
-    return replace(loss, first=1 - loss.first - len(loss.masses), masses=loss.masses[::-1])
 
 
 def _bands(counts: Counts) -> list[slice]:

@@ -19,19 +19,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GridLoss
+from fl_sim.strategies.accounting.losses.privacy_loss import UNIT_ROUND_OFF, Floats, GridLoss
 
 Counts = NDArray[np.int64]
+Combined = TypeVar("Combined")
 
-_UNIT_ROUND_OFF = 2.0**-53
-_FFT_ROUND_OFF = 8 * _UNIT_ROUND_OFF  # per stage of a transform, relative to the sum of its absolute inputs
+FFT_ROUND_OFF = 8 * UNIT_ROUND_OFF  # per stage of a transform, relative to the sum of its absolute inputs
 _BLOCK_CELLS = 1 << 20  # entries of the largest temporary matrix
 _LARGEST_EXPONENT = 600.0
 
@@ -78,7 +79,7 @@ def tilt(loss: GridLoss, order: float) -> TiltedLoss:
     masses = np.exp(exponents - log_scale)
     present = masses > 0
     magnitudes = np.abs(logs[present]) + order * np.abs(losses[present]) + abs(log_scale) + 1
-    error = 4 * _UNIT_ROUND_OFF * float(masses[present] @ magnitudes)
+    error = 4 * UNIT_ROUND_OFF * float(masses[present] @ magnitudes)
     return TiltedLoss(loss.width, loss.first, masses, order, log_scale, error)
 
 
@@ -101,7 +102,7 @@ def block_of(loss: TiltedLoss, rounds: int, low: int, size: int, factor: int) ->
     coarse = np.append(cells @ to_lower, 0.0)
     coarse[1:] += cells @ to_upper
     total = float(coarse.sum())
-    error = float(errors[0]) * float((to_upper + to_lower).max()) / total + 4 * factor * _UNIT_ROUND_OFF
+    error = float(errors[0]) * float((to_upper + to_lower).max()) / total + 4 * factor * UNIT_ROUND_OFF
     log_scale = rounds * loss.log_scale + math.log(total)
     return TiltedLoss(width, first, coarse / total, loss.order, log_scale, error)
 
@@ -149,7 +150,7 @@ class Convolution:
         most as many times that share of the power of one less; the norm of the errors of all entries bounds the sum of
         those of the masses.
         """
-        per_entry = _FFT_ROUND_OFF * (math.log2(self.size) + 1)
+        per_entry = FFT_ROUND_OFF * (math.log2(self.size) + 1)
         shares = rows @ np.array([per_entry + loss.error for loss in self._losses]) + per_entry
         return np.asarray(shares * np.sqrt(energies), dtype=np.float64)
 
@@ -168,7 +169,7 @@ class _Power:
         if exponent > self._exponent > 0:
             self._set(self._value, exponent - self._exponent)
         elif exponent != self._exponent:
-            less = _power(self.base, exponent - 1) if exponent > 1 else np.ones_like(self.base)
+            less = combined(self.base, exponent - 1, np.multiply) if exponent > 1 else np.ones_like(self.base)
             self._set(less, 1)
         self._exponent = exponent
         return self._value
@@ -176,15 +177,16 @@ class _Power:
     def _set(self, before: NDArray[np.complex128], more: int) -> None:
         """Multiply the power ``before`` by ``more`` factors, at least 1."""
         self.energy_of_less = 2 * float(np.vdot(before, before).real)
-        self._value = before * _power(self.base, more)
+        self._value = before * combined(self.base, more, np.multiply)
 
 
-def _power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128]:
-    """Return base ** exponent by repeated squaring, which NumPy does not do for complex numbers."""
-    if exponent == 1:
-        return base
-    half_power = _power(base, exponent // 2)
-    return half_power * half_power * base if exponent % 2 else half_power * half_power
+def combined(one: Combined, count: int, combine: Callable[[Combined, Combined], Combined]) -> Combined:
+    """Return ``count`` copies of ``one`` put together, by doubling: one ** count if they are multiplied."""
+    if count == 1:
+        return one
+    half = combined(one, count // 2, combine)
+    double = combine(half, half)
+    return combine(double, one) if count % 2 else double
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,7 @@ class TailSums:
         weighted = masses[:, columns] * growth if low + size > 0 else np.zeros((len(masses), 1))
         above = np.cumsum(weighted[:, ::-1], axis=1)[:, ::-1]
         discounted = lfilter([1.0], [1.0, -math.exp(-width)], weighted[:, ::-1], axis=1)[:, ::-1]
-        shares = _UNIT_ROUND_OFF * (8 * size + 16 * (np.abs(log_scales) + order * points[-1]))
+        shares = UNIT_ROUND_OFF * (8 * size + 16 * (np.abs(log_scales) + order * points[-1]))
         largest = math.exp(log_conversion(order))
         return cls(points, log_scales - order * points[-1], above, discounted, errors * largest, growth, shares)
 

@@ -72,7 +72,7 @@ class Distribution:
 
 def exposure_from_bound(entity_bound: ContributionBound, q_u: float, tail: float) -> Exposure:
     """Return the worst exposure within a contribution bound: M ~ Binomial(F, q_u) users, min(M·n, total) sentences."""
-    sampled = _coarsen(_raise_rare(binomial(entity_bound.users, q_u, tail), tail))
+    sampled = coarsened(_raise_rare(binomial(entity_bound.users, q_u, tail), tail), _MOST_CASES)
     users = sampled.values.astype(np.int64)
     each, total = min(entity_bound.sentences_per_user, _COUNTABLE), min(entity_bound.total, _COUNTABLE)
     held = _COUNTABLE // max(each, 1)  # of more users every sentence counts
@@ -172,7 +172,7 @@ def mixture(
         unlisted: the probability of the cases that are left out, which each case adds to what it cuts off; None if it
             is not known.
     """
-    total = _prune(_sum(user, entity), tail)
+    total = _prune(summed(user, entity), tail)
     moved = total.values > 0
     common = float(total.probabilities[~moved].sum())
     return GaussianMixturePair(
@@ -202,13 +202,12 @@ def two_sided_mixture(
     """
     sampled = binomial(users, q_u, tail)
     user_share = Distribution(user.values / unit, user.probabilities, user.cut)
-    absent = float(user_share.probabilities[user_share.values == 0].sum())
-    present = Distribution(
-        user_share.values[user_share.values > 0], user_share.probabilities[user_share.values > 0], user.cut
-    )
-    cases = [(q_e, _sum(sampled, user_share))]
+    moved = user_share.values > 0
+    absent = float(user_share.probabilities[~moved].sum())
+    present = Distribution(user_share.values[moved], user_share.probabilities[moved], user.cut)
+    cases = [(q_e, summed(sampled, user_share))]
     if q_e < 1:
-        cases.append((1 - q_e, _sum(sampled, present)))
+        cases.append((1 - q_e, summed(sampled, present)))
     values, weights = [case.values for _, case in cases], [share * case.probabilities for share, case in cases]
     cuts = [None if case.cut is None else share * case.cut for share, case in cases]
     cut = None if None in cuts else sum(one for one in cuts if one is not None)
@@ -278,9 +277,9 @@ def _raise_rare(distribution: Distribution, tail: float) -> Distribution:
     return Distribution(distribution.values[low:], probabilities, distribution.cut)
 
 
-def _coarsen(distribution: Distribution) -> Distribution:
-    """Reduce a distribution to at most ``_MOST_CASES`` values: runs of neighbours move to their largest value."""
-    size = -(-len(distribution.values) // _MOST_CASES)
+def coarsened(distribution: Distribution, most: int) -> Distribution:
+    """Reduce a distribution to at most ``most`` values: runs of neighbours move to their largest value."""
+    size = -(-len(distribution.values) // most)
     starts = np.arange(0, len(distribution.values), size)
     ends = np.minimum(starts + size, len(distribution.values)) - 1
     return Distribution(
@@ -299,7 +298,8 @@ def _bernoulli(probability: float, distribution: Distribution) -> Distribution:
     )
 
 
-def _sum(first: Distribution, second: Distribution) -> Distribution:
+def summed(first: Distribution, second: Distribution) -> Distribution:
+    """Return the distribution of the sum of two independent draws."""
     return _merge(
         np.add.outer(first.values, second.values).ravel(),
         np.multiply.outer(first.probabilities, second.probabilities).ravel(),

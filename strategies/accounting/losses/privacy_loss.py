@@ -35,7 +35,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 Floats = NDArray[np.float64]
 
-_UNIT_ROUND_OFF = 2.0**-53
+UNIT_ROUND_OFF = 2.0**-53
 _EXPONENT_LIMIT = 700.0
 _TABLE_POINTS = 512
 _CELLS = 1 << 21  # entries of the largest temporary matrix
@@ -105,6 +105,15 @@ class GridLoss:
     relative: float = 0.0
 
 
+def mixed(losses: Sequence[GridLoss], probabilities: Sequence[float], infinite: float) -> GridLoss:
+    """Return the mixture of losses on grids of one width, with the given probability of an unbounded loss."""
+    first = min(loss.first for loss in losses)
+    masses = np.zeros(max(loss.first + len(loss.masses) for loss in losses) - first)
+    for loss, probability in zip(losses, probabilities, strict=True):
+        masses[loss.first - first :][: len(loss.masses)] += probability * loss.masses
+    return GridLoss(losses[0].width, first, masses, infinite, max(loss.round_off for loss in losses))
+
+
 def discretize(
     mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float, width: float, tail: float
 ) -> tuple[GridLoss, GridLoss]:
@@ -144,7 +153,7 @@ def _relative_error(
     """
     largest = max(mixture.spread for mixture in mixtures) / noise_multiplier
     terms = max(len(mixture.shifts) + len(mixture.opposed_shifts) for mixture in mixtures) + len(mixtures)
-    return _UNIT_ROUND_OFF * (64 * (16 + largest**2) + 4 * (points + terms) + 8 * largest_loss)
+    return UNIT_ROUND_OFF * (64 * (16 + largest**2) + 4 * (points + terms) + 8 * largest_loss)
 
 
 def round_off(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float) -> float:
@@ -153,7 +162,7 @@ def round_off(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float
     It covers the normal tails (whose error grows with x²), the sums, and the splits over two grid points.
     """
     largest = max(mixture.spread for mixture in mixtures) / noise_multiplier
-    return 64 * _UNIT_ROUND_OFF * (4 + largest**2)
+    return 64 * UNIT_ROUND_OFF * (4 + largest**2)
 
 
 def loss_range(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float, tail: float) -> tuple[float, float]:
@@ -282,6 +291,7 @@ def _log_tilt(x: Floats, shifts: Floats, weights: Floats) -> tuple[Floats, Float
 
 
 def _discretize_mixture(mixture: GaussianMixturePair, noise_multiplier: float, width: float, tail: float) -> _Piece:
+    """Put the masses of each interval of losses on its two ends; mass outside the grid moves to a larger loss."""
     if not mixture.moves:
         one = np.ones(1)
         return _Piece(0, one, one, *mixture.missing)
@@ -291,27 +301,7 @@ def _discretize_mixture(mixture: GaussianMixturePair, noise_multiplier: float, w
     last = max(int(np.ceil(min(curve.loss(right), curve.supremum) / width)), first + 1)
     losses: Floats = width * np.arange(first, last + 1, dtype=np.float64)
     under_p, under_q = curve.masses(curve.inverse(losses, tail))
-    return _connect_the_dots(first, losses, under_p, under_q, width, mixture.missing)
-
-
-def _connect_the_dots(
-    first: int,
-    losses: Floats,
-    under_p: Floats,
-    under_q: Floats,
-    width: float,
-    missing: tuple[float, float],
-) -> _Piece:
-    """Put the two masses of each interval on its two ends; mass outside the grid moves to a larger loss.
-
-    Args:
-        first: index of the first grid point.
-        losses: the grid, float64 (num_points,).
-        under_p, under_q: masses under P and Q below the first grid point, between neighbours and above the last one,
-            float64 (num_points + 1,).
-        width: distance of two grid points.
-        missing: the mass that P and Q miss of 1.
-    """
+    missing = mixture.missing
     p, q = under_p[1:-1], under_q[1:-1]
     spread = -np.expm1(-width)
     larger, smaller = np.zeros(len(losses)), np.zeros(len(losses))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from scipy import optimize, stats
 
+from fl_sim.strategies.accounting.accountant import Part, RoundEvent
+from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.losses.convolution import TiltedLoss
-from fl_sim.strategies.accounting.losses.privacy_loss import GridLoss
+from fl_sim.strategies.accounting.losses.privacy_loss import GridLoss, LossAtoms
+from fl_sim.strategies.accounting.random_allocation import EpochEvent
 
 
 def shift_distribution(
@@ -34,6 +37,17 @@ def hockey_stick(losses: np.ndarray, masses: np.ndarray, at: float) -> float:
     """The divergence at ε of the finite losses of a distribution."""
     beyond = losses > at
     return float((masses[beyond] * -np.expm1(at - losses[beyond])).sum())
+
+
+def divergence(loss: GridLoss | LossAtoms, at: float) -> float:
+    """The divergence at ε that a loss states, all that it does not hold included."""
+    losses = loss.losses if isinstance(loss, LossAtoms) else points_of(loss)
+    return hockey_stick(losses, loss.masses, at) + loss.infinite + loss.round_off
+
+
+def all_of(events: Mapping[RoundEvent, int] | Mapping[EpochEvent, int], adjacency: Adjacency) -> list[Part]:
+    """The kinds of rounds, by their numbers, that all expose the same."""
+    return [(event, adjacency, count) for event, count in events.items()]
 
 
 def points_of(loss: GridLoss | TiltedLoss) -> np.ndarray:

@@ -178,18 +178,6 @@ def test_never_above_the_renyi_accountant_of_another_library(q_u: float, z: floa
     assert ours <= accountant.get_epsilon(1e-6) * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("q_u", [0.02, 0.3])
-@pytest.mark.parametrize("rounds", [10, 300])
-def test_user_level_agrees_with_the_subsampled_gaussian(q_u: float, rounds: int) -> None:
-    import dp_accounting
-    from dp_accounting.pld import PLDAccountant
-
-    accountant = PLDAccountant(value_discretization_interval=1e-3)
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(q_u, dp_accounting.GaussianDpEvent(1.2)), rounds)
-    ours = epsilon(RoundEvent("user_level", 1.2, q_u=q_u), Adjacency(), rounds, 1e-5)
-    assert ours == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
-
-
 def test_the_plain_gaussian_is_exact() -> None:
     """Without sampling T rounds are one Gaussian of noise z/√T, whose δ is known in closed form."""
     mu = math.sqrt(100) / 8.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,6 @@ from scipy import stats
 
 from fl_sim.strategies.accounting import random_allocation
 from fl_sim.strategies.accounting.accountant import (
-    Part,
     RoundEvent,
     composed_epsilon,
     delta,
@@ -22,19 +20,14 @@ from fl_sim.strategies.accounting.accountant import (
 )
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.losses import composition
-from fl_sim.strategies.accounting.losses.privacy_loss import LossAtoms
 from fl_sim.strategies.accounting.random_allocation import EpochEvent, Groups, HiddenEpochs, allocation_atoms
-from tests.strategies.accounting.oracles import hockey_stick
+from tests.strategies.accounting.oracles import all_of, divergence
 
 USER = Adjacency()
 
 
 def allocated(z: float, epoch_rounds: int) -> RoundEvent:
     return RoundEvent("user_level", z, q_u=1 / epoch_rounds, epoch_rounds=epoch_rounds)
-
-
-def divergence_of(loss: LossAtoms, at: float) -> float:
-    return hockey_stick(loss.losses, loss.masses, at) + loss.infinite + loss.round_off
 
 
 # Upper and lower bounds of PLD_accounting 2.0 (PyPI; Feldman and Shenfeld 2026), gaussian_allocation_epsilon_range with
@@ -82,8 +75,8 @@ def test_an_epoch_of_two_rounds_agrees_with_integration(z: float, rounds: int) -
             (forward, float((weight * np.maximum(ratio - gamma, 0)).sum())),
             (reverse, float((weight * np.maximum(1 - gamma * ratio, 0)).sum())),
         ):
-            assert exact <= divergence_of(loss, at) + 1e-9
-            assert divergence_of(loss, at) == pytest.approx(exact, rel=3e-3, abs=1e-7)
+            assert exact <= divergence(loss, at) + 1e-9
+            assert divergence(loss, at) == pytest.approx(exact, rel=3e-3, abs=1e-7)
 
 
 @pytest.mark.parametrize(("t", "rounds", "z"), [(30, 30, 1.0), (7, 7, 0.6), (30, 12, 1.0)])
@@ -98,7 +91,7 @@ def test_one_epoch_agrees_with_monte_carlo_in_both_directions(t: int, rounds: in
             (reverse, np.maximum(1 - math.exp(at) * ratio, 0)),
         ):
             error = float(samples.std()) / math.sqrt(len(samples)) + 1e-9
-            assert abs(divergence_of(loss, at) - float(samples.mean())) < 5 * error + 2e-3 * float(samples.mean())
+            assert abs(divergence(loss, at) - float(samples.mean())) < 5 * error + 2e-3 * float(samples.mean())
 
 
 @pytest.mark.parametrize(("t", "rounds"), [(20, 20), (20, 7), (500, 500), (3, 1)])
@@ -141,7 +134,7 @@ def test_hidden_blocks_are_charged_for_what_each_lost_and_rounded() -> None:
         alone = [random_allocation._case_on_grid(1.3, [block], forward, width, tail) for block in blocks]
         both = random_allocation._case_on_grid(1.3, blocks, forward, width, tail)
         assert both.infinite == pytest.approx(sum(loss.infinite for loss in alone), rel=1e-12)
-        transforms = random_allocation._FFT_ROUND_OFF * math.log2(len(both.masses))
+        transforms = random_allocation.FFT_ROUND_OFF * math.log2(len(both.masses))
         assert both.round_off >= sum(loss.round_off for loss in alone) + transforms
         epoch = ((0.75, tuple(blocks)), (0.125, (blocks[0],)))  # an eighth of the cases is not listed
         mixed = random_allocation._on_grid(1.3, epoch, forward, width, tail)
@@ -182,29 +175,30 @@ def test_the_squared_shift_is_that_of_all_allocations(users: int, with_user: boo
         for place in places[users:]:
             shift[place] += 1
         counted[int((shift**2).sum())] += 1
-    values, probabilities = random_allocation._squared_shift(t, users, with_user)
-    np.testing.assert_allclose(values, sorted(counted))
-    np.testing.assert_allclose(probabilities, [counted[value] / t ** (users + with_user) for value in sorted(counted)])
+    law = random_allocation._squared_shift(t, users, with_user)
+    np.testing.assert_allclose(law.values, sorted(counted))
+    exact = [counted[value] / t ** (users + with_user) for value in sorted(counted)]
+    np.testing.assert_allclose(law.probabilities, exact)
 
 
 def test_a_bound_on_the_squared_shift_holds_for_all_but_the_tail() -> None:
     for t, users in ((20, 15), (5, 40), (100, 3)):
-        (bound,), (probability,) = random_allocation._largest_squared_shift(t, users, True, 1e-3)
+        largest = random_allocation._largest_squared_shift(t, users, True, 1e-3)
         rows = np.random.default_rng(1).multinomial(users, np.full(t, 1 / t), size=20_000)
         rows = 2 * rows
         rows[:, 0] += 1
-        assert ((rows**2).sum(axis=1) > bound).mean() <= 2e-3
-        assert probability == 1 - 1e-3
+        assert ((rows**2).sum(axis=1) > largest.values[0]).mean() <= 2e-3
+        assert largest.probabilities.tolist() == [1 - 1e-3]
 
 
 @pytest.mark.parametrize(("t", "users", "n"), [(20, 20, math.inf), (12, 30, 0.0)])
 def test_merged_cases_have_the_largest_shift_of_each(t: int, users: int, n: float) -> None:
     """No shift of the exact distribution becomes a smaller one."""
-    values, probabilities = random_allocation._squared_shift(t, users, n > 0)
+    law = random_allocation._squared_shift(t, users, n > 0)
     cases = random_allocation._revealed(t, Adjacency(n, ContributionBound(users, 1)), 1e-12)
-    assert len(cases) < len(values)
-    for value in values.tolist():
-        exact = float(probabilities[values >= value].sum())
+    assert len(cases) < len(law.values)
+    for value in law.values.tolist():
+        exact = float(law.probabilities[law.values >= value].sum())
         merged = sum(case.probability for case in cases if case.shifts[0] ** 2 >= value * (1 - 1e-12))
         assert merged >= exact - 1e-12
 
@@ -212,8 +206,8 @@ def test_merged_cases_have_the_largest_shift_of_each(t: int, users: int, n: floa
 @pytest.mark.parametrize("users", [1, 2, 9])
 def test_all_of_an_epoch_of_one_round_fall_together(users: int) -> None:
     """The protected user and all who mention the entity share the only round: a shift of 2F + 1."""
-    (bound,), _ = random_allocation._largest_squared_shift(1, users, True, 1e-12)
-    assert bound == (2 * users + 1) ** 2
+    largest = random_allocation._largest_squared_shift(1, users, True, 1e-12)
+    assert largest.values.tolist() == [(2 * users + 1) ** 2]
     adjacency = Adjacency(math.inf, ContributionBound(users, 1))
     z = 3.0 * (2 * users + 1)
     gaussian = epsilon(RoundEvent("user_level", 3.0), USER, 4, 1e-5)
@@ -289,19 +283,15 @@ def test_a_user_beside_an_entity_is_not_free() -> None:
 # Composition
 
 
-def of_user(events: Mapping[RoundEvent, int] | Mapping[EpochEvent, int]) -> list[Part]:
-    return [(event, USER, count) for event, count in events.items()]
-
-
 @pytest.mark.nightly
 def test_epochs_compose_with_one_another_and_with_other_rounds() -> None:
     event, other = allocated(1.0, 20), RoundEvent("user_level", 1.5, q_u=0.1)
     together = epsilon(event, USER, 45, 1e-5)
     parts = {EpochEvent(1.0, 20, 20): 2, EpochEvent(1.0, 20, 5): 1}
     assert random_allocation.epochs(1.0, 20, 45) == parts
-    assert composed_epsilon(of_user(parts), 1e-5) == composed_epsilon(of_user({event: 45}), 1e-5)
-    assert composed_epsilon(of_user({event: 45}), 1e-5) == together
-    both = composed_epsilon(of_user({event: 45, other: 30}), 1e-5)
+    assert composed_epsilon(all_of(parts, USER), 1e-5) == composed_epsilon(all_of({event: 45}, USER), 1e-5)
+    assert composed_epsilon(all_of({event: 45}, USER), 1e-5) == together
+    both = composed_epsilon(all_of({event: 45, other: 30}, USER), 1e-5)
     assert max(together, epsilon(other, USER, 30, 1e-5)) < both < together + epsilon(other, USER, 30, 1e-5)
     of_entity = Adjacency(math.inf, ContributionBound(2, 1))
     for adjacency in (USER, of_entity):
@@ -312,7 +302,7 @@ def test_epochs_compose_with_one_another_and_with_other_rounds() -> None:
     assert composed_epsilon(begun, 1e-5) == pytest.approx(epsilon(event, of_entity, 40, 1e-5), rel=1e-9)
     assert epsilon(event, of_entity, 23, 1e-5) == pytest.approx(epsilon(event, of_entity, 40, 1e-5), rel=1e-9)
     split = {EpochEvent(1.0, 20, 10): 2}
-    assert composed_epsilon(of_user(split), 1e-5) > epsilon(event, USER, 20, 1e-5)  # two allocations, two parts
+    assert composed_epsilon(all_of(split, USER), 1e-5) > epsilon(event, USER, 20, 1e-5)  # two allocations, two parts
 
 
 # Bad input

@@ -12,7 +12,7 @@ from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.losses import composition, dominating_pairs
 from fl_sim.strategies.accounting.losses.privacy_loss import GaussianMixturePair, GridLoss, discretize
-from tests.strategies.accounting.oracles import ScalarPair, hockey_stick, points_of
+from tests.strategies.accounting.oracles import ScalarPair, divergence
 
 PAIRS = {
     "one-sided": GaussianMixturePair(1.0, 0.6, np.array([0.5, 2.0]), np.array([0.3, 0.1])),
@@ -30,10 +30,6 @@ def exact(mixture: GaussianMixturePair, z: float) -> ScalarPair:
     q = (-mixture.opposed_shifts, mixture.opposed_weights)
     centres = np.concatenate([mixture.shifts, q[0]])
     return ScalarPair((centres, np.concatenate([mixture.weights, mixture.common * q[1]])), q, z)
-
-
-def divergence(loss: GridLoss, at: float) -> float:
-    return loss.infinite + hockey_stick(points_of(loss), loss.masses, at)
 
 
 @pytest.mark.parametrize("name", PAIRS)
