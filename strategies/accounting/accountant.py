@@ -289,7 +289,7 @@ def dominating_pairs_for(event: RoundEvent, adjacency: Adjacency, tail: float) -
 def hidden_pairs(event: RoundEvent, adjacency: Adjacency, tail: float) -> list[tuple[GaussianMixturePair, ...]]:
     """Return the pair that does not reveal the sampled users (Theorem 2) where it may be better; else an empty list."""
     entity_bound = adjacency.entity_bound
-    of_one_user = min(entity_bound.weight * entity_bound.sentences_per_user, entity_bound.total_weight)
+    of_one_user = min(entity_bound.sentences_per_user, entity_bound.total_weight)
     turned = event.q_s * of_one_user / event.user_cap
     if event.q_u == 1 or entity_bound.total == 0 or (event.clips_sentences and turned <= _TURNING):
         return []
@@ -349,23 +349,23 @@ def dominating_pairs_of(
     result = []
     for case, probability in enumerate(exposure.probabilities.tolist()):
         users, sentences, weight = int(exposure.users[case]), int(exposure.sentences[case]), float(weights[case])
-        entity = entity_distribution(event, users, sentences, tail, weight, exposure.largest_weight)
+        entity = entity_distribution(event, users, sentences, tail, weight)
         result.append(dominating_pairs.mixture(of_user, entity, probability, unit, tail, unlisted))
     return tuple(result)
 
 
 def entity_distribution(
-    event: RoundEvent, users: int, sentences: int, tail: float, weight: float | None = None, largest_weight: float = 1.0
+    event: RoundEvent, users: int, sentences: int, tail: float, weight: float | None = None
 ) -> dominating_pairs.Distribution:
     """Return the distribution of the entity's shift, given its sampled users and their sentences that mention it.
 
-    ``weight`` bounds the sum of these sentences' weights, all 1 by default, and ``largest_weight`` each of them.
+    ``weight`` bounds the sum of these sentences' weights, all 1 by default.
     """
     if not event.clips_sentences:
         cap = 2.0 * min(users, sentences)
         return dominating_pairs.entity_shift(event.q_e, dominating_pairs.constant(cap), cap)
-    rate, mean = event.q_s * largest_weight, event.q_s * (sentences if weight is None else weight)
-    active = dominating_pairs.active_sentences(sentences, rate, mean, tail)
+    mean = event.q_s * (sentences if weight is None else weight)
+    active = dominating_pairs.active_sentences(sentences, event.q_s, mean, tail)
     return dominating_pairs.entity_shift(event.q_e, active, 2 * event.user_cap * users)
 
 

@@ -29,24 +29,23 @@ ANY_NUMBER = 1 << 31
 class ContributionBound:
     """Bound the contribution of the protected entity ``e'``: the users who mention it and their sentences that do.
 
-    A sentence of weight w(s) is sampled with probability at most q_s·w(s). Weights are functions of public data alone,
-    such as the mention graph where it is public, or a public list of names.
+    A sentence of weight w(s), from 0 to 1, is sampled with probability at most q_s·w(s), where a run weights its
+    sentences by what may be known.
 
     Attributes:
         users: F, the largest number of users (other than ``u'``) who mention the entity; 0 protects no entity.
         sentences_per_user: n, the largest number of sentences of one such user that mention it.
         sentences: the largest number of sentences of all users together; None for ``users * sentences_per_user``.
-        weight: the largest weight of one of its sentences, from 0 to 1.
-        weighted: whether ``sentences`` bounds the sum of the sentences' weights instead of their number.
+        weighted: whether ``sentences`` bounds the sum of the sentences' weights, those of the run that is accounted
+            for, instead of their number.
 
     Raises:
-        PrivacyError: if a count is negative, or ``weight`` is out of range.
+        PrivacyError: if a count is negative, or not whole where it is a number.
     """
 
     users: int
     sentences_per_user: int
     sentences: int | float | None = None
-    weight: float = 1.0
     weighted: bool = False
 
     def __post_init__(self) -> None:
@@ -56,7 +55,6 @@ class ContributionBound:
         possible = total is None or (0 <= total < math.inf and (self.weighted or float(total).is_integer()))
         allowed = "a finite number of at least 0" if self.weighted else "an integer of at least 0"
         require(possible, "reach sentences", total, allowed)
-        require(0 <= self.weight <= 1, "reach weight", self.weight, "from 0 to 1")
 
     @property
     def total(self) -> int:
@@ -67,7 +65,7 @@ class ContributionBound:
     @property
     def total_weight(self) -> float:
         """Return the largest sum of the weights of the sentences that mention the entity."""
-        bound = self.weight * self.total
+        bound = float(self.total)
         return min(bound, float(self.sentences)) if self.sentences is not None and self.weighted else bound
 
     def without_weights(self) -> ContributionBound:
@@ -82,13 +80,12 @@ def covering(bounds: Sequence[ContributionBound]) -> ContributionBound:
     """Return the smallest bound that holds for every entity within any of ``bounds``, in whatever order they come.
 
     >>> covering([ContributionBound(1, 4), ContributionBound(3, 1, 2)])
-    ContributionBound(users=3, sentences_per_user=4, sentences=4, weight=1.0, weighted=False)
+    ContributionBound(users=3, sentences_per_user=4, sentences=4, weighted=False)
     """
     return ContributionBound(
         users=max(bound.users for bound in bounds),
         sentences_per_user=max(bound.sentences_per_user for bound in bounds),
         sentences=max(bound.total_weight if bound.weighted else bound.total for bound in bounds),
-        weight=max(bound.weight for bound in bounds),
         weighted=any(bound.weighted for bound in bounds),
     )
 

@@ -482,12 +482,13 @@ def _revealed(epoch_rounds: int, adjacency: Adjacency, tail: float) -> tuple[Gau
         squares = _largest_squared_shift(epoch_rounds, users, with_user, tail)
     merged = coarsened(squares, _MOST_CASES)
     cases = zip(merged.probabilities.tolist(), merged.values.tolist(), strict=True)
-    return tuple(_case(probability, math.sqrt(square)) for probability, square in cases)
+    cut = None if squares.cut is None else (squares.cut, squares.cut)
+    return tuple(_case(probability, math.sqrt(square), cut) for probability, square in cases)
 
 
-def _case(probability: float, shift: float) -> GaussianMixturePair:
+def _case(probability: float, shift: float, cut: tuple[float, float] | None = None) -> GaussianMixturePair:
     shifts = np.array([shift]) if shift else np.empty(0)
-    return GaussianMixturePair(probability, 0.0 if shift else 1.0, shifts, np.ones(len(shifts)))
+    return GaussianMixturePair(probability, 0.0 if shift else 1.0, shifts, np.ones(len(shifts)), cut=cut)
 
 
 @functools.lru_cache(maxsize=64)
@@ -523,10 +524,10 @@ def _one_round(law: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
 
 
 def _largest_squared_shift(epoch_rounds: int, users: int, with_user: bool, tail: float) -> Distribution:
-    """Return a bound on Σ_r (2·M_r + 1{I = r})² that holds with probability 1 − ``tail``, and that probability.
+    """Return a bound on Σ_r (2·M_r + 1{I = r})² that does not hold with probability ``tail`` at most.
 
     No M_r exceeds m but with that probability, so that Σ M_r² ≤ m·F.
     """
     most = binomial_quantile(users, 1 / epoch_rounds, tail / epoch_rounds)
     square = 4 * most * users + (4 * most + 1) * with_user
-    return Distribution(np.array([float(square)]), np.array([1.0 - tail]))
+    return Distribution(np.array([float(square)]), np.ones(1), tail)

@@ -43,7 +43,6 @@ class Exposure:
         users: the number of sampled users who mention the entity, int64 (num_cases,).
         sentences: an upper bound on the number of sentences of those users with the entity, int64 (num_cases,).
         weights: an upper bound on the sum of the weights of those sentences, float64 (num_cases,); None if all are 1.
-        largest_weight: an upper bound on the weight of each sentence.
         cut: what the probabilities miss of 1, where it is known better than by subtraction.
     """
 
@@ -51,7 +50,6 @@ class Exposure:
     users: np.ndarray
     sentences: np.ndarray
     weights: Floats | None = None
-    largest_weight: float = 1.0
     cut: float | None = None
 
 
@@ -77,8 +75,8 @@ def exposure_from_bound(entity_bound: ContributionBound, q_u: float, tail: float
     each, total = min(entity_bound.sentences_per_user, _COUNTABLE), min(entity_bound.total, _COUNTABLE)
     held = _COUNTABLE // max(each, 1)  # of more users every sentence counts
     sentences = np.where(users > held, total, np.minimum(np.minimum(users, held) * each, total))
-    weights = np.minimum(entity_bound.weight * sentences, entity_bound.total_weight)
-    return Exposure(sampled.probabilities, users, sentences, weights, entity_bound.weight, sampled.cut)
+    weights = np.minimum(sentences, entity_bound.total_weight)
+    return Exposure(sampled.probabilities, users, sentences, weights, sampled.cut)
 
 
 def user_shift(

@@ -120,15 +120,15 @@ def test_what_a_release_shows_is_for_its_own_bounds_to_say() -> None:
     assert COUNTED.seen(Adjacency(5, weights)) == Adjacency(5, weights, weighted=True)
 
 
-def test_a_sum_of_weights_is_bounded_by_what_is_stated_and_by_the_largest_weight() -> None:
-    assert ContributionBound(3, 4, 1.5, weight=0.5, weighted=True).total_weight == 1.5
-    assert ContributionBound(3, 4, 100, weight=0.5, weighted=True).total_weight == 6
-    assert ContributionBound(3, 4, weight=0.5).total_weight == 6
+def test_a_sum_of_weights_is_bounded_by_what_is_stated_and_by_the_number_of_sentences() -> None:
+    assert ContributionBound(3, 4, 1.5, weighted=True).total_weight == 1.5
+    assert ContributionBound(3, 4, 100, weighted=True).total_weight == 12
+    assert ContributionBound(3, 4).total_weight == 12
 
 
 @pytest.mark.parametrize("robust", [False, True])
 def test_a_unit_survives_its_record(robust: bool) -> None:
-    bounds = (NO_ENTITY, ContributionBound(3, 4, 6), ContributionBound(3, 4, 1.5, 0.5, weighted=True))
+    bounds = (NO_ENTITY, ContributionBound(3, 4, 6), ContributionBound(3, 4, 1.5, weighted=True))
     for bound, weighted in itertools.product(bounds, (False, True)):
         unit = ProtectedUnit(Adjacency(5, bound, weighted), robust)
         assert ProtectedUnit.from_record(json.loads(json.dumps(unit.record()))) == unit

@@ -188,7 +188,14 @@ def test_a_bound_on_the_squared_shift_holds_for_all_but_the_tail() -> None:
         rows = 2 * rows
         rows[:, 0] += 1
         assert ((rows**2).sum(axis=1) > largest.values[0]).mean() <= 2e-3
-        assert largest.probabilities.tolist() == [1 - 1e-3]
+        assert (largest.probabilities.tolist(), largest.cut) == ([1.0], 1e-3)
+
+
+@pytest.mark.parametrize("tail", [1e-9, 1e-18])
+def test_a_bound_that_may_fail_is_charged_for_it(tail: float) -> None:
+    """Also where 1 less the tail is 1."""
+    (case,) = random_allocation._revealed(1000, Adjacency(math.inf, ContributionBound(100, 1)), tail)
+    assert case.missing == (tail, tail)
 
 
 @pytest.mark.parametrize(("t", "users", "n"), [(20, 20, math.inf), (12, 30, 0.0)])

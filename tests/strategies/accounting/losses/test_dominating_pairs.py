@@ -86,12 +86,8 @@ def test_two_sure_sentences_are_at_least_two(q_s: float) -> None:
 
 
 def test_equal_weights_are_binomial() -> None:
-    bound = ContributionBound(users=3, sentences_per_user=4, weight=0.3)
-    assert (bound.total, bound.total_weight) == (12, pytest.approx(3.6))
-    assert np.array_equal(
-        active_sentences(12, 0.3 * 0.2, 0.2 * bound.total_weight, TAIL).probabilities,
-        binomial(12, 0.06, TAIL).probabilities,
-    )
+    equal = active_sentences(12, 0.06, 12 * 0.06, TAIL)
+    assert np.array_equal(equal.probabilities, binomial(12, 0.06, TAIL).probabilities)
 
 
 @pytest.mark.parametrize("q_e", [0.5, 0.95, 0.999])
@@ -115,16 +111,6 @@ def test_the_exposure_of_many_users_is_rounded_up(users: int, q_u: float, tail: 
     assert (exposure.sentences == 2 * exposure.users).all()
 
 
-@pytest.mark.parametrize("q_u", [1.0, 0.3])
-def test_a_weight_is_a_rate(q_u: float) -> None:
-    event = RoundEvent("uedp", 1.0, q_u=q_u, q_e=0.5, q_s=0.2, user_cap=3)
-    heavy = Adjacency(6, ContributionBound(4, 3, weight=0.5))
-    lower_rate = replace(event, q_s=0.1)
-    user_alone = Adjacency(0, ContributionBound(4, 3))
-    assert epsilon(event, replace(heavy, user_sentences=0), 20, 1e-5) == epsilon(lower_rate, user_alone, 20, 1e-5)
-    assert epsilon(event, heavy, 20, 1e-5) < epsilon(event, Adjacency(6, ContributionBound(4, 3)), 20, 1e-5)
-
-
 def test_a_sum_of_weights_bounds_many_sentences() -> None:
     """Ten thousand sentences of weight 1/1000 cost about as much as ten; a user clip sees the users alone."""
     event = RoundEvent("uedp", 4.0, q_e=0.5, q_s=0.1, user_cap=2)
@@ -132,13 +118,11 @@ def test_a_sum_of_weights_bounds_many_sentences() -> None:
     ten = Adjacency(32, ContributionBound(10, 1))
     assert epsilon(event, ten, 30, 1e-5) < epsilon(event, light, 30, 1e-5) < 1.1 * epsilon(event, ten, 30, 1e-5)
     clipped = replace(event, clipping="user")
-    users = Adjacency(32, ContributionBound(5, 2, sentences=1.5, weighted=True, weight=0.1))
+    users = Adjacency(32, ContributionBound(5, 2, sentences=1.5, weighted=True))
     assert epsilon(clipped, users, 30, 1e-5) == epsilon(clipped, Adjacency(32, ContributionBound(5, 2)), 30, 1e-5)
 
 
-@pytest.mark.parametrize(
-    "bad", [{"weight": -0.1}, {"weight": 1.1}, {"sentences": 1.5}, {"sentences": math.inf, "weighted": True}]
-)
+@pytest.mark.parametrize("bad", [{"sentences": 1.5}, {"sentences": math.inf, "weighted": True}])
 def test_impossible_weights_are_refused(bad: dict) -> None:
     with pytest.raises(PrivacyError, match="allowed"):
         ContributionBound(3, 1, **bad)
