@@ -22,6 +22,15 @@ TEMPLATE = REPOSITORY / "fl_sim" / "cli" / "template"
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
+def tracked_texts(*suffixes: str) -> Iterator[tuple[str, str]]:
+    """Yield name and text of the files of these kinds that git tracks, links left out."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    for name in listed.stdout.split("\0"):
+        path = REPOSITORY / name
+        if path.suffix in suffixes and path.is_file() and not path.is_symlink():
+            yield name, path.read_text(encoding="utf-8")
+
+
 def test_the_citation_file_has_what_its_format_asks_for() -> None:
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
@@ -46,21 +55,18 @@ def test_the_page_for_contributors_leads_on() -> None:
 
 
 def test_cited_pages_and_sections_exist() -> None:
-    """Code, tests, configurations and pages name pages of docs/, and numbered sections of those on privacy."""
-    suffixes = {".py", ".md", ".toml", ".ipynb", ".json"}
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    """Code, tests, configurations and pages name pages of docs/, numbered sections of those on privacy, programs."""
     pages = {path.name: path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs").glob("*.md")}
     wrong, cited = [], 0
-    for name in listed.stdout.split("\0"):
-        path = REPOSITORY / name
-        if path.suffix in suffixes and path.is_file() and not path.is_symlink():
-            text = path.read_text(encoding="utf-8")
-            wrong += [f"{name}: {page}" for page in re.findall(r"(?<![\w/.])docs/[\w/-]+\.md", text)
-                      if not (REPOSITORY / page).is_file()]  # fmt: skip
-            for page, number in re.findall(r"(privacy[\w-]*\.md)\)?,?[\s#(]+sections?[\s#]+(\d+)", text):
-                cited += 1
-                if f"\n## {number}. " not in pages.get(page, ""):
-                    wrong.append(f"{name}: {page}, section {number}")
+    for name, text in tracked_texts(".py", ".md", ".toml", ".ipynb", ".json"):
+        named = re.findall(r"(?<![\w/.])docs/[\w/-]+\.md", text)
+        if name.endswith(".md") and name != "CHANGELOG.md":  # which names what is gone, too
+            named += re.findall(r"(?<![\w/.])(?:tests|scripts|benchmarks)/[\w/]+\.py", text)
+        wrong += [f"{name}: {page}" for page in named if not (REPOSITORY / page).is_file()]
+        for page, number in re.findall(r"(privacy[\w-]*\.md)\)?,?[\s#(]+sections?[\s#]+(\d+)", text):
+            cited += 1
+            if f"\n## {number}. " not in pages.get(page, ""):
+                wrong.append(f"{name}: {page}, section {number}")
     assert wrong == []
     assert cited > 60
 
@@ -90,18 +96,15 @@ def test_readme_is_short() -> None:
 
 def test_commands_that_are_named_exist() -> None:
     """Code, configurations and pages name verbs of the command line, and sub-verbs of those that have some."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     wrong, named = [], set()
-    for name in listed.stdout.split("\0"):
-        path = REPOSITORY / name
-        if path.suffix in {".py", ".md", ".toml", ".ipynb"} and path.is_file() and not path.is_symlink():
-            text = re.sub(r'"\n\s*f?"', "", path.read_text(encoding="utf-8"))  # a string over several lines
-            for verb, sub in re.findall(r"`fl-sim ([a-z][a-z-]+)(?: ([a-z][a-z0-9-]+)(?![\w.]))?", text):
-                command = cli.get_command(click.Context(cli), verb)
-                if sub and isinstance(command, click.Group):
-                    command = command.get_command(click.Context(command), sub)
-                named.add(verb)
-                wrong += [f"{name}: fl-sim {verb} {sub}"] if command is None else []
+    for name, text in tracked_texts(".py", ".md", ".toml", ".ipynb"):
+        joined = re.sub(r'"\n\s*f?"', "", text)  # a string over several lines
+        for verb, sub in re.findall(r"`fl-sim ([a-z][a-z-]+)(?: ([a-z][a-z0-9-]+)(?![\w.]))?", joined):
+            command = cli.get_command(click.Context(cli), verb)
+            if sub and isinstance(command, click.Group):
+                command = command.get_command(click.Context(command), sub)
+            named.add(verb)
+            wrong += [f"{name}: fl-sim {verb} {sub}"] if command is None else []
     assert wrong == []
     assert len(named) > 12
 

@@ -149,12 +149,11 @@ def run_block(block: Block, checkout: Path, home: Path, page: str, variables: di
         timeout=SECONDS,
         check=False,
     )
-    _log(
-        f"{page}:{block.line}: exit {done.returncode} after {time.perf_counter() - began:.0f} s",
-        block.body,
-        done.stdout,
-    )
+    took = f"{time.perf_counter() - began:.0f} s"
+    _log(f"{page}:{block.line}: exit {done.returncode} after {took}", block.body, done.stdout)
     assert done.returncode == 0, f"{page}:{block.line}: exit {done.returncode}\n{block.body}\n{done.stdout[-4000:]}"
+    runs_of_flower = sum(words[:2] == ["flwr", "run"] for words in block.words())  # whose exit code is always 0
+    assert done.stdout.count("fl-sim DONE") >= runs_of_flower, f"{page}:{block.line}:\n{done.stdout[-4000:]}"
 
 
 def _user_variables() -> dict[str, str]:

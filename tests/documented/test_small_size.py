@@ -1,4 +1,4 @@
-"""The environment in which documented commands are small: its caps act there alone, and no text changes."""
+"""The environment in which documented commands are small: its caps act there, and no text changes."""
 
 from __future__ import annotations
 
@@ -32,18 +32,12 @@ _REFUSAL = "rounds is 0; allowed: an integer in [1, 100000]"
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(
-    ("small", "expected"),
-    [(True, [sitecustomize.ROUNDS, sitecustomize.HELD_OUT, 3, 15, _REFUSAL]), (False, [7, 1000, 3, 900, _REFUSAL])],
-    ids=["small", "full"],
-)
-def test_caps_act_in_the_small_environment_alone(small: bool, expected: list[object], tmp_path: Path) -> None:
-    folder = str(Path(sitecustomize.__file__).parent)
-    paths = [*([folder] if small else []), *filter(None, [os.environ.get("PYTHONPATH")])]
+def test_caps_act_where_the_folder_is_on_the_path(tmp_path: Path) -> None:
+    paths = [str(Path(sitecustomize.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(paths), sitecustomize.CORPORA: str(tmp_path)}
     words = [sys.executable, "-c", _ASKED, json.dumps(_SETTINGS)]
     done = subprocess.run(words, env=variables, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == expected
+    assert json.loads(done.stdout) == [sitecustomize.ROUNDS, sitecustomize.HELD_OUT, 3, 15, _REFUSAL]
 
 
 def test_a_few_sentences_of_each_split_and_user_are_taken() -> None:

@@ -55,9 +55,6 @@ PUBLISHED = {
     "privacy__strategy": "published", "privacy__q_u": 0.7, "privacy__q_s": 0.8, "privacy__settings_from_corpus": True,
 }  # fmt: skip
 ADAPTIVE = {"privacy__clip_quantile": 0.5, "privacy__clip_norm": 5.0}
-ALLOCATION = {
-    "privacy__strategy": "user_level", "privacy__sampling": "random_allocation", "privacy__epoch_rounds": 2,
-}  # fmt: skip
 OPTIONS: dict[str, dict[str, Any]] = {
     "published": PUBLISHED,
     "published f_e": PUBLISHED | {"privacy__estimator": "f_e"},
@@ -75,7 +72,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "noiseless steps": {"privacy__strategy": "noiseless", "local__update": "steps", "privacy__q_s": 0.8},
     "adaptive sentences": ADAPTIVE | {"privacy__q_s": 0.8},
     "adaptive users": ADAPTIVE | {"privacy__strategy": "user_level", "privacy__q_u": 0.7},
-    "random allocation": ALLOCATION,
+    "random allocation": {
+        "privacy__strategy": "user_level", "privacy__sampling": "random_allocation", "privacy__epoch_rounds": 2,
+    },
     "adaptive FedSGD": ADAPTIVE
     | {"privacy__strategy": "user_level", "privacy__q_u": 0.7, "local__update": "gradients"},
 }  # fmt: skip

@@ -11,7 +11,7 @@ from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.system
 
-CONTENDERS = "--users=40 --cohort=4 --sentences=2 --only 'ours user_level' 'ours uedp, ŵ 1' 'torch loop'"
+CONTENDERS = "--users=40 --cohort=4 --sentences=2 --only 'ours user_level' 'torch loop'"
 COMMANDS = {
     f"engine_comparison.py --turns=1 --rounds=1 {CONTENDERS}": "ours user_level / torch loop: ",
     "main_job.py --config=conf/bundled.toml --set=privacy.q_s=0.01 --turns=1 --only plain inline": "speed per core-",

@@ -95,14 +95,6 @@ def code_cells(path: Path) -> list[nbformat.NotebookNode]:
     return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
 
 
-def execute_in_jupyter(path: Path, folder: Path) -> Outputs:
-    """Run a notebook in a Jupyter kernel in ``folder``; return the outputs."""
-    notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}})
-    client.execute()
-    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-
-
 def pictures(outputs: Outputs) -> int:
     return sum("image/png" in output.get("data", {}) for output in outputs)
 
@@ -121,19 +113,16 @@ def test_epsilon_against_steps_reads_run_folders(tmp_path: Path, monkeypatch: py
         finished_run(strategy, runs / strategy)
     (runs / "notes.txt").touch()
     monkeypatch.setenv("FL_SIM_RUNS", str(runs))
-    outputs = execute_in_jupyter(EPSILON, tmp_path)
+    notebook = nbformat.read(EPSILON, as_version=4)
+    imports = nbformat.v4.new_code_cell("import fl_sim\nimport tqdm.auto  # as transformers does")
+    notebook.cells.insert(0, imports)
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    assert imports.outputs == [], "a library warns"
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert pictures(outputs) == 4
     assert "3 runs: uedp, user_level, noiseless" in texts(outputs)
     assert "Utility, for the owner (outside ε)" in texts(outputs)
     assert "inf" in texts(outputs)
-
-
-@pytest.mark.system
-def test_no_library_warns_in_the_first_cell(tmp_path: Path) -> None:
-    cell = nbformat.v4.new_code_cell("import fl_sim\nimport tqdm.auto  # as transformers does")
-    path = tmp_path / "first.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
-    assert execute_in_jupyter(path, tmp_path) == []
 
 
 @pytest.mark.nightly

@@ -230,17 +230,7 @@ def test_attacks_on_the_runs_of_a_figure_are_recorded(
     assert read_record(made / "record.json").panels == record.panels  # type: ignore[union-attr]
     assert main([*words, "--record", str(tmp_path / "results")]) == 2
     assert "at least 3" in capsys.readouterr().err
-    checking = [
-        "reproduce",
-        "check",
-        str(made),
-        "record",
-        "--data",
-        str(data),
-        "--out",
-        str(tmp_path / "out"),
-        "--json",
-    ]
+    checking = f"reproduce check {made} record --data {data} --out {tmp_path / 'out'} --json".split()
     assert main([*checking, "--points", "2"]) == 0
     for row in json.loads(capsys.readouterr().out):
         assert row["verdict"] == "the same"

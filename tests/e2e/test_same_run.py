@@ -104,13 +104,8 @@ def test_a_run_that_died_ends_as_if_it_had_not(way: str, every: int, run: Run, c
     models = [(folder.model_dir / "model.safetensors").read_bytes() for folder in (whole, resumed)]
     assert models[0] == models[1]
     assert _but_for_time(whole) == _but_for_time(resumed)
-    assert [entry.round for entry in Ledger.read(resumed.path).entries] == [
-        1,
-        2,
-        3,
-        4,
-        5,
-    ]  # the same sum is recorded once
+    recorded = [entry.round for entry in Ledger.read(resumed.path).entries]
+    assert recorded == [1, 2, 3, 4, 5]  # the same sum is recorded once
 
 
 @pytest.mark.sample(2)

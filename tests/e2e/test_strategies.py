@@ -13,8 +13,7 @@ from fl_sim.reporting.report import report_text
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.ledger import epsilon_of
-from fl_sim.strategies.primitives import sampling
-from tests.e2e.small_runs import ALLOCATION, OPTIONS, PLAIN, PUBLISHED, USERS, Run, model_of
+from tests.e2e.small_runs import OPTIONS, PLAIN, PUBLISHED, Run, model_of
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -55,15 +54,6 @@ def test_an_empty_cohort_and_failed_nodes_release_noise(run: Run, option: str, m
     assert [row["failed_nodes"] for row in rows] == [0, 1]
     assert rows[0]["noise_norm"] == rows[1]["noise_norm"] > 0
     assert not np.array_equal(model_of(whole), model_of(failed))
-
-
-@pytest.mark.system
-def test_every_user_takes_part_once_in_every_epoch(run: Run) -> None:
-    cohorts = run("run", rounds=6, seed=3, **ALLOCATION).metrics()["cohort_users"].iloc[1:].to_numpy().reshape(3, 2)
-    assert (cohorts.sum(axis=1) == USERS).all()
-    assert len({tuple(epoch) for epoch in cohorts}) > 1
-    expected = [len(sampling.allocated_users(3, number, USERS, 2)) for number in range(1, 7)]
-    assert cohorts.ravel().tolist() == expected
 
 
 @pytest.mark.system

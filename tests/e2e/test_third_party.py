@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,9 +25,16 @@ PARTS = {
 }
 PEOPLE = ("Ada", "Blaise", "Carl", "Emmy", "Kurt")
 CHAT = "".join(f"{who}: I saw {('NASA', 'the moon')[n % 2]} on day {n}.\n" for n in range(6) for who in PEOPLE)
+PROGRAM = """
+import sys
+from fl_sim.cli.main import main
+for words in sys.argv[1:]:
+    assert main([*words.split(), "--json"]) == 0
+    print("next:")
+"""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that the package is installed in, to be put on the path."""
     folder = tmp_path_factory.mktemp("third_party")
@@ -41,25 +47,23 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.system
 def test_every_part_of_another_package_works_by_its_name(installed: Path, tmp_path: Path) -> None:
-    def fl_sim(*words: str) -> Any:
-        command = (sys.executable, "-m", "fl_sim", *words, "--json")
-        return json.loads(printed_by(*command, folder=tmp_path, paths=[installed, REPOSITORY]))
-
     (tmp_path / "chat.txt").write_text(CHAT)
-    reading = ["--source", "chat.txt", "--held-out", "Kurt", "--tagger", "example-tagger", "--out", "corpus"]
-    made = fl_sim("prepare", "example-reader", *reading)
+    sentences = len(CHAT.splitlines()) // len(PEOPLE)
+    settings = ["observers=example-observer", "model.name=example-model", "model.max_tokens=16"]
+    settings += ["privacy.strategy=example-strategy", "privacy.margin=1.5", f"privacy.user_sentences={sentences}"]
+    settings = [f"--set {setting}" for setting in settings]
+    commands = [
+        "prepare example-reader --source chat.txt --held-out Kurt --tagger example-tagger --out corpus",
+        f"run --corpus corpus --rounds 2 --engine inline --out run --delta 1e-5 --quiet {' '.join(settings)}",
+        f"account ledger run --delta 1e-5 --user-sentences {sentences}",
+    ]
+    printed = printed_by(sys.executable, "-c", PROGRAM, *commands, folder=tmp_path, paths=[installed, REPOSITORY])
+    made, result, spent = map(json.loads, printed.split("next:")[:3])
+
     assert made["splits"]["train"]["users"] == len(PEOPLE) - 1
     assert made["splits"]["train"]["entities"] == 1
     manifest = (tmp_path / "corpus" / "manifest.json").read_text()
     assert all(PARTS[name] in manifest for name in ("example-reader", "example-tagger"))
-
-    settings = ["observers=example-observer", "model.name=example-model", "model.max_tokens=16"]
-    sentences = len(CHAT.splitlines()) // len(PEOPLE)
-    settings += ["privacy.strategy=example-strategy", "privacy.margin=1.5"]
-    settings += [f"privacy.user_sentences={sentences}"]
-    words = ["--corpus", "corpus", "--rounds", "2", "--engine", "inline", "--out", "run", "--delta", "1e-5"]
-    words += [word for setting in settings for word in ("--set", setting)]
-    result = fl_sim("run", *words, "--quiet")
     event = RoundEvent("uedp", 1.5 * 2.0, q_e=0.5, q_s=0.2, user_cap=2.0)
     any_user = Adjacency(sentences, weighted=True)
     assert result["epsilon_user"] == pytest.approx(epsilon(event, any_user, 2, 1e-5), rel=1e-3)
@@ -72,6 +76,4 @@ def test_every_part_of_another_package_works_by_its_name(installed: Path, tmp_pa
     assert run.config["run"]["model"]["name"] == "example-model"
     assert run.config["strategy_origin"]["path"] == PARTS["example-strategy"]
     assert run.metrics()["noise_norm"].iloc[1] > 0
-    bounds = ["--delta", "1e-5", "--user-sentences", str(sentences)]
-    spent = fl_sim("account", "ledger", "run", *bounds)
     assert spent["epsilon_user"] == pytest.approx(result["epsilon_user"], rel=1e-3)

@@ -70,18 +70,6 @@ def test_the_same_seed_trains_the_same_model_in_simulation_and_deployment(
     assert facts[1]["ledger"] == {"problem": None, "notes": []}
 
 
-def test_text_on_its_nodes_trains_the_model_of_the_joint_corpus_under_flwr_run(flower: Flower, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    try_text.make_nodes(data)
-    folders = {"corpus-path": str(data / "node-{partition-id}"), "entity-key": str(data / "key"), "out": "run"}
-    words = try_text.as_run_config(try_text.SETTINGS | folders)
-    done = flower.run(words, app=try_text.EXAMPLE)
-    assert "fl-sim DONE" in done.stdout + done.stderr, (done.stdout + done.stderr)[-2000:]
-    run = RunFolder.open(flower.home / "fl-sim-runs" / "run")
-    assert try_text.apart(try_text.simulated(tmp_path), run) < try_text.SAME_MODEL
-
-
 @needs_openssl
 def test_nodes_with_folders_of_their_own_train_it_over_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     try_text.try_all(tmp_path)

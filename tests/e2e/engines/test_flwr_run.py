@@ -1,4 +1,7 @@
-"""``flwr run . --stream`` with a real SuperLink on this machine gives the model of the inline engine."""
+"""``flwr run . --stream`` with a real SuperLink on this machine gives the model of the inline engine.
+
+What trains is a new project with a strategy of its own; what is refused, the app of the checkout.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,13 @@ from tests.e2e.small_runs import PLAIN, QUICK_TO_LOAD, SAME_MODEL, UEDP, apart, 
 
 pytestmark = needs_proc
 
-CHANGES: dict[str, Any] = {**PLAIN, **UEDP, **QUICK_TO_LOAD}
+CHANGES: dict[str, Any] = {**PLAIN, **UEDP, **QUICK_TO_LOAD, "privacy__strategy": "length_weighted:LengthWeighted"}
 
 
 class Done(NamedTuple):
-    """A run that succeeds, one that is refused, and their statuses in ``flwr list``."""
+    """A run of a new project that succeeds, one that is refused, and their statuses in ``flwr list``."""
 
+    project: Path
     trained: subprocess.CompletedProcess[str]
     refused: subprocess.CompletedProcess[str]
     statuses: list[str]
@@ -41,13 +45,15 @@ def run_config(folder: Path, values: dict[str, Any]) -> str:
 def done(flower: Flower, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
     tracked = {"observers": "csv", "tracking.timeout": 30.0}
     toml = run_config(tmp_path_factory.mktemp("settings"), settings(corpus, Path("tonight"), **CHANGES) | tracked)
-    trained, refused = flower.run(toml), flower.run('corpus.path="/nowhere/at/all"')
-    return Done(trained, refused, flower.statuses())
+    project = tmp_path_factory.mktemp("projects") / "chats"
+    make_project(project)
+    trained, refused = flower.run(toml, app=project), flower.run('corpus.path="/nowhere/at/all"')
+    return Done(project, trained, refused, flower.statuses())
 
 
 @pytest.mark.system
-def test_flwr_run_trains_the_model_of_the_inline_engine(
-    done: Done, flower: Flower, corpus: Path, tmp_path: Path
+def test_flwr_run_trains_the_model_of_the_inline_engine_with_its_tracker_and_card(
+    done: Done, flower: Flower, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert done.trained.returncode == 0, done.trained.stderr
     folder = flower.home / "fl-sim-runs" / "tonight"
@@ -55,17 +61,14 @@ def test_flwr_run_trains_the_model_of_the_inline_engine(
     assert f"fl-sim DONE: results are in {folder}" in output
     assert "fl-sim: round 2/2, perplexity" in output
     assert done.statuses[1:] == ["finished:completed"]
+    monkeypatch.syspath_prepend(done.project)
     inline = simulation.run(configuration(corpus, tmp_path / "inline", engine__nodes=2, **CHANGES))
-    assert apart(inline, RunFolder.open(folder)) < SAME_MODEL
-
-
-@pytest.mark.nightly
-def test_a_run_of_flower_has_its_tracker_and_its_card(done: Done, flower: Flower) -> None:
-    folder = flower.home / "fl-sim-runs" / "tonight"
+    run = RunFolder.open(folder)
+    assert run.config["plan"]["strategy"] == CHANGES["privacy__strategy"]
+    assert apart(inline, run) < SAME_MODEL
+    assert (run.config["run"]["observers"], run.config["run"]["tracking"]["timeout"]) == (["csv"], 30.0)
     rounds = [line.partition(",")[0] for line in (folder / "rounds.csv").read_text().splitlines()]
     assert rounds == ["round", "0", "1", "2"]
-    recorded = json.loads((folder / "config.json").read_text())["run"]
-    assert (recorded["observers"], recorded["tracking"]["timeout"]) == (["csv"], 30.0)
     assert "Rounds: 2 of 2." in (folder / "model" / "README.md").read_text()
 
 
@@ -76,18 +79,6 @@ def test_a_refused_run_says_so_although_flower_exits_with_0(done: Done) -> None:
     assert len(failures) == 1
     assert "/nowhere/at/all: no such folder" in failures[0]
     assert done.statuses[0] == "finished:failed"
-
-
-@pytest.mark.nightly
-def test_a_new_project_is_an_app_with_its_own_strategy(flower: Flower, corpus: Path, tmp_path: Path) -> None:
-    make_project(tmp_path / "chats")
-    values = settings(corpus, Path("project"), **CHANGES, privacy__strategy="length_weighted:LengthWeighted")
-    done = flower.run(run_config(tmp_path, values), app=tmp_path / "chats")
-    folder = flower.home / "fl-sim-runs" / "project"
-    assert f"fl-sim DONE: results are in {folder}" in done.stdout + done.stderr
-    run = RunFolder.open(folder)
-    assert run.config["plan"]["strategy"] == "length_weighted:LengthWeighted"
-    assert (run.metrics()["failed_nodes"].iloc[1:] == 0).all()
 
 
 @pytest.mark.system
