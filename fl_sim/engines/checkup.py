@@ -114,20 +114,22 @@ def machine(folder: Path) -> list[Finding]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return [
         Finding("processor", f"{cores} cores, {platform.machine()}", "ok"),
-        Finding(
-            "free memory",
-            f"{memory / 2**30:.1f} GiB",
-            "ok" if memory >= _LEAST_MEMORY else "warning",
-            "" if memory >= _LEAST_MEMORY else "a run with Ray takes about 2 GiB",
+        _enough(
+            memory >= _LEAST_MEMORY, "free memory", f"{memory / 2**30:.1f} GiB", "a run with Ray takes about 2 GiB"
         ),
-        Finding(
+        _enough(
+            disk >= _LEAST_DISK,
             "free disk",
             f"{disk / 2**30:.1f} GiB in {folder}",
-            "ok" if disk >= _LEAST_DISK else "warning",
-            "" if disk >= _LEAST_DISK else "corpora and runs take from MiB to GiB",
+            "corpora and runs take from MiB to GiB",
         ),
         *_accelerators(),
     ]
+
+
+def _enough(enough: bool, name: str, value: str, advice: str) -> Finding:
+    """Return a finding that is a warning, with advice, if there is not enough of something."""
+    return Finding(name, value, "ok") if enough else Finding(name, value, "warning", advice)
 
 
 def _accelerators() -> list[Finding]:
@@ -137,15 +139,9 @@ def _accelerators() -> list[Finding]:
     found = []
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
-        bfloat16 = facts.major >= 8
-        found.append(
-            Finding(
-                f"GPU {index}",
-                f"{facts.name}, {facts.total_memory / 2**30:.0f} GiB, compute capability {facts.major}.{facts.minor}",
-                "ok" if bfloat16 else "warning",
-                "" if bfloat16 else "bfloat16 is emulated; keep model.precision = float32",
-            )
-        )
+        size = f"{facts.total_memory / 2**30:.0f} GiB, compute capability {facts.major}.{facts.minor}"
+        advice = "bfloat16 is emulated; keep model.precision = float32"
+        found.append(_enough(facts.major >= 8, f"GPU {index}", f"{facts.name}, {size}", advice))
     return found
 
 

@@ -291,9 +291,7 @@ class RayEngine:
         Raises:
             EngineError: as :meth:`run`.
         """
-        if not serves_on_gpu(self._engine):
-            return "cpu"
-        share = self._started.result().share
+        share = self._started.result().share if serves_on_gpu(self._engine) else None
         return "cpu" if share is None else share.device
 
     def open_workers(self, spec: str) -> Callable[[], None]:

@@ -113,7 +113,7 @@ def test_telemetry_stays_off_although_flower_was_imported_before(monkeypatch: py
 
 
 @pytest.mark.parametrize("failure", [OSError("no space left\non the device"), Exception("node timed out")])
-def test_a_ray_that_does_not_start_is_with_notes(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+def test_a_ray_that_does_not_start_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
     monkeypatch.setattr("ray.init", Mock(side_effect=failure))
     engine = RayEngine(EngineConfig())
     told = (
@@ -192,7 +192,7 @@ def test_nodes_that_do_not_come_are_reported(monkeypatch: pytest.MonkeyPatch) ->
         AttendedGrid(InlineGrid(nodes_that_fail(), 2), num_nodes=3)
 
 
-def test_a_round_in_which_every_node_fails_is_refused_with_the_reason_in_with_notes() -> None:
+def test_a_round_in_which_every_node_fails_is_refused_with_the_reason_in_one_line() -> None:
     with pytest.raises(GridError, match=r"all 2 nodes failed in this round: OSError: the corpus is not here$"):
         exchange(AttendedGrid(InlineGrid(nodes_that_fail(0, 1), 2)))
 
@@ -286,7 +286,7 @@ def test_waiting_ends_as_soon_as_it_is_told_to() -> None:
     timer.join()
 
 
-def test_a_failing_client_answers_in_with_notes() -> None:
+def test_a_failing_client_answers_in_one_line() -> None:
     """Flower's engine would send a traceback of fifty lines as the reason."""
     request = Message(RecordDict({"config": ConfigRecord({"nonsense": 1})}), 2, "train.bounded_sum")
     request.metadata.__dict__["_message_id"] = "1"
@@ -349,14 +349,14 @@ def test_flowers_bundle_carries_no_code_that_could_hide_the_installed_package() 
         assert set(bundle.namelist()) == {"pyproject.toml", "LICENSE", ".info/CONTENT"}
 
 
-def test_a_failure_is_told_in_with_notes_with_what_is_left() -> None:
+def test_a_failure_is_told_in_one_line_with_what_is_left() -> None:
     error = OSError("no\nspace")
     error.add_note("what was done is in /runs/1")
     assert with_notes(error) == "no space; what was done is in /runs/1"
     assert with_notes(KeyError()) == "KeyError"
 
 
-def test_a_round_is_told_in_with_notes() -> None:
+def test_a_round_is_told_in_one_line() -> None:
     row = {"round": 2, "perplexity": 655.04, "epsilon_user": 1.5, "epsilon_user_entity_p95": 2.25, "failed_nodes": 1}
     assert describe_row(row, 30) == (
         "round 2/30, perplexity 655.0, ε user+entity (p95) 2.25, user 1.50, 1 nodes failed and count as zero"
