@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from fl_sim.config import RunConfig
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
 from fl_sim.experiments.privacy_spent import PrivacySpent, account_for, read_ledgers
 from fl_sim.storage.checkpoint import Checkpoint
-from fl_sim.storage.model_files import Lineage
+from fl_sim.storage.model_files import ANCESTORS, Lineage
 from fl_sim.storage.open_run import NO_ANCHOR, OpenRun
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -113,6 +114,27 @@ def test_ancestors_come_first_and_count(tmp_path: Path) -> None:
     assert account["releases"] == 5
     assert account["epsilon_user"] == epsilon_of(entries, USER, 1e-5)
     assert account["epsilon_any"] == epsilon_of_any(entries, 1e-5)
+
+
+def test_an_ancestor_that_went_on_counts_with_all_of_its_releases(tmp_path: Path) -> None:
+    first = ledger_of(tmp_path / "first", MECHANISM, 2, seed=1)
+    own = ledger_of(tmp_path / "own", MECHANISM, 3, seed=2, ancestors=(first,))
+    first.record_release(first.entries[0].terms, 3)
+    for ledgers, releases in (([own], 5), ([own, first], 6), ([first, own], 6)):
+        account = account_for(read_ledgers([one.folder for one in ledgers]), USER, BOTH, 1e-5, None)
+        assert account["releases"] == releases
+
+
+def test_ancestors_that_are_gone_or_changed_are_refused(tmp_path: Path) -> None:
+    first = ledger_of(tmp_path / "first", MECHANISM, 2, seed=1)
+    own = ledger_of(tmp_path / "own", MECHANISM, 3, seed=2, ancestors=(first,))
+    kept = own.folder / ANCESTORS / first.run
+    shutil.rmtree(kept)
+    with pytest.raises(LedgerError, match="is missing"):
+        read_ledgers([own.folder])
+    ledger_of(kept, MECHANISM, 2, seed=1)  # of another run
+    with pytest.raises(LedgerError, match=f"is not the ledger of the run {first.run}"):
+        read_ledgers([own.folder])
 
 
 def test_a_newcomer_is_charged_from_its_round_on_and_any_user_for_all(tmp_path: Path) -> None:
