@@ -48,22 +48,19 @@ def test_a_ray_of_its_own_is_started_whatever_cluster_the_environment_names(monk
     assert (arguments["num_cpus"], arguments["num_gpus"]) == (3, 1)
 
 
-def test_a_cluster_decides_its_size_and_is_told_where_our_packages_are(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("cores", "threads"), [(3, "3"), (0.5, "1")])
+def test_a_cluster_decides_its_size_and_is_told_where_our_packages_are_and_how_many_threads_a_worker_has(
+    monkeypatch: pytest.MonkeyPatch, cores: float, threads: str
+) -> None:
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    arguments = ray_arguments(EngineConfig(address="10.0.0.1:6379"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # of this process
+    arguments = ray_arguments(EngineConfig(address="10.0.0.1:6379", cpus_per_node=cores))
     assert arguments["address"] == "10.0.0.1:6379"
     assert not {"num_cpus", "num_gpus"} & set(arguments)
     variables = arguments["runtime_env"]["env_vars"]
     packages = Path(ray_engine.__file__).parents[2]
     assert variables["PYTHONPATH"].split(os.pathsep) == [str(packages), "/elsewhere"]
-    assert variables["OMP_NUM_THREADS"] == "1"
-
-
-def test_a_worker_has_as_many_threads_as_cores_whatever_this_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    for cores, threads in ((3, "3"), (0.5, "1")):
-        arguments = ray_arguments(EngineConfig(address="10.0.0.1:6379", cpus_per_node=cores))
-        assert arguments["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == threads
+    assert variables["OMP_NUM_THREADS"] == threads
 
 
 def test_a_start_of_ray_that_makes_progress_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
