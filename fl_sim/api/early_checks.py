@@ -18,7 +18,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.observers import OBSERVERS, check_installed
 from fl_sim.experiments.placement import check_request
 from fl_sim.experiments.plan.run_plan import check_settings
-from fl_sim.experiments.run_inputs import check_text, checked_splits, with_absolute_paths
+from fl_sim.experiments.run_inputs import check_splits, check_text, with_absolute_paths
 from fl_sim.files import check_regular
 from fl_sim.storage.run_claim import RunClaim
 
@@ -42,7 +42,7 @@ def check_early(config: RunConfig) -> None:
             check_regular(path)
     corpus = Corpus.open(config.corpus.path)
     check_text(corpus)
-    checked_splits(config, corpus)
+    check_splits(config, corpus)
     check_settings(config, corpus.ownership(config.corpus.train_split))
     check_request(config.engine)
     check_model_there(config.model.name)

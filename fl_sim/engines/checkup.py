@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
 import platform
 import shutil
 import tempfile
@@ -38,6 +37,7 @@ from packaging.requirements import Requirement
 from fl_sim.clients.worker_resources import free_memory
 from fl_sim.config import RunConfig
 from fl_sim.engines import simulation
+from fl_sim.experiments.placement import cores_here
 from fl_sim.formats import one_line
 from fl_sim.stop_signals import alarm
 from fl_sim.storage.checkpoint import Checkpoint
@@ -111,23 +111,24 @@ def _optional() -> Iterator[Finding]:
 def machine(folder: Path) -> list[Finding]:
     """Return findings about processor, memory, the disk of ``folder``, and the GPUs that torch sees."""
     memory, disk = free_memory(), shutil.disk_usage(folder).free
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return [
-        Finding("processor", f"{cores} cores, {platform.machine()}", "ok"),
-        Finding(
-            "free memory",
-            f"{memory / 2**30:.1f} GiB",
-            "ok" if memory >= _LEAST_MEMORY else "warning",
-            "" if memory >= _LEAST_MEMORY else "a run with Ray takes about 2 GiB",
+        Finding("processor", f"{cores_here()} cores, {platform.machine()}", "ok"),
+        _enough(
+            memory >= _LEAST_MEMORY, "free memory", f"{memory / 2**30:.1f} GiB", "a run with Ray takes about 2 GiB"
         ),
-        Finding(
+        _enough(
+            disk >= _LEAST_DISK,
             "free disk",
             f"{disk / 2**30:.1f} GiB in {folder}",
-            "ok" if disk >= _LEAST_DISK else "warning",
-            "" if disk >= _LEAST_DISK else "corpora and runs take from MiB to GiB",
+            "corpora and runs take from MiB to GiB",
         ),
         *_accelerators(),
     ]
+
+
+def _enough(enough: bool, name: str, value: str, advice: str) -> Finding:
+    """Return a finding that is a warning, with advice, if there is not enough of something."""
+    return Finding(name, value, "ok") if enough else Finding(name, value, "warning", advice)
 
 
 def _accelerators() -> list[Finding]:
@@ -137,21 +138,10 @@ def _accelerators() -> list[Finding]:
     found = []
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
-        bfloat16 = facts.major >= 8
-        found.append(
-            Finding(
-                f"GPU {index}",
-                f"{facts.name}, {facts.total_memory / 2**30:.0f} GiB, compute capability {facts.major}.{facts.minor}",
-                "ok" if bfloat16 else "warning",
-                "" if bfloat16 else "bfloat16 is emulated; keep model.precision = float32",
-            )
-        )
+        size = f"{facts.total_memory / 2**30:.0f} GiB, compute capability {facts.major}.{facts.minor}"
+        advice = "bfloat16 is emulated; keep model.precision = float32"
+        found.append(_enough(facts.major >= 8, f"GPU {index}", f"{facts.name}, {size}", advice))
     return found
-
-
-def devices() -> list[str]:
-    """Return the devices to check: ``cpu``, and ``cuda`` where torch sees a GPU."""
-    return ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 _SETTINGS = {
@@ -237,6 +227,7 @@ def checkup(
     observer("versions and machine")
     findings = [*installed(), *machine(Path.cwd())]
     if not quick:
+        devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
         with tempfile.TemporaryDirectory(prefix="fl-sim-doctor-") as folder:
-            findings += check_engines(devices(), Path(folder), observer, seconds)
+            findings += check_engines(devices, Path(folder), observer, seconds)
     return findings

@@ -291,21 +291,15 @@ class RayEngine:
         Raises:
             EngineError: as :meth:`run`.
         """
-        if not serves_on_gpu(self._engine):
-            return "cpu"
-        share = self._started.result().share
+        share = self._started.result().share if serves_on_gpu(self._engine) else None
         return "cpu" if share is None else share.device
 
     def open_workers(self, spec: str) -> Callable[[], None]:
         """Let all workers open corpus and model; return a function that waits until they have."""
         from fl_sim.engines.ray_workers import WorkerCheck
 
-        check = self._check = WorkerCheck(self._started.result().workers, spec, self._engine.timeout)
-
-        def wait_for_workers() -> None:
-            check.wait(self._stop)
-
-        return wait_for_workers
+        self._check = WorkerCheck(self._started.result().workers, spec, self._engine.timeout)
+        return functools.partial(self._check.wait, self._stop)
 
     def run(self, server: ServerApp, client: ClientApp, stopped_by: Callable[[], str | None] = lambda: None) -> None:
         """Run a ServerApp on Flower's simulation engine, once: Flower shuts its Ray down.

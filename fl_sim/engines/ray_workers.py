@@ -18,7 +18,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +33,6 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 from fl_sim.clients.worker import sent_files
 from fl_sim.clients.worker.sent_files import SentFile
 from fl_sim.clients.worker.workspace import WorkspaceSpec, open_workspace, use_local_files
-from fl_sim.clients.worker_resources import reserved_cores
 from fl_sim.engines.grids import RunStopped
 from fl_sim.experiments.placement import EngineError, machines_of_ray
 from fl_sim.formats import one_line
@@ -248,21 +247,6 @@ _REMOVE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A worker that has opened corpus and model.
-
-    Attributes:
-        device: of its model, in its own view: the GPU that is reserved for it is the first.
-        gpus: the GPUs of the machine that are reserved for it.
-    """
-
-    machine: str
-    device: str
-    gpus: tuple[str, ...]
-    threads: int
-
-
-@dataclass(frozen=True, slots=True)
 class Refused:
     """A worker that cannot open corpus and model, and whether that is because it does not see the server's files."""
 
@@ -275,12 +259,11 @@ class Refused:
         return f"the worker on {self.machine} cannot work: {self.reason}"
 
 
-def open_in_worker(actor: object, spec: str, files: Sequence[SentFile] | None) -> Opened | Refused:
-    """Open the workspace in this worker; Ray calls it in the worker's process.
+def open_in_worker(actor: object, spec: str, files: Sequence[SentFile] | None) -> Refused | None:
+    """Open the workspace in this worker, or say why it cannot; Ray calls it in the worker's process.
 
     The server's ``files`` are None if machines are expected to have them.
     """
-    context = ray.get_runtime_context()
     machine = ray.util.get_node_ip_address()
     try:
         here = WorkspaceSpec.model_validate_json(spec)
@@ -289,10 +272,10 @@ def open_in_worker(actor: object, spec: str, files: Sequence[SentFile] | None) -
                 return Refused(machine, "it does not see the files of the run", lacks_files=True)
             folder = sent_files.unpacked(here.token, files, ray.get)
             use_local_files(spec, sent_files.local_spec(here, folder).model_dump_json())
-        device = str(open_workspace(spec).model.device)
+        open_workspace(spec)
     except Exception as error:  # whatever it is, a round would fail with it
         return Refused(machine, one_line(error, named=True)[:500])
-    return Opened(machine, device, tuple(context.get_accelerator_ids().get("GPU", ())), reserved_cores())
+    return None
 
 
 def remove_in_worker(actor: object, token: str) -> None:
@@ -312,9 +295,9 @@ class WorkerCheck:
         """Return the pending answer of a worker that opens the workspace."""
         return worker.__ray_call__.remote(open_in_worker, self._spec, self._files)
 
-    def judge(self, answer: Opened | Refused) -> Judgement:
+    def judge(self, answer: Refused | None) -> Judgement:
         """Return what becomes of a worker that restarted: it is asked again once the files that it lacks are sent."""
-        if isinstance(answer, Opened):
+        if answer is None:
             return "ready"
         if answer.lacks_files:
             self._send_files()
@@ -322,23 +305,21 @@ class WorkerCheck:
         log.warning("%s; the others do its work", answer.in_words())
         return "out"
 
-    def wait(self, stop: threading.Event) -> list[Opened]:
-        """Return what all workers have opened.
+    def wait(self, stop: threading.Event) -> None:
+        """Wait until all workers have opened the workspace.
 
         Raises:
             EngineError: a worker cannot open corpus and model, was lost, or has not loaded its libraries after two
                 minutes in which no worker got further; the message names its machine and the reason in one line.
             RunStopped: ``stop`` was set meanwhile.
         """
-        opened: list[Opened] = []
-        progress, began = -1, time.monotonic()
-        since = began
+        left, since = -1, (began := time.monotonic())
         while True:
-            opened += self._answers()
+            self._take_answers()
             if not self._asked:
-                return opened
+                return
             loading = [worker for worker in self._asked.values() if not is_loaded(worker)]
-            if progress != (progress := len(opened) - len(loading)):
+            if left != (left := len(self._asked) + len(loading)):
                 since = time.monotonic()
             self._check_time(loading, since, began)
             if stop.wait(_LOOK_SECONDS):
@@ -351,8 +332,8 @@ class WorkerCheck:
             removed = [worker.__ray_call__.remote(remove_in_worker, token) for worker in self._workers]
             ray.wait(removed, num_returns=len(removed), timeout=_REMOVE_SECONDS)
 
-    def _answers(self) -> Iterator[Opened]:
-        """Yield the answers that are there; send the files to machines that lack them, and ask their workers again."""
+    def _take_answers(self) -> None:
+        """Take the answers that are there; send the files to machines that lack them, and ask their workers again."""
         ready, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
         for pending in ready:
             worker = self._asked.pop(pending)
@@ -361,8 +342,7 @@ class WorkerCheck:
             except RayError as error:
                 reason = str(error).strip().splitlines()[0]
                 raise EngineError(f"the worker on {machine_of(worker)} was lost before round 1: {reason}") from error
-            if isinstance(answer, Opened):
-                yield answer
+            if answer is None:
                 continue
             if not answer.lacks_files:
                 raise EngineError(answer.in_words())

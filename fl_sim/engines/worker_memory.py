@@ -38,7 +38,6 @@ from fl_sim.clients.gradients.clipped_sums import clip_one_batch, longest_senten
 from fl_sim.clients.gradients.ghost_pass import CHECK_MASKS, check_examples, compare_with_autograd, cover
 from fl_sim.clients.models.language_model import LanguageModel, model_without_weights
 from fl_sim.clients.models.model_spec import ModelSpec
-from fl_sim.clients.tasks import Task
 
 GIB = 1 << 30
 CONTEXT = 7 * GIB // 10  # what CUDA and its libraries hold in a process: 0.5 to 0.7 GiB on an H100
@@ -135,20 +134,19 @@ class WorkerMemory:
         return self.model + max(self.check, self.sum + self.batch)
 
 
-def worker_memories(spec: ModelSpec, batch_tokens: Sequence[int], task: Task | None = None) -> Iterator[WorkerMemory]:
-    """Yield the memory of a worker for each size of micro-batches.
+def worker_memories(spec: ModelSpec, batch_tokens: Sequence[int]) -> Iterator[WorkerMemory]:
+    """Yield the memory of a worker that trains on the next word, for each size of micro-batches.
 
     Args:
         spec: the model; ``spec.device`` is the kind of device that the count is for.
         batch_tokens: padded sizes of micro-batches; one sentence as long as the context if that is longer.
-        task: what the model predicts; ``None`` is the next word.
 
     Raises:
-        ModelError: there is no such model, or it cannot do the task.
+        ModelError: there is no such model, or it cannot be trained so.
     """
     shapes = FakeTensorMode()
     with shapes:
-        model = model_without_weights(spec, task)
+        model = model_without_weights(spec)
         layers = _layers_of(model)
         check = _most_bytes(model, functools.partial(_check, model, layers)) if layers else 0
     longest = model.task.longest(model.max_tokens)
@@ -186,12 +184,7 @@ def _check(model: LanguageModel, layers: Sequence[Layer]) -> None:
 
 def _clip(model: LanguageModel, layers: Sequence[Layer], rows: int) -> None:
     """Clip and sum one batch of ``rows`` sentences of the greatest length, as training does."""
-    sentences = longest_sentences(model, rows)
-    if model.reads_features:
-        with torch.no_grad():
-            model.logits(model.batch(sentences))  # what computes the features; sums over them take less
-    else:
-        clip_one_batch(model, sentences, layers or None)
+    clip_one_batch(model, longest_sentences(model, rows), layers or None)
 
 
 def _most_bytes(model: LanguageModel, work: Callable[[], object]) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -144,19 +144,14 @@ def machines_of(nodes: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[s
     return machines
 
 
-def settled_machines(cpus: float, gpus: float, look: Callable[[], list[Machine]] | None = None) -> list[Machine]:
+def settled_machines(cpus: float, gpus: float) -> list[Machine]:
     """Return the machines of Ray, and wait up to five seconds for what others are giving back.
 
-    The workers of a run that has just ended count as reserved for a moment.
-
-    Args:
-        cpus, gpus: of a worker.
-        look: returns the machines as they are now; by default those of the Ray that this process has joined.
+    The workers of a run that has just ended, of so many cores and GPUs each, count as reserved for a moment.
     """
-    look = look or machines_of_ray
     deadline = time.monotonic() + _SETTLE_SECONDS
     while True:
-        machines = look()
+        machines = machines_of_ray()
         free = all(machine.room_for(cpus, gpus) == machine.emptied.room_for(cpus, gpus) for machine in machines)
         if free or time.monotonic() > deadline:
             return machines

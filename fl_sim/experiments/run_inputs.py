@@ -81,7 +81,7 @@ def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:
         ConfigError: the corpus lacks a split, or one split would both train and be held out.
     """
     corpus = Corpus.open(config.corpus.path, verify=True, fingerprint=fingerprint)
-    checked_splits(config, corpus)
+    check_splits(config, corpus)
     return corpus
 
 
@@ -98,11 +98,11 @@ def check_text(corpus: Corpus) -> None:
         )
 
 
-def checked_splits(config: RunConfig, corpus: Corpus) -> tuple[str, str]:
-    """Return the split that trains and the one that is held out.
+def check_splits(config: RunConfig, corpus: Corpus) -> None:
+    """Check that a corpus has the split that trains and another one that is held out.
 
     Raises:
-        ConfigError: the corpus lacks one, or they are the same.
+        ConfigError: it lacks one, or they are the same.
     """
     train, held_out = config.corpus.train_split, held_out_split(config, corpus)
     for key, split in {"train_split": train, "held_out_split": held_out}.items():
@@ -110,7 +110,6 @@ def checked_splits(config: RunConfig, corpus: Corpus) -> tuple[str, str]:
             raise ConfigError(f"corpus.{key} is '{split}'; allowed: {', '.join(corpus.splits)}")
     if train == held_out:
         raise ConfigError(f"corpus.held_out_split is '{held_out}'; allowed: another split than the one that trains")
-    return train, held_out
 
 
 def check_origin(config: RunConfig, corpus: Corpus) -> None:

@@ -4,7 +4,7 @@ Everything is computed from the losses of that evaluation. The figures are about
 held-out metrics they are for the corpus's owner, and no ε covers them.
 
 >>> covers = [(0, 3), (4, 9), (9, 10)]
->>> is_entity_token(covers, [(4, 9)]).tolist(), covered_bytes("Ada läuft.", covers).tolist()
+>>> is_entity_token(covers, (4, 9)).tolist(), covered_bytes("Ada läuft.", covers).tolist()
 ([False, True, False, False], [3, 7, 1, 1])
 
 >>> size_class(1), size_class(3), size_class(200)
@@ -48,10 +48,10 @@ def token_spans(texts: Sequence[str], tokenizer: Any) -> list[list[Span]] | None
     return tokenizer(list(texts), **options)["offset_mapping"] if texts else []
 
 
-def is_entity_token(spans: Sequence[Span], mentions: Sequence[Span]) -> NDArray[np.bool_]:
+def is_entity_token(spans: Sequence[Span], mention: Span) -> NDArray[np.bool_]:
     """Return which targets of a sentence have a character in a mention, bool (k + 1,); the last is its end."""
-    overlaps = [any(max(start, first) < min(end, last) for first, last in mentions) for start, end in spans]
-    return np.array([*overlaps, False])
+    first, last = mention
+    return np.array([*(max(start, first) < min(end, last) for start, end in spans), False])
 
 
 def covered_bytes(text: str, spans: Sequence[Span]) -> NDArray[np.int64]:
@@ -230,9 +230,9 @@ class _Tokens:
         sentence: whose target it is, int64 (t,).
         nats, bytes: its loss, and the text that it covers, 0 in a sentence that was cut; float64 (t,).
         raw_nats: its loss in any sentence, float64 (t,).
-        in_mention: whether it has a character in a mention, bool (t,).
         named: whether its sentence has a mention, bool (t,).
-        mentions_in_training: of the mention that it is in, the most often mentioned one of several; -1 elsewhere.
+        mentions_in_training: of the mention that it has a character in, the most often mentioned one of several; -1
+            elsewhere.
         mentions: for every mention how often training mentions its name.
     """
 
@@ -240,7 +240,6 @@ class _Tokens:
     nats: FloatArray
     bytes: FloatArray
     raw_nats: FloatArray
-    in_mention: NDArray[np.bool_]
     named: NDArray[np.bool_]
     mentions_in_training: NDArray[np.int64]
     mentions: NDArray[np.int64]
@@ -268,7 +267,7 @@ class _Tokens:
         ):
             mark = np.full(len(said) + 1, -1, dtype=np.int64)
             for mention, count in zip(found, often, strict=True):
-                inside = is_entity_token(said, [mention])
+                inside = is_entity_token(said, mention)
                 mark[inside] = np.maximum(mark[inside], count)
             marks.append(mark[:targets])  # a cut sentence lacks its last tokens
             sizes.append(covered_bytes(text, said)[:targets])
@@ -280,7 +279,6 @@ class _Tokens:
             nats * whole,
             np.concatenate(sizes).astype(np.float64) * whole,
             nats,
-            mark >= 0,
             named,
             mark,
             np.array([count for often in counts for count in often], dtype=np.int64),
@@ -288,7 +286,8 @@ class _Tokens:
 
     def parts(self) -> dict[str, Part]:
         """Return the figures of entity tokens and all others, and of sentences with a mention and without."""
-        kinds = {"entity_tokens": self.in_mention, "other_tokens": ~self.in_mention}
+        in_mention = self.mentions_in_training >= 0
+        kinds = {"entity_tokens": in_mention, "other_tokens": ~in_mention}
         kinds |= {"with_mention": self.named, "without_mention": ~self.named}
         return {name: (self._ratios(kept), _share(kept, np.ones(len(kept)))) for name, kept in kinds.items()}
 

@@ -69,31 +69,6 @@ class Candidate:
     crowd: Crowd
     units: tuple[ProtectedUnit, ...]
 
-    @classmethod
-    def of(
-        cls,
-        privacy: PrivacyConfig,
-        ownership: Ownership,
-        population: int,
-        *,
-        by_counts: bool = False,
-        declared: Declared = _NOTHING,
-    ) -> Candidate:
-        """Return the candidate of a section ``[privacy]``, on a corpus of which its owner declares something.
-
-        Args:
-            by_counts: whether to read nothing but the counts that a run declares: those of its file, or rounded ones.
-
-        Raises:
-            CorpusError: the corpus exceeds its declared counts.
-        """
-        bounds = EnforcedBounds.of(privacy, ownership, declared)
-        _, units = bounds.target(target_unit(privacy), clips_sentences=True, population=population)
-        crowd: Crowd = KnownCrowd(bounds.ownership, bounds.weights)
-        if by_counts:
-            crowd = CountedCrowd(bounds.counts, bounds.guarantee)
-        return cls(privacy, bounds.guarantee, crowd, tuple(units.values()))
-
 
 @dataclass(frozen=True)
 class Users:
@@ -102,7 +77,7 @@ class Users:
     Attributes:
         ownership: of their corpus; of a public text where nothing is known.
         population: N.
-        by_counts: whether to read nothing but the counts that a run declares.
+        by_counts: whether to read nothing but the counts that a run declares: those of its file, or rounded ones.
         scale: how many of them a user of ``ownership`` stands for.
     """
 
@@ -117,8 +92,17 @@ class Users:
         return bounds_to_try(privacy, self.ownership, self.declared)
 
     def candidate(self, privacy: PrivacyConfig) -> Candidate:
-        """Return the bounds of a section ``[privacy]``, and the users under them."""
-        return Candidate.of(privacy, self.ownership, self.population, by_counts=self.by_counts, declared=self.declared)
+        """Return the bounds of a section ``[privacy]``, and the users under them.
+
+        Raises:
+            CorpusError: the corpus exceeds its declared counts.
+        """
+        bounds = EnforcedBounds.of(privacy, self.ownership, self.declared)
+        _, units = bounds.target(target_unit(privacy), clips_sentences=True, population=self.population)
+        crowd: Crowd = KnownCrowd(bounds.ownership, bounds.weights)
+        if self.by_counts:
+            crowd = CountedCrowd(bounds.counts, bounds.guarantee)
+        return Candidate(privacy, bounds.guarantee, crowd, tuple(units.values()))
 
 
 def keeping(candidates: Iterable[Candidate], share: float | None) -> Iterator[Candidate]:

@@ -18,7 +18,6 @@ and n_u decide these, whoever mentions whom. On the corpora that ship they are w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,29 +25,15 @@ from scipy import stats
 
 from fl_sim.data_prep.store.contribution_limits import DeclaredCounts, IntArray
 from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.mechanism import Mechanism
 
 Floats = npt.NDArray[np.float64]
 
 
-class Rates(Protocol):
-    """The rates and the cap of a round, as an event or a mechanism has them."""
-
-    @property
-    def q_u(self) -> float:
-        """Return the probability that a user is sampled."""
-
-    @property
-    def q_e(self) -> float:
-        """Return the probability that an entity is active."""
-
-    @property
-    def q_s(self) -> float:
-        """Return the probability that a sentence of weight 1 is sampled."""
-
-    @property
-    def user_cap(self) -> float:
-        """Return ŵ."""
+Rates = RoundEvent | Mechanism
+"""What has the rates and the cap of a round."""
 
 
 class Crowd(ABC):
@@ -110,14 +95,14 @@ class KnownCrowd(Crowd):
         self._weights = weights
 
     def active_share(self, q_e: float) -> Floats:
-        """Return each user's mean of w(s)·q_e^(entities of s) over the sentences s, float64 (N,)."""
+        """Return the means of the known weights."""
         probabilities = self._weights * np.power(q_e, self._ownership.entities_per_sentence)
         totals = np.bincount(self._ownership.user_of_sentence, probabilities, minlength=self._ownership.num_users)
         return totals / np.maximum(self.sentences_per_user, 1)
 
     @property
     def kept_mentions(self) -> float:
-        """Return the mean weight of the sentence of a mention; 1 without mentions."""
+        """Return the mean of the known weights."""
         mentions = self._ownership.entities_per_sentence
         return float((self._weights * mentions).sum() / mentions.sum()) if mentions.any() else 1.0
 

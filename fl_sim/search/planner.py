@@ -46,6 +46,7 @@ _Choice = TypeVar("_Choice")
 
 _QUIETEST, _LOUDEST = 1e-2, 1e5  # range of the noise multiplier in every search
 _NEARBY = 1.5  # ratio between the noise multipliers of most neighbours
+_ALTERNATIVES = 4  # at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +182,9 @@ def propose(
     candidate_of: Callable[[PrivacyConfig], Candidate],
     goal: Goal,
     keep_mentions: float | None = None,
-    alternatives: int = 4,
     observe: Observe = lambda done, total: None,
 ) -> Proposal:
-    """Return the bounds and settings of the best ratios that meet ``goal``, and so many alternatives.
+    """Return the bounds and settings of the best ratios that meet ``goal``, and their alternatives.
 
     ``observe`` is called before each of the ``choices`` of bounds is tried.
 
@@ -225,7 +225,7 @@ def propose(
     fewer = (search.settings_of(ranked[0].event, goal.rounds // part) for part in (2, 4) if goal.rounds >= part)
     shorter = tuple(settings for settings in fewer if settings is not None)
     first = max([ranked[0], *shorter], key=lambda settings: settings.signal_to_noise)
-    others = tuple(settings for settings in ranked if settings is not first)[:alternatives]
+    others = tuple(settings for settings in ranked if settings is not first)[:_ALTERNATIVES]
     return Proposal(bounds, tuple(found), first, others, tuple(one for one in shorter if one is not first))
 
 

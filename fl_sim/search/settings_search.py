@@ -35,7 +35,7 @@ from fl_sim.config import ConfigError, RunConfig, merged, nested
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.guarantees import Declared, Units, guarantee_of, target_of
+from fl_sim.experiments.plan.guarantees import Units, guarantee_of, target_of
 from fl_sim.experiments.plan.run_plan import noise_for_target, untuned_plan
 from fl_sim.experiments.run_inputs import declared, held_out_split
 from fl_sim.files import owner_only
@@ -187,8 +187,7 @@ class PublicText:
 
     name: str
     corpus: Corpus
-    ownership: Ownership
-    declared: Declared
+    users: Users
     _candidates: dict[tuple[object, ...], Candidate] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -205,15 +204,14 @@ class PublicText:
         held_out_split(RunConfig(), corpus)
         _check_other(path, corpus, run)
         name = path if path in SHIPPED_CORPORA else corpus.manifest.name
-        ownership = corpus.ownership("train")
-        return cls(name, corpus, ownership, declared(run.config.changed(_NOT_OF_A_TRIAL), corpus))
+        ownership, told = corpus.ownership("train"), declared(run.config.changed(_NOT_OF_A_TRIAL), corpus)
+        return cls(name, corpus, Users(ownership, ownership.num_users, declared=told))
 
     def candidate(self, privacy: PrivacyConfig) -> Candidate:
         """Return the bounds of a section ``[privacy]``, and its training users under them, by their own counts."""
         bounds = privacy.entity_bound, privacy.user_sentences
         if bounds not in self._candidates:
-            population = privacy.population or self.ownership.num_users
-            self._candidates[bounds] = Candidate.of(privacy, self.ownership, population, declared=self.declared)
+            self._candidates[bounds] = self.users.candidate(privacy)
         return self._candidates[bounds]
 
     def sentences_of(self, run: PrivateRun, settings: Chosen) -> float:
@@ -224,7 +222,7 @@ class PublicText:
         """Return how many users of the private run one of this text stands for, by their number or their sentences."""
         if run.sentences is not None:
             return run.sentences / self.sentences_of(run, {})
-        return run.population / self.ownership.num_users
+        return run.population / self.users.population
 
     def crowd_of(self, run: PrivateRun, settings: Chosen) -> tuple[Crowd, float]:
         """Return the private run's users as they are known, else those of this text, and for how many one stands."""
@@ -254,7 +252,7 @@ class PublicText:
         """
         tried = run.config.changed({**_NOT_OF_A_TRIAL, **settings})
         mechanism, server = run.mechanism(settings), run.with_settings(settings).server
-        crowd, users = self.candidate(tried.privacy).crowd, self.ownership.num_users
+        crowd, users = self.candidate(tried.privacy).crowd, self.users.population
         theirs, scale = self.crowd_of(run, settings)
         own, wanted = crowd.sentences(mechanism), scale * theirs.signal(mechanism)
         scaled = mechanism
@@ -422,7 +420,7 @@ def ranked_bounds(run: PrivateRun, public: PublicText, keep_mentions: float | No
     Raises:
         ConfigError: no bounds keep the share, or no noise meets the target under any of them.
     """
-    choices = bounds_to_try(run.config.privacy, public.ownership)
+    choices = bounds_to_try(run.config.privacy, public.users.ownership)
     candidates = list(keeping(map(public.candidate, choices), keep_mentions))
     if len(choices) == 1:
         return []

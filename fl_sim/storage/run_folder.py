@@ -132,21 +132,18 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str, *, config: Mapping[str, object], environment: Environment) -> RunFolder:
-        """Create a run folder at ``path``, with its parents and settings; an empty folder may exist already.
+        """Create a run folder at ``path``, with its parents and settings, or in a folder that is claimed for it.
 
         Raises:
-            ResultsError: the folder is not empty, ``path`` is a file, or it cannot be written.
+            ResultsError: it cannot be written.
         """
         path = Path(path)
         run = cls(path, config=config, environment=environment)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            check_free(path)
             _write_json(run.environment_file, run.environment)
             _write_json(run.config_file, run.config)
             replace_file(run.metrics_file, b"")
-        except FileExistsError as error:
-            raise ResultsError(f"{path}: is a file; a run needs a folder") from error
         except OSError as error:
             raise ResultsError(f"{path}: cannot be written ({error.strerror or error})") from error
         return run

@@ -1,7 +1,8 @@
-"""Folders of runs whose releases are planned and recorded, yet computed from nothing."""
+"""Folders of runs, and ledgers, whose releases are planned and recorded, yet computed from nothing."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.experiments.run_inputs import declared
 from fl_sim.experiments.run_record import computed_from, describe
+from fl_sim.storage.model_files import ANCESTORS
 from fl_sim.storage.open_run import Computation
 from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
+from fl_sim.strategies.mechanism import Mechanism
 
 
 def released_run(path: Path, corpus: Path, rounds_done: int, done_again: int = 0, **bounds: Any) -> RunFolder:
@@ -31,3 +35,24 @@ def released_run(path: Path, corpus: Path, rounds_done: int, done_again: int = 0
     for number in [*range(1, rounds_done + 1), *[rounds_done] * done_again]:
         ledger.record_release(terms, number)
     return folder
+
+
+GRAPH = Guarantee(known="graph", entity_bound=3, user_sentences=9)
+
+
+def ledger_of(
+    folder: Path,
+    mechanism: Mechanism,
+    count: int,
+    guarantee: Guarantee = GRAPH,
+    seed: int = 7,
+    ancestors: tuple[Ledger, ...] = (),
+) -> Ledger:
+    """The ledger of so many rounds in a new folder, which keeps those of the runs before."""
+    folder.mkdir(parents=True)
+    for ancestor in ancestors:
+        shutil.copytree(ancestor.folder, folder / ANCESTORS / ancestor.run)
+    ledger = Ledger.create(folder, [ancestor.head for ancestor in ancestors])
+    for number in range(1, count + 1):
+        ledger.record_release(ReleaseRecord.of(mechanism, seed, guarantee), number)
+    return ledger

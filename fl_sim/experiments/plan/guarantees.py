@@ -169,11 +169,6 @@ class EnforcedBounds:
         return bool((self.weights < 1).any())
 
     @property
-    def kept_share(self) -> float:
-        """Return the sum of the weights divided by the number of sentences."""
-        return float(self.weights.mean()) if len(self.weights) else 1.0
-
-    @property
     def kept(self) -> Ownership:
         """Return the incidence in which only the sentences with a weight above 0 mention entities."""
         return self.ownership.restricted_to(self.weights > 0) if self.enforces else self.ownership
@@ -269,7 +264,7 @@ class EnforcedBounds:
         """Return the shares of sentences, weights and mentions that the bounds kept."""
         mentions = self.weights[np.repeat(np.arange(len(self.weights)), self.ownership.entities_per_sentence)]
         kept: dict[str, object] = {
-            "sentences": self.kept_share,
+            "sentences": float(self.weights.mean()) if len(self.weights) else 1.0,
             "mentions": float(mentions.mean()) if len(mentions) else 1.0,
         }
         if labels is not None:

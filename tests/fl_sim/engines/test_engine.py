@@ -48,22 +48,19 @@ def test_a_ray_of_its_own_is_started_whatever_cluster_the_environment_names(monk
     assert (arguments["num_cpus"], arguments["num_gpus"]) == (3, 1)
 
 
-def test_a_cluster_decides_its_size_and_is_told_where_our_packages_are(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("cores", "threads"), [(3, "3"), (0.5, "1")])
+def test_a_cluster_decides_its_size_and_is_told_where_our_packages_are_and_how_many_threads_a_worker_has(
+    monkeypatch: pytest.MonkeyPatch, cores: float, threads: str
+) -> None:
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    arguments = ray_arguments(EngineConfig(address="10.0.0.1:6379"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # of this process
+    arguments = ray_arguments(EngineConfig(address="10.0.0.1:6379", cpus_per_node=cores))
     assert arguments["address"] == "10.0.0.1:6379"
     assert not {"num_cpus", "num_gpus"} & set(arguments)
     variables = arguments["runtime_env"]["env_vars"]
     packages = Path(ray_engine.__file__).parents[2]
     assert variables["PYTHONPATH"].split(os.pathsep) == [str(packages), "/elsewhere"]
-    assert variables["OMP_NUM_THREADS"] == "1"
-
-
-def test_a_worker_has_as_many_threads_as_cores_whatever_this_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    for cores, threads in ((3, "3"), (0.5, "1")):
-        arguments = ray_arguments(EngineConfig(address="10.0.0.1:6379", cpus_per_node=cores))
-        assert arguments["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == threads
+    assert variables["OMP_NUM_THREADS"] == threads
 
 
 def test_a_start_of_ray_that_makes_progress_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +110,7 @@ def test_telemetry_stays_off_although_flower_was_imported_before(monkeypatch: py
 
 
 @pytest.mark.parametrize("failure", [OSError("no space left\non the device"), Exception("node timed out")])
-def test_a_ray_that_does_not_start_is_with_notes(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+def test_a_ray_that_does_not_start_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
     monkeypatch.setattr("ray.init", Mock(side_effect=failure))
     engine = RayEngine(EngineConfig())
     told = (
@@ -192,7 +189,7 @@ def test_nodes_that_do_not_come_are_reported(monkeypatch: pytest.MonkeyPatch) ->
         AttendedGrid(InlineGrid(nodes_that_fail(), 2), num_nodes=3)
 
 
-def test_a_round_in_which_every_node_fails_is_refused_with_the_reason_in_with_notes() -> None:
+def test_a_round_in_which_every_node_fails_is_refused_with_the_reason_in_one_line() -> None:
     with pytest.raises(GridError, match=r"all 2 nodes failed in this round: OSError: the corpus is not here$"):
         exchange(AttendedGrid(InlineGrid(nodes_that_fail(0, 1), 2)))
 
@@ -286,7 +283,7 @@ def test_waiting_ends_as_soon_as_it_is_told_to() -> None:
     timer.join()
 
 
-def test_a_failing_client_answers_in_with_notes() -> None:
+def test_a_failing_client_answers_in_one_line() -> None:
     """Flower's engine would send a traceback of fifty lines as the reason."""
     request = Message(RecordDict({"config": ConfigRecord({"nonsense": 1})}), 2, "train.bounded_sum")
     request.metadata.__dict__["_message_id"] = "1"
@@ -349,14 +346,14 @@ def test_flowers_bundle_carries_no_code_that_could_hide_the_installed_package() 
         assert set(bundle.namelist()) == {"pyproject.toml", "LICENSE", ".info/CONTENT"}
 
 
-def test_a_failure_is_told_in_with_notes_with_what_is_left() -> None:
+def test_a_failure_is_told_in_one_line_with_what_is_left() -> None:
     error = OSError("no\nspace")
     error.add_note("what was done is in /runs/1")
     assert with_notes(error) == "no space; what was done is in /runs/1"
     assert with_notes(KeyError()) == "KeyError"
 
 
-def test_a_round_is_told_in_with_notes() -> None:
+def test_a_round_is_told_in_one_line() -> None:
     row = {"round": 2, "perplexity": 655.04, "epsilon_user": 1.5, "epsilon_user_entity_p95": 2.25, "failed_nodes": 1}
     assert describe_row(row, 30) == (
         "round 2/30, perplexity 655.0, ε user+entity (p95) 2.25, user 1.50, 1 nodes failed and count as zero"

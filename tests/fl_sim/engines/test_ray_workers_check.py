@@ -16,21 +16,18 @@ from ray.exceptions import ActorDiedError
 from fl_sim.clients.worker import sent_files, workspace
 from fl_sim.engines import ray_workers
 from fl_sim.engines.grids import RunStopped
-from fl_sim.engines.ray_workers import Opened, Refused, WorkerCheck
+from fl_sim.engines.ray_workers import Refused, WorkerCheck
 from fl_sim.experiments.experiment import Experiment
 from fl_sim.experiments.placement import EngineError
 from tests.e2e.small_runs import configuration, small_corpus
 
 
 class FakeRay:
-    """What the check uses of Ray; a future is what its worker has answered, or None."""
+    """What the check uses of Ray; a future is what its worker has answered, or ``...``."""
 
     def __init__(self) -> None:
         self.stored = list[bytes]()
         self.util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.7")
-
-    def get_runtime_context(self) -> Any:
-        return SimpleNamespace(get_accelerator_ids=lambda: {"GPU": ["3"]})
 
     def put(self, content: bytes) -> int:
         self.stored.append(content)
@@ -44,20 +41,18 @@ class FakeRay:
         return handle.answer
 
     def wait(self, futures: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
-        return [future for future in futures if future.answer is not None], []
+        return [future for future in futures if future.answer is not ...], []
 
 
 class FakeWorker:
-    """A worker in this process; ``answer`` takes the place of what it would say, and ``...`` means that it hangs."""
+    """A worker in this process; ``said`` takes the place of what it would say, and ``...`` means that it hangs."""
 
-    def __init__(self, answer: Any = None) -> None:
-        self.answer = answer
+    def __init__(self, *said: Any) -> None:
+        self.said = said
         self.__ray_call__ = self
 
     def remote(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        if self.answer is not None:
-            return _Answer(None if self.answer is ... else self.answer)
-        return _Answer(work(None, *arguments))
+        return _Answer(self.said[0] if self.said else work(None, *arguments))
 
 
 class _Answer:
@@ -69,7 +64,7 @@ class _Answer:
 def ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(ray_workers, "ray", fake)
-    monkeypatch.setattr(ray_workers, "is_loaded", lambda worker: worker.answer is not ...)
+    monkeypatch.setattr(ray_workers, "is_loaded", lambda worker: worker.said != (...,))
     monkeypatch.setattr(ray_workers, "machine_of", lambda worker: "10.0.0.9")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return fake
@@ -85,8 +80,8 @@ def experiment(tmp_path: Path) -> Iterator[Experiment]:
     workspace.open_workspace.cache_clear()
 
 
-def checked(workers: list[FakeWorker], spec: str, timeout: float = 60.0) -> list[Opened]:
-    return WorkerCheck(workers, spec, timeout).wait(threading.Event())
+def checked(workers: list[FakeWorker], spec: str, timeout: float = 60.0) -> None:
+    WorkerCheck(workers, spec, timeout).wait(threading.Event())
 
 
 def changed(experiment: Experiment, **model: Any) -> str:
@@ -94,9 +89,9 @@ def changed(experiment: Experiment, **model: Any) -> str:
     return json.dumps({**spec, "model": {**spec["model"], **model}})
 
 
-def test_workers_say_what_they_have_opened_and_keep_it(ray: FakeRay, experiment: Experiment) -> None:
+def test_workers_open_corpus_and_model_and_keep_them(ray: FakeRay, experiment: Experiment) -> None:
     spec = experiment._strategy.federation.workspace
-    assert checked([FakeWorker(), FakeWorker()], spec) == [Opened("10.0.0.7", "cpu", ("3",), 1)] * 2
+    checked([FakeWorker(), FakeWorker()], spec)
     assert workspace.open_workspace.cache_info().misses == 1
     assert ray.stored == []
 
@@ -124,9 +119,9 @@ def test_a_machine_that_does_not_see_the_files_gets_them_once(
     check = WorkerCheck([FakeWorker(), FakeWorker()], spec, 60.0)
     (tmp_path / "run" / "encoded" / workspace.TOKEN_FILE).write_text("another run's")
     first = WorkerCheck([FakeWorker(), FakeWorker()], spec, 60.0)
-    assert {type(pending.answer) for pending in check._asked} == {Opened}
+    assert [pending.answer for pending in check._asked] == [None, None]
     assert [pending.answer.lacks_files for pending in first._asked] == [True, True]
-    assert first.wait(threading.Event()) == [Opened("10.0.0.7", "cpu", ("3",), 1)] * 2
+    first.wait(threading.Event())
     stored = len(ray.stored)
     assert 0 < stored == len(list(sent_files.files_of(workspace.WorkspaceSpec.model_validate_json(spec))))
     (folder,) = tmp_path.glob("fl-sim-sent-*")
@@ -150,7 +145,7 @@ def test_a_restarted_worker_without_files_is_sent_them_and_asked_again(ray: Fake
     assert check.judge(Refused("10.0.0.8", "it does not see the files of the run", lacks_files=True)) == "again"
     assert ray.stored
     assert check.judge(Refused("10.0.0.8", "no CUDA")) == "out"
-    assert check.judge(Opened("10.0.0.8", "cpu", (), 1)) == "ready"
+    assert check.judge(None) == "ready"
 
 
 def test_a_worker_that_is_lost_is_named(ray: FakeRay) -> None:
@@ -162,7 +157,7 @@ def test_a_worker_that_never_starts_costs_seconds(ray: FakeRay, monkeypatch: pyt
     monkeypatch.setattr(ray_workers, "_LOAD_SECONDS", 0.3)
     began = time.monotonic()
     with pytest.raises(EngineError, match=r"the worker on 10\.0\.0\.9 has not started: for 0\.3 seconds"):
-        checked([FakeWorker(Opened("10.0.0.7", "cpu", (), 1)), FakeWorker(...)], "{}", timeout=3600.0)
+        checked([FakeWorker(None), FakeWorker(...)], "{}", timeout=3600.0)
     assert time.monotonic() - began < 5
 
 

@@ -14,7 +14,6 @@ from fl_sim.cli.main import main
 from fl_sim.clients.selection import select_for, thin
 from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.experiments import cost as forecasts
-from fl_sim.experiments import placement
 from fl_sim.experiments.cost import (
     Forecast,
     expected_sentences,
@@ -121,14 +120,6 @@ def test_as_many_workers_compute_at_once_as_have_cores_and_gpus(settings: dict[s
     assert workers_of(engine) == workers
     assert workers_at_once(engine) == min(workers, settings["num_cpus"])
     assert threads_of(engine) == max(1, settings.get("cpus_per_node", 1))
-
-
-def test_workers_are_those_of_a_containers_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cpu.max").write_text("150000 100000\n")
-    monkeypatch.setattr(placement, "_CGROUP_QUOTA", tmp_path / "cpu.max")
-    monkeypatch.setattr(placement.os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
-    monkeypatch.setattr(placement.os, "cpu_count", lambda: 8)
-    assert workers_of(EngineConfig()) == workers_at_once(EngineConfig()) == 2
 
 
 @pytest.mark.system

@@ -15,7 +15,7 @@ from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import simulation
 from fl_sim.storage.run_folder import RunFolder
-from tests.e2e.small_runs import SAME_MODEL, apart, configuration, model_of, small_corpus
+from tests.e2e.small_runs import SAME_MODEL, Crash, apart, configuration, crash_after, model_of, small_corpus
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -71,13 +71,9 @@ def test_a_run_by_name_is_another_one_and_does_not_depend_on_its_nodes(tmp_path:
 @pytest.mark.nightly
 def test_the_key_of_a_run_that_resumes_is_that_of_its_beginning(tmp_path: Path, key_file: Path) -> None:
     corpus, out = small_corpus(tmp_path / "corpus"), tmp_path / "run"
-
-    def stop(row: object) -> None:
-        if row["round"] == 1:  # type: ignore[index]
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        simulation.run(configuration(corpus, out, **SETTINGS, privacy__entity_key=str(key_file)), on_row=stop)
+    config = configuration(corpus, out, **SETTINGS, privacy__entity_key=str(key_file))
+    with pytest.raises(Crash):
+        simulation.run(config, on_row=crash_after(1))
     key_file.write_bytes(b"another key of 23 bytes")
     with pytest.raises(ValueError, match="corpus is not that of the run's beginning; allowed: the same, or a new run"):
         simulation.resume(out)

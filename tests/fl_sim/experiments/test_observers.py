@@ -136,21 +136,6 @@ def test_a_failing_observer_is_warned_of_once_and_ignored(
     assert "\n" not in record.getMessage()
 
 
-@pytest.mark.system
-def test_a_resumed_run_says_where_it_goes_on(corpus: Path, tmp_path: Path) -> None:
-    def stop(row: Mapping[str, Any]) -> None:
-        if row["round"] == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        simulation.run(configured(corpus, tmp_path / "run"), on_row=stop)
-    recorder = Recorder()
-    run = fl_sim.resume(tmp_path / "run", observers=[recorder])
-    assert run.finished
-    assert [start.last_round for start in recorder.starts] == [1]
-    assert [row["round"] for row in recorder.rows] == [2]
-
-
 # Observers of a configuration
 
 

@@ -17,13 +17,6 @@ def machine(cpus: float, gpus: float = 0, *, free: float | None = None, address:
     return Machine(address, cpus, gpus, cpus, gpus if free is None else free)
 
 
-@pytest.mark.parametrize(("gpus", "workers"), [(1, (4, 3, 1, 1)), (2, (8, 6, 2, 2)), (4, (16, 12, 4, 4))])
-def test_a_worker_has_its_share_on_one_gpu(gpus: int, workers: tuple[int, ...]) -> None:
-    """Two GPUs have room for two workers of 0.6: a third would have 0.4 on each."""
-    counted = tuple(count_workers([machine(64, gpus)], 1, share) for share in (0.25, 0.3, 0.6, 1.0))
-    assert counted == workers
-
-
 @pytest.mark.parametrize(
     ("machines", "cpus", "gpus", "workers"),
     [
@@ -35,27 +28,20 @@ def test_a_worker_has_its_share_on_one_gpu(gpus: int, workers: tuple[int, ...]) 
         ([machine(2, 1)], 1, 0.25, 2),
         ([machine(16, 4)], 1, 2, 2),
         ([machine(16, 3)], 1, 2, 1),
+        ([machine(64, 1)], 1, 0.3, 3),
+        ([machine(64, 2)], 1, 0.6, 2),  # a third would have 0.4 on each
+        ([machine(64, 4)], 1, 0.25, 16),
+        ([machine(64, 2, free=1.0)], 1, 1.0, 1),
+        ([machine(64, 2, free=1.0)], 1, 0.3, 3),
+        ([machine(64, 4, free=1.5)], 1, 0.25, 6),
+        ([machine(64, 1, free=0.39999999999999997)], 1, 0.4, 1),
+        ([machine(64, 4, free=0.9), machine(1, 1)], 1, 1.0, 1),
     ],
 )
-def test_cores_and_whole_gpus_are_counted_machine_by_machine(
+def test_cores_and_whole_gpus_that_are_free_are_counted_machine_by_machine(
     machines: list[Machine], cpus: float, gpus: float, workers: int
 ) -> None:
     assert count_workers(machines, cpus, gpus) == workers
-
-
-@pytest.mark.parametrize(
-    ("gpus", "free", "share", "workers"),
-    [
-        (2, 1.0, 1.0, 1),
-        (2, 1.0, 0.6, 1),
-        (2, 1.0, 0.3, 3),
-        (4, 1.5, 0.25, 6),
-        (4, 0.9, 1.0, 0),
-        (1, 0.39999999999999997, 0.4, 1),
-    ],
-)
-def test_what_others_have_reserved_is_not_counted(gpus: int, free: float, share: float, workers: int) -> None:
-    assert machine(64, gpus, free=free).room_for(1, share) == workers
 
 
 def test_a_cluster_without_room_is_refused_with_what_is_there_and_what_is_free() -> None:
@@ -72,9 +58,11 @@ def test_what_a_run_that_just_ended_gives_back_is_waited_for_and_what_others_kee
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks = iter([[machine(4, 2, free=0)], [machine(4, 2, free=1)], [machine(4, 2)], [machine(4, 2, free=0)]])
-    assert settled_machines(1, 1.0, lambda: next(looks)) == [machine(4, 2)]
+    monkeypatch.setattr(placement, "machines_of_ray", lambda: next(looks))
+    assert settled_machines(1, 1.0) == [machine(4, 2)]
     monkeypatch.setattr(placement, "_SETTLE_SECONDS", 0.2)
-    assert settled_machines(1, 1.0, lambda: [machine(4, 2, free=1)]) == [machine(4, 2, free=1)]
+    monkeypatch.setattr(placement, "machines_of_ray", lambda: [machine(4, 2, free=1)])
+    assert settled_machines(1, 1.0) == [machine(4, 2, free=1)]
 
 
 def test_machines_that_are_gone_have_no_room_and_silent_ones_are_free() -> None:

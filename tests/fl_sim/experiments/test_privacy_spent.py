@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from fl_sim.storage.run_claim import RunClaim
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.attack_success import largest_true_positive_rate
 from fl_sim.strategies.accounting.guarantee import Guarantee
-from fl_sim.strategies.ledger import Ledger, LedgerError, ReleaseRecord, epsilon_of, epsilon_of_any
+from fl_sim.strategies.ledger import Ledger, LedgerError, epsilon_of, epsilon_of_any
 from tests.fl_sim.ownerships import village
+from tests.fl_sim.released_runs import GRAPH, ledger_of
 from tests.strategies.federation import plan
 
 SETTINGS: dict[str, Any] = {
@@ -87,28 +89,11 @@ def test_an_attacker_is_bounded_by_epsilon_at_every_delta_after_all_releases(tmp
 
 
 MECHANISM = plan(q_e=0.5, q_s=0.2, user_cap=4.0, noise_multiplier=3.0, population=50).mechanism
-GRAPH = Guarantee(known="graph", entity_bound=3, user_sentences=9)
 USER, BOTH = Adjacency(9), Adjacency(9, ContributionBound(2, 2))
 
 
-def ledger_of(
-    folder: Path, count: int, seed: int, guarantee: Guarantee = GRAPH, ancestors: tuple[Ledger, ...] = ()
-) -> Ledger:
-    folder.mkdir(parents=True)
-    ledger = Ledger.create(folder, [ancestor.head for ancestor in ancestors])
-    for ancestor in ancestors:
-        kept = folder / ANCESTORS / ancestor.run
-        kept.mkdir(parents=True)
-        for file in ancestor.folder.glob("ledger.*"):
-            (kept / file.name).write_bytes(file.read_bytes())
-    terms = ReleaseRecord.of(MECHANISM, seed, guarantee)
-    for number in range(1, count + 1):
-        ledger.record_release(terms, number)
-    return ledger
-
-
 def test_a_ledger_that_was_put_back_to_before_its_checkpoint_is_refused(tmp_path: Path) -> None:
-    ledger = ledger_of(tmp_path / "run", 2, seed=1)
+    ledger = ledger_of(tmp_path / "run", MECHANISM, 2, seed=1)
     older = {file: file.read_bytes() for file in ledger.folder.iterdir()}
     ledger.record_release(ledger.entries[0].terms, 3)
     Checkpoint(3, np.zeros(2, np.float32), {}, ledger.head, {}).write(ledger.folder / "checkpoint")
@@ -120,8 +105,8 @@ def test_a_ledger_that_was_put_back_to_before_its_checkpoint_is_refused(tmp_path
 
 
 def test_ancestors_come_first_and_count(tmp_path: Path) -> None:
-    first = ledger_of(tmp_path / "first", 2, seed=1)
-    own = ledger_of(tmp_path / "own", 3, seed=2, ancestors=(first,))
+    first = ledger_of(tmp_path / "first", MECHANISM, 2, seed=1)
+    own = ledger_of(tmp_path / "own", MECHANISM, 3, seed=2, ancestors=(first,))
     ledgers = read_ledgers([own.folder])
     assert [ledger.run for ledger in ledgers] == [first.run, own.run]
     account = account_for(ledgers, USER, BOTH, 1e-5, None)
@@ -131,9 +116,30 @@ def test_ancestors_come_first_and_count(tmp_path: Path) -> None:
     assert account["epsilon_any"] == epsilon_of_any(entries, 1e-5)
 
 
+def test_an_ancestor_that_went_on_counts_with_all_of_its_releases(tmp_path: Path) -> None:
+    first = ledger_of(tmp_path / "first", MECHANISM, 2, seed=1)
+    own = ledger_of(tmp_path / "own", MECHANISM, 3, seed=2, ancestors=(first,))
+    first.record_release(first.entries[0].terms, 3)
+    for ledgers, releases in (([own], 5), ([own, first], 6), ([first, own], 6)):
+        account = account_for(read_ledgers([one.folder for one in ledgers]), USER, BOTH, 1e-5, None)
+        assert account["releases"] == releases
+
+
+def test_ancestors_that_are_gone_or_changed_are_refused(tmp_path: Path) -> None:
+    first = ledger_of(tmp_path / "first", MECHANISM, 2, seed=1)
+    own = ledger_of(tmp_path / "own", MECHANISM, 3, seed=2, ancestors=(first,))
+    kept = own.folder / ANCESTORS / first.run
+    shutil.rmtree(kept)
+    with pytest.raises(LedgerError, match="is missing"):
+        read_ledgers([own.folder])
+    ledger_of(kept, MECHANISM, 2, seed=1)  # of another run
+    with pytest.raises(LedgerError, match=f"is not the ledger of the run {first.run}"):
+        read_ledgers([own.folder])
+
+
 def test_a_newcomer_is_charged_from_its_round_on_and_any_user_for_all(tmp_path: Path) -> None:
-    first = ledger_of(tmp_path / "first", 2, seed=1)
-    own = ledger_of(tmp_path / "own", 4, seed=2, ancestors=(first,))
+    first = ledger_of(tmp_path / "first", MECHANISM, 2, seed=1)
+    own = ledger_of(tmp_path / "own", MECHANISM, 4, seed=2, ancestors=(first,))
     account = account_for(read_ledgers([own.folder]), USER, BOTH, 1e-5, joined_at=3)
     everything = (*first.entries, *own.entries)
     assert (account["releases"], account["releases_robust"]) == (2, 6)
@@ -146,6 +152,6 @@ def test_a_newcomer_is_charged_from_its_round_on_and_any_user_for_all(tmp_path: 
 def test_an_account_takes_as_known_the_most_that_one_of_its_runs_does(tmp_path: Path) -> None:
     nothing, counts = Guarantee(known="nothing"), Guarantee(known="counts", entity_bound=3, user_sentences=9)
     bounds = (nothing, counts, GRAPH)
-    ledgers = [ledger_of(tmp_path / one.known, 1, seed, one) for seed, one in enumerate(bounds)]
+    ledgers = [ledger_of(tmp_path / one.known, MECHANISM, 1, one, seed) for seed, one in enumerate(bounds)]
     for count, known in enumerate(("nothing", "counts", "graph"), start=1):
         assert account_for(ledgers[:count], USER, BOTH, 1e-5, None)["known"] == known

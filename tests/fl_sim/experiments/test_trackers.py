@@ -21,10 +21,11 @@ from fl_sim.experiments.run_inputs import with_absolute_paths
 from fl_sim.experiments.run_record import Record
 from fl_sim.experiments.trackers import figures, settings
 from fl_sim.plugins import PluginError
-from fl_sim.storage.run_folder import Row, RunFolder, rows_of
+from fl_sim.storage.run_folder import RunFolder, rows_of
 from tests import tiny
+from tests.e2e.small_runs import Crash, crash_after
 
-pytestmark = pytest.mark.usefixtures("no_plots", "no_tracker_of_the_environment")
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 Capture = pytest.CaptureFixture[str]
 Steps = dict[tuple[str, int], list[float]]
@@ -34,10 +35,12 @@ TRACKERS = ("tensorboard", "csv", "wandb", "mlflow")
 _BLOCK, _HEADER = 32768, 7
 
 
-@pytest.fixture
-def no_tracker_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MLFLOW_TRACKING_URI", "WANDB_MODE", "WANDB_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.fixture(scope="module", autouse=True)
+def no_tracker_of_the_environment() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("MLFLOW_TRACKING_URI", "WANDB_MODE", "WANDB_BASE_URL"):
+            patch.delenv(name, raising=False)
+        yield
 
 
 def configured(corpus: Path, out: Path, *trackers: str, **changes: Any) -> RunConfig:
@@ -156,11 +159,7 @@ def installed() -> list[str]:
 @pytest.fixture(scope="module")
 def tracked(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with every tracker that is installed."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("MLFLOW_TRACKING_URI", "WANDB_MODE"):
-            patch.delenv(name, raising=False)
-        out = tmp_path_factory.mktemp("runs") / "tracked"
-        return simulation.run(configured(corpus, out, *installed())).path
+    return simulation.run(configured(corpus, tmp_path_factory.mktemp("runs") / "tracked", *installed())).path
 
 
 @pytest.mark.sample(1)
@@ -222,14 +221,6 @@ def test_no_local_tracker_reaches_the_network(corpus: Path, tmp_path: Path, monk
 # Resumed runs
 
 
-def interrupt_at(number: int) -> Callable[[Row], None]:
-    def stop(row: Row) -> None:
-        if row["round"] == number:
-            raise KeyboardInterrupt
-
-    return stop
-
-
 @pytest.mark.system
 @pytest.mark.parametrize("stopped_at", [0, 3])
 @pytest.mark.parametrize("tracker", ["csv", "tensorboard", "wandb"])
@@ -240,8 +231,8 @@ def test_a_resumed_run_goes_on_without_doubled_or_lost_rounds(
     if tracker not in installed():
         pytest.skip(f'needs pip install "fl-sim[{tracker}]"')
     config = configured(corpus, tmp_path / "run", tracker, rounds=5, checkpoint_every=2)
-    with pytest.raises(KeyboardInterrupt):
-        simulation.run(config, on_row=interrupt_at(stopped_at))
+    with pytest.raises(Crash):
+        simulation.run(config, on_row=crash_after(stopped_at))
     noted = tmp_path / "run" / "trackers.json"
     before = json.loads(noted.read_text())
     assert simulation.resume(tmp_path / "run").finished
@@ -253,8 +244,8 @@ def test_a_resumed_run_goes_on_without_doubled_or_lost_rounds(
 @pytest.mark.nightly
 def test_a_resumed_run_goes_on_in_the_same_mlflow_run(corpus: Path, tmp_path: Path) -> None:
     config = configured(corpus, tmp_path / "run", "mlflow", rounds=5, checkpoint_every=2)
-    with pytest.raises(KeyboardInterrupt):
-        simulation.run(config, on_row=interrupt_at(3))
+    with pytest.raises(Crash):
+        simulation.run(config, on_row=crash_after(3))
     assert simulation.resume(tmp_path / "run").finished
     read, wanted = read_mlflow(tmp_path / "run"), expected(tmp_path / "run")
     assert read.keys() == wanted.keys()

@@ -61,11 +61,9 @@ def test_next_word_by_user(of_all_sizes: fl_sim.Corpus) -> None:
     owners = of_all_sizes.ownership("validation").user_of_sentence[IDS]
     whole = sentences.sizes.whole
     metrics = model.task.metrics(measured, sentences.sizes)
-    for name, metric in {"perplexity_per_token": "perplexity"}.items() | {
-        name: name for name in ("bits_per_byte", "perplexity_per_word")
-    }.items():
+    for name in ("perplexity_per_token", "bits_per_byte", "perplexity_per_word"):
         figure = facts["figures"][name]
-        assert figure["value"] == pytest.approx(metrics[metric])
+        assert figure["value"] == pytest.approx(metrics[name.removesuffix("_per_token")])
         assert figure["low"] < figure["value"] < figure["high"]
     by_user = [
         measured.nats[(owners == u) & whole].sum()
@@ -190,7 +188,7 @@ def test_tokens_and_bytes_of_the_bundled_tokenizer() -> None:
         covered = covered_bytes(text, found)
         assert covered.sum() == len(text.encode()) + 1
         assert (covered >= 0).all()
-    marked = is_entity_token(spans[0], [(0, 12)])
+    marked = is_entity_token(spans[0], (0, 12))
     named = "".join(TEXTS[0][a:b] for (a, b), mark in zip(spans[0], marked, strict=False) if mark)
     assert named.replace(" ", "") == "AdaLovelace"
     assert not marked[-1]
@@ -201,7 +199,7 @@ def test_tokens_and_bytes_of_the_bundled_tokenizer() -> None:
     [((0, 3), [1, 0, 0]), ((2, 4), [1, 1, 0]), ((3, 4), [0, 1, 0]), ((7, 9), [0, 0, 0]), ((1, 1), [0, 0, 0])],
 )
 def test_one_character_is_enough(mention: tuple[int, int], expected: list[int]) -> None:
-    assert is_entity_token([(0, 3), (3, 7)], [mention]).tolist() == [bool(x) for x in expected]
+    assert is_entity_token([(0, 3), (3, 7)], mention).tolist() == [bool(x) for x in expected]
 
 
 def test_several_tokens_of_one_character_share_its_bytes_once() -> None:

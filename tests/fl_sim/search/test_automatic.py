@@ -202,7 +202,7 @@ def test_settings_never_come_from_the_runs_own_corpus() -> None:
     ],
 )
 def test_bad_input_is_one_line(flags: list[str], words: str, tmp_path: Path, capsys: Capture) -> None:
-    assert main(["plan", "auto", "--out", str(tmp_path / "out"), *flags]) == 2
+    assert main(["plan", "auto", "--out", str(tmp_path / "out"), "--minutes", "600", *flags]) == 2
     line = capsys.readouterr().err
     assert words in line
     assert line.count("\n") == 1

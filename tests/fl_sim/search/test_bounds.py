@@ -11,7 +11,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.store.contribution_limits import DeclaredCounts
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import Declared
-from fl_sim.search.bounds import Candidate, bounds_to_try, keeping
+from fl_sim.search.bounds import Candidate, Users, bounds_to_try, keeping
 
 ONE_NAME = Ownership(np.array([0, 6, 8]), np.arange(9), np.zeros(8, np.int32), num_entities=1)
 """Two users with six and two sentences, which all mention the same entity."""
@@ -42,7 +42,7 @@ def test_bounds_are_searched_unless_they_are_given(
 
 def candidates(*bounds: int) -> list[Candidate]:
     privacy = (RunConfig.from_mapping({"privacy": {"entity_bound": k, "user_sentences": 100}}).privacy for k in bounds)
-    return [Candidate.of(one, ONE_NAME, 2) for one in privacy]
+    return [Users(ONE_NAME, 2).candidate(one) for one in privacy]
 
 
 def test_bounds_that_keep_too_few_mentions_are_left_out() -> None:
@@ -82,7 +82,8 @@ def test_a_search_reads_the_counts_that_a_run_declares(by_file: bool) -> None:
         assert (own.users <= file.users).all()
         declared = Declared(counts=file) if by_file else Declared()
         choices = bounds_to_try(privacy, ownership, declared)
-        crowds = [Candidate.of(one, ownership, 3, by_counts=True, declared=declared).crowd for one in choices]
+        users = Users(ownership, 3, by_counts=True, declared=declared)
+        crowds = [users.candidate(one).crowd for one in choices]
         pairs = [(one.entity_bound, one.user_sentences) for one in choices]
         found.append([pairs, [(crowd.kept_mentions, crowd.sampled_sentences(0.5)) for crowd in crowds]])
     assert found[0] == found[1]

@@ -10,7 +10,7 @@ import pytest
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.contribution_limits import ContributionLimits, DeclaredCounts, count_weights
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.search.bounds import Candidate
+from fl_sim.search.bounds import Users
 from fl_sim.search.crowd import CountedCrowd, Crowd, KnownCrowd
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.guarantee import Guarantee
@@ -34,7 +34,7 @@ def people(users: int = 60, entities: int = 30, seed: int = 0) -> Ownership:
 
 def crowd_of(ownership: Ownership, by_counts: bool = False, **privacy: object) -> Crowd:
     config = RunConfig.from_mapping({"privacy": {"entity_bound": 7, "user_sentences": 20} | privacy})
-    return Candidate.of(config.privacy, ownership, ownership.num_users, by_counts=by_counts).crowd
+    return Users(ownership, ownership.num_users, by_counts).candidate(config.privacy).crowd
 
 
 def weights_of(ownership: Ownership, k: int, m: int) -> np.ndarray:

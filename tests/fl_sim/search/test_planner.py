@@ -26,7 +26,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.search import bounds, planner
-from fl_sim.search.bounds import Candidate
+from fl_sim.search.bounds import Candidate, Users
 from fl_sim.search.planner import Goal, Proposal, Tradeoff, best_first, propose
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.privacy_config import PrivacyConfig
@@ -45,7 +45,7 @@ def privacy_of(k: int = 10, **privacy: object) -> PrivacyConfig:
 
 
 def proposed(ownership: Ownership, *choices: PrivacyConfig, goal: Goal = GOAL, keep: float | None = None) -> Proposal:
-    return propose(choices, lambda privacy: Candidate.of(privacy, ownership, ownership.num_users), goal, keep)
+    return propose(choices, Users(ownership, ownership.num_users).candidate, goal, keep)
 
 
 def largest_epsilon(settings: planner.Settings, candidate: Candidate) -> float:
@@ -92,7 +92,7 @@ def test_nothing_that_was_not_tried_is_better(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(planner, "CAPS", (1, 2, 3, 5, 8, 12))
     monkeypatch.setattr(planner, "ENTITY_RATES", (1.0, 0.5))
     monkeypatch.setattr(planner, "SHARES", (1.0, 0.7, 0.4))
-    candidate = Candidate.of(privacy_of(), few(), 20)
+    candidate = Users(few(), 20).candidate(privacy_of())
     search = planner._Search(candidate.crowd, candidate.units, GOAL)
     search.climb((0, 2, 0))
     best = max(settings.signal_to_noise for settings in search.ranked())
@@ -102,7 +102,7 @@ def test_nothing_that_was_not_tried_is_better(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_sentence_without_a_name_meets_the_target_too() -> None:
     """At k 1 and q_e ¼ it needs more noise than a named one, which is active in a quarter of the rounds."""
-    candidate = Candidate.of(privacy_of(1), few(), 20)
+    candidate = Users(few(), 20).candidate(privacy_of(1))
     search = planner._Search(candidate.crowd, candidate.units[:1], GOAL)
     both = planner._Search(candidate.crowd, candidate.units, GOAL)
     quarter = (0, 0, planner.ENTITY_RATES.index(0.25))

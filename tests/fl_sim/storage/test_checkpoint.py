@@ -26,31 +26,20 @@ def checkpoint(server_round: int = 3, optimizer: str = "adam") -> Checkpoint:
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_what_is_written_is_read_again(optimizer: str, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    assert Checkpoint.read(folder) is None
+    checkpoint(6).write(folder)
     written = checkpoint(7, optimizer)
-    written.write(tmp_path / "checkpoint")
-    read = Checkpoint.read(tmp_path / "checkpoint")
-    assert read.server_round == 7
-    assert read.ledger == SEAL
-    assert read.folder == FOLDER
+    written.write(folder)
+    read = Checkpoint.read(folder)
+    assert len(list(folder.iterdir())) == 1
+    assert (read.server_round, read.ledger, read.folder) == (7, SEAL, FOLDER)
     assert read.vector.dtype == np.float32
     assert (read.vector == written.vector).all()
     assert read.optimizer.keys() == written.optimizer.keys()
     for name, value in written.optimizer.items():
         assert read.optimizer[name].dtype == value.dtype
         assert (read.optimizer[name] == value).all()
-
-
-def test_the_last_one_counts_and_no_other_file_stays(tmp_path: Path) -> None:
-    for server_round in (1, 2):
-        checkpoint(server_round).write(tmp_path)
-    read = Checkpoint.read(tmp_path)
-    assert read.server_round == 2
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_none_before_the_first(tmp_path: Path) -> None:
-    assert Checkpoint.read(tmp_path) is None
-    assert Checkpoint.read(tmp_path / "nothing") is None
 
 
 def test_a_write_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,10 +124,17 @@ def test_a_release_before_the_first_row_is_told(
     assert "fl-sim account ledger" in " ".join(capsys.readouterr().out.split())
 
 
+def checkpointed(run: RunFolder) -> Checkpoint:
+    """Write a checkpoint of the last round."""
+    heads = {"ledger": Ledger.read(run.path).head, "folder": RunFolder.open(run.path).head()}
+    checkpoint = Checkpoint(ROUNDS, np.zeros(2, np.float32), {}, **heads)
+    checkpoint.write(run.checkpoint_dir)
+    return checkpoint
+
+
 def test_lost_rows_are_a_problem_where_a_checkpoint_or_a_result_covers_them(make_run: MakeRun) -> None:
     run = make_run("uedp", rounds=ROUNDS)
-    heads = {"ledger": Ledger.read(run.path).head, "folder": RunFolder.open(run.path).head()}
-    Checkpoint(ROUNDS, np.zeros(2, np.float32), {}, **heads).write(run.checkpoint_dir)
+    checkpointed(run)
     run.metrics_file.write_bytes(b"")
     ended = f"metrics.jsonl: ends after round 0, result.json counts {ROUNDS} rounds"
     assert (check_ledger(RunFolder.open(run.path)).problem or "").endswith(ended)
@@ -168,16 +175,11 @@ def test_metrics_that_count_other_releases(make_run: MakeRun) -> None:
     assert check_ledger(run).problem is None
 
 
-def test_an_epsilon_below_that_of_the_ledger(make_run: MakeRun) -> None:
+@pytest.mark.parametrize("name", ["epsilon_any", "epsilon_user"])
+def test_an_epsilon_below_that_of_the_ledger(make_run: MakeRun, name: str) -> None:
     run = make_run("uedp", rounds=ROUNDS)
-    with_last_row(run, epsilon_any=1e-6)
-    assert "has epsilon_any 1e-06, but the releases in its ledger have ε" in (check_ledger(run).problem or "")
-
-
-def test_an_epsilon_of_a_user_below_that_of_the_ledger_beside_one_of_any_entity(make_run: MakeRun) -> None:
-    run = make_run("uedp", rounds=ROUNDS)
-    with_last_row(run, epsilon_user=1e-6)
-    assert "has epsilon_user 1e-06, but the releases in its ledger have ε" in (check_ledger(run).problem or "")
+    with_last_row(run, **{name: 1e-6})
+    assert f"has {name} 1e-06, but the releases in its ledger have ε" in (check_ledger(run).problem or "")
 
 
 @pytest.mark.parametrize(
@@ -191,9 +193,7 @@ def test_a_running_run_shows_nothing_that_was_changed_since_its_checkpoint(
     make_run: MakeRun, file: str, before: bytes, after: bytes
 ) -> None:
     run = make_run("uedp", rounds=ROUNDS, finish=False)
-    heads = {"ledger": Ledger.read(run.path).head, "folder": RunFolder.open(run.path).head()}
-    checkpoint = Checkpoint(ROUNDS, np.zeros(2, np.float32), {}, **heads)
-    checkpoint.write(run.checkpoint_dir)
+    checkpoint = checkpointed(run)
     assert check_ledger(RunFolder.open(run.path)).problem is None
     content = (run.path / file).read_bytes()
     assert before in content
@@ -205,8 +205,7 @@ def test_a_running_run_shows_nothing_that_was_changed_since_its_checkpoint(
 
 def test_a_running_run_whose_ledger_and_metrics_were_put_back(make_run: MakeRun) -> None:
     run = make_run("uedp", rounds=ROUNDS, finish=False)
-    heads = {"ledger": Ledger.read(run.path).head, "folder": RunFolder.open(run.path).head()}
-    Checkpoint(ROUNDS, np.zeros(2, np.float32), {}, **heads).write(run.checkpoint_dir)
+    checkpointed(run)
     lose_line_and_count(run)
     run.truncate_metrics(after_round=ROUNDS - 1)
     assert "head hash was kept after 4 entries" in (check_ledger(RunFolder.open(run.path)).problem or "")

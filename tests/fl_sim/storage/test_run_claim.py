@@ -15,7 +15,7 @@ from fl_sim.api.runs import open_run
 from fl_sim.config import RunConfig
 from fl_sim.search.sweep import DONE, claim_folder, run_one
 from fl_sim.storage.run_claim import ENCODED, RunClaim, is_held, tidy
-from fl_sim.storage.run_folder import RunFolder
+from fl_sim.storage.run_folder import ResultsError, RunFolder
 
 
 @pytest.fixture
@@ -73,6 +73,24 @@ def test_the_folder_of_many_runs_is_cleared_of_killed_writes(tmp_path: Path) -> 
     claim_folder(tmp_path / "sweep", "sweep.json", described, "sweep")
     assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == ["runs", "sweep.json"]
     assert json.loads((tmp_path / "sweep" / "sweep.json").read_text()) == described
+
+
+def test_a_folder_with_something_in_it_is_refused_and_untouched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ResultsError, match="exists and is not empty"):
+        RunClaim.claim(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_place_where_no_folder_can_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in ("file", "file/run"):
+        with pytest.raises(ResultsError, match="is a file, or lies below one; a run needs a folder"):
+            RunClaim.claim(tmp_path / place)
+    if os.geteuid() != 0:  # root may write anywhere
+        tmp_path.chmod(0o500)
+        with pytest.raises(ResultsError, match="cannot be written"):
+            RunClaim.claim(tmp_path / "run")
 
 
 def test_a_look_at_the_lock_keeps_no_run_from_its_folder(tmp_path: Path) -> None:

@@ -175,28 +175,6 @@ def test_truncate_metrics_drops_what_a_resumed_run_repeats(run: RunFolder) -> No
     assert run.last_round is None
 
 
-def test_a_folder_with_something_in_it_is_refused_and_untouched(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ResultsError, match="exists and is not empty"):
-        RunFolder.create(tmp_path, config={}, environment={})
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-def test_a_path_that_is_a_file_or_lies_below_one_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ResultsError, match="file"):
-        RunFolder.create(tmp_path / "file", config={}, environment={})
-    with pytest.raises(ResultsError, match="cannot be written"):
-        RunFolder.create(tmp_path / "file" / "run", config={}, environment={})
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_parent_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(ResultsError, match="cannot be written"):
-        RunFolder.create(tmp_path / "run", config={}, environment={})
-
-
 def test_open_refuses_what_is_no_run_folder(tmp_path: Path, run: RunFolder) -> None:
     for path, message in [(tmp_path / "none", "no such folder"), (tmp_path, "not a run folder"),
                           (run.config_file, "not a folder")]:  # fmt: skip

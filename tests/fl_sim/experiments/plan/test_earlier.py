@@ -16,27 +16,19 @@ from fl_sim.storage.model_files import Ancestor, Lineage
 from fl_sim.strategies.accounting.accountant import Part, composed_epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import KNOWN, Guarantee, Known, ProtectedUnit
-from fl_sim.strategies.ledger import Ledger, LedgerError, ReleaseRecord
+from fl_sim.strategies.ledger import Ledger, LedgerError
+from tests.fl_sim.released_runs import GRAPH, ledger_of
 from tests.strategies.federation import plan
 
 HERE, ELSEWHERE = "0a1b", "2c3d"
 OWN = plan(q_e=0.5, q_s=0.2, user_cap=4.0, noise_multiplier=3.0, rounds=5, population=50)
 FIRST = plan(q_e=0.5, q_s=0.1, user_cap=4.0, noise_multiplier=4.0, population=50).mechanism
 SECOND = replace(FIRST, noise_multiplier=5.0, q_e=0.25)
-PUBLIC = Guarantee(known="graph", entity_bound=3, user_sentences=9)
 ENTITY = ProtectedUnit(Adjacency(9, ContributionBound(3, 3, 3)), robust=False)
 SENTENCE = ProtectedUnit(Adjacency(9, ContributionBound(1, 1)), robust=True)
 SMALLER = ProtectedUnit(Adjacency(6, ContributionBound(2, 1)), robust=False)
 ANY = "epsilon_any, unit 0"
 DELTA = 1e-5
-
-
-def ledger_of(folder: Path, mechanism: object, count: int, guarantee: Guarantee = PUBLIC, seed: int = 7) -> Ledger:
-    folder.mkdir(parents=True)
-    ledger, terms = Ledger.create(folder), ReleaseRecord.of(mechanism, seed, guarantee)  # type: ignore[arg-type]
-    for number in range(1, count + 1):
-        ledger.record_release(terms, number)
-    return ledger
 
 
 @pytest.fixture
@@ -79,7 +71,7 @@ def test_all_earlier_runs_count_each_at_its_own_unit(
 
 
 def test_an_earlier_line_says_itself_whether_sentences_have_weights(tmp_path: Path) -> None:
-    counted = replace(PUBLIC, known="counts")
+    counted = replace(GRAPH, known="counts")
     ancestor = Ancestor(ledger_of(tmp_path / "first", FIRST, 3, counted), HERE, {ANY: SMALLER.record()})
     weighted = replace(SMALLER.adjacency, weighted=True)
     event = FIRST.event()
@@ -112,7 +104,7 @@ def test_a_continued_run_has_spent_before_its_first_round(ancestors: tuple[Ances
     units = {name: replace(SMALLER, robust="robust" in name).record() for name in names}
     (_, ancestor) = ancestors
     earlier = Earlier(Lineage((replace(ancestor, units={**ancestor.units, **units}),)), HERE)
-    guarantees = EpsilonCurves.of(no_entities, units_of(PUBLIC, bounds, no_entities.mechanism), earlier)
+    guarantees = EpsilonCurves.of(no_entities, units_of(GRAPH, bounds, no_entities.mechanism), earlier)
     event = SECOND.event()
     for kind, one in (("", event), ("_robust", event.robust())):
         expected = composed_epsilon([(one, SMALLER.adjacency, 4)], DELTA)
@@ -143,10 +135,10 @@ def test_releases_that_take_more_as_known_are_no_part_of_a_figure(
 def test_names_that_an_earlier_run_did_not_limit_are_not_protected_now(
     before: str, own: str, allowed: bool, tmp_path: Path
 ) -> None:
-    releases = ledger_of(tmp_path / "first", FIRST, 1, replace(PUBLIC, public_names=before))
+    releases = ledger_of(tmp_path / "first", FIRST, 1, replace(GRAPH, public_names=before))
     earlier = Earlier(Lineage((Ancestor(releases, HERE, {}),)), HERE)
     with nullcontext() if allowed else pytest.raises(ConfigError, match=r"^privacy\.public_names is not the list of "):
-        earlier.check_guarantee(replace(PUBLIC, public_names=own))
+        earlier.check_guarantee(replace(GRAPH, public_names=own))
 
 
 def test_a_ledger_names_the_runs_that_count(ancestors: tuple[Ancestor, Ancestor], tmp_path: Path) -> None:

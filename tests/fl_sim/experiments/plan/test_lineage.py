@@ -17,7 +17,6 @@ from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.engines import simulation
 from fl_sim.experiments.privacy_spent import account_for, read_ledgers
-from fl_sim.files import sha256_of_json
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import ResultsError, RunFolder
@@ -120,21 +119,6 @@ def test_ledger_names_its_ancestors_and_account_counts_each_once(parent: Path, c
     shutil.rmtree(parent)  # the child has copies of its own
     account = account_for(read_ledgers([child.path]), user, user, 1e-5, None)
     assert account["epsilon_user"] == pytest.approx((child.result or {})["epsilon_user"], rel=1e-3)
-
-
-@pytest.mark.system
-def test_a_parent_that_went_on_counts_with_all_of_its_releases(corpus: Path, tmp_path: Path) -> None:
-    config = configured(corpus, tmp_path / "parent", rounds=4)
-    interrupted = simulation.run(config, stop_after(1))  # one more round runs, the last
-    child = child_of(interrupted.path, corpus, tmp_path / "child")
-    user = Adjacency(USER_SENTENCES, weighted=True)
-    simulation.resume(interrupted.path)
-    for folders, releases in (
-        ([child.path], 4),
-        ([child.path, interrupted.path], 6),
-        ([interrupted.path, child.path], 6),
-    ):
-        assert account_for(read_ledgers(folders), user, user, 1e-5, None)["releases"] == releases
 
 
 def stop_after(rounds: int) -> Callable[[Any], None]:
@@ -349,34 +333,6 @@ def test_an_adapter_rests_on_what_trained_its_frozen_base(parent: Path, tmp_path
 
 
 # --- what a child's folder keeps -------------------------------------------------------------------------------------
-
-
-@pytest.mark.system
-def test_account_refuses_a_child_whose_ancestors_are_gone_or_changed(
-    parent: Path, corpus: Path, tmp_path: Path
-) -> None:
-    child = child_of(parent, corpus, tmp_path / "child").path
-    ancestors = child / "ancestors"
-    (kept,) = (folder for folder in ancestors.iterdir() if folder.is_dir())
-    shutil.move(kept, tmp_path / "kept")
-    with pytest.raises(LedgerError, match="is missing"):
-        read_ledgers([child])
-    kept.mkdir()
-    forged = Ledger.create(kept)  # another run's empty ledger in its place
-    with pytest.raises(LedgerError, match=f"is not the ledger of the run|{forged.run}"):
-        read_ledgers([child])
-
-
-@pytest.mark.system
-def test_a_ledger_that_no_longer_names_its_ancestors_is_refused(parent: Path, corpus: Path, tmp_path: Path) -> None:
-    file = child_of(parent, corpus, tmp_path / "child").path / LEDGER_FILE
-    first, *others = file.read_bytes().splitlines(keepends=True)
-    values = json.loads(first) | {"ancestors": []}
-    del values["hash"]
-    for hashed in (json.loads(first)["hash"], sha256_of_json(values)):
-        file.write_bytes(json.dumps(values | {"hash": hashed}).encode() + b"\n" + b"".join(others))
-        with pytest.raises(LedgerError, match=r"line 1: was changed|line 2: does not follow the line before it"):
-            read_ledgers([file.parent])
 
 
 def test_nothing_private_is_left_without_the_owners_file(trained: Path, corpus: Path) -> None:
