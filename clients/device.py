@@ -85,11 +85,6 @@ def in_fixed_order() -> Iterator[None]:
         torch.use_deterministic_algorithms(True, warn_only=before)
 
 
-def cannot_be_ordered(error: RuntimeError) -> bool:
-    """Return whether torch has no ordered form of an operation (within :func:`in_fixed_order`)."""
-    return "deterministic" in str(error)
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of torch or Python means that memory does not suffice; the CPU's is a RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):

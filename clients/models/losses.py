@@ -114,7 +114,7 @@ def _nats_and_errors(model: LanguageModel, batch: Batch) -> tuple[torch.Tensor, 
     """Return the cross-entropy of every target, (B, P), 0 after a sentence's end, and which are wrong, bool (B, P)."""
     head = frozen_head(model)
     if head is not None:
-        with head.left_out():
+        with left_out(head.layer):
             states = model.logits(batch)
         scored = head.score(states, batch, with_gradient=False)
         return scored.nats, scored.wrong
