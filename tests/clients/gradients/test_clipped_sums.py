@@ -160,10 +160,10 @@ def test_no_length_breaks_the_bound_of_automatic_clipping(
 ) -> None:
     gradients = {"weight": torch.tensor([0.0, coordinate])}
     monkeypatch.setattr(clipped_sums, "loss_gradients", lambda model, batch: (1.0, gradients))
-    views, tally = {"weight": torch.zeros(2)}, clipped_sums.Tally()
-    clipped_sums.add_one(small, small.batch(examples(5)), CLIP, views, tally, 0.01)
+    views, total = {"weight": torch.zeros(2)}, GradientSum(small, stability=0.01)
+    total.add_one(*examples(5), CLIP, views)
     assert -float(views["weight"][1]) == pytest.approx(expected, rel=1e-5, abs=1e-12)
-    assert tally.nonfinite == 0
+    assert total.tally.nonfinite == 0
 
 
 @pytest.mark.parametrize("stability", [None, 0.01])
@@ -212,10 +212,10 @@ def test_a_loss_or_a_gradient_alone_that_is_not_finite_counts_as_zero(
 ) -> None:
     gradients = {"weight": torch.tensor([0.5, coordinate])}
     monkeypatch.setattr(clipped_sums, "loss_gradients", lambda model, batch: (loss, gradients))
-    batch, views, tally = small.batch(examples(5)), {"weight": torch.zeros(2)}, clipped_sums.Tally()
-    clipped_sums.add_one(small, batch, 1.0, views, tally)
-    assert (tally.nonfinite, tally.loss_sum) == (1, 0.0)
-    assert not clipped_sums.add_unclipped(small, batch, views, tally)  # its sentences are tried one by one
+    views, total = {"weight": torch.zeros(2)}, GradientSum(small)
+    total.add_one(*examples(5), 1.0, views)
+    assert (total.tally.nonfinite, total.tally.loss_sum) == (1, 0.0)
+    assert not total.add_unclipped(small.batch(examples(5)), views)  # its sentences are tried one by one
     assert not views["weight"].any()
 
 
