@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from fl_sim.clients.batches import NO_CLASS, NO_TARGET, Batch, Example, batch_tokens, validate
+from fl_sim.clients.batches import NO_CLASS, NO_TARGET, Batch, Example, batch_tokens
 from fl_sim.clients.device import in_fixed_order, make_repeatable, tf32
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models import parameters, tuning
@@ -224,8 +224,25 @@ class LanguageModel:
         ]
 
     def validate(self, examples: Sequence[Example]) -> None:
-        """Raise ModelError for the first example that the model cannot read."""
-        validate(examples, self.task.longest(self.max_tokens), self.vocabulary_size)
+        """Check that examples, but those with features, neither fail inside a layer nor index another token's row.
+
+        Raises:
+            ModelError: a sentence is not a flat integer array, is empty, is longer than the model takes, or holds an id
+                outside the vocabulary; the message names the first.
+        """
+        longest = self.task.longest(self.max_tokens)
+        for index, example in enumerate(examples):
+            if example.features is not None:
+                continue
+            tokens = example.tokens
+            if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+                raise ModelError(f"sentence {index} is a {tokens.ndim}-d {tokens.dtype} array; allowed: 1-d integers")
+            if not 1 <= len(tokens) <= longest:
+                raise ModelError(f"sentence {index} has {len(tokens)} tokens; allowed: 1 to {longest}")
+            low, high = int(tokens.min()), int(tokens.max())
+            if low < 0 or high >= self.vocabulary_size:
+                wrong = low if low < 0 else high
+                raise ModelError(f"sentence {index} holds token id {wrong}; allowed: 0 to {self.vocabulary_size - 1}")
 
     def batch(self, examples: Sequence[Example], mask_seed: int | None = None) -> Batch:
         """Return the padded batch of examples with a prediction target; ``mask_seed`` draws the dropout masks."""

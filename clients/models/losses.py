@@ -68,7 +68,7 @@ def sentence_losses(model: LanguageModel, examples: Sequence[Example], mask_seed
     matrix products). ``mask_seed`` draws dropout masks; ``None`` switches dropout off.
 
     Raises:
-        ModelError: for a sentence that is empty, too long, or has an id outside the vocabulary.
+        ModelError: see `LanguageModel.validate`.
     """
     model.validate(examples)
     losses = torch.zeros(len(examples), device=model.device)
@@ -83,7 +83,7 @@ def held_out(model: LanguageModel, examples: Sequence[Example]) -> HeldOut:
     """Return the model's losses and errors on held-out sentences, without dropout.
 
     Raises:
-        ModelError: for a sentence that is empty, too long, or has an id outside the vocabulary.
+        ModelError: see `LanguageModel.validate`.
     """
     model.validate(examples)
     sizes = [model.task.size(example) for example in examples]
