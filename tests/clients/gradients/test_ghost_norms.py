@@ -16,7 +16,6 @@ from fl_sim.clients.ghost_norms import (
     Product,
     Record,
     TiedLayer,
-    TiedTable,
     squared_of_sum,
 )
 from fl_sim.clients.gradients.tape import Tape
@@ -130,19 +129,6 @@ def test_a_lookup_adds_what_meets_in_one_row() -> None:
     ids = torch.tensor([[3, 1, 3, 3], [0, 1, 2, 3]])
     grad = normal(2, 4, 5)
     check(Lookup("e", ids, grad, padding_idx=None), rows(ids, grad, 6))
-
-
-def test_a_tied_table_has_the_cross_term() -> None:
-    ids = torch.tensor([[3, 1, 3, 2], [0, 1, 2, 5]])
-    looked_up, inputs, scores = normal(2, 4, 5), normal(2, 4, 5, seed=1), normal(2, 4, 6, seed=2)
-    product = Product("e", inputs, scores, transposed=False)
-    tied = TiedTable(Lookup("e", ids, looked_up, padding_idx=None), product)
-    check(tied, rows(ids, looked_up, 6) + outer(inputs, scores))
-
-
-def test_small_gradients_are_kept_per_sentence() -> None:
-    gradients = normal(3, 4, 2)
-    check(PerSentence("b", gradients), gradients.double())
 
 
 def test_a_module_called_twice_in_a_pass_is_not_covered() -> None:
