@@ -68,9 +68,12 @@ def test_with_and_without_a_user_whom_two_nodes_name_all_others_are_the_same(ord
         assert enrolled[0] - enrolled[1] == any(TWICE in holders[node] for node in present)
 
 
-def test_a_user_is_of_the_first_node_that_names_it_and_of_the_next_when_that_is_gone() -> None:
+def test_a_user_is_of_the_first_node_that_names_it_and_of_the_next_when_that_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     nodes, grid = EnrolledNodes(), Named({1: (10, TWICE), 2: (TWICE, 20)})
     nodes.enrol(grid, timeout=5)
+    assert "node 2 names 1 of other nodes' users, who count there alone" in caplog.text
     assert nodes.sampled(0, 1, 1.0) == {1: (TWICE, 10), 2: (20,)}
     grid.users = {2: (TWICE, 20)}
     nodes.enrol(grid, timeout=5)
