@@ -109,7 +109,7 @@ def attempt(work: Callable[[], _Result], device: torch.device) -> _Result | None
 def halves(model: LanguageModel, group: Sequence[_Item], tokens: int) -> tuple[list[_Item], list[_Item]]:
     """Return a group of ``tokens`` that did not fit in two parts; micro-batches are no larger from now on."""
     if max(1, tokens // 2) < model.batch_tokens:
-        model.limit_batches(max(1, tokens // 2))
+        model.largest_batch = max(1, tokens // 2)
         log.warning("memory on %s is too small for %d tokens at a time; now %d", model.device, tokens, tokens // 2)
     middle = (len(group) + 1) // 2
     return list(group[:middle]), list(group[middle:])

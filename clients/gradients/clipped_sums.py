@@ -373,7 +373,7 @@ def fit_batches(model: LanguageModel) -> None:
             return
         if rows == 1:
             raise does_not_fit(model.device, longest)
-        model.limit_batches(model.batch_tokens // 2)
+        model.largest_batch = model.batch_tokens // 2
 
 
 def longest_sentences(model: LanguageModel, rows: int) -> list[Example]:

@@ -162,36 +162,36 @@ def _frozen(model: LanguageModel) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class GradientPath:
-    """Say how gradients are computed: ``fast``, many sentences in one pass, or ``slow``, one at a time, and why."""
+    """Say how gradients are computed: ``fast``, many sentences in one pass, or ``slow``, one at a time, and why.
+
+    ``layers`` are those of the fast path.
+    """
 
     name: Literal["fast", "slow"]
     reason: str = ""
+    layers: list[Layer] | None = None
 
 
-_CHECKED: WeakKeyDictionary[LanguageModel, tuple[list[Layer] | None, GradientPath]] = WeakKeyDictionary()
+_CHECKED: WeakKeyDictionary[LanguageModel, GradientPath] = WeakKeyDictionary()
 
 
 def covered_layers(model: LanguageModel) -> list[Layer] | None:
     """Return the layers of a model for the fast path, checked once against autograd; None if it must not be used."""
-    return _checked(model)[0]
+    return gradient_path(model).layers
 
 
 def gradient_path(model: LanguageModel) -> GradientPath:
-    """Return which path a model takes, and why; decided once, as :func:`covered_layers` is."""
-    return _checked(model)[1]
-
-
-def _checked(model: LanguageModel) -> tuple[list[Layer] | None, GradientPath]:
+    """Return which path a model takes, and why; decided once."""
     if model not in _CHECKED:
         if model.device.type != "cpu":
             _try_fixed_order(model)
         try:
             layers = cover(model)
             _self_check(model, layers)
-            _CHECKED[model] = layers, GradientPath("fast")
+            _CHECKED[model] = GradientPath("fast", layers=layers)
         except NotCovered as reason:
             log.warning("per-sentence gradients of %s go one sentence at a time: %s", model.spec.name, reason)
-            _CHECKED[model] = None, GradientPath("slow", str(reason))
+            _CHECKED[model] = GradientPath("slow", str(reason))
     return _CHECKED[model]
 
 

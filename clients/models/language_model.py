@@ -118,6 +118,7 @@ class LanguageModel:
         max_tokens: the longest input, in tokens.
         vocabulary_size: number of rows of the embedding.
         parameters: the trainable parameters as a flat view.
+        largest_batch: the most tokens of a micro-batch, because more did not fit into memory; ``None`` for no limit.
         recomputed: the blocks that are computed again in the backward pass; empty without ``model.checkpointing``.
         in_fixed_order: whether backward passes run under `fl_sim.clients.device.in_fixed_order`; set once it is known
             that they can, on an accelerator.
@@ -151,7 +152,7 @@ class LanguageModel:
         self.recomputed: Sequence[nn.Module] = self.architecture.blocks(self.body) if spec.checkpointing else ()
         if spec.checkpointing and not self.recomputed:
             raise ModelError(f"model.checkpointing is true; allowed for {spec.name!r}: false, it is no transformer")
-        self._largest_batch: int | None = None
+        self.largest_batch: int | None = None
         self._tf32 = spec.tf32
         self.in_fixed_order = False
         self.mixed = spec.precision == "bfloat16"
@@ -172,11 +173,7 @@ class LanguageModel:
     def batch_tokens(self) -> int:
         """The padded size of a micro-batch in tokens: ``model.batch_tokens``, or less where memory did not suffice."""
         tokens = batch_tokens(self.spec.batch_tokens, self.device)
-        return tokens if self._largest_batch is None else min(tokens, self._largest_batch)
-
-    def limit_batches(self, tokens: int) -> None:
-        """Let micro-batches have at most so many tokens from now on, because more did not fit into memory."""
-        self._largest_batch = tokens
+        return tokens if self.largest_batch is None else min(tokens, self.largest_batch)
 
     @property
     def num_parameters(self) -> int:

@@ -52,7 +52,7 @@ def checked() -> LanguageModel:
 def model(checked: LanguageModel) -> Iterator[LanguageModel]:
     """A model with the memory of a process that has just begun."""
     yield checked
-    checked._largest_batch = None
+    checked.largest_batch = None
 
 
 @contextmanager
