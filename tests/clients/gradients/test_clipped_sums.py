@@ -226,33 +226,23 @@ def test_the_norm_by_which_a_sentence_is_clipped_includes_its_rounding() -> None
     assert factors == pytest.approx([2.5 / math.sqrt(9.003), 1.0])
 
 
-def test_a_hidden_second_use_of_a_weight_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
-    """No layer description can see it; the comparison with autograd must."""
-    model = models_to_try.small_gpt2()
-    mlp: Any = model.module.transformer.h[0].mlp  # type: ignore[union-attr]
-    plain = mlp.forward
-    mlp.forward = lambda x: plain(x) + torch.matmul(x, mlp.c_fc.weight)[..., : x.shape[-1]]
-    with caplog.at_level(logging.WARNING):
-        assert covered_layers(model) is None
-    assert "c_fc.weight" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("leak", "reason"),
     [
-        (lambda x: 0.5 * x.mean(dim=0, keepdim=True).detach(), "depends on the other sentences"),
-        (lambda x: 0.5 * x.shape[1] * x.roll(1, dims=-1), "depends on its padding"),
+        (lambda x, mlp: torch.matmul(x, mlp.c_fc.weight)[..., : x.shape[-1]], "c_fc.weight"),
+        (lambda x, _: 0.5 * x.mean(dim=0, keepdim=True).detach(), "depends on the other sentences"),
+        (lambda x, _: 0.5 * x.shape[1] * x.roll(1, dims=-1), "depends on its padding"),
     ],
-    ids=["batch", "padding"],
+    ids=["second use of a weight", "batch", "padding"],
 )
-def test_a_sentence_that_depends_on_its_batch_is_noticed(
-    leak: Callable[[torch.Tensor], torch.Tensor], reason: str, caplog: pytest.LogCaptureFixture
+def test_what_no_description_of_layers_shows_is_noticed(
+    leak: Callable[[torch.Tensor, Any], torch.Tensor], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ghost norms and autograd agree on the batch; a clip would still not bound what one sentence contributes."""
+    """Of a batch, ghost norms and autograd agree; a clip would still not bound what one sentence contributes."""
     model = models_to_try.small_gpt2()
     mlp: Any = model.module.transformer.h[0].mlp  # type: ignore[union-attr]
     plain = mlp.forward
-    mlp.forward = lambda x: plain(x) + leak(x)
+    mlp.forward = lambda x: plain(x) + leak(x, mlp)
     with caplog.at_level(logging.WARNING):
         assert covered_layers(model) is None
     assert reason in caplog.text

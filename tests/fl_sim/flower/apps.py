@@ -135,18 +135,16 @@ def train(
     return result, strategy
 
 
-def interrupted(
-    folder: Path, nodes: Mapping[int, tuple[ClientApp, Mapping[str, Any]]], at: int, **changes: Any
-) -> None:
-    """Train until the server is killed in round ``at``, before its checkpoint."""
-    checkpoint = AppRun.checkpoint
+def interrupted(folder: Path, nodes: Nodes, at: int, *, before: str = "checkpoint", **changes: Any) -> None:
+    """Train until the server is killed in round ``at``, before that method of its run."""
+    method = getattr(AppRun, before)
 
     def killed(run: AppRun, server_round: int, *arguments: Any) -> None:
         if server_round == at:
             raise KeyboardInterrupt
-        checkpoint(run, server_round, *arguments)
+        method(run, server_round, *arguments)
 
-    with patch.object(AppRun, "checkpoint", killed), pytest.raises(KeyboardInterrupt):
+    with patch.object(AppRun, before, killed), pytest.raises(KeyboardInterrupt):
         train(folder, nodes, **changes)
 
 

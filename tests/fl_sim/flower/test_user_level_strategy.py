@@ -235,15 +235,7 @@ def test_a_round_is_kept_whatever_becomes_of_its_evaluation(tmp_path: Path, erro
 
 
 def test_a_run_that_is_killed_while_it_evaluates_has_its_round(tmp_path: Path) -> None:
-    add_row = AppRun.add_row
-
-    def killed(run: AppRun, server_round: int, *arguments: dict) -> None:
-        if server_round == 2:
-            raise KeyboardInterrupt
-        add_row(run, server_round, *arguments)
-
-    with patch.object(AppRun, "add_row", killed), pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "r", nodes_of(5), seed=None)
+    interrupted(tmp_path / "r", nodes_of(5), 2, before="add_row", seed=None)
     _, strategy = train(tmp_path / "r", nodes_of(5), seed=None, resume=True)
     assert [(row["round"], row["releases"]) for row in _rows(tmp_path / "r")] == [(0, 0), (1, 1), (2, 2), (3, 3)]
     assert _rows(tmp_path / "r")[-1]["epsilon_user"] == strategy.epsilon()
