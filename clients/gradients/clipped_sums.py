@@ -229,15 +229,8 @@ def clipped_gradient_sum(
 ) -> ClippedSum:
     """Return Σ_s Π_c(-∇ l(θ, s)) over sentences, float32 (d,), with counts.
 
-    Args:
-        model: holds θ.
-        examples: the sentences; one without a prediction target has zero loss and zero gradient.
-        clip_norm: c > 0; ``math.inf`` for no clipping.
-        mask_seed: seed of the dropout masks, for a model with dropout; None switches dropout off.
-        stability: γ of automatic clipping; None for Π_c.
-
-    Raises:
-        ModelError: see `GradientSum.add`.
+    Arguments and errors are those of `GradientSum` and `GradientSum.add`; a sentence without a prediction target has
+    zero loss and zero gradient.
     """
     total = GradientSum(model, mask_seed, stability)
     total.add(examples, clip_norm)
