@@ -165,24 +165,3 @@ def micro_batches(sizes: Sequence[int], max_batch_tokens: int) -> Iterator[list[
         group.append(index)
     if group:
         yield group
-
-
-def validate(examples: Sequence[Example], longest: int, vocabulary_size: int) -> None:
-    """Check that examples, but those with features, neither fail inside a layer nor index another token's row.
-
-    Raises:
-        ModelError: a sentence is not a flat integer array, is empty, is longer than ``longest``, or holds an id outside
-            the vocabulary; the message names the first.
-    """
-    for index, example in enumerate(examples):
-        if example.features is not None:
-            continue
-        tokens = example.tokens
-        if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
-            raise ModelError(f"sentence {index} is a {tokens.ndim}-d {tokens.dtype} array; allowed: 1-d integers")
-        if not 1 <= len(tokens) <= longest:
-            raise ModelError(f"sentence {index} has {len(tokens)} tokens; allowed: 1 to {longest}")
-        low, high = int(tokens.min()), int(tokens.max())
-        if low < 0 or high >= vocabulary_size:
-            wrong = low if low < 0 else high
-            raise ModelError(f"sentence {index} holds token id {wrong}; allowed: 0 to {vocabulary_size - 1}")

@@ -85,11 +85,6 @@ def in_fixed_order() -> Iterator[None]:
         torch.use_deterministic_algorithms(True, warn_only=before)
 
 
-def cannot_be_ordered(error: RuntimeError) -> bool:
-    """Return whether torch has no ordered form of an operation (within :func:`in_fixed_order`)."""
-    return "deterministic" in str(error)
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of torch or Python means that memory does not suffice; the CPU's is a RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
@@ -114,7 +109,7 @@ def attempt(work: Callable[[], _Result], device: torch.device) -> _Result | None
 def halves(model: LanguageModel, group: Sequence[_Item], tokens: int) -> tuple[list[_Item], list[_Item]]:
     """Return a group of ``tokens`` that did not fit in two parts; micro-batches are no larger from now on."""
     if max(1, tokens // 2) < model.batch_tokens:
-        model.limit_batches(max(1, tokens // 2))
+        model.largest_batch = max(1, tokens // 2)
         log.warning("memory on %s is too small for %d tokens at a time; now %d", model.device, tokens, tokens // 2)
     middle = (len(group) + 1) // 2
     return list(group[:middle]), list(group[middle:])

@@ -154,7 +154,7 @@ def state_path(model: LanguageModel, encoded: EncodedSplit, folder: Path) -> Pat
 
 def bytes_of_token(model: LanguageModel) -> int:
     """Return the bytes that the states of a token take in the file; 0 for a model without frozen lower layers."""
-    return 0 if model.lower is None else _width_of(model) * _STATE.itemsize
+    return 0 if model.lower is None else model.architecture.width(model.body) * _STATE.itemsize
 
 
 class SentenceStates:
@@ -173,7 +173,7 @@ class SentenceStates:
         self._file = -1
         self._model, self._encoded, self._path = model, encoded, path
         self._lower = _lower_of(model)
-        self._width = _width_of(model)
+        self._width = model.architecture.width(model.body)
         sentences, tokens = len(encoded.offsets) - 1, int(encoded.offsets[-1])
         self._start = sentences * _SUM.itemsize
         size = self._start + tokens * self._width * _STATE.itemsize
@@ -307,8 +307,3 @@ def _lower_of(model: LanguageModel) -> LowerLayers:
     if model.lower is None:
         raise ModelError(f"model {model.spec.name!r} has no frozen lower layers; allowed: with model.lora_layers")
     return model.lower
-
-
-def _width_of(model: LanguageModel) -> int:
-    width: int = model.architecture.embedding(model.body).weight.shape[1]
-    return width

@@ -529,19 +529,12 @@ def _of_sentences(record: Record) -> Record:
     return record
 
 
-def _embedding(module: nn.Module, names: Mapping[str, str]) -> Layer:
-    return (EmbeddingLayer if type(module) is nn.Embedding else DerivedEmbeddingLayer)(module, names)
-
-
-def _layer_norm(module: nn.Module, names: Mapping[str, str]) -> Layer:
-    return (LayerNormLayer if type(module) is nn.LayerNorm else ScaleLayer)(module, names)
-
-
-_BY_TYPE: dict[type[nn.Module], LayerHandler] = {
-    nn.Linear: LinearLayer,
-    nn.Embedding: _embedding,
-    nn.LayerNorm: _layer_norm,
+_BY_TYPE: dict[type[nn.Module], tuple[LayerHandler, LayerHandler]] = {
+    nn.Linear: (LinearLayer, LinearLayer),
+    nn.Embedding: (EmbeddingLayer, DerivedEmbeddingLayer),
+    nn.LayerNorm: (LayerNormLayer, ScaleLayer),
 }
+"""The handlers of a type and of those that inherit from it."""
 
 
 def handler_of(
@@ -555,8 +548,10 @@ def handler_of(
         NotCovered: neither the module's type nor one that it inherits from has a handler.
     """
     for kind in type(module).__mro__:
-        if (handler := own.get(kind) or _BY_TYPE.get(kind)) is not None:
-            return handler
+        if kind in own:
+            return own[kind]
+        if kind in _BY_TYPE:
+            return _BY_TYPE[kind][type(module) is not kind]
     if set(names) in ({"weight"}, {"weight", "bias"}):
         return ScaleLayer  # every architecture defines its own class of norm
     raise NotCovered(f"{', '.join(names.values())} belong to a {type(module).__name__}")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from fl_sim.clients.batches import Example
-from fl_sim.clients.device import attempt, does_not_fit
+from fl_sim.clients.device import in_parts
 from fl_sim.clients.gradients.clipped_sums import Tally
 from fl_sim.clients.gradients.user_sums import Floats, UserSums, user_sums, with_targets
 from fl_sim.clients.models.language_model import LanguageModel
@@ -134,7 +134,7 @@ def local_steps(
             chosen = order[start : start + rule.batch_size]
             masks = _mask_seed(rng) if model.has_dropout else None
             shares = np.full(len(chosen), 1 / len(chosen)) if weights is None else weights[chosen]
-            loss, gradients = _in_parts(model, [sentences[i] for i in chosen], shares, masks)
+            loss, gradients = _gradients_of_step(model, [sentences[i] for i in chosen], shares, masks)
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
             optimizer.step()
@@ -144,33 +144,31 @@ def local_steps(
     return first_pass
 
 
-def _in_parts(
-    model: LanguageModel, part: list[Example], shares: Floats, masks: int | None
+def _gradients_of_step(
+    model: LanguageModel, sentences: list[Example], shares: Floats, masks: int | None
 ) -> tuple[float, list[torch.Tensor]]:
-    """Return :func:`_part_of_step`, from two halves if memory does not suffice."""
-    step = attempt(lambda: _part_of_step(model, part, shares, masks), model.device)
-    if step is not None:
-        return step
-    if len(part) == 1:
-        raise does_not_fit(model.device, model.task.size(part[0]))
-    middle = len(part) // 2
-    halves = (slice(None, middle), slice(middle, None))
-    first, second = (_in_parts(model, part[half], shares[half], masks) for half in halves)
-    torch._foreach_add_(first[1], second[1])
-    return first[0] + second[0], first[1]
+    """Return Σ l of the finite losses of a step's sentences, and the gradient of Σ share·l, by parameter.
 
-
-def _part_of_step(
-    model: LanguageModel, part: list[Example], shares: Floats, masks: int | None
-) -> tuple[float, list[torch.Tensor]]:
-    """Return Σ l of the finite losses of a part of a step's sentences, and the gradient of Σ share·l, by parameter."""
+    It is computed in parts if memory does not suffice.
+    """
     parameters = list(model.parameters.tensors.values())
-    losses = sentence_losses(model, part, masks)
-    shared = losses @ torch.tensor(shares, dtype=torch.float32, device=losses.device)
-    with model.backward_pass():
-        of_sum = torch.autograd.grad(shared, parameters, allow_unused=True)
-    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, of_sum, strict=True)]
-    return float(torch.nan_to_num(losses.detach(), posinf=0.0, neginf=0.0).sum()), gradients
+    loss_sum, total = 0.0, list[torch.Tensor]()
+
+    def add(rows: list[int]) -> None:
+        nonlocal loss_sum
+        losses = sentence_losses(model, [sentences[i] for i in rows], masks)
+        shared = losses @ torch.tensor(shares[rows], dtype=torch.float32, device=losses.device)
+        with model.backward_pass():
+            of_sum = torch.autograd.grad(shared, parameters, allow_unused=True)
+        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, of_sum, strict=True)]
+        if total:
+            torch._foreach_add_(total, gradients)
+        else:
+            total.extend(gradients)
+        loss_sum += float(torch.nan_to_num(losses.detach(), posinf=0.0, neginf=0.0).sum())
+
+    in_parts(model, range(len(sentences)), add, lambda i: model.task.size(sentences[i]))
+    return loss_sum, total
 
 
 def _mask_seed(rng: np.random.Generator) -> int:

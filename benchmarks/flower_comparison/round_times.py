@@ -55,7 +55,7 @@ SETTINGS = [
 
 def only_if_private(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Bound the update if the request is of a private round; pass on those of plain FedAvg."""
-    if private_messages.private_part(message) is None:
+    if private_messages.RECORD not in message.content.config_records:
         return call_next(message, context)
     return userlevelclipping_mod(message, context, call_next)
 

@@ -124,8 +124,8 @@ class GradientSum:
         def add_together() -> bool:
             batch = model.batch(examples, self._mask_seed)
             if math.isinf(clip_norm):
-                return add_unclipped(model, batch, pending, self.tally)
-            return add_clipped(model, batch, clip_norm, pending, self.tally, self._stability)
+                return self.add_unclipped(batch, pending)
+            return self.add_clipped(batch, clip_norm, pending)
 
         added = attempt(add_together, model.device)
         if added:
@@ -136,14 +136,81 @@ class GradientSum:
                 self._add_group(part, clip_norm, pending)  # what memory sufficed for has its sum already
         else:
             for example in examples:
-                alone = functools.partial(self._add_alone, example, clip_norm, pending)
+                alone = functools.partial(self.add_one, example, clip_norm, pending)
                 if attempt(alone, model.device) is None:
                     raise does_not_fit(model.device, model.task.size(example))
                 self._when_done(1)
 
-    def _add_alone(self, example: Example, clip_norm: float, views: Mapping[str, torch.Tensor]) -> bool:
-        batch = self._model.batch([example], self._mask_seed)
-        add_one(self._model, batch, clip_norm, views, self.tally, self._stability)
+    def add_one(self, example: Example, clip_norm: float, views: Mapping[str, torch.Tensor]) -> bool:
+        """Add Π_c(g_s) of one sentence by definition: plain autograd, norm in float64, scale, add; return True.
+
+        The gradients of parameters that ``views`` of the sum lack are not added.
+        """
+        loss, gradients = loss_gradients(self._model, self._model.batch([example], self._mask_seed))
+        norm = math.sqrt(sum(float(g.double().square().sum()) for g in gradients.values()))
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self.tally.nonfinite += 1
+            return True
+        self.tally.loss_sum += loss
+        self.tally.clipped += norm > clip_norm
+        (factor,) = clip_factors(torch.tensor([norm], dtype=torch.float64), clip_norm, self._stability).tolist()
+        for name in views.keys() & gradients.keys():
+            views[name].add_(gradients[name], alpha=-factor)
+        return True
+
+    def add_unclipped(self, batch: Batch, pending: dict[str, torch.Tensor]) -> bool:
+        """Add Σ_s g_s by one ordinary backward pass; a parameter leaves ``pending`` with its addition.
+
+        Returns:
+            False, with nothing added, if the loss or a gradient is not finite.
+        """
+        loss, gradients = loss_gradients(self._model, batch)
+        if not math.isfinite(loss) or not all(bool(g.isfinite().all()) for g in gradients.values()):
+            return False
+        for name in pending.keys() & gradients.keys():
+            pending[name].sub_(gradients[name])
+            del pending[name]
+        self.tally.loss_sum += loss
+        return True
+
+    def add_clipped(
+        self,
+        batch: Batch,
+        clip_norm: float,
+        pending: dict[str, torch.Tensor],
+        layers: Sequence[Layer] | None = None,
+    ) -> bool:
+        """Add Σ_s Π_c(g_s) by ghost norms.
+
+        A parameter leaves ``pending`` with its addition, so that a lack of memory halfway adds nothing twice.
+        ``layers`` are the model's, if the caller answers for them; by default those that were checked against autograd.
+
+        Returns:
+            False, with nothing added, if a sentence must be processed on its own.
+        """
+        model, stability = self._model, self._stability
+        layers = covered_layers(model) if layers is None else layers
+        if layers is None:
+            return False
+        try:
+            least = clip_norm if stability is None else stability
+            losses, norms, contributions = sentence_gradients(model, layers, batch, least)
+        except NotCovered:
+            return False
+        factors = clip_factors(norms, clip_norm, stability)
+
+        def add(contribution: Contribution) -> None:
+            if contribution.name in pending:
+                contribution.add(-factors, pending[contribution.name])
+                del pending[contribution.name]
+
+        if model.recomputed:
+            _add_in_another_pass(model, layers, batch, norms, add)
+        else:
+            for contribution in contributions:
+                add(contribution)
+        self.tally.loss_sum += float(losses.sum(dtype=torch.float64))
+        self.tally.clipped += int((norms > clip_norm).sum())
         return True
 
     def reset(self) -> None:
@@ -162,15 +229,8 @@ def clipped_gradient_sum(
 ) -> ClippedSum:
     """Return Σ_s Π_c(-∇ l(θ, s)) over sentences, float32 (d,), with counts.
 
-    Args:
-        model: holds θ.
-        examples: the sentences; one without a prediction target has zero loss and zero gradient.
-        clip_norm: c > 0; ``math.inf`` for no clipping.
-        mask_seed: seed of the dropout masks, for a model with dropout; None switches dropout off.
-        stability: γ of automatic clipping; None for Π_c.
-
-    Raises:
-        ModelError: see `GradientSum.add`.
+    Arguments and errors are those of `GradientSum` and `GradientSum.add`; a sentence without a prediction target has
+    zero loss and zero gradient.
     """
     total = GradientSum(model, mask_seed, stability)
     total.add(examples, clip_norm)
@@ -181,94 +241,6 @@ def check_clip_norm(clip_norm: float) -> None:
     """Raise ModelError for a clip norm that is not positive."""
     if not clip_norm > 0:
         raise ModelError(f"clip_norm is {clip_norm}; allowed: a number above 0, or inf")
-
-
-def add_one(
-    model: LanguageModel,
-    batch: Batch,
-    clip_norm: float,
-    views: Mapping[str, torch.Tensor],
-    tally: Tally,
-    stability: float | None = None,
-) -> None:
-    """Add Π_c(g_s) of one sentence, a batch of its own, by definition: plain autograd, norm in float64, scale, add.
-
-    Args:
-        model, batch: θ and the sentence.
-        clip_norm: c > 0; ``math.inf`` for no clipping.
-        views: the sum by parameter name, changed in place; gradients of other parameters are not added.
-        tally: the counts of the sum; changed in place.
-        stability: γ of automatic clipping; None for Π_c.
-    """
-    loss, gradients = loss_gradients(model, batch)
-    norm = math.sqrt(sum(float(g.double().square().sum()) for g in gradients.values()))
-    if not (math.isfinite(loss) and math.isfinite(norm)):
-        tally.nonfinite += 1
-        return
-    tally.loss_sum += loss
-    tally.clipped += norm > clip_norm
-    (factor,) = clip_factors(torch.tensor([norm], dtype=torch.float64), clip_norm, stability).tolist()
-    for name in views.keys() & gradients.keys():
-        views[name].add_(gradients[name], alpha=-factor)
-
-
-def add_unclipped(model: LanguageModel, batch: Batch, pending: dict[str, torch.Tensor], tally: Tally) -> bool:
-    """Add Σ_s g_s by one ordinary backward pass; a parameter leaves ``pending`` with its addition.
-
-    Returns:
-        False, with nothing added, if the loss or a gradient is not finite.
-    """
-    loss, gradients = loss_gradients(model, batch)
-    if not math.isfinite(loss) or not all(bool(g.isfinite().all()) for g in gradients.values()):
-        return False
-    for name in pending.keys() & gradients.keys():
-        pending[name].sub_(gradients[name])
-        del pending[name]
-    tally.loss_sum += loss
-    return True
-
-
-def add_clipped(
-    model: LanguageModel,
-    batch: Batch,
-    clip_norm: float,
-    pending: dict[str, torch.Tensor],
-    tally: Tally,
-    stability: float | None = None,
-    layers: Sequence[Layer] | None = None,
-) -> bool:
-    """Add Σ_s Π_c(g_s) by ghost norms; the arguments are those of :func:`add_one`, for several sentences.
-
-    A parameter leaves ``pending`` with its addition, so that a lack of memory halfway adds nothing twice. ``layers``
-    are the model's, if the caller answers for them; by default those that were checked against autograd.
-
-    Returns:
-        False, with nothing added, if a sentence must be processed on its own.
-    """
-    layers = covered_layers(model) if layers is None else layers
-    if layers is None:
-        return False
-    try:
-        losses, norms, contributions = sentence_gradients(
-            model, layers, batch, clip_norm if stability is None else stability
-        )
-    except NotCovered:
-        return False
-    factors = clip_factors(norms, clip_norm, stability)
-
-    def add(contribution: Contribution) -> None:
-        if contribution.name in pending:
-            contribution.add(-factors, pending[contribution.name])
-            del pending[contribution.name]
-
-    if model.recomputed:
-        _add_in_another_pass(model, layers, batch, norms, add)
-    else:
-        for contribution in contributions:
-            add(contribution)
-    tally.loss_sum += float(losses.sum(dtype=torch.float64))
-    tally.clipped += int((norms > clip_norm).sum())
-    return True
 
 
 def sentence_gradients(
@@ -394,7 +366,7 @@ def fit_batches(model: LanguageModel) -> None:
             return
         if rows == 1:
             raise does_not_fit(model.device, longest)
-        model.limit_batches(model.batch_tokens // 2)
+        model.largest_batch = model.batch_tokens // 2
 
 
 def longest_sentences(model: LanguageModel, rows: int) -> list[Example]:
@@ -406,9 +378,9 @@ def longest_sentences(model: LanguageModel, rows: int) -> list[Example]:
 
 
 def clip_one_batch(model: LanguageModel, sentences: Sequence[Example], layers: Sequence[Layer] | None = None) -> bool:
-    """Clip and sum sentences as training does, all at once; ``layers`` as in `add_clipped`."""
-    views = model.parameters.views(torch.zeros(model.num_parameters, device=model.device))
+    """Clip and sum sentences as training does, all at once; ``layers`` as in `GradientSum.add_clipped`."""
+    total = GradientSum(model, _MASKS)
     with full_precision():
-        if not add_clipped(model, model.batch(sentences, _MASKS), _CLIP, dict(views), Tally(), layers=layers):
-            add_one(model, model.batch(sentences[:1], _MASKS), _CLIP, views, Tally())
+        if not total.add_clipped(model.batch(sentences, _MASKS), _CLIP, dict(total.views), layers):
+            total.add_one(sentences[0], _CLIP, total.views)
     return True

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from fl_sim.clients.batches import NO_TARGET, Batch, Example
-from fl_sim.clients.device import cannot_be_ordered, does_not_fit, is_out_of_memory
+from fl_sim.clients.device import does_not_fit, is_out_of_memory
 from fl_sim.clients.ghost_norms import (
     Contribution,
     EmbeddingLayer,
@@ -36,7 +36,7 @@ from fl_sim.clients.ghost_norms import (
     handler_of,
     squared_of_sum,
 )
-from fl_sim.clients.gradients.head_blocks import HeadRecord, Seen, head_record, loss_and_score_gradient
+from fl_sim.clients.gradients.head_blocks import HeadRecord, Seen, blocked_head, loss_and_score_gradient
 from fl_sim.clients.gradients.tape import Tape
 from fl_sim.clients.models.frozen_head import frozen_head, left_out
 from fl_sim.clients.models.language_model import LanguageModel
@@ -52,109 +52,55 @@ _AT_ONCE = 1 << 24  # entries in float64
 _CHECK_FLOOR = 1e-8  # allowed error relative to the whole gradient's squared norm: some true gradients are zero
 
 
-@dataclass(frozen=True)
-class Pass:
-    """Hold the results of one forward and one backward pass of a batch of B sentences.
-
-    Attributes:
-        losses: the mean loss of each sentence, float32 (B,).
-        layers: the layers of the model.
-        records: the records of the modules of each layer.
-        head: the record of the output layer if it was applied in blocks; its layer's other modules have ordinary ones.
-    """
-
-    losses: torch.Tensor
-    layers: Sequence[Layer]
-    records: dict[Layer, list[Record]]
-    head: HeadRecord | None = None
-
-    def of_sentences(self) -> list[Contribution]:
-        """Return the per-sentence gradients of each parameter."""
-        rows = len(self.losses)
-        return [c for layer in self.layers for c in _contributions(layer, self.records[layer], rows, self.head)]
-
-
-def _contributions(
-    layer: Layer,
-    records: Sequence[Record],
-    rows: int,
-    head: HeadRecord | None = None,
-    seen: Sequence[Seen] | None = None,
-) -> list[Contribution]:
-    """Return the contributions of a layer; raise NotCovered unless each has one row per sentence."""
-    with torch.no_grad():
-        if head is not None and layer is head.owner:
-            found = head.contributions(records, seen)
-        else:
-            found = layer.contributions(records if layer.reads_rounded else [record.full() for record in records])
-    if any(contribution.rows != rows for contribution in found):
-        raise NotCovered("a layer was not given one row per sentence")
-    return found
-
-
-def ghost_pass(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> Pass:
-    """Run a batch of B sentences forward and backward through a model, and keep all records of its ``layers``.
-
-    Raises:
-        NotCovered: if a loss is not finite, or a module was not called exactly once.
-    """
-    run = _Run(model, layers, batch)
-    records: dict[Layer, list[Record]] = {}
-    losses = run(records.__setitem__)
-    return Pass(losses, layers, records, run.head)
-
-
 def each_gradient(
     model: LanguageModel, layers: Sequence[Layer], batch: Batch, receive: Callable[[Contribution], None]
 ) -> torch.Tensor:
-    """Call ``receive`` with the per-sentence gradients of each parameter, as they come in the backward pass.
+    """Run a batch of B sentences forward and backward through a model; return their mean losses, float32 (B,).
 
-    Errors are those of :func:`ghost_pass`; returned is the mean loss of each sentence, float32 (B,).
+    ``receive`` is called with the per-sentence gradients of each parameter, as they come in the backward pass.
+
+    Raises:
+        NotCovered: if a loss is not finite, a module was not called exactly once, or a gradient has not one row per
+            sentence.
     """
-    run = _Run(model, layers, batch)
-
-    def receive_all(layer: Layer, records: list[Record]) -> None:
-        with torch.no_grad():
-            for contribution in _contributions(layer, records, len(batch.targets), run.head, run.seen):
-                receive(contribution)
-
-    return run(receive_all)
+    return _Run(model, layers, batch)(receive)
 
 
 class _Run:
-    """Run one pass, and hand over the records of each layer in the backward pass.
-
-    Attributes:
-        head: the record of an output layer that is applied in blocks.
-        seen: what its norms need.
-    """
+    """Run one pass, and hand over the gradients of each layer in the backward pass."""
 
     def __init__(self, model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> None:
         self._model = model
         self._layers = layers
         self._batch = batch
         self._frozen_head = frozen_head(model)
-        self.head = None if self._frozen_head is not None else head_record(model, layers, batch)
-        self.seen: list[Seen] = []
+        self._blocked = None if self._frozen_head is not None else blocked_head(model, layers, batch)
+        self._head: HeadRecord | None = None
+        self._seen: Sequence[Seen] = ()  # what the norms of an output layer that is applied in blocks need
 
-    def __call__(self, receive: Callable[[Layer, list[Record]], None]) -> torch.Tensor:
+    def __call__(self, receive: Callable[[Contribution], None]) -> torch.Tensor:
         """Return the mean losses, float32 (B,)."""
         on_tape = {layer: layer.modules for layer in self._layers}
         without_head: AbstractContextManager[None] = nullcontext()
         if self._frozen_head is not None:
-            without_head = self._frozen_head.left_out()
-        elif self.head is not None:
-            on_tape[self.head.owner] = self.head.on_tape
-            without_head = left_out(self.head.module)
+            without_head = left_out(self._frozen_head.layer)
+        elif self._blocked is not None:
+            owner, head = self._blocked
+            on_tape[owner] = tuple(module for module in owner.modules if module is not head)
+            without_head = left_out(head)
         owners = {module: layer for layer, modules in on_tape.items() for module in modules}
         records: dict[nn.Module, Record] = {}
         missing = dict(on_tape)
 
+        def hand_over(layer: Layer) -> None:
+            for contribution in self._contributions(layer, [records.pop(module) for module in missing.pop(layer)]):
+                receive(contribution)
+
         def gather(module: nn.Module, record: Record) -> None:
-            """Hand over the records of a layer's modules when the last one comes."""
+            """Hand over the gradients of a layer when the last record of its modules comes."""
             records[module] = record
             if all(other in records for other in on_tape[owners[module]]):
-                receive(owners[module], [records.pop(other) for other in missing.pop(owners[module])])
+                hand_over(owners[module])
 
         with_outputs = {module for layer in self._layers if layer.reads_outputs for module in layer.modules}
         recomputed = {module for block in self._model.recomputed for module in block.modules()}
@@ -168,11 +114,10 @@ class _Run:
             tape.check()
             with torch.no_grad():
                 losses, of_scores = self._loss_and_gradient(scores.detach(), tape)
-            if not bool(losses.isfinite().all()):
-                raise NotCovered("a loss is not finite")
-            for layer in [layer for layer, modules in on_tape.items() if not modules]:
-                receive(layer, [])
-                del missing[layer]
+                if not bool(losses.isfinite().all()):
+                    raise NotCovered("a loss is not finite")
+                for layer in [layer for layer, modules in on_tape.items() if not modules]:
+                    hand_over(layer)
             with self._model.backward_pass():
                 tape.backward(scores, of_scores)
         if missing:
@@ -184,12 +129,22 @@ class _Run:
         if self._frozen_head is not None:
             scored = self._frozen_head.score(scores, self._batch, with_gradient=True, mixed=self._model.mixed)
             return scored.nats.sum(dim=1) / self._batch.predictions, scored.gradient
-        if self.head is None:
+        if self._blocked is None:
             return loss_and_score_gradient(scores, self._batch)
-        self.head = replace(self.head, states=scores)
-        ids = [tape.inputs_of(module) for module in self.head.on_tape]
-        losses, gradient, self.seen = self.head.losses(ids[0] if ids else None)
+        owner, head = self._blocked
+        self._head = HeadRecord(owner, head, self._model, self._batch, scores)
+        ids = [tape.inputs_of(module) for module in owner.modules if module is not head]
+        losses, gradient, self._seen = self._head.losses(ids[0] if ids else None)
         return losses, gradient
+
+    def _contributions(self, layer: Layer, records: Sequence[Record]) -> list[Contribution]:
+        if self._head is not None and layer is self._head.owner:
+            found = self._head.contributions(records, self._seen)
+        else:
+            found = layer.contributions(records if layer.reads_rounded else [record.full() for record in records])
+        if any(contribution.rows != len(self._batch.targets) for contribution in found):
+            raise NotCovered("a layer was not given one row per sentence")
+        return found
 
 
 @contextmanager
@@ -207,36 +162,36 @@ def _frozen(model: LanguageModel) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class GradientPath:
-    """Say how gradients are computed: ``fast``, many sentences in one pass, or ``slow``, one at a time, and why."""
+    """Say how gradients are computed: ``fast``, many sentences in one pass, or ``slow``, one at a time, and why.
+
+    ``layers`` are those of the fast path.
+    """
 
     name: Literal["fast", "slow"]
     reason: str = ""
+    layers: list[Layer] | None = None
 
 
-_CHECKED: WeakKeyDictionary[LanguageModel, tuple[list[Layer] | None, GradientPath]] = WeakKeyDictionary()
+_CHECKED: WeakKeyDictionary[LanguageModel, GradientPath] = WeakKeyDictionary()
 
 
 def covered_layers(model: LanguageModel) -> list[Layer] | None:
     """Return the layers of a model for the fast path, checked once against autograd; None if it must not be used."""
-    return _checked(model)[0]
+    return gradient_path(model).layers
 
 
 def gradient_path(model: LanguageModel) -> GradientPath:
-    """Return which path a model takes, and why; decided once, as :func:`covered_layers` is."""
-    return _checked(model)[1]
-
-
-def _checked(model: LanguageModel) -> tuple[list[Layer] | None, GradientPath]:
+    """Return which path a model takes, and why; decided once."""
     if model not in _CHECKED:
         if model.device.type != "cpu":
             _try_fixed_order(model)
         try:
             layers = cover(model)
             _self_check(model, layers)
-            _CHECKED[model] = layers, GradientPath("fast")
+            _CHECKED[model] = GradientPath("fast", layers=layers)
         except NotCovered as reason:
             log.warning("per-sentence gradients of %s go one sentence at a time: %s", model.spec.name, reason)
-            _CHECKED[model] = None, GradientPath("slow", str(reason))
+            _CHECKED[model] = GradientPath("slow", str(reason))
     return _CHECKED[model]
 
 
@@ -250,7 +205,7 @@ def _try_fixed_order(model: LanguageModel) -> None:
         model.in_fixed_order = False
         if is_out_of_memory(error):
             raise does_not_fit(model.device, len(batch.targets[0])) from error
-        if cannot_be_ordered(error):  # whatever else fails, fails again where it is reported
+        if "deterministic" in str(error):  # whatever else fails, fails again where it is reported
             reason = str(error).splitlines()[0]
             log.warning("sums on %s are in no fixed order (%s); a repeated round may count in ε", model.device, reason)
 
@@ -303,8 +258,8 @@ def _self_check(model: LanguageModel, layers: Sequence[Layer]) -> None:
         with model.exact():  # rounding would hide an error in the description of the layers
             passed = compare_with_autograd(model, layers, model.batch(examples, CHECK_MASKS))
             for row, example in enumerate(examples):
-                mixed = [example if index == row else other for index, other in enumerate(others)]
-                _check_independence(model, ghost_pass(model, layers, model.batch(mixed, CHECK_MASKS)), passed, row)
+                mixed = model.batch([example if i == row else other for i, other in enumerate(others)], CHECK_MASKS)
+                _check_independence(model, layers, mixed, passed, row)
             alone = loss_gradients(model, model.batch(examples[:1], CHECK_MASKS))[1]
             if not _distance(_gradients_of(model, passed, 0), alone) <= _CHECK_PADDING**2 * _distance(alone):
                 raise NotCovered("a sentence's gradient depends on its padding")
@@ -333,8 +288,8 @@ def check_examples(model: LanguageModel, draws: np.random.Generator) -> list[Exa
     ]
 
 
-def compare_with_autograd(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> Pass:
-    """Return the fast path's pass of a batch of three, if it agrees with autograd; else raise NotCovered.
+def compare_with_autograd(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> list[Contribution]:
+    """Return the fast path's gradients of a batch of three, if they agree with autograd's; else raise NotCovered.
 
     Compared for each parameter: the per-sentence norms, the weighted gradient sum, and the norm of that sum if one user
     has all sentences.
@@ -346,8 +301,8 @@ def compare_with_autograd(model: LanguageModel, layers: Sequence[Layer], batch: 
         for name, gradient in loss_gradients(model, _row_alone(batch, row))[1].items():
             expected[name][row] = _squared(gradient)
             difference[name].sub_(gradient, alpha=float(factors[row]))
-    traced = ghost_pass(model, layers, batch)
-    of_sentences = traced.of_sentences()
+    of_sentences: list[Contribution] = []
+    each_gradient(model, layers, batch, of_sentences.append)
     squared_norms = torch.stack(list(expected.values())).sum(dim=0)
     for contribution in of_sentences:
         name = contribution.name
@@ -361,7 +316,7 @@ def compare_with_autograd(model: LanguageModel, layers: Sequence[Layer], batch: 
             raise NotCovered(f"the gradient of {name} differs from plain autograd's")
     if {c.name for c in of_sentences} != set(difference):
         raise NotCovered("not every trainable parameter was accounted for")
-    return traced
+    return of_sentences
 
 
 def _squared(tensor: torch.Tensor) -> torch.Tensor:
@@ -376,23 +331,27 @@ def _row_alone(batch: Batch, row: int) -> Batch:
     return replace(batch, targets=batch.targets.masked_fill(others.unsqueeze(1), NO_TARGET))
 
 
-def _check_independence(model: LanguageModel, mixed: Pass, passed: Pass, row: int) -> None:
+def _check_independence(
+    model: LanguageModel, layers: Sequence[Layer], mixed: Batch, passed: Sequence[Contribution], row: int
+) -> None:
     """Raise NotCovered unless a row's gradient is the same beside other sentences of the same lengths.
 
     A clip bounds what a sentence contributes only if no other sentence of the batch enters its gradient. A function of
     its own, so that these gradients are freed before the next pass.
     """
-    here, there = _gradients_of(model, passed, row), _gradients_of(model, mixed, row)
+    beside_others: list[Contribution] = []
+    each_gradient(model, layers, mixed, beside_others.append)
+    here, there = _gradients_of(model, passed, row), _gradients_of(model, beside_others, row)
     if not _distance(here, there) <= _CHECK_TOLERANCE**2 * _distance(here):
         raise NotCovered("a sentence's gradient depends on the other sentences of its batch")
 
 
-def _gradients_of(model: LanguageModel, passed: Pass, row: int) -> dict[str, torch.Tensor]:
+def _gradients_of(model: LanguageModel, of_sentences: Sequence[Contribution], row: int) -> dict[str, torch.Tensor]:
     """Return the gradient of one sentence of a pass, by parameter name."""
-    chosen = torch.zeros(len(passed.losses), device=model.device)
+    chosen = torch.zeros(of_sentences[0].rows, device=model.device)
     chosen[row] = 1.0
     gradients = {name: torch.zeros_like(parameter) for name, parameter in model.parameters.tensors.items()}
-    for contribution in passed.of_sentences():
+    for contribution in of_sentences:
         contribution.add(chosen, gradients[contribution.name])
     return gradients
 

@@ -8,7 +8,7 @@ inner product of both gradients needs of G is kept: G[t', x_t] for the words x o
 >>> from fl_sim.clients.models.language_model import load_model
 >>> from fl_sim.clients.models.model_spec import ModelSpec
 >>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
->>> head_record(model, [], model.batch(model.encode(["Ada left."]))) is None  # the scores are small
+>>> blocked_head(model, [], model.batch(model.encode(["Ada left."]))) is None  # the scores are small
 True
 """
 
@@ -70,23 +70,18 @@ class HeadRecord:
         module: the output layer.
         model: applied.
         batch: the targets of the sentences.
-        states: the layer's input, (B, T, h), detached; None before the forward pass.
+        states: the layer's input, (B, T, h), detached.
     """
 
     owner: Layer
     module: nn.Linear
     model: LanguageModel
     batch: Batch
-    states: torch.Tensor | None = None
-
-    @property
-    def on_tape(self) -> tuple[nn.Module, ...]:
-        """Return the modules of the owner that have ordinary records."""
-        return tuple(module for module in self.owner.modules if module is not self.module)
+    states: torch.Tensor
 
     def only(self, rows: torch.Tensor | slice) -> HeadRecord:
         """Return the record of some sentences, in the order of ``rows``."""
-        return replace(self, batch=rows_of(self.batch, rows), states=self.known_states[rows])
+        return replace(self, batch=rows_of(self.batch, rows), states=self.states[rows])
 
     def losses(self, ids: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, list[Seen]]:
         """Return losses, float32 (B,), their gradient in the states, (B, T, h), and what norms need.
@@ -94,7 +89,7 @@ class HeadRecord:
         ``ids`` are the words of the sentences, int64 (B, T), if the table is tied.
         """
         weight = self.module.weight
-        gradient, losses, seen = torch.empty_like(self.known_states), [], []
+        gradient, losses, seen = torch.empty_like(self.states), [], []
         for rows in self.row_blocks():
             inputs, grad, of_rows = self.block(rows)
             gradient[rows] = grad @ weight.to(grad.dtype)
@@ -102,16 +97,13 @@ class HeadRecord:
             seen.append(self._see(inputs, grad, None if ids is None else ids[rows]))
         return torch.cat(losses), gradient, seen
 
-    def contributions(self, records: Sequence[Record], seen: Sequence[Seen] | None = None) -> list[Contribution]:
-        """Return the contributions of the owner's parameters, given the records of the modules :attr:`on_tape`.
+    def contributions(self, records: Sequence[Record], seen: Sequence[Seen]) -> list[Contribution]:
+        """Return the contributions of the owner's parameters.
 
-        ``seen`` is what :meth:`losses` returned; computed here by default.
+        Given are the records of its other modules, and what :meth:`losses` returned.
         """
         weight, bias = self.owner.head_names()
         lookup = self.owner.embedding.lookup(records[0]) if isinstance(self.owner, TiedLayer) else None
-        if seen is None:
-            blocks = ((rows, *self.block(rows)) for rows in self.row_blocks())
-            seen = [self._see(i, g, None if lookup is None else lookup.ids[rows]) for rows, i, g, _ in blocks]
         found: list[Contribution] = [] if weight is None else [BlockedTable(weight, self, lookup, seen)]
         if bias is not None:
             found.append(PerSentence(bias, torch.cat([s.of_bias for s in seen if s.of_bias is not None])))
@@ -127,16 +119,9 @@ class HeadRecord:
         """Return the sentences in blocks."""
         return blocks_of(self.model, self.batch)
 
-    @property
-    def known_states(self) -> torch.Tensor:
-        """Return :attr:`states`; raise RuntimeError before the forward pass."""
-        if self.states is None:
-            raise RuntimeError("the forward pass has not been run")
-        return self.states
-
     def inputs(self, rows: slice) -> torch.Tensor:
         """Return the inputs of some sentences, (r, T, h), as the layer's product rounds them, for norms and sums."""
-        states = self.known_states[rows]
+        states = self.states[rows]
         return states.bfloat16() if self.model.mixed else states
 
     @torch.no_grad()
@@ -161,12 +146,10 @@ class BlockedTable(Contribution):
     """Represent the gradients of an output layer's weight, and of the table of word vectors if that is the same one.
 
     ``lookup`` has the gradients of the table as an embedding, if it is tied; ``seen`` is what was kept of each block,
-    None if nobody asks for norms.
+    nothing if nobody asks for norms.
     """
 
-    def __init__(
-        self, name: str, record: HeadRecord, lookup: Lookup | None, seen: Sequence[Seen] | None = None
-    ) -> None:
+    def __init__(self, name: str, record: HeadRecord, lookup: Lookup | None, seen: Sequence[Seen] = ()) -> None:
         self.name = name
         self.rows = len(record.batch.targets)
         self._record = record
@@ -175,13 +158,13 @@ class BlockedTable(Contribution):
 
     @functools.cached_property
     def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
-        squared = torch.cat([of_block.squared for of_block in self._known_seen])
-        slack = torch.cat([of_block.slack for of_block in self._known_seen])
+        squared = torch.cat([of_block.squared for of_block in self._seen])
+        slack = torch.cat([of_block.slack for of_block in self._seen])
         if self._lookup is None:
             return squared, slack
         mixed = [
             cross_of(of_block.picked, self._record.inputs(rows), self._lookup.only(rows))
-            for rows, of_block in zip(self._record.row_blocks(), self._known_seen, strict=True)
+            for rows, of_block in zip(self._record.row_blocks(), self._seen, strict=True)
             if of_block.picked is not None
         ]
         squared = self._lookup.squared + squared + 2 * torch.cat(mixed)
@@ -190,14 +173,8 @@ class BlockedTable(Contribution):
 
     @property
     def inner_slack(self) -> torch.Tensor:
-        slack = torch.cat([of_block.inner_slack for of_block in self._known_seen])
+        slack = torch.cat([of_block.inner_slack for of_block in self._seen])
         return slack if self._lookup is None else 2 * (self._lookup.inner_slack + slack)
-
-    @property
-    def _known_seen(self) -> Sequence[Seen]:
-        if self._seen is None:
-            raise RuntimeError("norms are of all sentences of a pass")
-        return self._seen
 
     def only(self, rows: torch.Tensor | slice) -> BlockedTable:
         return BlockedTable(
@@ -239,15 +216,15 @@ class BlockedTable(Contribution):
             ) from error
 
 
-def head_record(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> HeadRecord | None:
-    """Return the record of an output layer that trains and must be applied in blocks; None if there is none."""
+def blocked_head(model: LanguageModel, layers: Sequence[Layer], batch: Batch) -> tuple[Layer, nn.Linear] | None:
+    """Return an output layer that trains and must be applied in blocks, after its owner; None if there is none."""
     module = blocked_layer(model, batch)
     owners = [layer for layer in layers if module in layer.modules]
     if module is None or len(owners) != 1:
         return None
     owner = owners[0]
     if type(owner) is LinearLayer or (type(owner) is TiedLayer and type(owner.embedding) is EmbeddingLayer):
-        return HeadRecord(owner, module, model, batch)
+        return owner, module
     return None
 
 

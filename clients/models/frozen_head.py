@@ -92,7 +92,8 @@ def row_blocks(rows: int, scores_of_row: int, device: torch.device) -> list[slic
 
 def blocks_of(model: LanguageModel, batch: Batch) -> list[slice]:
     """Return the sentences of a batch in blocks, of a size for the device that the model is meant for."""
-    return row_blocks(*size_of(model, batch), torch.device(model.spec.device))
+    rows, tokens = batch.targets.shape
+    return row_blocks(rows, tokens * model.vocabulary_size, torch.device(model.spec.device))
 
 
 def blocked_layer(model: LanguageModel, batch: Batch) -> nn.Linear | None:
@@ -100,12 +101,6 @@ def blocked_layer(model: LanguageModel, batch: Batch) -> nn.Linear | None:
     if model.task.classes or len(blocks_of(model, batch)) == 1:
         return None
     return output_layer(model)
-
-
-def size_of(model: LanguageModel, batch: Batch) -> tuple[int, int]:
-    """Return the number of sentences of a batch, and the scores of each."""
-    rows, tokens = batch.targets.shape
-    return rows, tokens * model.vocabulary_size
 
 
 def rows_of(batch: Batch, rows: slice | torch.Tensor) -> Batch:
@@ -142,13 +137,9 @@ class FrozenHead:
     """An output layer without trainable parameters, weight (V, h)."""
 
     def __init__(self, layer: nn.Linear) -> None:
-        self._layer = layer
+        self.layer = layer
         self._buffers: torch.Tensor | None = None
         self._rounded: torch.Tensor | None = None
-
-    def left_out(self) -> AbstractContextManager[None]:
-        """Let the model return the input of its output layer, (B, T, h), instead of scores."""
-        return left_out(self._layer)
 
     def score(self, states: torch.Tensor, batch: Batch, *, with_gradient: bool, mixed: bool = False) -> TargetScores:
         """Return losses, errors and gradients of a batch.
@@ -159,9 +150,9 @@ class FrozenHead:
             with_gradient: whether to compute the gradient, which takes as long as the scores.
             mixed: whether the products are of bfloat16, by a copy of the weights that is made once.
         """
-        if mixed and (self._rounded is None or self._rounded.device != self._layer.weight.device):
-            self._rounded = self._layer.weight.detach().bfloat16()
-        weight = self._rounded if mixed and self._rounded is not None else self._layer.weight.float()
+        if mixed and (self._rounded is None or self._rounded.device != self.layer.weight.device):
+            self._rounded = self.layer.weight.detach().bfloat16()
+        weight = self._rounded if mixed and self._rounded is not None else self.layer.weight.float()
         known = batch.targets != NO_TARGET
         rows, targets = states[known], batch.targets[known].unsqueeze(1)
         nats, wrong = rows.new_empty(len(rows)), known.new_empty(len(rows))
@@ -191,8 +182,8 @@ class FrozenHead:
         nats, wrong, gradient = results
         scores, shares = self._memory(rows)
         _product(rows, weight.t(), out=scores)
-        if self._layer.bias is not None:
-            scores += self._layer.bias
+        if self.layer.bias is not None:
+            scores += self.layer.bias
         highest, best = scores.max(dim=1, keepdim=True)
         chosen = scores.gather(1, targets)
         wrong.copy_((best != targets).squeeze(1))
@@ -207,7 +198,7 @@ class FrozenHead:
     def _memory(self, rows: torch.Tensor) -> torch.Tensor:
         """Return two buffers for the scores of some positions, float32 (2, n, V)."""
         if self._buffers is None or self._buffers.device != rows.device:
-            self._buffers = rows.new_empty(2, _SCORES // len(self._layer.weight) + 1, len(self._layer.weight))
+            self._buffers = rows.new_empty(2, _SCORES // len(self.layer.weight) + 1, len(self.layer.weight))
         return self._buffers[:, : len(rows)]
 
 

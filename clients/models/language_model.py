@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from fl_sim.clients.batches import NO_CLASS, NO_TARGET, Batch, Example, batch_tokens, validate
+from fl_sim.clients.batches import NO_CLASS, NO_TARGET, Batch, Example, batch_tokens
 from fl_sim.clients.device import in_fixed_order, make_repeatable, tf32
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models import parameters, tuning
@@ -118,6 +118,7 @@ class LanguageModel:
         max_tokens: the longest input, in tokens.
         vocabulary_size: number of rows of the embedding.
         parameters: the trainable parameters as a flat view.
+        largest_batch: the most tokens of a micro-batch, because more did not fit into memory; ``None`` for no limit.
         recomputed: the blocks that are computed again in the backward pass; empty without ``model.checkpointing``.
         in_fixed_order: whether backward passes run under `fl_sim.clients.device.in_fixed_order`; set once it is known
             that they can, on an accelerator.
@@ -151,7 +152,7 @@ class LanguageModel:
         self.recomputed: Sequence[nn.Module] = self.architecture.blocks(self.body) if spec.checkpointing else ()
         if spec.checkpointing and not self.recomputed:
             raise ModelError(f"model.checkpointing is true; allowed for {spec.name!r}: false, it is no transformer")
-        self._largest_batch: int | None = None
+        self.largest_batch: int | None = None
         self._tf32 = spec.tf32
         self.in_fixed_order = False
         self.mixed = spec.precision == "bfloat16"
@@ -172,11 +173,7 @@ class LanguageModel:
     def batch_tokens(self) -> int:
         """The padded size of a micro-batch in tokens: ``model.batch_tokens``, or less where memory did not suffice."""
         tokens = batch_tokens(self.spec.batch_tokens, self.device)
-        return tokens if self._largest_batch is None else min(tokens, self._largest_batch)
-
-    def limit_batches(self, tokens: int) -> None:
-        """Let micro-batches have at most so many tokens from now on, because more did not fit into memory."""
-        self._largest_batch = tokens
+        return tokens if self.largest_batch is None else min(tokens, self.largest_batch)
 
     @property
     def num_parameters(self) -> int:
@@ -224,8 +221,25 @@ class LanguageModel:
         ]
 
     def validate(self, examples: Sequence[Example]) -> None:
-        """Raise ModelError for the first example that the model cannot read."""
-        validate(examples, self.task.longest(self.max_tokens), self.vocabulary_size)
+        """Check that examples, but those with features, neither fail inside a layer nor index another token's row.
+
+        Raises:
+            ModelError: a sentence is not a flat integer array, is empty, is longer than the model takes, or holds an id
+                outside the vocabulary; the message names the first.
+        """
+        longest = self.task.longest(self.max_tokens)
+        for index, example in enumerate(examples):
+            if example.features is not None:
+                continue
+            tokens = example.tokens
+            if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+                raise ModelError(f"sentence {index} is a {tokens.ndim}-d {tokens.dtype} array; allowed: 1-d integers")
+            if not 1 <= len(tokens) <= longest:
+                raise ModelError(f"sentence {index} has {len(tokens)} tokens; allowed: 1 to {longest}")
+            low, high = int(tokens.min()), int(tokens.max())
+            if low < 0 or high >= self.vocabulary_size:
+                wrong = low if low < 0 else high
+                raise ModelError(f"sentence {index} holds token id {wrong}; allowed: 0 to {self.vocabulary_size - 1}")
 
     def batch(self, examples: Sequence[Example], mask_seed: int | None = None) -> Batch:
         """Return the padded batch of examples with a prediction target; ``mask_seed`` draws the dropout masks."""

@@ -68,7 +68,7 @@ def sentence_losses(model: LanguageModel, examples: Sequence[Example], mask_seed
     matrix products). ``mask_seed`` draws dropout masks; ``None`` switches dropout off.
 
     Raises:
-        ModelError: for a sentence that is empty, too long, or has an id outside the vocabulary.
+        ModelError: see `LanguageModel.validate`.
     """
     model.validate(examples)
     losses = torch.zeros(len(examples), device=model.device)
@@ -83,7 +83,7 @@ def held_out(model: LanguageModel, examples: Sequence[Example]) -> HeldOut:
     """Return the model's losses and errors on held-out sentences, without dropout.
 
     Raises:
-        ModelError: for a sentence that is empty, too long, or has an id outside the vocabulary.
+        ModelError: see `LanguageModel.validate`.
     """
     model.validate(examples)
     sizes = [model.task.size(example) for example in examples]
@@ -114,7 +114,7 @@ def _nats_and_errors(model: LanguageModel, batch: Batch) -> tuple[torch.Tensor, 
     """Return the cross-entropy of every target, (B, P), 0 after a sentence's end, and which are wrong, bool (B, P)."""
     head = frozen_head(model)
     if head is not None:
-        with head.left_out():
+        with left_out(head.layer):
             states = model.logits(batch)
         scored = head.score(states, batch, with_gradient=False)
         return scored.nats, scored.wrong

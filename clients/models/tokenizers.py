@@ -83,20 +83,16 @@ def load_tokenizer(name: str) -> Any:
             raise
         except Exception as error:  # transformers', tokenizers' and the system's errors have no common class
             raise ModelError(f"cannot load tokenizer {name!r}: {describe_failure(name, error)}") from error
-    if all(token is None for token in _boundaries(tokenizer)):
-        raise ModelError(f"tokenizer {name!r} has neither a bos nor an eos token; allowed: one with at least one")
+    boundary_ids(tokenizer, f"tokenizer {name!r}")
     tokenizer.model_max_length = _ANY_LENGTH
     return tokenizer
 
 
-def boundary_ids(tokenizer: Any) -> tuple[int, int]:
+def boundary_ids(tokenizer: Any, described: str = "the tokenizer") -> tuple[int, int]:
     """Return the (bos, eos) ids, or an encoder's (cls, sep); one alone stands for both, none is a ModelError."""
-    bos, eos = _boundaries(tokenizer)
-    if bos is None and eos is None:
-        raise ModelError("the tokenizer has neither a bos nor an eos token; allowed: one with at least one")
-    return (eos if bos is None else bos), (bos if eos is None else eos)
-
-
-def _boundaries(tokenizer: Any) -> tuple[Any, Any]:
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
-    return (bos, eos) if (bos, eos) != (None, None) else (tokenizer.cls_token_id, tokenizer.sep_token_id)
+    if bos is None and eos is None:
+        bos, eos = tokenizer.cls_token_id, tokenizer.sep_token_id
+    if bos is None and eos is None:
+        raise ModelError(f"{described} has neither a bos nor an eos token; allowed: one with at least one")
+    return (eos if bos is None else bos), (bos if eos is None else eos)

@@ -143,24 +143,21 @@ class UserLevelClipping:
             return Message(Error(_CLIENT_APP_RAISED, _reason(error)), reply_to=message)
 
     def _answer(self, message: Message, context: Context, call_next: Train) -> Message:
-        record = private_messages.private_part(message)
+        record = message.content.config_records.get(private_messages.RECORD)
         if record is None:
             raise private_messages.ProtocolError(
                 "userlevelclipping_mod got a request without a private round; wrap the ServerApp's strategy in "
                 "UserLevelDifferentialPrivacy"
             )
-        identities = self._identities(context)
-        if private_messages.is_enrolment(record):
+        names = only_user(context) if self._users is None else [str(name) for name in self._users(context)]
+        identities = {private_messages.user_number(name): name for name in names}
+        purpose = private_messages.purpose_of(record)
+        if purpose == private_messages.ENROLMENT:
             return Message(private_messages.enrolment_reply(list(identities)), reply_to=message)
         del message.content[private_messages.RECORD]  # the app sees its own records alone
-        if private_messages.is_evaluation(record):
+        if purpose == private_messages.EVALUATION:
             return call_next(message, context)
         return self._train(PrivateRound.read(record), identities, message, context, call_next)
-
-    def _identities(self, context: Context) -> dict[int, str]:
-        """Return the identities of the node's users by their numbers."""
-        names = only_user(context) if self._users is None else [str(name) for name in self._users(context)]
-        return {private_messages.user_number(name): name for name in names}
 
     def _train(
         self, asked: PrivateRound, identities: dict[int, str], message: Message, context: Context, call_next: Train

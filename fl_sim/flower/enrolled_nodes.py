@@ -18,11 +18,11 @@ import logging
 from collections.abc import Iterable
 
 import numpy as np
-from flwr.app import Message, MessageType
+from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fl_sim.engines.grids import GridError
-from fl_sim.flower.private_messages import ProtocolError, enrolled_users, enrolment_request
+from fl_sim.flower.private_messages import ENROLMENT, RECORD, ProtocolError, enrolled_users, request_part
 from fl_sim.formats import printable
 from fl_sim.strategies.primitives import sampling
 
@@ -120,7 +120,7 @@ class EnrolledNodes:
 
 def _answers(grid: Grid, nodes: list[int], timeout: float) -> list[Message]:
     """Return the replies of those nodes that answer, in the order of the nodes."""
-    replies, content = list[Message](), enrolment_request()
+    replies, content = list[Message](), RecordDict({RECORD: request_part(ENROLMENT)})
     try:
         for reply in grid.send_and_receive([Message(content, n, MessageType.TRAIN) for n in nodes], timeout=timeout):
             replies.append(reply)

@@ -129,7 +129,9 @@ APP_METRICS = "fl_sim.unprotected"
 VERSION = 2
 """Of these messages; server and nodes must agree."""
 
-_ENROL, _ROUND, _EVALUATION = "enrol", "round", "evaluation"
+ENROLMENT, ROUND, EVALUATION = "enrol", "round", "evaluation"
+"""What requests ask for; the app's own evaluation, with metrics that leave the node unprotected, is one of them."""
+
 _MOST_USERS = 10_000_000
 
 
@@ -175,7 +177,7 @@ class PrivateRound:
         return ConfigRecord(
             {
                 "version": VERSION,
-                "purpose": _ROUND,
+                "purpose": ROUND,
                 "server-round": self.server_round,
                 "users": list(self.users),
                 "seeds": list(self.seeds),
@@ -208,35 +210,20 @@ def user_seed(key: bytes, server_round: int, user: int) -> bytes:
     return hashlib.blake2b(content, key=key, digest_size=16, person=b"fl_sim seed").digest()
 
 
-def enrolment_request() -> RecordDict:
-    """Return the content of the message that asks a node for its users."""
-    return RecordDict({RECORD: ConfigRecord({"version": VERSION, "purpose": _ENROL})})
+def request_part(purpose: str) -> ConfigRecord:
+    """Return the record of a request that has nothing to say but its purpose: ENROLMENT or EVALUATION."""
+    return ConfigRecord({"version": VERSION, "purpose": purpose})
 
 
-def private_part(message: Message) -> ConfigRecord | None:
-    """Return the record of these messages in a request; None if it has none."""
-    return message.content.config_records.get(RECORD)
-
-
-def is_enrolment(record: ConfigRecord) -> bool:
-    """Return whether a request asks for the node's users.
+def purpose_of(record: ConfigRecord) -> object:
+    """Return what the record of a request asks for.
 
     Raises:
         ProtocolError: server and node speak other versions of these messages.
     """
     if record.get("version") != VERSION:
         raise ProtocolError(f"the server speaks version {record.get('version')!r} of the private round, not {VERSION}")
-    return record.get("purpose") == _ENROL
-
-
-def evaluation_part() -> ConfigRecord:
-    """Return the record of a request for the app's own evaluation, whose metrics leave the node unprotected."""
-    return ConfigRecord({"version": VERSION, "purpose": _EVALUATION})
-
-
-def is_evaluation(record: ConfigRecord) -> bool:
-    """Return whether a request asks for the app's own evaluation."""
-    return record.get("purpose") == _EVALUATION
+    return record.get("purpose")
 
 
 def enrolment_reply(users: list[int]) -> RecordDict:

@@ -262,7 +262,7 @@ class UserLevelDifferentialPrivacy(Strategy):
             return []
         messages = list(self._wrapped.configure_evaluate(server_round, arrays, config, grid))
         for message in messages:
-            message.content[private_messages.RECORD] = private_messages.evaluation_part()
+            message.content[private_messages.RECORD] = private_messages.request_part(private_messages.EVALUATION)
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

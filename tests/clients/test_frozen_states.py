@@ -26,7 +26,7 @@ from fl_sim.clients.models.tokenizers import load_tokenizer
 from fl_sim.clients.tasks import Task
 from fl_sim.data_prep.store.encode import EncodedSplit
 from tests.clients.models import models_to_try
-from tests.clients.models.models_to_try import _LLAMA_LIKE, CLASSES, CONTEXT, as_split, examples
+from tests.clients.models.models_to_try import _BERT_LIKE, _LLAMA_LIKE, CLASSES, CONTEXT, as_split, examples
 
 
 def upper(config: transformers.PretrainedConfig, task: Task | None = None, **changes: Any) -> LanguageModel:
@@ -194,6 +194,12 @@ def test_classifiers_start_from_states_too(split: EncodedSplit, tmp_path: Path) 
     read, kept = Examples(split, targets).read(ids), Examples(split, targets, states=states).read(ids)
     expected = clipped_gradient_sum(model, read, 0.5).vector
     assert relative(clipped_gradient_sum(model, kept, 0.5).vector, expected) < 2e-3
+
+
+def test_states_may_be_wider_than_word_vectors(split: EncodedSplit, tmp_path: Path) -> None:
+    model = upper(transformers.OPTConfig(**_BERT_LIKE, word_embed_proj_dim=16, ffn_dim=48))
+    read, kept = both(model, split, tmp_path)
+    assert relative(of_sentence(model, kept[1]), of_sentence(model, read[1])) < 2e-3
 
 
 def test_adapters_are_in_the_upper_layers_alone() -> None:

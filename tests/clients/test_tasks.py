@@ -37,7 +37,7 @@ def test_sizes_count_the_end_and_leave_out_cut_texts() -> None:
 def test_the_nats_of_targets_add_up_to_those_of_their_sentence() -> None:
     model = models_to_try.small_gpt2()
     given = examples(9, 12, 1, 20)
-    model.limit_batches(30)
+    model.largest_batch = 30
     measured = held_out(model, given)
     assert measured.target_nats is not None
     parts = np.split(measured.target_nats, np.cumsum(measured.predictions)[:-1])

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 PUBLIC_LSTM_FOLDER = Path(__file__).resolve().parents[2] / "assets" / model_names.SMALL_AWD_LSTM_PUBLIC
 
+_PLACES = ("embedding", "input", "hidden", "output", "weight")  # of dropout
 _MASKED_LIMIT = 1 << 18  # float32 numbers of a masked weight's gradient at a time: so many stay in the cache
 
 
@@ -142,8 +143,7 @@ class AwdLstmConfig:
 
     def with_dropout(self, spec: ModelSpec) -> AwdLstmConfig:
         """Return the same sizes with the dropout of ``spec``."""
-        places = ("embedding", "input", "hidden", "output", "weight")
-        rates = {f"{place}_rate": spec.dropout * getattr(spec, f"drop_{place}") for place in places}
+        rates = {f"{place}_rate": spec.dropout * getattr(spec, f"drop_{place}") for place in _PLACES}
         return replace(self, **rates)
 
     @property
@@ -154,8 +154,7 @@ class AwdLstmConfig:
     @property
     def has_dropout(self) -> bool:
         """Whether any rate is above zero."""
-        rates = (self.embedding_rate, self.input_rate, self.hidden_rate, self.output_rate, self.weight_rate)
-        return any(rate > 0 for rate in rates)
+        return any(getattr(self, f"{place}_rate") > 0 for place in _PLACES)
 
 
 @dataclass(frozen=True)

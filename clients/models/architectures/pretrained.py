@@ -1,13 +1,13 @@
 """Load modules of transformers by name: language models with their output layer, and bodies without one.
 
->>> own_context(Gpt2Sizes(vocab_size=7, n_positions=16, n_embd=8, n_layer=1, n_head=2))
-16
+>>> from fl_sim.clients.models.model_spec import ModelSpec
+>>> _placement(ModelSpec(lora_rank=2, frozen_precision="bfloat16", device="cuda:1"))
+(torch.bfloat16, 'cuda:1')
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +16,9 @@ from torch import nn
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.gpt2 import PUBLIC_FOLDER, Gpt2, Gpt2Body, Gpt2Sizes
 from fl_sim.clients.models.architectures.model_size import check_layers, check_size
+from fl_sim.clients.models.architectures.transformer import is_two_way
 from fl_sim.clients.models.hub import describe_failure, locate, quiet_transformers
-from fl_sim.clients.models.model_names import SMALL_GPT2_PUBLIC
+from fl_sim.clients.models.model_names import POOLER, SMALL_GPT2_PUBLIC
 from fl_sim.clients.models.tuning import base_of, is_adapter, merged
 
 if TYPE_CHECKING:
@@ -30,66 +31,65 @@ def place_of(name: str) -> str:
     return str(PUBLIC_FOLDER) if name == SMALL_GPT2_PUBLIC else locate(name)
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Say how weights are read: in which precision, and straight onto which device; None is main memory."""
+def _placement(spec: ModelSpec) -> tuple[torch.dtype, str | None]:
+    """Return in which precision weights are read, and straight onto which device; None is main memory.
 
-    dtype: torch.dtype = torch.float32
-    device: str | None = None
-
-    @classmethod
-    def of(cls, spec: ModelSpec) -> Placement:
-        """Return the placement of a frozen model under adapters; any other is read as float32 into main memory."""
-        if not spec.lora_rank:
-            return cls()
-        return cls(getattr(torch, spec.frozen_precision), None if spec.device == "cpu" else spec.device)
+    Those of a frozen model under adapters are read in its precision; any other's as float32 into main memory.
+    """
+    if not spec.lora_rank:
+        return torch.float32, None
+    return getattr(torch, spec.frozen_precision), None if spec.device == "cpu" else spec.device
 
 
-def load_causal(name: str, max_layers: int, placement: Placement = Placement()) -> nn.Module:
+def _below(spec: ModelSpec) -> ModelSpec:
+    """Return the spec of the model below the adapters in a folder, which are merged into it."""
+    return spec.model_copy(update={"name": base_of(spec.name), "lora_rank": 0})
+
+
+def load_causal(spec: ModelSpec) -> nn.Module:
     """Load a language model with its output layer; ModelError if it is absent, too large, or reads both ways."""
     from transformers import AutoModelForCausalLM
 
-    if is_adapter(name):
-        return merged(load_causal(base_of(name), max_layers), name)
-    config = _config_of(name, max_layers)
+    if is_adapter(spec.name):
+        return merged(load_causal(_below(spec)), spec.name)
+    config = _config_of(spec)
     if is_two_way(config):
         raise ModelError(
-            f"model {name!r} ({config.model_type}) reads both ways, so that it sees the word it predicts; "
+            f"model {spec.name!r} ({config.model_type}) reads both ways, so that it sees the word it predicts; "
             "allowed for next-word: a causal language model"
         )
-    return _load(name, AutoModelForCausalLM, config, placement)
+    return _load(spec, AutoModelForCausalLM, config)
 
 
-def load_body(name: str, max_layers: int, placement: Placement = Placement(), *, pooler: bool = False) -> nn.Module:
-    """Load a causal or two-way model without any output layer; a ``pooler`` stays if it comes with weights of one.
+def load_body(spec: ModelSpec) -> nn.Module:
+    """Load a causal or two-way model without any output layer; a pooler that the spec asks for stays if it has weights.
 
     Raises:
         ModelError: it cannot be loaded, is too large, or is an encoder with a decoder.
     """
     from transformers import AutoModel
 
-    if is_adapter(name):
-        return merged(load_body(base_of(name), max_layers, pooler=pooler), name)
-    config = _config_of(name, max_layers)
+    if is_adapter(spec.name):
+        return merged(load_body(_below(spec)), spec.name)
+    config = _config_of(spec)
     if config.is_encoder_decoder:
-        raise ModelError(f"model {name!r} ({config.model_type}) is an encoder with a decoder; allowed: one of the two")
-    body = _load(name, AutoModel, config, placement)
-    return body if pooler else without_pooler(body)
+        kind = f"model {spec.name!r} ({config.model_type})"
+        raise ModelError(f"{kind} is an encoder with a decoder; allowed: one of the two")
+    body = _load(spec, AutoModel, config)
+    return body if spec.pooling == POOLER else without_pooler(body)
 
 
-def without_weights(
-    name: str, max_layers: int, dtype: torch.dtype, *, output_layer: bool, pooler: bool = False
-) -> nn.Module:
+def without_weights(spec: ModelSpec, *, output_layer: bool) -> nn.Module:
     """Build a model from its configuration file alone, with no weight of its own; ModelError if it cannot be built."""
     from transformers import AutoModel, AutoModelForCausalLM
 
-    config = _config_of(base_of(name) if is_adapter(name) else name, max_layers)
+    config = _config_of(_below(spec) if is_adapter(spec.name) else spec)
     loader = AutoModelForCausalLM if output_layer else AutoModel
     try:
-        module: nn.Module = loader.from_config(config, dtype=dtype)
+        module: nn.Module = loader.from_config(config, dtype=_placement(spec)[0])
     except Exception as error:  # transformers' and torch's errors have no common class
-        raise _cannot_load(name, error) from error
-    return module if output_layer or pooler else without_pooler(module)
+        raise _cannot_load(spec.name, error) from error
+    return module if output_layer or spec.pooling == POOLER else without_pooler(module)
 
 
 def without_pooler(body: Any) -> nn.Module:
@@ -141,54 +141,29 @@ def _gpt2_for_adapters(spec: ModelSpec, sizes: Gpt2Sizes, *, output_layer: bool)
     return module
 
 
-def own_context(config: Any) -> int:
-    """Return the longest input that the architecture takes; recurrent ones state none.
-
-    If the table of positions has a padding row (RoBERTa and its kin), positions begin after it.
-    """
-    longest = getattr(config, "max_position_embeddings", None) or 2**31
-    return longest - (config.pad_token_id + 1 if counts_positions_itself(config) else 0)
-
-
-def counts_positions_itself(config: Any) -> bool:
-    """Return whether the architecture numbers tokens from its padding id on, so that it must not be given positions."""
-    return config.model_type in {
-        "camembert", "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet", "roberta",
-        "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
-    }  # fmt: skip
-
-
-def is_two_way(config: Any) -> bool:
-    """Return whether states depend on the words after them: it learnt to predict masked words, and is no decoder."""
-    if isinstance(config, Gpt2Sizes):
-        return False
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
-    return config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
-
-
-def _config_of(name: str, max_layers: int) -> Any:
+def _config_of(spec: ModelSpec) -> Any:
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(place_of(name), trust_remote_code=False)
+        config = AutoConfig.from_pretrained(place_of(spec.name), trust_remote_code=False)
     except Exception as error:  # transformers', huggingface_hub's and the system's errors have no common class
-        raise _cannot_load(name, error) from error
-    check_layers(name, getattr(config.get_text_config(), "num_hidden_layers", None), max_layers)
+        raise _cannot_load(spec.name, error) from error
+    check_layers(spec.name, getattr(config.get_text_config(), "num_hidden_layers", None), spec.max_layers)
     return config
 
 
-def _load(name: str, loader: Any, config: Any, placement: Placement) -> nn.Module:
-    options = {} if placement.device is None else {"device_map": {"": placement.device}}
+def _load(spec: ModelSpec, loader: Any, config: Any) -> nn.Module:
+    name, (dtype, device) = spec.name, _placement(spec)
+    options = {} if device is None else {"device_map": {"": device}}
     try:
         with quiet_transformers():  # it reports missing and unneeded weights; missing ones are an error below
-            if name != SMALL_GPT2_PUBLIC and placement.device is None:
-                check_size(name, lambda: loader.from_config(config), placement.dtype.itemsize)
+            if name != SMALL_GPT2_PUBLIC and device is None:
+                check_size(name, lambda: loader.from_config(config), dtype.itemsize)
             module, report = loader.from_pretrained(
                 place_of(name),
                 use_safetensors=True,
                 trust_remote_code=False,
-                dtype=placement.dtype,
+                dtype=dtype,
                 **options,
                 output_loading_info=True,
             )

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fl_sim.clients.models.architectures.architecture import Architecture
-from fl_sim.clients.models.model_names import POOLER
+from fl_sim.clients.models.architectures.architecture import UNBOUNDED, Architecture
 from fl_sim.clients.models.tokenizers import BUNDLED
 
 if TYPE_CHECKING:
@@ -44,17 +43,14 @@ class Transformer(Architecture):
         self.tokenizer = tokenizer
 
     def build(self, spec: ModelSpec, vocabulary: Vocabulary, *, output_layer: bool) -> nn.Module:
-        from fl_sim.clients.models.architectures.pretrained import Placement, load_body, load_causal
+        from fl_sim.clients.models.architectures.pretrained import load_body, load_causal
 
-        if output_layer:
-            return load_causal(spec.name, spec.max_layers, Placement.of(spec))
-        return load_body(spec.name, spec.max_layers, Placement.of(spec), pooler=spec.pooling == POOLER)
+        return load_causal(spec) if output_layer else load_body(spec)
 
     def without_weights(self, spec: ModelSpec, *, output_layer: bool) -> nn.Module:
-        from fl_sim.clients.models.architectures.pretrained import Placement, without_weights
+        from fl_sim.clients.models.architectures.pretrained import without_weights
 
-        dtype, pooler = Placement.of(spec).dtype, spec.pooling == POOLER
-        return without_weights(spec.name, spec.max_layers, dtype, output_layer=output_layer, pooler=pooler)
+        return without_weights(spec, output_layer=output_layer)
 
     def scores(self, module: Any, batch: Batch) -> torch.Tensor:
         """Return the scores of the next word, (B, T, V).
@@ -110,13 +106,12 @@ class Transformer(Architecture):
         return module.get_output_embeddings()
 
     def context(self, module: Any) -> int:
-        from fl_sim.clients.models.architectures.pretrained import own_context
-
-        return own_context(core_of(module).config)
+        """Return the longest input; if the table of positions has a padding row, positions begin after it."""
+        config = core_of(module).config
+        longest = getattr(config, "max_position_embeddings", None) or UNBOUNDED
+        return longest - (config.pad_token_id + 1 if _counts_positions_itself(config) else 0)
 
     def reads_both_ways(self, module: Any) -> bool:
-        from fl_sim.clients.models.architectures.pretrained import is_two_way
-
         return is_two_way(core_of(module).config)
 
     def layer_handlers(self) -> Mapping[type[nn.Module], LayerHandler]:
@@ -204,13 +199,28 @@ def core_of(module: Any) -> Any:
     return module.get_base_model() if hasattr(module, "get_base_model") else module
 
 
+def is_two_way(config: Any) -> bool:
+    """Return whether states depend on the words after them: it learnt to predict masked words, and is no decoder."""
+    if config.model_type == "gpt2":  # ours needs none of what the import below loads
+        return False
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    return config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
+
+
+def _counts_positions_itself(config: Any) -> bool:
+    """Return whether the architecture numbers tokens from its padding id on (RoBERTa), and must not get positions."""
+    return config.model_type in {
+        "camembert", "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet", "roberta",
+        "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+    }  # fmt: skip
+
+
 def _options(core: Any, called: Any, positions: torch.Tensor) -> dict[str, bool | torch.Tensor]:
     """Return the arguments of a forward pass without cache: positions, unless the model counts them itself."""
-    from fl_sim.clients.models.architectures.pretrained import counts_positions_itself
-
     takes = _parameters_of(type(called).forward)
     options: dict[str, bool | torch.Tensor] = {"use_cache": False} if "use_cache" in takes else {}
-    if "position_ids" in takes and not counts_positions_itself(core.config):
+    if "position_ids" in takes and not _counts_positions_itself(core.config):
         options["position_ids"] = positions
     return options
 

@@ -160,10 +160,10 @@ def test_no_length_breaks_the_bound_of_automatic_clipping(
 ) -> None:
     gradients = {"weight": torch.tensor([0.0, coordinate])}
     monkeypatch.setattr(clipped_sums, "loss_gradients", lambda model, batch: (1.0, gradients))
-    views, tally = {"weight": torch.zeros(2)}, clipped_sums.Tally()
-    clipped_sums.add_one(small, small.batch(examples(5)), CLIP, views, tally, 0.01)
+    views, total = {"weight": torch.zeros(2)}, GradientSum(small, stability=0.01)
+    total.add_one(*examples(5), CLIP, views)
     assert -float(views["weight"][1]) == pytest.approx(expected, rel=1e-5, abs=1e-12)
-    assert tally.nonfinite == 0
+    assert total.tally.nonfinite == 0
 
 
 @pytest.mark.parametrize("stability", [None, 0.01])
@@ -179,7 +179,7 @@ def test_a_contribution_does_not_depend_on_the_batch(
 ) -> None:
     sentences = examples(*LENGTHS)
     sum_of_singles = sum(clipped_gradient_sum(small, [s], 3.0).vector.astype(np.float64) for s in sentences)
-    monkeypatch.setattr(small, "_largest_batch", tokens)
+    monkeypatch.setattr(small, "largest_batch", tokens)
     for order in (sentences, sentences[::-1]):
         together = clipped_gradient_sum(small, order, 3.0)
         assert distance(together.vector, sum_of_singles) < 1e-5
@@ -212,10 +212,10 @@ def test_a_loss_or_a_gradient_alone_that_is_not_finite_counts_as_zero(
 ) -> None:
     gradients = {"weight": torch.tensor([0.5, coordinate])}
     monkeypatch.setattr(clipped_sums, "loss_gradients", lambda model, batch: (loss, gradients))
-    batch, views, tally = small.batch(examples(5)), {"weight": torch.zeros(2)}, clipped_sums.Tally()
-    clipped_sums.add_one(small, batch, 1.0, views, tally)
-    assert (tally.nonfinite, tally.loss_sum) == (1, 0.0)
-    assert not clipped_sums.add_unclipped(small, batch, views, tally)  # its sentences are tried one by one
+    views, total = {"weight": torch.zeros(2)}, GradientSum(small)
+    total.add_one(*examples(5), 1.0, views)
+    assert (total.tally.nonfinite, total.tally.loss_sum) == (1, 0.0)
+    assert not total.add_unclipped(small.batch(examples(5)), views)  # its sentences are tried one by one
     assert not views["weight"].any()
 
 
@@ -226,33 +226,23 @@ def test_the_norm_by_which_a_sentence_is_clipped_includes_its_rounding() -> None
     assert factors == pytest.approx([2.5 / math.sqrt(9.003), 1.0])
 
 
-def test_a_hidden_second_use_of_a_weight_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
-    """No layer description can see it; the comparison with autograd must."""
-    model = models_to_try.small_gpt2()
-    mlp: Any = model.module.transformer.h[0].mlp  # type: ignore[union-attr]
-    plain = mlp.forward
-    mlp.forward = lambda x: plain(x) + torch.matmul(x, mlp.c_fc.weight)[..., : x.shape[-1]]
-    with caplog.at_level(logging.WARNING):
-        assert covered_layers(model) is None
-    assert "c_fc.weight" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("leak", "reason"),
     [
-        (lambda x: 0.5 * x.mean(dim=0, keepdim=True).detach(), "depends on the other sentences"),
-        (lambda x: 0.5 * x.shape[1] * x.roll(1, dims=-1), "depends on its padding"),
+        (lambda x, mlp: torch.matmul(x, mlp.c_fc.weight)[..., : x.shape[-1]], "c_fc.weight"),
+        (lambda x, _: 0.5 * x.mean(dim=0, keepdim=True).detach(), "depends on the other sentences"),
+        (lambda x, _: 0.5 * x.shape[1] * x.roll(1, dims=-1), "depends on its padding"),
     ],
-    ids=["batch", "padding"],
+    ids=["second use of a weight", "batch", "padding"],
 )
-def test_a_sentence_that_depends_on_its_batch_is_noticed(
-    leak: Callable[[torch.Tensor], torch.Tensor], reason: str, caplog: pytest.LogCaptureFixture
+def test_what_no_description_of_layers_shows_is_noticed(
+    leak: Callable[[torch.Tensor, Any], torch.Tensor], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ghost norms and autograd agree on the batch; a clip would still not bound what one sentence contributes."""
+    """Of a batch, ghost norms and autograd agree; a clip would still not bound what one sentence contributes."""
     model = models_to_try.small_gpt2()
     mlp: Any = model.module.transformer.h[0].mlp  # type: ignore[union-attr]
     plain = mlp.forward
-    mlp.forward = lambda x: plain(x) + leak(x)
+    mlp.forward = lambda x: plain(x) + leak(x, mlp)
     with caplog.at_level(logging.WARNING):
         assert covered_layers(model) is None
     assert reason in caplog.text

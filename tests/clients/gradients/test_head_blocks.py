@@ -17,7 +17,7 @@ from fl_sim.clients.models import frozen_head
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out, sentence_losses
 from fl_sim.engines.worker_memory import LiveBytes
-from tests.clients.gradients.every_result import assert_same, every_result
+from tests.clients.gradients.every_result import assert_same, every_result, gradients_of
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import VOCABULARY, examples
 
@@ -77,8 +77,7 @@ def test_blocks_are_used_and_no_table_of_scores_is_whole(small_blocks: None, mon
 def test_no_norm_of_a_tied_table_is_short_of_what_is_added(precision: Any, small_blocks: None) -> None:
     """Norms and sums use the same rounded states: they agree to float32, within what clipping guarantees."""
     model = models_to_try.small_gpt2(precision=precision)
-    passed = ghost_pass.ghost_pass(model, ghost_pass.cover(model), model.batch(GIVEN[:4]))
-    (table,) = (c for c in passed.of_sentences() if isinstance(c, BlockedTable))
+    (table,) = (c for c in gradients_of(model, GIVEN[:4]) if isinstance(c, BlockedTable))
     for row in range(4):
         total = torch.zeros(VOCABULARY, 32)
         table.add(torch.eye(4)[row], total)
@@ -88,8 +87,7 @@ def test_no_norm_of_a_tied_table_is_short_of_what_is_added(precision: Any, small
 def test_memory_that_ends_between_blocks_is_an_error(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is added cannot be repeated; nobody is told of a sum that has parts twice."""
     model = models_to_try.small_gpt2()
-    passed = ghost_pass.ghost_pass(model, ghost_pass.cover(model), model.batch(GIVEN[:4]))
-    (table,) = (c for c in passed.of_sentences() if isinstance(c, BlockedTable))
+    (table,) = (c for c in gradients_of(model, GIVEN[:4]) if isinstance(c, BlockedTable))
     for added, error in ((0, torch.OutOfMemoryError), (1, ModelError)):
         left, blocks = [added], HeadRecord.matrices
 

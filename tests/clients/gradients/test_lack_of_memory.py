@@ -18,8 +18,7 @@ from fl_sim.clients.batches import Batch
 from fl_sim.clients.device import is_out_of_memory
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.frozen_states import SentenceStates, state_path
-from fl_sim.clients.ghost_norms import Contribution
-from fl_sim.clients.gradients import ghost_pass
+from fl_sim.clients.ghost_norms import Contribution, TiedTable
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum, fit_batches, is_tried
 from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.gradients.user_sums import user_sums
@@ -30,6 +29,7 @@ from fl_sim.clients.training import bounded_sum
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalSteps, WeightedGradients
 from fl_sim.strategies.messages import TrainReply
 from tests.clients import test_frozen_states
+from tests.clients.gradients.every_result import gradients_of
 from tests.clients.models.models_to_try import examples
 from tests.clients.paths_on_a_device import selection, split, weighted
 
@@ -52,7 +52,7 @@ def checked() -> LanguageModel:
 def model(checked: LanguageModel) -> Iterator[LanguageModel]:
     """A model with the memory of a process that has just begun."""
     yield checked
-    checked._largest_batch = None
+    checked.largest_batch = None
 
 
 @contextmanager
@@ -163,8 +163,7 @@ def _with_memory_for(self: Contribution, left: list[int], add: Callable[..., Non
 def test_memory_that_ends_within_a_tied_table_changes_nothing_of_it(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = ghost_pass.ghost_pass(model, ghost_pass.cover(model), model.batch(examples(5, 9)))
-    tied = recorded.of_sentences()[-1]
+    (tied,) = (c for c in gradients_of(model, examples(5, 9)) if isinstance(c, TiedTable))
     total = torch.zeros(model.vocabulary_size, 16)
     monkeypatch.setattr(ghost_norms, "scaled", lambda *_, **__: (_ for _ in ()).throw(ERRORS["cuda"]))
     with pytest.raises(torch.OutOfMemoryError):

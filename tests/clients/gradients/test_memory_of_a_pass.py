@@ -23,7 +23,7 @@ SIZES = {"hidden": 128, "layers": 6, "heads": 4, "max_tokens": 64}
 @functools.cache
 def model_of(**settings: Any) -> LanguageModel:
     model = load_model(ModelSpec(**(SIZES | settings)), seed=0)
-    model.limit_batches(TOKENS)
+    model.largest_batch = TOKENS
     assert gradient_path(model).name == "fast"
     return model
 

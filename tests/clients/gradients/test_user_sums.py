@@ -66,7 +66,7 @@ def test_users_share_passes_and_nobody_notices(
 
 
 def test_sentences_of_a_user_may_lie_in_several_passes(small: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small, "_largest_batch", 40)
+    monkeypatch.setattr(small, "largest_batch", 40)
     users = [examples(18, 3, 17), examples(2, 19), examples(9, 10, 11)]
     for summed in user_sums(small, users, 0.5):
         assert len(summed.users) > 1

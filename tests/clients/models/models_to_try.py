@@ -34,11 +34,8 @@ _LLAMA_LIKE = _BERT_LIKE | {"num_key_value_heads": 2}
 
 
 def small_gpt2(task: Task | None = None, **changes: Any) -> LanguageModel:
-    return shifted(load_model(SMALL.model_copy(update=changes), seed=0, task=task)) if changes or task else _plain()
-
-
-def _plain() -> LanguageModel:
-    return load_model(SMALL, seed=0)
+    model = load_model(SMALL.model_copy(update=changes), seed=0, task=task)
+    return shifted(model) if changes or task else model
 
 
 def awd_lstm(task: Task | None = None, **changes: Any) -> LanguageModel:

@@ -88,7 +88,7 @@ def test_held_out_figures_are_those_of_each_sentence(small: LanguageModel, monke
     given = examples(5, 1, 30, 2, 30)
     losses = sentence_losses(small, given).detach().numpy()
     for tokens in (1, 40, None):
-        monkeypatch.setattr(small, "_largest_batch", tokens)
+        monkeypatch.setattr(small, "largest_batch", tokens)
         found = held_out(small, given)
         assert found.predictions.tolist() == [4, 0, 29, 1, 29]
         np.testing.assert_allclose(found.losses, losses, rtol=1e-5)

@@ -90,9 +90,9 @@ def test_weights_are_read_in_their_precision_onto_their_device(folder: str, monk
     spec = ModelSpec(name=folder, tokenizer="bundled", **LORA, frozen_precision="bfloat16")
     load_model(spec, 0)
     load_model(spec.model_copy(update={"frozen_precision": "float32"}), 0)
-    pretrained.load_causal(folder, 9, pretrained.Placement.of(spec.model_copy(update={"device": "cuda:1"})))
+    pretrained.load_causal(spec.model_copy(update={"device": "cuda:1"}))
     everything_trains = spec.model_copy(update={"lora_rank": 0, "frozen_precision": "float32", "device": "cuda"})
-    pretrained.load_causal(folder, 9, pretrained.Placement.of(everything_trains))
+    pretrained.load_causal(everything_trains)
     on_device = {"": "cuda:1"}
     half, full = torch.bfloat16, torch.float32
     assert seen == [(half, None), (full, None), (half, on_device), (full, None)]

@@ -15,7 +15,7 @@ import torch
 
 from fl_sim.cli.main import main
 from fl_sim.clients.batches import Example
-from fl_sim.clients.gradients.clipped_sums import Tally, add_clipped
+from fl_sim.clients.gradients.clipped_sums import GradientSum
 from fl_sim.clients.gradients.ghost_pass import gradient_path
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
@@ -50,8 +50,8 @@ def test_counted_bytes_are_those_of_tensors_with_values(way: str) -> None:
     tokens = np.random.default_rng(0).integers(0, model.vocabulary_size, size=(ROWS, longest))
     sentences = [Example(row, target=0, number=number) for number, row in enumerate(tokens)]
     with LiveBytes([*model.module.parameters(), *model.module.buffers()]) as live:
-        views = model.parameters.views(torch.zeros(model.num_parameters))
-        assert add_clipped(model, model.batch(sentences, 0), 1.0, views, Tally())
+        total = GradientSum(model)
+        assert total.add_clipped(model.batch(sentences, 0), 1.0, dict(total.views))
     assert counted.trainable == model.num_parameters
     assert counted.sum + counted.batch == pytest.approx(live.peak, rel=0.02)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,12 +12,10 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
-from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fl_sim.engines.grids import context_of
+from fl_sim.engines.grids import InlineGrid, context_of
 from fl_sim.flower import UserLevelClipping, UserLevelDifferentialPrivacy
 from fl_sim.flower.app_run import AppRun
 
@@ -70,7 +67,7 @@ def client(
     return app
 
 
-class NodesHere(Grid):
+class NodesHere(InlineGrid):
     """Nodes in this process: ``nodes`` may change between rounds, and a message to one that is gone has no reply."""
 
     def __init__(self, nodes: Nodes) -> None:
@@ -79,27 +76,13 @@ class NodesHere(Grid):
         self.replies: list[Message] = []
         self._waiting: dict[str, Message] = {}
 
-    def set_run(self, run: Run) -> None:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Run:
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **options: Any) -> Message:
-        raise NotImplementedError
-
     def get_node_ids(self) -> Iterable[int]:
         return list(self.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        ids = []
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = str(uuid.uuid4())
-            self.sent.append(message)
-            self._waiting[message.metadata.message_id] = message
-            ids.append(message.metadata.message_id)
-        return ids
+        pushed = list(messages)
+        self.sent += pushed
+        return super().push_messages(pushed)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         replies = [self._reply(self._waiting.pop(one)) for one in list(message_ids) if one in self._waiting]
@@ -152,18 +135,16 @@ def train(
     return result, strategy
 
 
-def interrupted(
-    folder: Path, nodes: Mapping[int, tuple[ClientApp, Mapping[str, Any]]], at: int, **changes: Any
-) -> None:
-    """Train until the server is killed in round ``at``, before its checkpoint."""
-    checkpoint = AppRun.checkpoint
+def interrupted(folder: Path, nodes: Nodes, at: int, *, before: str = "checkpoint", **changes: Any) -> None:
+    """Train until the server is killed in round ``at``, before that method of its run."""
+    method = getattr(AppRun, before)
 
     def killed(run: AppRun, server_round: int, *arguments: Any) -> None:
         if server_round == at:
             raise KeyboardInterrupt
-        checkpoint(run, server_round, *arguments)
+        method(run, server_round, *arguments)
 
-    with patch.object(AppRun, "checkpoint", killed), pytest.raises(KeyboardInterrupt):
+    with patch.object(AppRun, before, killed), pytest.raises(KeyboardInterrupt):
         train(folder, nodes, **changes)
 
 

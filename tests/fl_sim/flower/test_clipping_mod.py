@@ -23,10 +23,11 @@ from fl_sim.flower import UserLevelClipping
 from fl_sim.flower.clipping_mod import bounded, only_user, time_limit
 from fl_sim.flower.private_messages import (
     APP_METRICS,
+    ENROLMENT,
+    EVALUATION,
     RECORD,
     PrivateRound,
-    enrolment_request,
-    evaluation_part,
+    request_part,
     user_number,
     user_seed,
 )
@@ -102,21 +103,6 @@ def test_a_node_sends_the_sum_of_its_sampled_users_and_of_nobody_else() -> None:
     assert far.clipped == 2
 
 
-def test_an_update_is_what_training_added_computed_in_float64() -> None:
-    def scaled(message: Message, context: Context) -> Message:
-        arrays = dict(message.content["arrays"])
-        arrays["weight"] = type(arrays["weight"])(np.full(SIZE, 1 + 2**-20, np.float32))
-        return Message(RecordDict({"arrays": ArrayRecord(arrays)}), reply_to=message)
-
-    content = RecordDict({"arrays": model(SIZE), "config": ConfigRecord()})
-    start = dict(content["arrays"])
-    start["weight"] = type(start["weight"])(np.full(SIZE, 1.0, np.float64))
-    number = user_number("a")
-    record = PrivateRound(1, (number,), (b"seed",), 1.0, False).record()
-    content = RecordDict({"arrays": ArrayRecord(start), "config": ConfigRecord(), RECORD: record})
-    assert _sum(_asked(scaled, UserLevelClipping(), content)) == pytest.approx(np.full(SIZE, 2**-20), rel=1e-9)
-
-
 def test_the_app_sees_its_own_records_alone_and_every_user_a_copy() -> None:
     seen: list[dict[str, Any]] = []
 
@@ -189,10 +175,10 @@ def test_no_text_of_an_enrolment_or_of_an_evaluation_leaves_the_node() -> None:
     def unreadable(context: Context) -> list[str]:
         raise ValueError(SECRET)
 
-    reply = _asked(_own, UserLevelClipping(users=unreadable), enrolment_request())
+    reply = _asked(_own, UserLevelClipping(users=unreadable), RecordDict({RECORD: request_part(ENROLMENT)}))
     assert reply.error.reason == "ValueError (the node's log has its text)"
     mod = UserLevelClipping()
-    message = Message(RecordDict({RECORD: evaluation_part()}), 7, "evaluate")
+    message = Message(RecordDict({RECORD: request_part(EVALUATION)}), 7, "evaluate")
     message.metadata.__dict__["_message_id"] = "7"
     reply = mod(message, context_of(7, {"user-id": "a"}), _raising)
     assert "John" not in reply.error.reason

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 import pytest
-from flwr.app import Error, Message
+from flwr.app import Error, Message, RecordDict
 
 from fl_sim.engines.grids import AttendedGrid
 from fl_sim.flower.enrolled_nodes import EnrolledNodes
@@ -68,9 +68,12 @@ def test_with_and_without_a_user_whom_two_nodes_name_all_others_are_the_same(ord
         assert enrolled[0] - enrolled[1] == any(TWICE in holders[node] for node in present)
 
 
-def test_a_user_is_of_the_first_node_that_names_it_and_of_the_next_when_that_is_gone() -> None:
+def test_a_user_is_of_the_first_node_that_names_it_and_of_the_next_when_that_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     nodes, grid = EnrolledNodes(), Named({1: (10, TWICE), 2: (TWICE, 20)})
     nodes.enrol(grid, timeout=5)
+    assert "node 2 names 1 of other nodes' users, who count there alone" in caplog.text
     assert nodes.sampled(0, 1, 1.0) == {1: (TWICE, 10), 2: (20,)}
     grid.users = {2: (TWICE, 20)}
     nodes.enrol(grid, timeout=5)
@@ -105,41 +108,19 @@ def test_every_round_draws_another_cohort_by_round_and_number() -> None:
     assert {k: set(grouped.sampled(7, k, 0.3)[1]) for k in cohorts} == cohorts
 
 
-def test_a_node_that_fails_to_answer_is_asked_again_and_one_without_the_mod_is_not() -> None:
-    class Failing(Named):
-        def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-            for reply in super().send_and_receive(messages):
-                node, failing = reply.metadata.src_node_id, len(self.asked) <= 3
-                if node == 2 and failing:
-                    reply = Message(Error(2, "no memory"), reply_to=self._request(node))
-                elif node == 3:
-                    reply.content.config_records.clear()
-                yield reply
-
-        @staticmethod
-        def _request(node: int) -> Message:
-            request = Message(enrolment_reply([]), node, "train")
-            request.metadata.__dict__["_message_id"] = f"{node}"
-            return request
-
-    nodes, grid = EnrolledNodes(), Failing({1: (10,), 2: (20,), 3: (30,)})
-    nodes.enrol(grid, timeout=5)
-    nodes.enrol(grid, timeout=5)
-    assert grid.asked == [1, 2, 3, 2]
-    assert nodes.sampled(0, 1, 1.0) == {1: (10,), 2: (20,)}
-
-
 class Unable(NodesHere):
-    """Nodes of which one enrols; ``failing`` nodes answer with an error, and ``silent`` ones not at all."""
+    """Nodes of which one enrols; ``failing`` ones answer an error, ``silent`` not at all, ``bare`` without the mod."""
 
-    def __init__(self, failing: set[int], silent: set[int]) -> None:
-        super().__init__(dict.fromkeys({1} | failing | silent, (None, {})))  # type: ignore[arg-type]
-        self.failing, self.silent = failing, silent
+    def __init__(self, failing: Iterable[int] = (), silent: Iterable[int] = (), bare: Iterable[int] = ()) -> None:
+        self.failing, self.silent, self.bare = set(failing), set(silent), set(bare)
+        ids = {1} | self.failing | self.silent | self.bare
+        super().__init__(dict.fromkeys(ids, (None, {})))  # type: ignore[arg-type]
 
     def _reply(self, message: Message) -> Message:
-        if message.metadata.dst_node_id in self.failing:
+        node = message.metadata.dst_node_id
+        if node in self.failing:
             return Message(Error(2, "no user-id"), reply_to=message)
-        return Message(enrolment_reply([10]), reply_to=message)
+        return Message(RecordDict() if node in self.bare else enrolment_reply([10 * node]), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         heard = [one for one in message_ids if self._waiting[one].metadata.dst_node_id not in self.silent]
@@ -147,6 +128,15 @@ class Unable(NodesHere):
 
     def asked(self, node: int) -> int:
         return sum(message.metadata.dst_node_id == node for message in self.sent)
+
+
+def test_a_node_that_fails_to_answer_is_asked_again_and_one_without_the_mod_is_not() -> None:
+    nodes, grid = EnrolledNodes(), Unable(failing={2}, bare={3})
+    nodes.enrol(grid, timeout=5)
+    grid.failing.clear()
+    nodes.enrol(grid, timeout=5)
+    assert [grid.asked(node) for node in (1, 2, 3)] == [1, 2, 1]
+    assert nodes.sampled(0, 1, 1.0) == {1: (10,), 2: (20,)}
 
 
 @pytest.mark.parametrize(("failing", "silent"), [({2}, set()), (set(), {2})], ids=["failing", "silent"])

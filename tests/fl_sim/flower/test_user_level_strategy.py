@@ -235,15 +235,7 @@ def test_a_round_is_kept_whatever_becomes_of_its_evaluation(tmp_path: Path, erro
 
 
 def test_a_run_that_is_killed_while_it_evaluates_has_its_round(tmp_path: Path) -> None:
-    add_row = AppRun.add_row
-
-    def killed(run: AppRun, server_round: int, *arguments: dict) -> None:
-        if server_round == 2:
-            raise KeyboardInterrupt
-        add_row(run, server_round, *arguments)
-
-    with patch.object(AppRun, "add_row", killed), pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "r", nodes_of(5), seed=None)
+    interrupted(tmp_path / "r", nodes_of(5), 2, before="add_row", seed=None)
     _, strategy = train(tmp_path / "r", nodes_of(5), seed=None, resume=True)
     assert [(row["round"], row["releases"]) for row in _rows(tmp_path / "r")] == [(0, 0), (1, 1), (2, 2), (3, 3)]
     assert _rows(tmp_path / "r")[-1]["epsilon_user"] == strategy.epsilon()
@@ -354,22 +346,6 @@ def test_an_app_that_writes_into_the_model_it_was_sent_changes_no_other_users_st
     assert weights(result)[:5] == pytest.approx(np.full(5, 0.1), abs=0.01)  # not 0.25, as if each went on from the last
 
 
-def test_one_users_failure_does_not_decide_whether_others_are_counted(tmp_path: Path) -> None:
-    def of_user(message: Message, context: Context) -> Message:
-        if message.content["config"]["user-id"] == "3":
-            raise ValueError("a row that cannot be read")
-        assert "seen" not in context.state, "what another user's training left"
-        context.state["seen"] = ConfigRecord()
-        return moved(message, np.eye(5)[0] * 0.5)
-
-    app = client(of_user, UserLevelClipping(users=lambda context: ["0", "1", "2", "3"]))
-    changes = {"population": 4, "sampling_rate": 1.0, "noise_multiplier": 1e-3}
-    result, _ = train(tmp_path / "r", {11: (app, {})}, rounds=1, **changes)
-    assert weights(result)[0] == pytest.approx(3 * 0.5 / 4, abs=0.01)
-    last = _rows(tmp_path / "r")[-1]
-    assert (last["failed_nodes"], last["nonfinite"]) == (0, 1)
-
-
 def test_a_node_that_joins_late_takes_part_from_then_on(tmp_path: Path) -> None:
     grid = NodesHere(nodes_of(2))
 
@@ -379,14 +355,6 @@ def test_a_node_that_joins_late_takes_part_from_then_on(tmp_path: Path) -> None:
 
     train(tmp_path / "r", grid, rounds=4, sampling_rate=1.0, evaluate_fn=join)
     assert [row["cohort_users"] for row in _rows(tmp_path / "r")[1:]] == [2, 2, 3, 3]
-
-
-def test_a_user_is_one_only_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("WARNING", logger="flwr")
-    nodes = nodes_of(2) | {999: (client(), {"partition-id": 1})}
-    train(tmp_path / "r", nodes, rounds=1, sampling_rate=1.0)
-    assert _rows(tmp_path / "r")[-1]["cohort_users"] == 2
-    assert "node 999 names 1 of other nodes' users, who count there alone" in caplog.text
 
 
 def test_metrics_of_nodes_stay_there_unless_they_are_asked_for(tmp_path: Path) -> None:
@@ -468,20 +436,6 @@ def test_impossible_settings_are_refused_in_one_line(tmp_path: Path, changes: di
 def test_strategies_that_look_at_single_replies_are_refused(tmp_path: Path, wrapped: Strategy) -> None:
     with pytest.raises(PrivacyError, match="which may look at single replies; allowed: FedAvg, "):
         train(tmp_path / "r", nodes_of(1), wrapped=wrapped)
-
-
-def test_a_strategy_of_ones_own_says_that_one_reply_is_enough(tmp_path: Path) -> None:
-    class Halved(FedAvg):
-        aggregates_one_reply = True
-
-        def aggregate_train(self, server_round, replies):  # type: ignore[no-untyped-def]
-            arrays, metrics = super().aggregate_train(server_round, replies)
-            halves = {name: Array(np.asarray(array.numpy() * 0.5)) for name, array in arrays.items()}
-            return ArrayRecord(halves), metrics
-
-    half, _ = train(tmp_path / "half", nodes_of(10), rounds=1, wrapped=Halved())
-    whole, _ = train(tmp_path / "whole", nodes_of(10), rounds=1)
-    assert weights(half).shape == weights(whole).shape
 
 
 @pytest.mark.parametrize(
