@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_sim.auditing.lower_bounds import Bools, Floats, f_dp_epsilon
+from fl_sim.auditing.lower_bounds import Bools, Floats, check_confidence, f_dp_epsilon
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.models.language_model import load_model
 from fl_sim.config import RunConfig
@@ -114,10 +114,11 @@ def audit_training(
         overrides: settings of the run, by ``section.key``.
 
     Raises:
-        PrivacyError: if ``canaries`` is below 2.
+        PrivacyError: if ``canaries`` is below 2, or ``confidence`` outside (0, 1).
     """
     if canaries < 2:
         raise PrivacyError(f"canaries is {canaries}; allowed: an integer of at least 2")
+    check_confidence(confidence)
     planted = plant(Corpus.open("bundled"), canaries, seed, work / "corpus")
     settings = _DEFAULTS | dict(overrides or {})
     settings |= {"corpus.path": str(planted.path), "out": str(work / "run"), "seed": seed}
