@@ -78,19 +78,20 @@ def audit(
     """
     from fl_sim.auditing.cases import own_case
 
-    _check_seed(seed)
     if unknown := set(units) - set(UNITS):
         raise PrivacyError(f"unit is {unknown.pop()!r}; allowed: {', '.join(UNITS)}")
     check_settings(mechanism)
     event = round_event(strategy, noise_multiplier=noise_multiplier, **mechanism)
     user, both = adjacencies(user_sentences, entity)
     known = {"user": user, "entity": Adjacency(0, both.entity_bound), "user_entity": both}
-    cases = []
-    for unit in UNITS:
-        bound = known[unit].entity_bound
-        if unit in units and (known[unit].user_sentences > 0 or unit == "entity") and (bound.total or unit == "user"):
-            cases.append(own_case(unit, event, known[unit], rounds, delta))
-    return _findings(cases, trials, seed, confidence, pin_noise, progress)
+    cases = (
+        (own_case(unit, event, known[unit], rounds, delta), trials)
+        for unit in UNITS
+        if unit in units
+        and (known[unit].user_sentences > 0 or unit == "entity")
+        and (known[unit].entity_bound.total or unit == "user")
+    )
+    return _findings(cases, seed, confidence, pin_noise, progress)
 
 
 def audit_published(
@@ -130,26 +131,25 @@ def audit_published(
     """
     from fl_sim.auditing.cases import published_case
 
-    _check_seed(seed)
     if as_coded and entities is None:
         raise PrivacyError("entities is missing; allowed: a value is needed as coded")
     users = settings.users if entity_users is None else entity_users
     knowers = {"user": 0, "entity": users, "user_entity": users}
-    findings = []
-    for unit in units:
-        if knowers[unit] or unit == "user":
-            case = published_case(
-                unit,
-                settings,
-                rounds,
-                delta,
-                entity_users=knowers[unit],
-                user=unit != "entity",
-                entities=entities or 1,
-                as_coded=as_coded,
-            )
-            findings += _findings([case], case.affordable(trials), seed, confidence, pin_noise, progress)
-    return findings
+    cases = (
+        published_case(
+            unit,
+            settings,
+            rounds,
+            delta,
+            entity_users=knowers[unit],
+            user=unit != "entity",
+            entities=entities or 1,
+            as_coded=as_coded,
+        )
+        for unit in units
+        if knowers[unit] or unit == "user"
+    )
+    return _findings(((case, case.affordable(trials)) for case in cases), seed, confidence, pin_noise, progress)
 
 
 def audit_table(
@@ -174,11 +174,7 @@ def audit_table(
     """
     from fl_sim.auditing.cases import cases
 
-    _check_seed(seed)
-    findings: list[Finding] = []
-    for case in cases():
-        findings += _findings([case], case.affordable(trials), seed, confidence, pin_noise, progress)
-    return findings
+    return _findings(((case, case.affordable(trials)) for case in cases()), seed, confidence, pin_noise, progress)
 
 
 def audit_one_run(
@@ -270,9 +266,11 @@ def audit_sensitivity(*, seed: int = 0, progress: Callable[[str], None] = lambda
     from fl_sim.auditing.real_rounds.round_sensitivity import SENSITIVITY_CASES, measure_rounds
 
     _check_seed(seed)
-    return [
-        difference for name in SENSITIVITY_CASES for difference in measure_rounds(name, seed=seed, progress=progress)
-    ]
+    differences: list[RoundDifference] = []
+    for name in SENSITIVITY_CASES:
+        progress(name)
+        differences += measure_rounds(name, seed=seed)
+    return differences
 
 
 def audit_ledgers(
@@ -369,12 +367,18 @@ def _check_seed(seed: int) -> None:
 
 
 def _findings(
-    cases: Iterable[Case], trials: int, seed: int, confidence: float, pin_noise: bool, progress: Callable[[str], None]
+    cases: Iterable[tuple[Case, int]],
+    seed: int,
+    confidence: float,
+    pin_noise: bool,
+    progress: Callable[[str], None],
 ) -> list[Finding]:
+    """Examine each case with its number of trials."""
     from fl_sim.auditing.cases import examine
 
+    _check_seed(seed)
     findings = []
-    for case in cases:
+    for case, trials in cases:
         progress(case.name)
         findings.append(examine(case, trials=trials, seed=seed, confidence=confidence, pin_noise=pin_noise))
     return findings

@@ -198,7 +198,7 @@ def repaired(folder: str | Path, found: Check, *, run_config: str = "", **settin
     from fl_sim.checking import repair
 
     app = AppFolder.read(folder, run_config)
-    changed = repair.patch(app, repair.Settings.of(found.measured))
+    changed = repair.patch(app, repair.settings_of(found.measured))
     diff = repair.diff(app, changed)
     with tempfile.TemporaryDirectory(prefix="fl-sim-fixed-") as scratch:
         copy = repair.copied(app, changed, Path(scratch))

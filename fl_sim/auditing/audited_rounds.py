@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from fl_sim.auditing.inline_rounds import Release, run_rounds
-from fl_sim.auditing.lower_bounds import Scores
+from fl_sim.auditing.lower_bounds import Floats, Scores
 from fl_sim.auditing.worst_case_corpora import CopiedCorpus, Scenario, build, gradients
 from fl_sim.clients.selection import Selection, WeightedSelection, select_for
 from fl_sim.strategies.accounting.accountant import RoundEvent
@@ -40,8 +40,6 @@ from fl_sim.strategies.messages import TrainReply, TrainRequest
 from fl_sim.strategies.primitives import clipping, streams
 from fl_sim.strategies.published import Published, PublishedTerms
 from fl_sim.strategies.registry import load_strategy
-
-Floats = NDArray[np.float64]
 
 _NO_NOISE = 1e-9
 _COMPANIONS = 16  # at q_e ½, none of them is sampled in one round of 65,536
@@ -221,17 +219,15 @@ def attack(target: AuditedMechanism, rounds: int, trials: int, seed: int) -> Sco
         raise PrivacyError(f"trials is {trials}; allowed: an integer of at least 8")
     if rounds < 1:
         raise PrivacyError(f"rounds is {rounds}; allowed: an integer of at least 1")
-    distributions = {present: _learn(target, present, seed) for present in (False, True)}
+    absent, there = (_learn(target, present, seed) for present in (False, True))
 
     def scores(present: bool) -> Floats:
         parts = []
         for batch, copies in enumerate(_batches(target, trials)):
-            outputs = target.outputs(present, rounds, copies, _seed(seed, "audit trial", present, batch))
-            likelihoods = {
-                assumed: distribution.log_likelihood(outputs, target.noise_std)
-                for assumed, distribution in distributions.items()
-            }
-            parts.append(likelihoods[True] - likelihoods[False])
+            of_trial = streams.derived_seed(seed, "audit trial", int(present), batch)
+            outputs = target.outputs(present, rounds, copies, of_trial)
+            likelihoods = (law.log_likelihood(outputs, target.noise_std) for law in (there, absent))
+            parts.append(np.subtract(*likelihoods))
         return np.concatenate(parts)
 
     return Scores(without=scores(False), present=scores(True))
@@ -240,7 +236,8 @@ def attack(target: AuditedMechanism, rounds: int, trials: int, seed: int) -> Sco
 def _learn(target: AuditedMechanism, present: bool, seed: int) -> Distribution:
     """Estimate the distribution of a round's sum before noise, from rounds that no trial uses."""
     copies = next(_batches(target, _LEARNING_COPIES))
-    sums = target.outputs(present, _LEARNING_ROUNDS, copies, _seed(seed, "audit learning", present, 0), noise=False)
+    own_seed = streams.derived_seed(seed, "audit learning", int(present), 0)
+    sums = target.outputs(present, _LEARNING_ROUNDS, copies, own_seed, noise=False)
     values, counts = np.unique(sums.round(_DECIMALS), return_counts=True)
     return Distribution(values, np.log(counts / counts.sum()))
 
@@ -250,7 +247,3 @@ def _batches(target: AuditedMechanism, copies: int) -> Iterator[int]:
     most = max(1, _ITEMS_PER_BATCH // max(target.scenario.items, 1))
     for start in range(0, copies, most):
         yield min(most, copies - start)
-
-
-def _seed(seed: int, purpose: str, present: bool, batch: int) -> int:
-    return streams.derived_seed(seed, purpose, int(present), batch)

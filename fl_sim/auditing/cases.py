@@ -26,6 +26,7 @@ from fl_sim.auditing.lower_bounds import (
     CURVE_DELTAS,
     Claim,
     Verdict,
+    check_confidence,
     epsilon_lower_bound,
     gaussian_lower_bound,
     judge_claims,
@@ -202,8 +203,7 @@ def examine(case: Case, *, trials: int, seed: int, confidence: float, pin_noise:
     Raises:
         PrivacyError: ``trials``, ``confidence`` or the case's number of rounds is impossible.
     """
-    if not 0 < confidence < 1:
-        raise PrivacyError(f"confidence is {confidence}; allowed: between 0 and 1, both excluded")
+    check_confidence(confidence)
     scores = attack(case.target, case.rounds, trials, seed)
     fixed_shift, noise = not case.target.random_shift, case.noise if pin_noise else None
     each = 1 - (1 - confidence) / (1 + fixed_shift + bool(case.proven) + (noise is not None))

@@ -49,7 +49,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fl_sim.auditing.audited_rounds import Distribution
-from fl_sim.auditing.real_rounds.canary_audit import log_ratios, shift_distribution
+from fl_sim.auditing.real_rounds.canary_audit import as_run, log_ratios, shift_distribution
 from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.ownership import Ownership
@@ -364,14 +364,10 @@ def _simulated(run: RecordedRun, seed: int) -> Iterator[Check]:
     units += [
         ("epsilon_any", unit.adjacency) for unit in headline if isinstance(run.result.get("epsilon_any"), int | float)
     ]
-    finite = [(name, _scenario(unit)) for name, unit in units if run.result[name] < math.inf]
-    chosen = [(name, scenario) for name, scenario in finite if scenario is not None]
+    finite = [(name, unit) for name, unit in units if run.result[name] < math.inf]
+    chosen = [(name, scenario) for name, unit in finite if (scenario := _scenario(unit)) is not None]
     for name, scenario in dict([*chosen[:1], *chosen[-2:]]).items():
-        terms = run.mechanism  # the rates as recorded, not as the accountant is told
-        described = type(event)(
-            event.strategy, terms.noise_multiplier, terms.q_u, terms.q_e, terms.q_s, terms.user_cap, event.clipping
-        )
-        law = shift_distribution(described, scenario)
+        law = shift_distribution(as_run(run.mechanism, event), scenario)
         least = delta_at_least(law, event.noise_multiplier, len(run.entries), run.result[name], seed)
         yield Check(f"simulated {name}", least <= _delta(run), f"δ ≥ {least:.2g} at ε {run.result[name]:.4g}")
 

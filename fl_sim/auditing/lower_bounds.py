@@ -60,7 +60,6 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Claim = tuple[float, float]
 """A pair (δ, ε)."""
-Objective = Callable[[Floats, Floats], Floats]
 InverseTradeOff = Callable[[float], float]
 """F⁻¹: the smallest probability of a wrong guess that allows the given probability of a right one."""
 
@@ -97,12 +96,6 @@ class Scores:
         if np.isnan(self.without).any() or np.isnan(self.present).any():
             raise PrivacyError("a score is not a number; allowed: numbers and infinities")
 
-    def halves(self) -> tuple[Scores, Scores]:
-        """Return the first half of the scores, to choose an event on, and the second half, to test it on."""
-        middle = len(self.without) // 2
-        first = Scores(self.without[:middle], self.present[:middle])
-        return first, Scores(self.without[middle:], self.present[middle:])
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -118,6 +111,12 @@ class Verdict:
         return self.epsilon > self.claimed
 
 
+def check_confidence(confidence: float) -> None:
+    """Raise PrivacyError for a confidence outside (0, 1)."""
+    if not 0 < confidence < 1:
+        raise PrivacyError(f"confidence is {confidence}; allowed: between 0 and 1, both excluded")
+
+
 def epsilon_lower_bound(scores: Scores, delta: float, confidence: float) -> float:
     """Return the Clopper–Pearson bound ε ≥ ln((P[S | likely] − δ) / P[S | unlikely]), valid for any mechanism.
 
@@ -126,8 +125,7 @@ def epsilon_lower_bound(scores: Scores, delta: float, confidence: float) -> floa
     Raises:
         PrivacyError: if ``confidence`` is outside (0, 1).
     """
-    likely, unlikely = _judged(scores, confidence, lambda high, low: _log_ratio(high, low, delta))
-    return max(0.0, float(_log_ratio(np.array([likely]), np.array([unlikely]), delta)[0]))
+    return max(0.0, _judged(scores, confidence, lambda high, low: _log_ratio(high, low, delta)))
 
 
 def gaussian_lower_bound(scores: Scores, delta: float, confidence: float) -> float:
@@ -141,9 +139,7 @@ def gaussian_lower_bound(scores: Scores, delta: float, confidence: float) -> flo
     Raises:
         PrivacyError: if ``confidence`` is outside (0, 1).
     """
-    likely, unlikely = _judged(scores, confidence, _probit_difference)
-    mu = float(_probit_difference(np.array([likely]), np.array([unlikely]))[0])
-    return gaussian_epsilon(max(mu, 0.0), delta)
+    return gaussian_epsilon(max(_judged(scores, confidence, _probit_difference), 0.0), delta)
 
 
 def noise_at_most(
@@ -163,14 +159,12 @@ def noise_at_most(
     Returns:
         The noise multiplier, within 1 %; inf if not even the upper end of the search is refuted.
     """
-    first, second = scores.halves()
-    failure = (1 - confidence) / 2
-    high, low, events = _candidates(first, failure)
-    least, most = claimed / 2, claimed * 4
+    high, low, tested = _halved(scores, confidence)
+    most = claimed * 4
 
     def smallest(likely: Floats, unlikely: Floats) -> float:
         """Return the smallest noise multiplier that an event refutes, within 1 %; inf if none is."""
-        lower, upper = least, most
+        lower, upper = claimed / 2, most
         if not _refutes(likely, unlikely, claims_at(upper)).any():
             return math.inf
         while upper > lower * 1.01:
@@ -180,8 +174,7 @@ def noise_at_most(
         return upper
 
     best = _refutes(high, low, claims_at(min(smallest(high, low), most))).argmax()
-    likely, unlikely = _probabilities(second, *events[int(best)], failure)
-    return smallest(np.array([likely]), np.array([unlikely]))
+    return smallest(*tested(int(best)))
 
 
 def judge_claims(scores: Scores, claims: Sequence[Claim], confidence: float) -> Verdict:
@@ -189,21 +182,12 @@ def judge_claims(scores: Scores, claims: Sequence[Claim], confidence: float) -> 
 
     Some bugs show at one δ only. The first half of the scores chooses the worst claim and the second half tests it, so
     testing many claims costs no confidence.
-
-    Raises:
-        PrivacyError: if there is no claim.
     """
-    if not claims:
-        raise PrivacyError("claims is empty; allowed: at least one pair of δ and ε")
-    first, second = scores.halves()
-    failure = (1 - confidence) / 2
-    high, low, events = _candidates(first, failure)
+    high, low, tested = _halved(scores, confidence)
     margins = np.stack([_log_ratio(high, low, delta) - epsilon for delta, epsilon in claims])
     claim, event = np.unravel_index(int(np.nanargmax(margins)), margins.shape)
     delta, claimed = claims[int(claim)]
-    likely, unlikely = _probabilities(second, *events[int(event)], failure)
-    bound = float(_log_ratio(np.array([likely]), np.array([unlikely]), delta)[0])
-    return Verdict(delta, claimed, max(bound, 0.0))
+    return Verdict(delta, claimed, max(float(_log_ratio(*tested(int(event)), delta)[0]), 0.0))
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -220,41 +204,46 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return float(optimize.brentq(excess, 0.0, mu * mu / 2 + mu * float(stats.norm.isf(delta)) + 1.0))
 
 
-def _judged(scores: Scores, confidence: float, objective: Objective) -> tuple[float, float]:
-    """Choose the event with the best objective on the first half; bound its probabilities on the second half."""
-    if not 0 < confidence < 1:
-        raise PrivacyError(f"confidence is {confidence}; allowed: between 0 and 1, both excluded")
-    first, second = scores.halves()
-    failure = (1 - confidence) / 2
-    high, low, events = _candidates(first, failure)
-    best = int(np.nanargmax(objective(high, low)))
-    return _probabilities(second, *events[best], failure)
+def _judged(scores: Scores, confidence: float, objective: Callable[[Floats, Floats], Floats]) -> float:
+    """Choose the event with the largest objective on the first half; return its objective on the second half."""
+    check_confidence(confidence)
+    high, low, tested = _halved(scores, confidence)
+    return float(objective(*tested(int(np.nanargmax(objective(high, low)))))[0])
 
 
-def _candidates(scores: Scores, failure: float) -> tuple[Floats, Floats, list[tuple[float, bool]]]:
-    """Return candidate events (threshold, whether above it) with bounds on their likely and unlikely probabilities."""
-    pooled = np.sort(np.concatenate([scores.without, scores.present]))
+def _halved(scores: Scores, confidence: float) -> tuple[Floats, Floats, Callable[[int], tuple[Floats, Floats]]]:
+    """Return what chooses an event on the first half of the scores, and what tests it on the second half.
+
+    Returns:
+        For every event a lower bound on its probability where it is likely, and an upper bound where it is not, both
+        (num_events,); and a function that returns the same two bounds of one event, (1,), by its position.
+    """
+    failure, middle = (1 - confidence) / 2, len(scores.without) // 2
+    first = scores.without[:middle], scores.present[:middle]
+    second = scores.without[middle:], scores.present[middle:]
+    pooled = np.sort(np.concatenate(first))
     from_end = np.unique(np.geomspace(1, len(pooled), _THRESHOLDS_PER_TAIL).astype(int)) - 1
     thresholds = np.unique(np.concatenate([pooled[from_end], pooled[-1 - from_end]]))
-    n = len(scores.without)
-    without, present = np.sort(scores.without), np.sort(scores.present)
-    above_without = n - np.searchsorted(without, thresholds, side="left")
-    above_present = n - np.searchsorted(present, thresholds, side="left")
-    high = [lower_limit(above_present, n, failure), lower_limit(n - above_without, n, failure)]
-    low = [upper_limit(above_without, n, failure), upper_limit(n - above_present, n, failure)]
-    events = [(float(t), True) for t in thresholds] + [(float(t), False) for t in thresholds]
-    return np.concatenate(high), np.concatenate(low), events
+
+    def tested(event: int) -> tuple[Floats, Floats]:
+        below, position = divmod(event, len(thresholds))
+        likely, unlikely = _limits(*second, thresholds[[position]], failure)
+        return likely[[below]], unlikely[[below]]
+
+    return *_limits(*first, thresholds, failure), tested
 
 
-def _probabilities(scores: Scores, threshold: float, above: bool, failure: float) -> tuple[float, float]:
-    """Return a lower bound on the event's probability where it is likely, and an upper bound where it is not."""
-    n = len(scores.without)
-    if above:
-        likely_hits, unlikely_hits = (scores.present >= threshold).sum(), (scores.without >= threshold).sum()
-    else:
-        likely_hits, unlikely_hits = (scores.without < threshold).sum(), (scores.present < threshold).sum()
-    low = lower_limit(np.array([likely_hits]), n, failure)
-    return float(low[0]), float(upper_limit(np.array([unlikely_hits]), n, failure)[0])
+def _limits(without: Floats, present: Floats, thresholds: Floats, failure: float) -> tuple[Floats, Floats]:
+    """Return bounds on the probabilities of the events above each threshold and, after them, below each.
+
+    Returns:
+        Lower bounds where the events are likely, upper bounds where they are not, both (2 · num_thresholds,).
+    """
+    n = len(without)
+    above_without = n - np.searchsorted(np.sort(without), thresholds, side="left")
+    above_present = n - np.searchsorted(np.sort(present), thresholds, side="left")
+    likely = np.concatenate([above_present, n - above_without])
+    return lower_limit(likely, n, failure), upper_limit(np.concatenate([above_without, n - above_present]), n, failure)
 
 
 def upper_limit(hits: NDArray[np.int64], trials: int, failure: float) -> Floats:
@@ -288,12 +277,7 @@ def curve_trade_off(claims: Sequence[Claim]) -> InverseTradeOff:
 
     F(w) ≤ e^ε w + δ and F(w) ≤ 1 − e^{−ε} (1 − δ − w) for every pair, because both directions of the adjacency satisfy
     it.
-
-    Raises:
-        PrivacyError: if there is no pair.
     """
-    if not claims:
-        raise PrivacyError("claims is empty; allowed: at least one pair of δ and ε")
     deltas, epsilons = np.array(claims, dtype=np.float64).T
     growth = np.exp(-epsilons)
     finite = np.isfinite(epsilons)

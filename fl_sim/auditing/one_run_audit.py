@@ -20,17 +20,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_sim.auditing.lower_bounds import f_dp_epsilon
-from fl_sim.clients.batches import Example
+from fl_sim.auditing.lower_bounds import Bools, Floats, check_confidence, f_dp_epsilon
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
-from fl_sim.clients.models.language_model import LanguageModel, load_model
+from fl_sim.clients.models.language_model import load_model
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
@@ -42,8 +40,6 @@ from fl_sim.experiments.experiment import Experiment
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.primitives import clipping, streams
-
-Vector = NDArray[np.float64]
 
 _TRAIN, _HELD_OUT = "train", "validation"
 _CANARY_WORDS = 8
@@ -62,7 +58,7 @@ class Planted:
 
     path: Path
     texts: tuple[str, ...]
-    included: NDArray[np.bool_]
+    included: Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +75,8 @@ class OneRunAudit:
     epsilon_proven: float
     epsilon_lower: float
     confidence: float
-    included: NDArray[np.bool_]
-    scores: Vector
+    included: Bools
+    scores: Floats
     rounds: int
     delta: float
 
@@ -118,17 +114,18 @@ def audit_training(
         overrides: settings of the run, by ``section.key``.
 
     Raises:
-        PrivacyError: if ``canaries`` is below 2.
+        PrivacyError: if ``canaries`` is below 2, or ``confidence`` outside (0, 1).
     """
     if canaries < 2:
         raise PrivacyError(f"canaries is {canaries}; allowed: an integer of at least 2")
+    check_confidence(confidence)
     planted = plant(Corpus.open("bundled"), canaries, seed, work / "corpus")
     settings = _DEFAULTS | dict(overrides or {})
     settings |= {"corpus.path": str(planted.path), "out": str(work / "run"), "seed": seed}
     with Engine() as engine:
         experiment = Experiment.create(RunConfig.from_mapping(settings), engine.start)
         plan = experiment.planned.plan
-        attacker = Attacker.of(experiment, planted.texts)
+        attacker = Attacker(experiment, planted.texts)
         folder = simulation.execute(experiment, engine, attacker.watch)
     rounds = folder.last_round or 0
     proven = float(plan.epsilon_curve(Adjacency(1), [rounds])[0])
@@ -178,47 +175,41 @@ def _sentences(corpus: Corpus, split: str, count: int) -> Iterator[Sentence]:
         yield Sentence(written, f"user-{owner}", sentence.text, sentence.mentions)
 
 
-@dataclass
 class Attacker:
     """Observe the model after every round, from the run's checkpoints, and score the canaries.
 
+    Args:
+        experiment: the training, whose initial model the attacker knows.
+        texts: the m canaries.
+
     Attributes:
-        model: the attacker's own copy of the model.
-        canaries: the m canaries, encoded.
         alignment: the score of each canary i, high if it took part, float64 (m,):
             Σ_t ⟨θ_t − θ_{t−1}, v_i(θ_{t−1})⟩, with v_i centred over the canaries.
-        before: the model of the previous round, float32 (d,).
     """
 
-    experiment: Experiment
-    model: LanguageModel
-    canaries: list[Example]
-    alignment: Vector
-    before: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
-
-    @classmethod
-    def of(cls, experiment: Experiment, texts: tuple[str, ...]) -> Attacker:
-        """Return an attacker who knows the initial model and the canaries."""
-        config = experiment.config
-        model = load_model(config.model, config.seed)
-        return cls(experiment, model, model.encode(texts), np.zeros(len(texts)), model.get_vector())
+    def __init__(self, experiment: Experiment, texts: tuple[str, ...]) -> None:
+        self._experiment = experiment
+        self._model = load_model(experiment.config.model, experiment.config.seed)
+        self._canaries = self._model.encode(texts)
+        self._before = self._model.get_vector()  # of the previous round, float32 (d,)
+        self.alignment: Floats = np.zeros(len(texts))
 
     def watch(self, row: Mapping[str, Any]) -> None:
         """Observe a round that has just been released, from its row of metrics."""
         if row["round"] == 0:
             return
-        checkpoint = Checkpoint.read(self.experiment.folder.checkpoint_dir)
+        checkpoint = Checkpoint.read(self._experiment.folder.checkpoint_dir)
         if checkpoint is None or checkpoint.server_round != row["round"]:
             raise PrivacyError("checkpoint_every is not 1; allowed in an audit: 1, it reads every round's model")
-        self.model.set_vector(self.before)
-        mechanism = self.experiment.planned.plan.mechanism
+        self._model.set_vector(self._before)
+        mechanism = self._experiment.planned.plan.mechanism
         rule = mechanism.client_rule(mechanism.clip_norm)
         rows = []  # v_i: what each canary would send at the model before the round
-        for canary in self.canaries:
-            vector = clipped_gradient_sum(self.model, [canary], rule.sentence_clip, stability=rule.stability).vector
+        for canary in self._canaries:
+            vector = clipped_gradient_sum(self._model, [canary], rule.sentence_clip, stability=rule.stability).vector
             clipping.project(vector, rule.user_clip)
             rows.append(vector)
         updates = np.asarray(rows, dtype=np.float64)
-        step = (checkpoint.vector - self.before).astype(np.float64)
+        step = (checkpoint.vector - self._before).astype(np.float64)
         self.alignment += (updates - updates.mean(axis=0)) @ step
-        self.before = checkpoint.vector
+        self._before = checkpoint.vector

@@ -44,7 +44,7 @@ class Scenario:
             not train (f_E).
 
     Raises:
-        PrivacyError: for a negative count, or if neither a user nor an entity is protected.
+        PrivacyError: neither a user nor an entity is protected.
     """
 
     entity_users: int = 0
@@ -55,9 +55,6 @@ class Scenario:
     everywhere: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("entity_users", "entity_sentences", "user_sentences", "background", "companions"):
-            if getattr(self, name) < 0:
-                raise PrivacyError(f"{name} is {getattr(self, name)}; allowed: an integer of at least 0")
         if not (self.user_sentences or self.entity_users * self.entity_sentences):
             raise PrivacyError("the scenario protects neither a user nor an entity; allowed: at least one of them")
 

@@ -28,8 +28,7 @@ def check_picture(record: dict[str, Any]) -> Figure:
     _draw_scores(scores, without, present)
     _draw_allowed(errors, record)
     if len(without):
-        rates = _rates(without, present)
-        errors.plot(*rates, color=_WITH, label="the attack")
+        errors.plot(*_rates(without, present), color=_WITH, label="the attack")
     errors.legend(loc="lower right", fontsize=8)
     figure.suptitle(f"{record['app']}: one user in or out", fontsize=10)
     return figure
@@ -63,9 +62,7 @@ def _draw_allowed(axes: Axes, record: dict[str, Any]) -> None:
         )
 
 
-def _rates(without: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _rates(without: np.ndarray, present: np.ndarray) -> np.ndarray:
+    """Return the rates of false and of true positives at every threshold, float64 (2, thresholds)."""
     thresholds = np.unique(np.concatenate([without, present, [np.inf]]))[::-1]
-    return (
-        np.array([(without >= threshold).mean() for threshold in thresholds]),
-        np.array([(present >= threshold).mean() for threshold in thresholds]),
-    )
+    return np.array([(scores >= thresholds[:, None]).mean(axis=1) for scores in (without, present)])

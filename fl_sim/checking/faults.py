@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from fl_sim.checking.measurements import GROWS, Measured
@@ -64,13 +64,7 @@ class Finding:
 
     def record(self) -> dict[str, Any]:
         """Return the finding for JSON."""
-        return {
-            "name": self.name,
-            "severity": self.severity,
-            "words": self.words,
-            "numbers": self.numbers,
-            "page": self.anchor,
-        }
+        return asdict(self) | {"page": self.anchor}
 
 
 def findings(found: Measured) -> list[Finding]:
@@ -133,12 +127,10 @@ def _unclipped(found: Measured) -> Iterator[Finding]:
 
 
 def _bare_arrays(found: Measured) -> Iterator[Finding]:
-    if not any(found.noise.values()):
-        return
     across = {f"{name} across its noise" for name in found.lines}
     bare = sorted(name for name, moved in found.effect.items() if moved > 0 and not found.noise.get(name, 0.0))
     bare = [name for name in bare if name not in across]
-    if bare:
+    if bare and any(found.noise.values()):
         words = f"No noise is added to {_listed(bare)}, which nodes change."
         yield Finding("array-without-noise", "breaks", words, {"arrays": bare})
 
@@ -160,12 +152,8 @@ def _weights(found: Measured) -> Iterator[Finding]:
 
 def _nan(found: Measured) -> Iterator[Finding]:
     if found.nan:
-        yield Finding(
-            "nan-passes",
-            "breaks",
-            "One NaN or infinity of one user makes the model NaN, or moves it further than any update.",
-            {},
-        )
+        words = "One NaN or infinity of one user makes the model NaN, or moves it further than any update."
+        yield Finding("nan-passes", "breaks", words, {})
 
 
 def _failure(found: Measured) -> Iterator[Finding]:
@@ -245,7 +233,7 @@ def _for_examples(finding: Finding, found: Measured) -> Finding:
     if not found.seen.opacus or finding.name in ("accountant-reset", "metrics-leave", "exception-text"):
         return finding
     words = f"{finding.words} The stated ε is that of an example, not of a user."
-    return Finding(finding.name, "note", words, finding.numbers)
+    return replace(finding, severity="note", words=words)
 
 
 def _listed(names: list[str], most: int = 4) -> str:

@@ -19,50 +19,46 @@ ROWS = 40
 """Rows of a node."""
 
 
-def _image(
-    name: str, *shape: int, label: str = "label", classes: int = 10
-) -> Callable[[Any, int], dict[str, list[Any]]]:
+Make = Callable[[Any, int], dict[str, list[Any]]]
+"""Makes so many rows with a generator, by column."""
+
+
+def _image(name: str, *shape: int) -> Make:
     def make(generator: Any, number: int) -> dict[str, list[Any]]:
         from PIL import Image
 
-        labels = generator.integers(classes, size=number)
+        labels = generator.integers(10, size=number)
         pixels = generator.integers(256, size=(number, *shape), dtype=np.uint8)
-        return {name: [Image.fromarray(each) for each in pixels], label: labels.tolist()}
+        return {name: [Image.fromarray(each) for each in pixels], "label": labels.tolist()}
 
     return make
 
 
-def _table(*columns: str, label: str, classes: int) -> Callable[[Any, int], dict[str, list[Any]]]:
+def _iris(*columns: str, label: str) -> Make:
     def make(generator: Any, number: int) -> dict[str, list[Any]]:
         found = {name: generator.normal(size=number).tolist() for name in columns}
-        return found | {label: generator.integers(classes, size=number).tolist()}
+        return found | {label: generator.integers(3, size=number).tolist()}
 
     return make
 
 
-def _text(label: str = "label", classes: int = 2) -> Callable[[Any, int], dict[str, list[Any]]]:
+def _reviews(generator: Any, number: int) -> dict[str, list[Any]]:
     words = ["the", "a", "good", "bad", "film", "story", "was", "not", "very", "long", "and", "short"]
-
-    def make(generator: Any, number: int) -> dict[str, list[Any]]:
-        return {
-            "text": [" ".join(generator.choice(words, size=12)) for _ in range(number)],
-            label: generator.integers(classes, size=number).tolist(),
-        }
-
-    return make
+    return {
+        "text": [" ".join(generator.choice(words, size=12)) for _ in range(number)],
+        "label": generator.integers(2, size=number).tolist(),
+    }
 
 
-_SHAPES: dict[str, Callable[[Any, int], dict[str, list[Any]]]] = {
+_SHAPES: dict[str, Make] = {
     "uoft-cs/cifar10": _image("img", 32, 32, 3),
     "cifar10": _image("img", 32, 32, 3),
     "ylecun/mnist": _image("image", 28, 28),
     "mnist": _image("image", 28, 28),
     "zalando-datasets/fashion_mnist": _image("image", 28, 28),
-    "scikit-learn/iris": _table(
-        "SepalLengthCm", "SepalWidthCm", "PetalLengthCm", "PetalWidthCm", label="Species", classes=3
-    ),
-    "hitorilabs/iris": _table("petal_length", "petal_width", "sepal_length", "sepal_width", label="species", classes=3),
-    "stanfordnlp/imdb": _text(),
+    "scikit-learn/iris": _iris("SepalLengthCm", "SepalWidthCm", "PetalLengthCm", "PetalWidthCm", label="Species"),
+    "hitorilabs/iris": _iris("petal_length", "petal_width", "sepal_length", "sepal_width", label="species"),
+    "stanfordnlp/imdb": _reviews,
 }
 
 
@@ -88,6 +84,9 @@ def stand_in() -> None:
     """Put modules in the place of flwr_datasets, and generated rows behind ``datasets.load_dataset``."""
     import datasets
 
+    def made(name: str, seed: int = 0) -> Any:
+        return datasets.Dataset.from_dict(rows(name, ROWS, seed))
+
     class FederatedDataset:
         """Return generated rows for every partition."""
 
@@ -95,18 +94,14 @@ def stand_in() -> None:
             self._name = dataset
 
         def load_partition(self, partition_id: int, split: str | None = None) -> Any:
-            return datasets.Dataset.from_dict(rows(self._name, ROWS, seed=partition_id + 1))
+            return made(self._name, partition_id + 1)
 
         def load_split(self, split: str) -> Any:
-            return datasets.Dataset.from_dict(rows(self._name, ROWS))
+            return made(self._name)
 
     package: Any = types.ModuleType("flwr_datasets")
     partitioner: Any = types.ModuleType("flwr_datasets.partitioner")
     package.FederatedDataset, package.partitioner = FederatedDataset, partitioner
     partitioner.__getattr__ = _any_class
     sys.modules |= {"flwr_datasets": package, "flwr_datasets.partitioner": partitioner}
-    datasets.load_dataset = lambda name, *arguments, split=None, **named: (
-        datasets.Dataset.from_dict(rows(name, ROWS))
-        if split
-        else {"train": datasets.Dataset.from_dict(rows(name, ROWS))}
-    )
+    datasets.load_dataset = lambda name, *arguments, split=None, **named: made(name) if split else {"train": made(name)}

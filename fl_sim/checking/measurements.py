@@ -30,6 +30,9 @@ Floats = npt.NDArray[np.float64]
 LONG, HUGE, TINY = 1e3, 1e6, 1e-9
 """Lengths of pushed updates, as multiples of the longest update of the app's own."""
 
+CLIPS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
+"""The mods of Flower that clip."""
+
 CONFIDENCE = 0.95
 _REAL_ROUNDS = 2
 _SEEDS = range(1, 401)
@@ -187,9 +190,8 @@ def measure(
         CheckError: the app cannot be checked.
     """
     deadline = time.monotonic() + seconds
-    for wanted in (nodes, None, None):
-        number = nodes if wanted is None else wanted
-        with AppProcess(app, number, deadline, prepare) as process:
+    for _ in range(3):
+        with AppProcess(app, nodes, deadline, prepare) as process:
             series = _Series(process, say)
             waits_for = series.first()
             if waits_for is None:
@@ -230,8 +232,7 @@ class _Series:
         if not whole.steps:
             raise CheckError(f"{path}: it never aggregates what its nodes return")
         self._whole = whole
-        last = max(unit for cohort in whole.cohorts for unit in cohort)
-        self._target = last
+        self._target = max(unit for cohort in whole.cohorts for unit in cohort)
         return self._without_a_node()
 
     def _without_a_node(self) -> int | None:
@@ -326,7 +327,7 @@ class _Series:
                 f"{self._process.app.path}: no node returns a model{reason}; allowed: an app whose train function works"
             )
         longest = max([norm for norm in norms if math.isfinite(norm)], default=1.0) or 1.0
-        modded = any(name in ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod") for name, _ in base.mods)
+        modded = any(name in CLIPS for name, _ in base.mods)
         if not modded and _bounds(norms, longest):
             found.client_clip = longest
         self._long, self._huge = longest * LONG, longest * HUGE
@@ -501,16 +502,14 @@ class _Series:
             for bad in (replace(trial, attacked=Answer("nan")), replace(trial, attacked=Answer("inf"))):
                 finite = np.isfinite(flat(self._step(bad))).all()
                 found.nan |= bool(not finite or _length(self._difference(bad, other, found)) > 1.1 * effect)
-        failed = self._run(replace(trial, attacked=Answer("fail")))
+        fails = replace(trial, attacked=Answer("fail"))
+        failed = self._run(fails)
         found.text = PRIVATE_TEXT in failed.log
         if failed.error is not None:
             found.failure = "ends"
         elif failed.steps and _length(failed.steps[0]) == 0:
             found.failure = "lost"
-        elif (
-            found.present
-            and _length(self._difference(replace(trial, attacked=Answer("fail")), other, found)) > 1.1 * effect
-        ):
+        elif found.present and _length(self._difference(fails, other, found)) > 1.1 * effect:
             found.failure = "moves"
 
     def _weights(self, found: Measured, trial: Trial, other: Trial, effect: float) -> None:

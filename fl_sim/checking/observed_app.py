@@ -25,6 +25,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -33,6 +34,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp, client_app
 from flwr.common import Parameters
+from flwr.server import LegacyContext
 from flwr.server.strategy import Strategy as OlderStrategy
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import Strategy
@@ -382,12 +384,10 @@ def told(error: BaseException, folder: Path, kind: str) -> tuple[str, str]:
             return "absent", f"it needs {each.filename}, which is not there"
     place = ""
     for each in reversed(chain):
-        trace = each.__traceback__
-        while trace is not None:
-            file = Path(trace.tb_frame.f_code.co_filename)
+        for frame, line in traceback.walk_tb(each.__traceback__):
+            file = Path(frame.f_code.co_filename)
             if file.is_relative_to(folder):
-                place = f" at {file.relative_to(folder)}:{trace.tb_lineno}"
-            trace = trace.tb_next
+                place = f" at {file.relative_to(folder)}:{line}"
     return kind, f"{type(error).__name__}{place}"
 
 
@@ -446,27 +446,21 @@ class _Output:
 
 def _strategy_on_stack() -> Any:
     """Return the strategy that is sending a request: the one that started, or else one at hand."""
-    frame, found = sys._getframe(1), None
-    while frame is not None:
+    found = None
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         if frame.f_code.co_name == "start" and isinstance(starting := frame.f_locals.get("self"), Strategy):
             return starting
         for value in list(frame.f_locals.values()):
             if isinstance(value, Strategy):
                 found = value
-            elif (older := older_api.strategy_in(value)) is not None:
-                return older
-        frame = frame.f_back  # type: ignore[assignment]
+            elif isinstance(value, LegacyContext) and value.strategy is not None:
+                return value.strategy
     return found
 
 
 def _wanted_nodes() -> int:
-    frame = sys._getframe(1)
-    while frame is not None:
-        wanted = frame.f_locals.get("min_available_nodes")
-        if isinstance(wanted, int):
-            return wanted
-        frame = frame.f_back  # type: ignore[assignment]
-    return 0
+    wanted = (frame.f_locals.get("min_available_nodes") for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    return next((number for number in wanted if isinstance(number, int)), 0)
 
 
 def _layers(strategy: Any) -> Iterator[Any]:
@@ -485,10 +479,8 @@ def _settings(value: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _unit(message: Message, context: Context) -> Unit:
-    for record in message.content.config_records.values():
-        if "user-id" in record:
-            return int(context.node_config["partition-id"]), str(record["user-id"])
-    return int(context.node_config["partition-id"]), ""
+    names = (str(record["user-id"]) for record in message.content.config_records.values() if "user-id" in record)
+    return int(context.node_config["partition-id"]), next(names, "")
 
 
 def _arrays(record: ArrayRecord) -> Arrays:
@@ -510,11 +502,8 @@ def _weighed(name: str, record: Any, factor: float) -> Any:
 def _times(value: Any, factor: float) -> Any:
     if isinstance(value, list):
         return [_times(each, factor) for each in value]
-    return type(value)(value * factor) if _is_number(value) else value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value)(value * factor) if is_number else value
 
 
 def _numbers(metrics: Mapping[str, Any] | None) -> dict[str, float]:

@@ -11,8 +11,6 @@ Flower's same loop in one thread, and stands in for it.
 
 from __future__ import annotations
 
-from typing import Any
-
 from flwr.app import Context
 from flwr.common import Parameters, parameters_to_ndarrays
 from flwr.server import LegacyContext, Server, ServerAppComponents
@@ -59,11 +57,6 @@ def start(app: ServerApp, grid: Grid, context: Context) -> None:
 def named_arrays(parameters: Parameters) -> Arrays:
     """Return parameters under the names that the older API sends them by: their numbers."""
     return {str(number): array for number, array in enumerate(parameters_to_ndarrays(parameters))}
-
-
-def strategy_in(value: Any) -> Any:
-    """Return the strategy of a context of the older API; None for anything else."""
-    return value.strategy if isinstance(value, LegacyContext) else None
 
 
 def _wait_for(self: SimpleClientManager, num_clients: int, timeout: int = 86400) -> bool:

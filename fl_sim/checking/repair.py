@@ -16,50 +16,31 @@ import difflib
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from fl_sim.checking.app_folder import AppFolder, CheckError
-from fl_sim.checking.measurements import Measured
+from fl_sim.checking.measurements import CLIPS, Measured
 
 _WRAPPED = ("FedAvg", "FedAvgM", "FedProx", "FedAdam", "FedAdagrad", "FedYogi")
-_CLIPS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
 _KEPT = ("eta", "eta_l", "beta_1", "beta_2", "tau", "server_learning_rate", "server_momentum", "proximal_mu")
 EPSILON = 8.0
 """The target where an app states no ε."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Hold the settings of the strategy that is put in."""
-
-    population: int
-    sampling_rate: float
-    clip_norm: float
-    target_epsilon: float
-    delta: float
-
-    @classmethod
-    def of(cls, found: Measured) -> Settings:
-        """Return the settings nearest to what was seen: users, their share of a round, the clip, and the stated ε."""
-        norms = sorted(reply["update norm"] for reply in found.seen.replies.values() if "update norm" in reply)
-        clip = norms[len(norms) // 2] if norms else 1.0
-        stated = found.stated.epsilon
-        rate = 1.0 if found.sampling in ("all", "same") else found.rate
-        return cls(
-            found.nodes, round(max(rate, 0.01), 3), float(f"{clip or 1.0:.2g}"),
-            float(f"{stated:.3g}") if stated and stated < 50 else EPSILON, found.stated.delta,
-        )  # fmt: skip
-
-    def words(self) -> str:
-        """Return the settings as arguments."""
-        return (
-            f"population={self.population}, sampling_rate={self.sampling_rate:g}, clip_norm={self.clip_norm:g}, "
-            f"target_epsilon={self.target_epsilon:g}, delta={self.delta:g}"
-        )
+def settings_of(found: Measured) -> str:
+    """Return the arguments nearest to what was seen: users, their share of a round, the clip, and the stated ε."""
+    norms = sorted(reply["update norm"] for reply in found.seen.replies.values() if "update norm" in reply)
+    clip = float(f"{(norms[len(norms) // 2] if norms else 1.0) or 1.0:.2g}")
+    rate = 1.0 if found.sampling in ("all", "same") else round(max(found.rate, 0.01), 3)
+    stated = found.stated.epsilon
+    target = stated if stated and stated < 50 else EPSILON
+    return (
+        f"population={found.nodes}, sampling_rate={rate:g}, clip_norm={clip:g}, "
+        f"target_epsilon={target:.3g}, delta={found.stated.delta:g}"
+    )
 
 
-def patch(app: AppFolder, settings: Settings) -> dict[Path, tuple[str, str]]:
+def patch(app: AppFolder, settings: str) -> dict[Path, tuple[str, str]]:
     """Return the files that change, with their text before and after.
 
     Raises:
@@ -94,7 +75,7 @@ def copied(app: AppFolder, changed: dict[Path, tuple[str, str]], folder: Path) -
     return target
 
 
-def patched_server(text: str, settings: Settings) -> str:
+def patched_server(text: str, settings: str) -> str:
     """Return a server's module with our strategy put in before the strategy starts.
 
     Raises:
@@ -106,14 +87,14 @@ def patched_server(text: str, settings: Settings) -> str:
             if isinstance(statement, ast.Assign | ast.Expr | ast.Return) and (name := _started(statement)):
                 inner = _inner(tree, name, text)
                 indent = " " * statement.col_offset
-                call = f"UserLevelDifferentialPrivacy(\n{indent}    {inner}, {settings.words()}\n{indent})"
+                call = f"UserLevelDifferentialPrivacy(\n{indent}    {inner}, {settings}\n{indent})"
                 new = f"{indent}{name} = {call}\n"
                 lines = text.splitlines(True)
                 lines.insert(statement.lineno - 1, new)
-                text = _with_import("".join(lines), "fl_sim.flower", ["UserLevelDifferentialPrivacy"])
+                text = _with_import("".join(lines), "fl_sim.flower", "UserLevelDifferentialPrivacy")
                 own = inner.partition("(")[0]
                 known = re.search(rf"import[^\n]*\b{own}\b", text)
-                return text if known else _with_import(text, "flwr.serverapp.strategy", [own])
+                return text if known else _with_import(text, "flwr.serverapp.strategy", own)
     raise CheckError("no patch: no strategy starts in the module of the ServerApp; docs/flower.md shows the lines")
 
 
@@ -128,12 +109,9 @@ def patched_client(text: str) -> str:
         raise CheckError("no patch: no ClientApp is made in the module of the client; docs/flower.md shows the lines")
     mods = next((word.value for word in call.keywords if word.arg == "mods"), None)
     others = mods.elts if isinstance(mods, ast.List) else []
-    kept = [ast.unparse(mod) for mod in others if not any(clip in ast.unparse(mod) for clip in _CLIPS)]
+    kept = [ast.unparse(mod) for mod in others if not any(clip in ast.unparse(mod) for clip in CLIPS)]
     wanted = ", ".join([*kept, "userlevelclipping_mod"])
-    start, end = _place(text, call)
-    return _with_import(
-        f"{text[:start]}ClientApp(mods=[{wanted}]){text[end:]}", "fl_sim.flower", ["userlevelclipping_mod"]
-    )
+    return _with_import(_put(text, call, f"ClientApp(mods=[{wanted}])"), "fl_sim.flower", "userlevelclipping_mod")
 
 
 def _patched_project(text: str) -> str:
@@ -177,25 +155,21 @@ def _name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def _place(text: str, node: ast.Call) -> tuple[int, int]:
-    """Return where a call begins and ends in a text; columns count bytes."""
-    starts = [0]
-    for line in text.splitlines(True):
-        starts.append(starts[-1] + len(line.encode()))
-    content = text.encode()
-    begin, end = (
-        starts[node.lineno - 1] + node.col_offset,
-        starts[(node.end_lineno or 1) - 1] + (node.end_col_offset or 0),
-    )
-    return len(content[:begin].decode()), len(content[:end].decode())
+def _put(text: str, node: ast.Call, new: str) -> str:
+    """Return a text with something else in the place of a call; columns count bytes."""
+    lines = text.encode().splitlines(True)
+    begin = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
+    end = sum(map(len, lines[: (node.end_lineno or 1) - 1])) + (node.end_col_offset or 0)
+    content = b"".join(lines)
+    return (content[:begin] + new.encode() + content[end:]).decode()
 
 
-def _with_import(text: str, module: str, names: list[str]) -> str:
+def _with_import(text: str, module: str, name: str) -> str:
     """Return a module with one more import, after its other imports at the top."""
     body = ast.parse(text).body
     imports = [statement for statement in body if isinstance(statement, ast.Import | ast.ImportFrom)]
     docstring = body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
     line = (imports[-1].end_lineno or 0) if imports else (body[0].end_lineno or 0) if docstring else 0
     lines = text.splitlines(True)
-    lines.insert(line, f"from {module} import {', '.join(names)}\n")
+    lines.insert(line, f"from {module} import {name}\n")
     return "".join(lines)

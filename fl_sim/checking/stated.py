@@ -98,7 +98,11 @@ def read_stated(log: str, metrics: Sequence[Mapping[str, float]], config: Mappin
     returned = [value for name, value in (metrics[-1] if metrics else {}).items() if _names_epsilon(name)]
     if returned:
         last = max(returned)
-    configured = [value for name, value in (config or {}).items() if _names_delta(name) and _is_delta(value)]
+    configured = [
+        value
+        for name, value in (config or {}).items()
+        if name.lower().replace("_", "-").rpartition(".")[2] in _DELTAS and isinstance(value, float) and 0 < value < 1
+    ]
     deltas = deltas or configured or [delta for line in log.splitlines() for delta in _deltas(line)]
     unread = [] if last is not None else [line.strip() for line in log.splitlines() if _SPEAKS.search(line)]
     told = tuple(dict.fromkeys(unread))[:_MOST_LINES]
@@ -135,13 +139,5 @@ def _is_wanted(line: str, start: int) -> bool:
     return _WANTED.search(around) is not None and _GONE.search(line[max(0, start - 30) : start]) is None
 
 
-def _names_delta(name: str) -> bool:
-    return name.lower().replace("_", "-").rpartition(".")[2] in _DELTAS
-
-
 def _names_epsilon(name: str) -> bool:
     return "epsilon" in name.lower() or re.search(r"(^|[_-])eps($|[_-])", name.lower()) is not None
-
-
-def _is_delta(value: Any) -> bool:
-    return isinstance(value, float) and 0 < value < 1

@@ -27,8 +27,6 @@ Arrays = dict[str, npt.NDArray[Any]]
 Unit = tuple[int, str]
 """A user: the partition of its node, and its name where a node holds several (else empty)."""
 
-ERRORS = ("start", "absent", "waits", "stopped", "node", "time")
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -91,7 +89,7 @@ class Seen:
         strategy: the classes of the strategy and of those that it wraps, with their settings.
         mods: the names of the client's mods, with their settings.
         stated: ε that known objects state at the end of the trial.
-        error: why it ended early: one of :data:`ERRORS`, and words.
+        error: why it ended early: ``absent``, ``waits``, ``stopped`` or ``node``, and words.
         seconds: of the trial.
         waits_for: the number of nodes for which the app waits.
         opacus: the app has Opacus loaded.
@@ -124,25 +122,15 @@ def moved(model: Arrays, answer: Answer, own: Arrays) -> Arrays:
     """Return the model with which a user answers, in the types of ``model``."""
     if answer.kind in ("own", "same"):
         return {name: _typed(value + own[name], value) for name, value in model.items()}
-    floats = [name for name, value in model.items() if value.dtype.kind == "f"]
+    floats = {name: value for name, value in model.items() if value.dtype.kind == "f"}
     if answer.kind in ("nan", "inf"):
-        return {
-            name: np.full_like(value, float(answer.kind)) if name in floats else value for name, value in model.items()
-        }
-    pushed = floats if answer.array is None else [answer.array]
-    size = max(1, sum(model[name].size for name in pushed))
-    by = answer.scale / np.sqrt(size)
-    new = {
-        name: _typed(value + by * signs(name, value.shape), value) for name, value in model.items() if name in pushed
-    }
-    return {name: new.get(name, value) for name, value in model.items()} | _counts(model, answer)
-
-
-def _counts(model: Arrays, answer: Answer) -> Arrays:
-    name = answer.array
-    if name is None or model[name].dtype.kind not in "iu":
-        return {}
-    return {name: _typed(model[name] + int(answer.scale), model[name])}
+        return model | {name: np.full_like(value, float(answer.kind)) for name, value in floats.items()}
+    if answer.array is not None and answer.array not in floats:  # an array of whole numbers
+        value = model[answer.array]
+        return model | {answer.array: _typed(value + int(answer.scale), value)}
+    pushed = floats if answer.array is None else {answer.array: floats[answer.array]}
+    by = answer.scale / np.sqrt(max(1, sum(value.size for value in pushed.values())))
+    return model | {name: _typed(value + by * signs(name, value.shape), value) for name, value in pushed.items()}
 
 
 def _typed(value: npt.NDArray[Any], like: npt.NDArray[Any]) -> npt.NDArray[Any]:

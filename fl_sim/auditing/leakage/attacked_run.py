@@ -208,16 +208,6 @@ class AttackedRun:
             _LAST[alike] = BeforeTraining(initial_model(self.folder, self.config))
         return _LAST[alike]
 
-    def entity_of(self, key: str) -> int | None:
-        """Return the id of an entity of the training split; None if the run's own text does not mark it."""
-        known = None if self.has_raw_text else self.corpus.known_ids(self.members.split)
-        return None if known is None else known.entities.get(key)
-
-    def largest_contribution_of(self, non_member: int) -> int:
-        """Return the number, or the sum of weights, of a non-member's sentences that would at most take part."""
-        ids, _ = self.non_members.ownership.sentences_of(np.array([non_member]))
-        return int(min(len(ids), self.bounds.guarantee.user.user_sentences))
-
 
 def _raw_corpus(own: Corpus, raw: Path | str, splits: tuple[str, ...]) -> Corpus:
     """Open the corpus of the raw text; raise ConfigError if its users or sentences are not those of ``own``."""

@@ -48,13 +48,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special, stats
 
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options
 from fl_sim.auditing.leakage.proven_rates import NOT_MARKED, EntityContribution, ProvenRates
 from fl_sim.auditing.leakage.rates import Verdict
-from fl_sim.auditing.lower_bounds import refutes_by_ranking
+from fl_sim.auditing.lower_bounds import Bools, Floats, refutes_by_ranking
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
@@ -67,8 +66,6 @@ from fl_sim.strategies.primitives import streams
 
 _FEWEST = 2
 METHOD = "percentile bootstrap over canaries, 95 %"
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +134,7 @@ class CanaryExposures:
                     groups.append(group | {"exposure": mean.record(), "most_by_chance": most_by_chance(len(chosen))})
         return groups
 
-    def audit_arrays(
-        self, owner: Owner | None = None, repetitions: int | None = None
-    ) -> tuple[NDArray[np.bool_], Floats]:
+    def audit_arrays(self, owner: Owner | None = None, repetitions: int | None = None) -> tuple[Bools, Floats]:
         """Return which canaries are included, bool (m,), and their scores, float64 (m,).
 
         Args:

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, NotApplicableError, Options, Side
 from fl_sim.auditing.leakage.proven_rates import FALSE_POSITIVE_RATES, ProvenRates
 from fl_sim.auditing.leakage.rates import (
+    SAME_BEFORE,
     Rates,
     Scores,
     Verdict,
-    are_exchangeable,
     differ_before_training,
     is_above,
     judge_pairs,
@@ -185,8 +185,9 @@ def log_likelihoods(model: LanguageModel, drawn: Sample, observer: Observer = la
 def proven_user(run: AttackedRun, members: Sample, non_members: Sample) -> ProvenRates:
     """Return what is proven for a user with the largest contribution of any attacked user, of either side."""
     own = [run.bounds.contribution_of(user) for user in np.unique(members.users).tolist()]
-    others = [run.largest_contribution_of(user) for user in np.unique(non_members.users).tolist()]
-    return run.proof.of_user(float(max(*own, *others)))
+    sentences = run.non_members.ownership.sentences_per_user[non_members.users].max()
+    others = int(min(sentences, run.bounds.guarantee.user.user_sentences))  # that would at most take part
+    return run.proof.of_user(float(max(*own, others)))
 
 
 def judge_users(
@@ -201,7 +202,7 @@ def judge_users(
     """
     if not proven.is_proven:
         return Verdict("not tested", 0, failure, f"no bound: {proven.reason}")
-    if not are_exchangeable(p_value):
+    if p_value < SAME_BEFORE:
         return Verdict("not tested", 0, failure, "the splits differ before training, so they are not exchangeable")
     verdict = judge_pairs(scores, proven.exchanged(), failure, rng)
     above = verdict.state == "within" and is_above(scores, proven.largest_after_exchange, failure)

@@ -33,10 +33,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_sim.auditing.leakage.attacked_run import AttackedRun, BeforeTraining, NotApplicableError, Options
 from fl_sim.auditing.leakage.proven_rates import NOT_MARKED, EntityContribution, ProvenRates
+from fl_sim.auditing.lower_bounds import Bools, Floats
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
@@ -48,9 +48,6 @@ from fl_sim.reporting.bootstrap import Figure, intervals
 from fl_sim.strategies.primitives import streams
 
 METHOD = "percentile bootstrap over mentions, 95 %"
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 _POSSESSIVE = re.compile(r"\s*['’][sS]$")
 _FEWEST_CHARACTERS = 3
@@ -284,8 +281,7 @@ def questions_about(model: LanguageModel, private: Sequence[Target], options: Op
         rng, target = streams.generator(options.seed, "leak-inference-candidates", position), private[position]
         occurrences = (target.occurrences[number] for number in rng.permutation(len(target.occurrences)).tolist())
         occurrence = next((one for one in occurrences if fits(model, one.with_name(one.name))), None)
-        others = [] if occurrence is None else other_names(model, target, occurrence, private, options, rng)
-        if occurrence is not None and others:
+        if occurrence is not None and (others := other_names(model, target, occurrence, private, options, rng)):
             yield Question(target, occurrence, tuple(others))
 
 
@@ -368,7 +364,8 @@ def bin_of(mentions: int) -> tuple[int, int]:
 
 def _bound_of(run: AttackedRun, target: Target) -> ProvenRates:
     """Return what the ledger proves for an entity by its own contribution."""
-    entity = run.entity_of(target.key)
-    if entity is None or run.has_raw_text:  # of the text that is attacked, the run's own may lack some marks
+    known = None if run.has_raw_text else run.corpus.known_ids(run.members.split)
+    entity = None if known is None else known.entities.get(target.key)
+    if entity is None:  # of the text that is attacked, the run's own may lack some marks
         return ProvenRates("the entity", (), NOT_MARKED)
     return run.proof.of_entity(EntityContribution.of(run.bounds, entity))

@@ -37,7 +37,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.auditing.lower_bounds import InverseTradeOff, curve_trade_off
+from fl_sim.auditing.lower_bounds import Claim, InverseTradeOff, curve_trade_off
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.privacy_spent import read_ledgers
 from fl_sim.storage.run_folder import RunFolder
@@ -57,9 +57,6 @@ ALL_DELTAS = (*DELTAS, 0.2, 0.5, 0.7, 0.9)
 
 _ROUNDING = 1e-12  # relative, of a bound's arithmetic in float64
 _NOTHING = ((0.0, 0.0),)  # the claim of a unit that does not take part
-
-Claim = tuple[float, float]
-
 
 NOT_MARKED = "the run's own text may not mark the entity wherever it is mentioned, so nothing bounds its sentences"
 

@@ -20,18 +20,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-from fl_sim.auditing.lower_bounds import InverseTradeOff, lower_limit, refutes_by_ranking, upper_limit
+from fl_sim.auditing.lower_bounds import Floats, InverseTradeOff, lower_limit, refutes_by_ranking, upper_limit
 from fl_sim.config import ConfigError
 from fl_sim.reporting.bootstrap import RESAMPLES, Figure
 
 _LEVELS = (0.025, 0.975)
 _JUDGED = (0.01, 0.1, 0.5)
-_SAME_BEFORE = 1e-3  # p-value below which two splits differ before training
-
-Floats = NDArray[np.float64]
+SAME_BEFORE = 1e-3
+"""The p-value below which two splits differ before training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,8 +199,3 @@ def differ_before_training(scores: Scores) -> float:
     if np.ptp(np.concatenate([scores.members, scores.non_members])) == 0:
         return 1.0
     return float(stats.mannwhitneyu(scores.members, scores.non_members).pvalue)
-
-
-def are_exchangeable(p_value: float) -> bool:
-    """Return whether two splits do not differ before training, at a significance of 0.1 %."""
-    return not p_value < _SAME_BEFORE or math.isnan(p_value)

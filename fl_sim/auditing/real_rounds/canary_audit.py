@@ -35,17 +35,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from fl_sim.auditing.audited_rounds import Distribution
 from fl_sim.auditing.lower_bounds import (
     Bools,
     Claim,
+    Floats,
     curve_trade_off,
     f_dp_epsilon,
     fitted_gaussian_epsilon,
@@ -53,11 +53,16 @@ from fl_sim.auditing.lower_bounds import (
 )
 from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.strategies.accounting.accountant import RoundEvent
-
-Floats = NDArray[np.float64]
+from fl_sim.strategies.mechanism import Mechanism
 
 _DECIMALS = 9
 _NEGLIGIBLE = 1e-14  # probability of a value that is left out
+
+
+def as_run(mechanism: Mechanism, event: RoundEvent) -> RoundEvent:
+    """Return the event of a mechanism with its rates as they are, not as the accountant is told."""
+    names = ("noise_multiplier", "q_u", "q_e", "q_s", "user_cap")
+    return replace(event, **{name: getattr(mechanism, name) for name in names})
 
 
 def shift_distribution(event: RoundEvent, scenario: Scenario) -> Distribution:

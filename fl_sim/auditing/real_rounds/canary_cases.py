@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fl_sim.auditing.lower_bounds import CURVE_DELTAS
+from fl_sim.auditing.lower_bounds import CURVE_DELTAS, check_confidence
 from fl_sim.auditing.real_rounds.canary_audit import (
     CanaryAudit,
     CanaryClaim,
+    as_run,
     bound_canaries,
     mean_shift,
     shift_distribution,
@@ -27,7 +28,6 @@ from fl_sim.auditing.worst_case_corpora import Scenario, build
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.formats import aligned
-from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.mechanism import LocalTrainingConfig, Mechanism, PrivacyPlan
 from fl_sim.strategies.primitives import streams
@@ -113,8 +113,7 @@ def audit_case(
         raise PrivacyError(f"case is {name!r}; allowed: {', '.join(CASES)}")
     if not 2 <= canaries <= _MOST_CANARIES:
         raise PrivacyError(f"canaries is {canaries}; allowed: an integer of 2 to {_MOST_CANARIES}")
-    if not 0 < confidence < 1:
-        raise PrivacyError(f"confidence is {confidence}; allowed: between 0 and 1, both excluded")
+    check_confidence(confidence)
     case = CASES[name]
     texts = Corpus.open("bundled").texts("train")[:BYSTANDERS].to_pylist()
     corpus = build(case.scenario, canaries, bystanders=len(texts))
@@ -138,11 +137,9 @@ def _claim(name: str, case: CanaryCase, plan: PrivacyPlan) -> CanaryClaim:
     mechanism, event = plan.mechanism, plan.mechanism.event()
     if event is None:
         raise PrivacyError(f"{name} has no guarantee; allowed: a mechanism with an event")
-    rates = (mechanism.q_u, mechanism.q_e, mechanism.q_s)  # as they are, not as the accountant is told
-    described = RoundEvent(event.strategy, mechanism.noise_multiplier, *rates, mechanism.user_cap)
     plans = [replace(plan, delta=delta) for delta in (plan.delta, *CURVE_DELTAS)]
     proven = [(p.delta, float(p.epsilon_curve(case.adjacency, [p.rounds])[0])) for p in plans]
-    law = shift_distribution(described, case.scenario)
+    law = shift_distribution(as_run(mechanism, event), case.scenario)
     return CanaryClaim(name, law, mechanism.noise_per_clip, mechanism.noise_multiplier, proven, plan.rounds)
 
 

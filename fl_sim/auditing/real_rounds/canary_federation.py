@@ -58,8 +58,7 @@ if TYPE_CHECKING:
 LENGTH = 1e5
 """L, the length of a canary's gradient before its clip, up to a factor between 0 and 1/4."""
 
-_MARKERS_FROM_END = 1  # the marker is the last token of the vocabulary; p and q are the tokens 2, 3, …
-_FIRST = 2
+_FIRST = 2  # p and q are the tokens 2, 3, …
 _WEIGHT = "canaries.weight"
 
 Floats = NDArray[np.float64]
@@ -82,7 +81,7 @@ class CanaryModule(nn.Module):
         self.canaries = nn.Linear(side, side, bias=False)
         nn.init.zeros_(self.canaries.weight)
         self.side = side
-        self.marker = vocabulary - _MARKERS_FROM_END
+        self.marker = vocabulary - 1  # the last token
         rng = streams.generator(seed, "canary directions")
         for name in ("inputs_of", "outputs_of"):
             rotation, _ = np.linalg.qr(rng.standard_normal((side, side)))

@@ -22,7 +22,7 @@ dropout the bound is met exactly, and any norm that is computed too small exceed
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -105,9 +105,7 @@ SENSITIVITY_CASES = {
 }
 
 
-def measure_rounds(
-    name: str, *, rounds: int = 3, seed: int = 0, progress: Callable[[str], None] = lambda name: None
-) -> Iterator[RoundDifference]:
+def measure_rounds(name: str, *, rounds: int = 3, seed: int = 0) -> Iterator[RoundDifference]:
     """Yield the difference of adjacent rounds of a case, for several draws.
 
     Args:
@@ -116,7 +114,6 @@ def measure_rounds(
             which e' is not sampled and all other entities of its sentences are.
         seed: of the model and of the draws.
     """
-    progress(name)
     case = SENSITIVITY_CASES[name]
     corpus = build(case.scenario, 1, bystanders=_BYSTANDERS)
     own, *others = Corpus.open("bundled").texts("train")[:100].to_pylist()

@@ -127,8 +127,6 @@ def test_the_noise_is_pinned_down() -> None:
 def test_a_scenario_without_anyone_is_refused() -> None:
     with pytest.raises(PrivacyError, match="protects neither"):
         Scenario(background=3)
-    with pytest.raises(PrivacyError, match="companions is -1"):
-        Scenario(user_sentences=1, companions=-1)
     case = own_case("user", SAMPLED, Adjacency(2), 1, DELTA)
     with pytest.raises(PrivacyError, match="trials is 7"):
         examine(case, trials=7, seed=0, confidence=0.95)

@@ -15,7 +15,9 @@ import pytest
 
 import fl_sim
 from fl_sim.auditing import ledger_audit
-from fl_sim.auditing.ledger_audit import RecordedRun, audit_ledger
+from fl_sim.auditing.audited_rounds import Distribution
+from fl_sim.auditing.ledger_audit import RecordedRun, audit_ledger, delta_at_least
+from fl_sim.auditing.lower_bounds import gaussian_epsilon
 from fl_sim.data_prep.declared_counts import write_counts
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan import guarantees
@@ -330,6 +332,14 @@ def test_as_many_sentences_are_simulated_as_a_sum_of_weights_allows(
     scenario = ledger_audit._scenario(Adjacency(9, bound))
     assert scenario is not None
     assert (scenario.entity_users, scenario.entity_sentences, scenario.user_sentences) == (*sentences, 9)
+
+
+@pytest.mark.parametrize(("mu", "delta"), [(1.0, 0.1), (2.0, 0.01)])
+def test_delta_of_a_gaussian(mu: float, delta: float) -> None:
+    """Four rounds at noise 2/μ have the privacy loss of one Gaussian with μ."""
+    one = Distribution(np.ones(1), np.zeros(1))
+    least = delta_at_least(one, 2 / mu, 4, gaussian_epsilon(mu, delta), seed=0, trials=200_000)
+    assert 0.85 * delta < least < delta
 
 
 @pytest.mark.system

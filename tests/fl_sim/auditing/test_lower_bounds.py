@@ -120,5 +120,3 @@ def test_impossible_questions_are_refused() -> None:
     scores = gaussian_scores(1.0, 100, 0)
     with pytest.raises(PrivacyError, match=r"confidence is 1\.0"):
         epsilon_lower_bound(scores, 1e-5, 1.0)
-    with pytest.raises(PrivacyError, match="claims is empty"):
-        judge_claims(scores, [], CONFIDENCE)

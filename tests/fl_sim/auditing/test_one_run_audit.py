@@ -49,6 +49,8 @@ def test_canaries_are_found_where_noise_is_missing_and_not_where_it_is_ample(tmp
     assert quiet.record()["attack_auc"] > 0.9
 
 
-def test_one_canary_is_too_few(tmp_path: Path) -> None:
+def test_impossible_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PrivacyError, match="canaries is 1"):
         audit_training(tmp_path, canaries=1, seed=0, confidence=0.95)
+    with pytest.raises(PrivacyError, match="confidence is -3"):  # at which guesses by chance would bound ε
+        audit_training(tmp_path, canaries=2, seed=0, confidence=-3)

@@ -135,8 +135,7 @@ def test_an_apps_own_processes_start_as_they_do_elsewhere(tmp_path: Path, monkey
     monkeypatch.setattr(app_process, "METHOD", "spawn")
     method = multiprocessing.get_start_method()
     code = f"import multiprocessing\n1 / (multiprocessing.get_start_method() == {method!r})\n"
-    (tmp_path / "pyproject.toml").write_text(PROJECT)
-    (tmp_path / "app.py").write_text(HEAD + code + "@server.main()\ndef main(grid, context): pass\n")
+    app_of(tmp_path, HEAD + code + "@server.main()\ndef main(grid, context): pass\n")
     with pytest.raises(CheckError, match="it never asks its nodes to train"):
         fl_sim.check(tmp_path)
 
@@ -144,17 +143,20 @@ def test_an_apps_own_processes_start_as_they_do_elsewhere(tmp_path: Path, monkey
 @pytest.mark.system
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl(2) is Linux's")
 def test_a_trial_without_an_end_ends_with_a_check_that_is_killed(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text(PROJECT)
     pid = tmp_path / "pid"
     endless = f"    open({str(pid)!r}, 'w').write(f'{{os.getpid()}} ')\n    while True: time.sleep(0.1)\n"
-    (tmp_path / "app.py").write_text(
-        "import os, time\n" + HEAD + "@server.main()\ndef main(grid, context):\n" + endless
-    )
+    app_of(tmp_path, "import os, time\n" + HEAD + "@server.main()\ndef main(grid, context):\n" + endless)
     check = subprocess.Popen([sys.executable, "-m", "fl_sim", "check", str(tmp_path), "--quiet"])
     wait_for(lambda: pid.exists() and pid.read_text().endswith(" "))
     check.kill()
     check.wait()
     wait_for(lambda: not Path("/proc", pid.read_text().strip()).exists())
+
+
+def app_of(folder: Path, code: str) -> None:
+    """Write an app of one module."""
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "app.py").write_text(code)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
@@ -173,8 +175,7 @@ def test_an_app_whose_nodes_all_fail_is_not_checked(tmp_path: Path) -> None:
 @pytest.mark.system
 def test_secure_aggregation_of_the_older_api_hides_updates_and_is_no_noise(tmp_path: Path) -> None:
     """Its rounding is random, and millions of times smaller than what a user does."""
-    (tmp_path / "pyproject.toml").write_text(PROJECT)
-    (tmp_path / "app.py").write_text(OLDER + SECURE)
+    app_of(tmp_path, OLDER + SECURE)
     check = fl_sim.check(tmp_path, nodes=3)
     named = {"no-noise", "nan-passes", "metrics-leave", "realised-denominator"}
     assert {finding.name for finding in check.findings} == named
@@ -185,8 +186,7 @@ def test_secure_aggregation_of_the_older_api_hides_updates_and_is_no_noise(tmp_p
 
 @pytest.mark.system
 def test_a_wrapper_of_the_older_api_is_measured(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text(PROJECT)
-    (tmp_path / "app.py").write_text(OLDER + WRAPPED)
+    app_of(tmp_path, OLDER + WRAPPED)
     check = fl_sim.check(tmp_path, nodes=5)
     assert {finding.name for finding in check.findings if finding.severity == "breaks"} == {
         "example-weights", "nan-passes", "failure-shows",
@@ -198,9 +198,9 @@ def test_a_wrapper_of_the_older_api_is_measured(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_an_older_server_of_an_apps_own_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text(PROJECT)
-    (tmp_path / "app.py").write_text(
-        OLDER + "class Own(Server): pass\nserver = ServerApp(server=Own(client_manager=SimpleClientManager()))\n"
+    app_of(
+        tmp_path,
+        OLDER + "class Own(Server): pass\nserver = ServerApp(server=Own(client_manager=SimpleClientManager()))\n",
     )
     with pytest.raises(CheckError, match=r"a server of its own \(Own\); allowed: Flower's Server, or the message API"):
         fl_sim.check(tmp_path)
@@ -266,8 +266,7 @@ UNSUITABLE = {
 def test_an_app_that_cannot_be_checked_is_told_in_one_line(
     code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "pyproject.toml").write_text(PROJECT)
-    (tmp_path / "app.py").write_text(HEAD + code + "\n")
+    app_of(tmp_path, HEAD + code + "\n")
     assert main(["check", str(tmp_path), "--quiet"]) == 2
     error = capsys.readouterr().err
     assert UNSUITABLE[code] in error

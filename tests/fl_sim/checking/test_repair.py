@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fl_sim.checking.app_folder import CheckError
-from fl_sim.checking.repair import Settings, _patched_project, patched_client, patched_server
+from fl_sim.checking.repair import _patched_project, patched_client, patched_server
 
-SETTINGS = Settings(population=10, sampling_rate=0.5, clip_norm=1.5, target_epsilon=4.0, delta=1e-5)
-OURS = "population=10, sampling_rate=0.5, clip_norm=1.5, target_epsilon=4, delta=1e-05"
+SETTINGS = "population=10, sampling_rate=0.5, clip_norm=1.5, target_epsilon=4, delta=1e-05"
 
 
 @pytest.mark.parametrize(
@@ -25,7 +24,9 @@ def test_the_strategy_that_starts_is_ours_around_one_that_sees_sums(made: str, i
     before = f"{imports}\n\ndef main(grid):\n    s = {made}\n    return s.start(grid)\n"
     text = patched_server(before, SETTINGS)
     compile(text, "server", "exec")
-    assert f"    s = UserLevelDifferentialPrivacy(\n        {inner}, {OURS}\n    )\n    return s.start(grid)" in text
+    assert (
+        f"    s = UserLevelDifferentialPrivacy(\n        {inner}, {SETTINGS}\n    )\n    return s.start(grid)" in text
+    )
     assert "from fl_sim.flower import UserLevelDifferentialPrivacy\n" in text
     assert ("import FedAvg\n" in text) == inner.startswith("FedAvg(")
 

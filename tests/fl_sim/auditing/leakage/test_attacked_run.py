@@ -74,7 +74,6 @@ def test_what_a_run_began_with_is_what_its_ledger_is_bound_to(parts: Any, tmp_pa
 
 def test_a_sentence_of_any_weight_counts_as_a_contribution() -> None:
     assert [run_of().bounds.contribution_of(user) for user in (0, 1)] == [2, 1]
-    assert run_of().largest_contribution_of(0) == 2
 
 
 def test_by_counts_the_weights_of_a_users_sentences_add_up_to_its_contribution() -> None:

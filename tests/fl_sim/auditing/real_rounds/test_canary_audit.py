@@ -72,10 +72,6 @@ def test_each_test_sees_its_fault() -> None:
     assert {"epsilon", "curve", "fit", "noise"} <= set(simulated(0, noise=0.02).refuted)
 
 
-def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(PrivacyError, match="case is 'gpt'; allowed: uedp"):
-        audit_case("gpt")
-    with pytest.raises(PrivacyError, match="canaries is 1; allowed: an integer of 2 to"):
-        audit_case("uedp", canaries=1)
+def test_an_impossible_confidence_is_refused() -> None:
     with pytest.raises(PrivacyError, match="confidence is 1"):
         audit_case("uedp", confidence=1)
