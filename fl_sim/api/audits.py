@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -90,7 +90,7 @@ def audit(
         bound = known[unit].entity_bound
         if unit in units and (known[unit].user_sentences > 0 or unit == "entity") and (bound.total or unit == "user"):
             cases.append(own_case(unit, event, known[unit], rounds, delta))
-    return _findings(cases, trials, seed, confidence, pin_noise, progress)
+    return [_examined(case, trials, seed, confidence, pin_noise, progress) for case in cases]
 
 
 def audit_published(
@@ -148,7 +148,7 @@ def audit_published(
                 entities=entities or 1,
                 as_coded=as_coded,
             )
-            findings += _findings([case], case.affordable(trials), seed, confidence, pin_noise, progress)
+            findings.append(_examined(case, case.affordable(trials), seed, confidence, pin_noise, progress))
     return findings
 
 
@@ -175,10 +175,7 @@ def audit_table(
     from fl_sim.auditing.cases import cases
 
     _check_seed(seed)
-    findings: list[Finding] = []
-    for case in cases():
-        findings += _findings([case], case.affordable(trials), seed, confidence, pin_noise, progress)
-    return findings
+    return [_examined(case, case.affordable(trials), seed, confidence, pin_noise, progress) for case in cases()]
 
 
 def audit_one_run(
@@ -368,13 +365,10 @@ def _check_seed(seed: int) -> None:
         raise PrivacyError(f"seed is {seed}; allowed: an integer in [0, {LARGEST_SEED}]")
 
 
-def _findings(
-    cases: Iterable[Case], trials: int, seed: int, confidence: float, pin_noise: bool, progress: Callable[[str], None]
-) -> list[Finding]:
+def _examined(
+    case: Case, trials: int, seed: int, confidence: float, pin_noise: bool, progress: Callable[[str], None]
+) -> Finding:
     from fl_sim.auditing.cases import examine
 
-    findings = []
-    for case in cases:
-        progress(case.name)
-        findings.append(examine(case, trials=trials, seed=seed, confidence=confidence, pin_noise=pin_noise))
-    return findings
+    progress(case.name)
+    return examine(case, trials=trials, seed=seed, confidence=confidence, pin_noise=pin_noise)
