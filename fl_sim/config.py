@@ -80,29 +80,24 @@ class TrackingConfig(_Section):
     )
 
 
-def _gpu_share(value: float) -> float:
-    """Refuse what Ray cannot reserve: it divides a GPU into ten thousand parts, and gives several only whole."""
-    if not (value == 0 or _SMALLEST_SHARE <= value <= 1 or (value > 1 and value.is_integer())):
-        raise PydanticCustomError("gpu_share", "not a share of a GPU")
+def _share(value: float, smallest: float) -> float:
+    """Refuse a fraction below the smallest, and a part of one beyond the first."""
+    if not (smallest <= value <= 1 or (value > 1 and value.is_integer())):
+        raise PydanticCustomError("share", "not a share")
     return value
 
 
-_SMALLEST_SHARE = 1e-4
+# Ray divides a GPU into ten thousand parts, and gives several only whole.
 GpuShare = Annotated[
-    float, AfterValidator(_gpu_share), Field(json_schema_extra={"allowed": "0, a fraction of at most 1, or whole GPUs"})
+    float,
+    AfterValidator(lambda value: value and _share(value, 1e-4)),
+    Field(json_schema_extra={"allowed": "0, a fraction of at most 1, or whole GPUs"}),
 ]
-
-
-def _cpu_share(value: float) -> float:
-    """Refuse shares that make no sense: a worker's threads are whole, and ten processes a core gain nothing more."""
-    if not (_SMALLEST_CPU_SHARE <= value <= 1 or (value > 1 and value.is_integer())):
-        raise PydanticCustomError("cpu_share", "not a share of the cores")
-    return value if value < 1 else int(value)
-
-
-_SMALLEST_CPU_SHARE = 0.1
+# A worker's threads are whole, and ten processes a core gain nothing more.
 CpuShare = Annotated[
-    float, AfterValidator(_cpu_share), Field(json_schema_extra={"allowed": "a fraction from 0.1 to 1, or whole cores"})
+    float,
+    AfterValidator(lambda value: value if _share(value, 0.1) < 1 else int(value)),
+    Field(json_schema_extra={"allowed": "a fraction from 0.1 to 1, or whole cores"}),
 ]
 # Wide enough for any run that makes sense, narrow enough that accounting, seeds and messages stay exact and quick.
 _MOST_ROUNDS = 100_000

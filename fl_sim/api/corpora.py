@@ -74,11 +74,6 @@ Watch = Callable[[Iterable["Sentence"]], Iterable["Sentence"]]
 Progress = Callable[["RawCorpus"], AbstractContextManager[Watch]]
 
 
-def _unwatched(raw: RawCorpus) -> AbstractContextManager[Watch]:
-    """Return a context in which nobody watches the sentences."""
-    return nullcontext(lambda sentences: sentences)
-
-
 def _log_warnings(prepared: PreparedCorpus) -> None:
     """Log a warning for whatever looks wrong with the source."""
     for warning in prepared.warnings:
@@ -157,7 +152,7 @@ def prepare(
     batch_size: int | None = None,
     identity: Identity | None = None,
     preprocessing: Preprocessing | None = None,
-    progress: Progress = _unwatched,
+    progress: Progress = lambda raw: nullcontext(lambda sentences: sentences),
     observer: Callable[[PreparedCorpus], None] = _log_warnings,
     **options: Any,
 ) -> Corpus:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fl_sim.clients.models.architectures.model_size import check_declared
+from fl_sim.clients.models.architectures.model_source import is_import_path, is_registered
+from fl_sim.clients.models.hub import check_there
 from fl_sim.clients.models.model_names import MINILM, SMOLLM2
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.store.corpus import Corpus
@@ -45,17 +47,6 @@ def check_early(config: RunConfig) -> None:
     check_splits(config, corpus)
     check_settings(config, corpus.ownership(config.corpus.train_split))
     check_request(config.engine)
-    check_model_there(config.model.name)
-
-
-def check_model_there(name: str) -> None:
-    """Check that a model of transformers can be found; one of another architecture is left to the run.
-
-    Raises:
-        ModelError: its package is not installed, or neither a folder nor the hub's cache has it and the hub is off.
-    """
-    from fl_sim.clients.models.architectures.model_source import is_import_path, is_registered
-    from fl_sim.clients.models.hub import check_there
-
+    name = config.model.name
     if name in (MINILM, SMOLLM2) or not (is_registered(name) or is_import_path(name)):
-        check_there(name)
+        check_there(name)  # a model of transformers; one of another architecture is left to the run

@@ -57,7 +57,6 @@ PRIVATE_BY_USER = (
 X = Literal["round", "epsilon", "users"]
 """What a picture of runs shows."""
 
-_DOTS_PER_INCH = 200
 _NOTEBOOK_DOTS_PER_INCH = 100
 
 
@@ -83,11 +82,11 @@ class Plot:
         return plots.save(self.figure, target)
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        """What IPython shows: a PNG at twice the resolution of its width."""
+        """What IPython shows: a PNG of 200 dots an inch at half its width."""
         from fl_sim.reporting import plots
 
         width = round(self.figure.get_figwidth() * _NOTEBOOK_DOTS_PER_INCH)
-        return plots.render(self.figure, dpi=_DOTS_PER_INCH), {"width": width}
+        return plots.render(self.figure), {"width": width}
 
 
 @dataclass(frozen=True)

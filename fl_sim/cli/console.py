@@ -46,8 +46,10 @@ def follow(start: Start, *, baseline: bool, as_json: bool, quiet: bool) -> int:
         The exit code: 0, 3 if the run diverged, or 128 and the signal's number if it was interrupted (and can be
         resumed).
     """
-    run = _shown(start, quiet)
-    twin = _baseline(run, quiet) if baseline and run.finished and not run.diverged else None
+    run, twin = _shown(start, quiet), None
+    if baseline and run.finished and not run.diverged:
+        say(f"without privacy, for comparison: {run.path.name}-noiseless", quiet)
+        twin = _shown(lambda bar: run.baseline(observers=bar), quiet)
     result = run.result or {}
     if as_json:
         print(json.dumps(encode({"folder": str(run.path), **result})))
@@ -69,12 +71,6 @@ def follow(start: Start, *, baseline: bool, as_json: bool, quiet: bool) -> int:
 def _shown(start: Start, quiet: bool) -> Run:
     with ProgressBar(quiet) as bar:
         return start([] if quiet else [bar])
-
-
-def _baseline(run: Run, quiet: bool) -> Run:
-    """Train the noiseless twin of a finished run, or take the one that is there."""
-    say(f"without privacy, for comparison: {run.path.name}-noiseless", quiet)
-    return _shown(lambda bar: run.baseline(observers=bar), quiet)
 
 
 class ProgressBar(Observer):

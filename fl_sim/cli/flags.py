@@ -94,46 +94,30 @@ def is_default(name: str) -> bool:
     return source in (None, click.core.ParameterSource.DEFAULT)
 
 
-class KeyType(click.ParamType):
-    """The value of a configuration key, as a text that the configuration parses."""
-
-    name = "text"
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the words that the key allows, or leave files and folders to the shell."""
-        if self.key in _PATHS:
-            return _PATHS[self.key].shell_complete(ctx, param, incomplete)
-        return [CompletionItem(word) for word in _words_of(self.key) if word.startswith(incomplete)]
-
-
-class AssignmentType(click.ParamType):
-    """``KEY=VALUE`` for any key of a configuration."""
-
-    name = "assignment"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the keys that begin so."""
-        from fl_sim.config import run_keys
-
-        return [CompletionItem(f"{key}=") for key in run_keys() if key.startswith(incomplete)]
-
-
-def _words_of(key: str) -> tuple[str, ...]:
-    """Return the values of a configuration key; none for one of many values."""
+def _completed_value(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the words that the key of a flag allows, none of many; leave files and folders to the shell."""
     from fl_sim.clients.models.architectures.model_source import MODELS
     from fl_sim.config import run_keys
 
-    if key == "model.name":
-        return tuple(MODELS.built_in)
-    listed = _LISTED.fullmatch(run_keys()[key].allowed)
-    return tuple(listed[1].split(", ")) if listed else ()
+    key = str(parameter.name).replace("__", ".")
+    if key in _PATHS:
+        return _PATHS[key].shell_complete(ctx, parameter, incomplete)
+    words = list(MODELS.built_in)
+    if key != "model.name":
+        listed = _LISTED.fullmatch(run_keys()[key].allowed)
+        words = listed[1].split(", ") if listed else []
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
+def _completed_key(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the keys of a configuration that begin so, as the beginning of ``KEY=VALUE``."""
+    from fl_sim.config import run_keys
+
+    return [f"{key}=" for key in run_keys() if key.startswith(incomplete)]
 
 
 assignments: Callable[[Any], Any] = click.option(
-    "--set", "assignments", multiple=True, type=AssignmentType(), metavar="KEY=VALUE",
+    "--set", "assignments", multiple=True, shell_complete=_completed_key, metavar="KEY=VALUE",
     help="Any other key of the configuration, such as model.hidden=256. May be repeated.",
 )  # fmt: skip
 
@@ -192,7 +176,7 @@ def _key_flag(key: str) -> Callable[[Any], Any]:
     name = key.replace(".", "__")
     if not metavar:
         return click.option(flag, name, flag_value="true", default=None, help=words)
-    return click.option(flag, name, type=KeyType(key), metavar=metavar, help=words)
+    return click.option(flag, name, shell_complete=_completed_value, metavar=metavar, help=words)
 
 
 PAGE, TABLE = "<!doctype html>", "run,"

@@ -122,17 +122,6 @@ def options_of(source: Callable[..., Any], but: Sequence[str] = (), **flags: str
     return decorate
 
 
-def parameters_by(*decorators: Callable[[Any], Any]) -> list[click.Parameter]:
-    """Return the parameters that decorators of click add, in their order."""
-
-    def bare() -> None:
-        pass
-
-    for decorate in reversed(decorators):
-        decorate(bare)
-    return list(reversed(bare.__dict__["__click_params__"]))
-
-
 def parameters_of(source: Callable[..., Any], but: Sequence[str] = (), **flags: str) -> list[click.Parameter]:
     """Return the arguments and options for the parameters of a function or dataclass, in their order."""
     told = meanings(source)

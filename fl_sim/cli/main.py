@@ -30,8 +30,6 @@ EXIT_NO_READER = 141
 _COMPLETE = "_FL_SIM_COMPLETE"
 """The variable with which a shell asks for completion (docs/configuration.md)."""
 
-_OURS = ("fl_sim",)
-
 # Errors of the operating system about a disk or a limit; they often lack a file name.
 _RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
@@ -139,7 +137,7 @@ def _is_foreseen(error: Exception) -> bool:
         return error.filename is not None or error.errno in _RESOURCES
     if isinstance(error, ModuleNotFoundError):
         return _package(error) in _text_packages()
-    return type(error).__module__.partition(".")[0] in _OURS
+    return type(error).__module__.partition(".")[0] == "fl_sim"
 
 
 def _package(error: ModuleNotFoundError) -> str:

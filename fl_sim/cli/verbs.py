@@ -54,6 +54,8 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 }
 """The verbs by group: the module that has the command under the verb's name, and what the verb does."""
 
+_ALL = {name: entry for verbs in VERBS.values() for name, entry in verbs.items()}
+
 PATH, FLAGS = "fl_sim.command_path", "fl_sim.flags"
 """Where the object of a context keeps the words of the command at work and its flags by parameter, for messages."""
 
@@ -108,18 +110,18 @@ class _AllVerbs(VerbGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all verbs."""
-        return list(_all())
+        return list(_ALL)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the command of a verb; None if there is no such verb."""
-        if cmd_name not in _all():
+        if cmd_name not in _ALL:
             return None
-        command: click.Command = getattr(importlib.import_module(_all()[cmd_name][0]), cmd_name)
+        command: click.Command = getattr(importlib.import_module(_ALL[cmd_name][0]), cmd_name)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the verbs that begin so, without importing them, or the options."""
-        verbs = [CompletionItem(name, help=words) for name, (_, words) in _all().items() if name.startswith(incomplete)]
+        verbs = [CompletionItem(name, help=words) for name, (_, words) in _ALL.items() if name.startswith(incomplete)]
         return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -130,10 +132,6 @@ class _AllVerbs(VerbGroup):
             formatter.write(f"{group}:\n" + "".join(f"  {name:<10} {words}\n" for name, (_, words) in verbs.items()))
             formatter.write("\n")
         formatter.write("fl-sim VERB --help shows the flags of a verb.\n")
-
-
-def _all() -> dict[str, tuple[str, str]]:
-    return {name: entry for verbs in VERBS.values() for name, entry in verbs.items()}
 
 
 @click.group(cls=_AllVerbs, invoke_without_command=True)

@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_sim.files import replace_private_file
-from fl_sim.formats import format_delta, format_epsilon, hanging, printable, printable_lines
+from fl_sim.formats import format_delta, format_epsilon, hanging, printable
 from fl_sim.reporting.bootstrap import PairedDifference, Sums, are_same_users, paired_difference
 from fl_sim.reporting.held_out import interval, metric_words
 from fl_sim.reporting.recorded import measured_in_words, setting_in_words
+from fl_sim.reporting.report import text_of
 from fl_sim.reporting.run_facts import NO_GUARANTEE, PROVEN, STATES, RunFacts, pooled, read_facts
 from fl_sim.settings_origin import leaves
 from fl_sim.storage.run_folder import ResultsError, RunFolder
@@ -170,7 +171,22 @@ class Comparison:
 
     def text(self) -> str:
         """Return what ``fl-sim report`` prints."""
-        return comparison_text(self)
+        runs = self.runs
+        heads = [(f"{run.key}  ", f"{printable(run.name)}: {run.facts.strategy}, {run.facts.ended()}") for run in runs]
+        pairs = [(f"  {pair.run:<3}", pair_words(pair)) for pair in self.paired]
+        if pairs:
+            pairs.insert(0, (f"Difference to {runs[0].key} on the same held-out users (below 0: better)", ""))
+        keys = [run.key for run in runs]
+        settings = [
+            (f"  {name}: ", by_value(dict(zip(keys, map(setting_in_words, values), strict=True))))
+            for name, values in self.settings.items()
+        ]
+        if settings:
+            settings.insert(0, ("Settings that differ", ""))
+        notes = [(f"{'Note':<9}", note) for note in self.notes]
+        warnings = [(f"{'Warning':<9}", f"{', '.join(by)}: {words}") for words, by in self.warnings.items()]
+        others = (_utility_rows(runs), pairs, settings, notes, warnings)
+        return text_of([_hanging(heads), _privacy_lines(runs), *map(_hanging, others)])
 
     def page(self, refresh: int | None = None) -> str:
         """Return one page of HTML with pictures, which needs no other file; it is for the corpus's owner.
@@ -343,45 +359,33 @@ def _columns(run: ComparedRun, pair: Pair | None) -> Iterator[tuple[str, Any]]:
 _FORMS = {"perplexity": ("{:+,.1f}", "", 1.0), "error": ("{:+.1f}", " points", 100.0)}
 
 
-def comparison_text(compared: Comparison) -> str:
-    """Return a comparison as text that ends with a newline."""
-    runs = compared.runs
-    heads = [(f"{run.key}  ", f"{printable(run.name)}: {run.facts.strategy}, {run.facts.ended()}") for run in runs]
-    privacy = [f"{'Privacy':<9}{'ε':>9}{'ε missed':>10}{'any user':>10}  {'δ':<8}{'known':<10}ε of any user with"]
-    utility = [("Utility, held-out (95 % intervals by bootstrap over users)", "")]
+def _privacy_lines(runs: Sequence[ComparedRun]) -> list[str]:
+    lines = [f"{'Privacy':<9}{'ε':>9}{'ε missed':>10}{'any user':>10}  {'δ':<8}{'known':<10}ε of any user with"]
     for run in runs:
-        facts, head, bounds = run.facts, run.facts.headline, run.facts.bounds
+        head, bounds = run.facts.headline, run.facts.bounds
         if head.state != PROVEN:
-            privacy.append(f"  {run.key:<7}{'':>3}{STATES[head.state]}")
+            lines.append(f"  {run.key:<7}{'':>3}{STATES[head.state]}")
+            continue
+        epsilons = map(format_epsilon, (head.epsilon, head.epsilon_missed, head.epsilon_user))
+        stated = f"an entity in ≤ {bounds.entity_bound if bounds else None}, stated"
+        protected = {"any": "any entity", "user": "no entity"}.get(head.unit, stated)
+        lines.append(
+            f"  {run.key:<7}{'{:>9}{:>10}{:>10}'.format(*epsilons)}  {format_delta(head.delta):<8}"
+            f"{head.known or '–':<10}{protected}"
+        )
+    return lines
+
+
+def _utility_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, str]]:
+    rows = [("Utility, held-out (95 % intervals by bootstrap over users)", "")]
+    for run in runs:
+        words = run.facts.utility.ends_in_words()
+        if words is None:
+            words = measured_in_words(run.facts.measured) or "none is recorded"
         else:
-            epsilons = map(format_epsilon, (head.epsilon, head.epsilon_missed, head.epsilon_user))
-            stated = f"an entity in ≤ {bounds.entity_bound if bounds else None}, stated"
-            protected = {"any": "any entity", "user": "no entity"}.get(head.unit, stated)
-            privacy.append(
-                f"  {run.key:<7}{'{:>9}{:>10}{:>10}'.format(*epsilons)}  {format_delta(head.delta):<8}"
-                f"{head.known or '–':<10}{protected}"
-            )
-        initial, final, kind = facts.utility.initial, facts.utility.final, facts.utility.kind
-        if initial is None or final is None:
-            utility.append((f"  {run.key:<3}", measured_in_words(facts.measured) or "none is recorded"))
-        else:
-            figures = [f"{name} {words}" for name, words in end_figures(facts).items()]
-            ends = f"{kind.column} {kind.show(initial)} → {kind.show(final)}"
-            utility.append((f"  {run.key:<3}", "; ".join([ends, *figures])))
-    pairs = [(f"  {pair.run:<3}", pair_words(pair)) for pair in compared.paired]
-    if pairs:
-        pairs.insert(0, (f"Difference to {runs[0].key} on the same held-out users (below 0: better)", ""))
-    keys = [run.key for run in runs]
-    settings = [
-        (f"  {name}: ", by_value(dict(zip(keys, map(setting_in_words, values), strict=True))))
-        for name, values in compared.settings.items()
-    ]
-    if settings:
-        settings.insert(0, ("Settings that differ", ""))
-    notes = [(f"{'Note':<9}", note) for note in compared.notes]
-    warnings = [(f"{'Warning':<9}", f"{', '.join(by)}: {words}") for words, by in compared.warnings.items()]
-    blocks = [_hanging(heads), privacy, *map(_hanging, (utility, pairs, settings, notes, warnings))]
-    return printable_lines("\n".join("\n".join(block) + "\n" for block in blocks if block))
+            words = "; ".join([words, *(f"{name} {figure}" for name, figure in end_figures(run.facts).items())])
+        rows.append((f"  {run.key:<3}", words))
+    return rows
 
 
 def end_figures(facts: RunFacts) -> dict[str, str]:

@@ -84,9 +84,9 @@ with torch.no_grad():
 print(dict(zip(classes, probabilities.tolist())))
 """
 
-CODE = {"causal": _CAUSAL, "adapters": _ADAPTERS, "merged": _OWN, "own": _OWN, "classifier": _CLASSIFIER}
-"""Code by kind: a causal model of transformers, adapters on a model in a folder or on the hub, adapters on a model
-that fl_sim knows by name, an architecture of fl_sim's own, and a classifier."""
+CODE = {"causal": _CAUSAL, "adapters": _ADAPTERS, "own": _OWN, "classifier": _CLASSIFIER}
+"""Code by kind: a causal model of transformers, adapters on a model in a folder or on the hub, what fl_sim alone loads
+(an architecture of its own, adapters on a model that it knows by name), and a classifier."""
 
 
 def code(kind: str, classes: Sequence[str], spec: Mapping[str, Any]) -> str:
@@ -149,15 +149,12 @@ _ON_THE_HUB = {
 }
 
 
-def front_matter(
-    kind: str, *, guarantee: bool = False, classes: bool = False, base: str | None = None, english: bool = False
-) -> str:
+def front_matter(kind: str, *, guarantee: bool = False, base: str | None = None, english: bool = False) -> str:
     """Return the lines at the top, between two lines of dashes.
 
     Args:
         kind: how the model loads, a key of :data:`CODE`.
         guarantee: whether some ε is finite.
-        classes: whether it predicts classes.
         base: the Hugging Face name of the model that training began with, if it has one.
         english: whether it was trained on a corpus that ships, which is in English.
     """
@@ -168,7 +165,7 @@ def front_matter(
         language="en" if english else None,
         library_name={"causal": "transformers", "adapters": "peft"}.get(kind, "fl_sim"),
         license="unknown",
-        pipeline_tag="text-classification" if classes else "text-generation",
+        pipeline_tag="text-classification" if kind == "classifier" else "text-generation",
         tags=["federated-learning", "fl_sim", *(["differential-privacy"] if guarantee else [])],
     )
     return f"---\n{data.to_yaml(line_break=chr(10))}\n---"
@@ -198,7 +195,7 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
         facts=facts,
         DIVERGED=DIVERGED,
         INTERRUPTED=INTERRUPTED,
-        front_matter=front_matter(kind, guarantee=guarantee, classes=bool(classes), base=base, english=shipped),
+        front_matter=front_matter(kind, guarantee=guarantee, base=base, english=shipped),
         what="text classifier" if classes else "language model",
         how="with differential privacy for users and entities" if guarantee else "**without any guarantee of privacy**",
         strategy=printable(facts.strategy),
@@ -248,7 +245,7 @@ def _kind(run: RunFolder, spec: Mapping[str, Any]) -> str:
         return "classifier"
     if (run.model_dir / "adapter_config.json").is_file():
         base = str(_object(run, "adapter_config.json").get("base_model_name_or_path"))
-        return "merged" if is_registered(base) else "adapters"
+        return "own" if is_registered(base) else "adapters"
     config = _object(run, "config.json")
     return "own" if config.get("model_type") == AWD_LSTM or ARCHITECTURE_KEY in config else "causal"
 

@@ -38,7 +38,7 @@ def report_text(facts: RunFacts) -> str:
     """Return what a run costs and what it guarantees: utility and ε, what ε hides, the attacker's odds, warnings."""
     name = f"{printable(facts.run)} ({facts.strategy})"
     head = [*_field("Run", f"{name}: {_ended(facts)}"), *_field("Protects", facts.protects or "unknown")]
-    return _text([head, _utility_table(facts), _privacy_in_short(facts), _warnings(facts)])
+    return text_of([head, _utility_table(facts), _privacy_in_short(facts), _warnings(facts)])
 
 
 def full_report_text(facts: RunFacts) -> str:
@@ -51,10 +51,11 @@ def full_report_text(facts: RunFacts) -> str:
         *([] if facts.app else _field("Corpus", facts.corpus.in_words() if facts.corpus else "not recorded")),
         *(_field("Gradients", facts.gradients.in_words()) if facts.gradients else []),
     ]
-    return _text([head, _privacy(facts), _utility(facts), _warnings(facts)])
+    return text_of([head, _privacy(facts), _utility(facts), _warnings(facts)])
 
 
-def _text(blocks: list[list[str]]) -> str:
+def text_of(blocks: list[list[str]]) -> str:
+    """Return blocks of lines with an empty line between them, of which a terminal obeys nothing."""
     return printable_lines("\n".join("\n".join(block) + "\n" for block in blocks if block))
 
 
@@ -108,12 +109,11 @@ def _privacy_in_short(facts: RunFacts) -> list[str]:
     unbounded = not facts.app and math.isinf(facts.headline.epsilon or math.inf)
     # What an app's ε assumes of its nodes is nothing that this program enforces, so it is said wherever that ε is.
     own = facts.not_covered if facts.app else facts.in_short()
-    notes = [*own, public_names_note(facts), attacker_note(facts)]
     return [
         *_headline(facts),
         *(_by_contribution(facts) if unbounded else []),
         *_claim(facts),
-        *_notes([note for note in notes if note]),
+        *_notes(*own, public_names_note(facts), attacker_note(facts)),
     ]
 
 
@@ -121,18 +121,16 @@ def _privacy(facts: RunFacts) -> list[str]:
     if nothing := _without_epsilon(facts):
         return nothing
     corpus = facts.corpus
-    notes = [
-        *facts.not_covered,
-        *([corpus.coverage.in_words(facts.most_mentions)] if corpus and corpus.coverage else []),
-        *([f"{facts.unsought}. Plain ε of an entity covers none of these."] if facts.unsought else []),
-    ]
-    kept = [*bound_notes(facts), attacker_note(facts)]
     return [
         *_headline(facts),
-        *_notes([note for note in kept if note]),
+        *_notes(*bound_notes(facts), attacker_note(facts)),
         *_by_contribution(facts),
         *_claim(facts),
-        *_notes(notes),
+        *_notes(
+            *facts.not_covered,
+            corpus.coverage.in_words(facts.most_mentions) if corpus and corpus.coverage else None,
+            f"{facts.unsought}. Plain ε of an entity covers none of these." if facts.unsought else None,
+        ),
     ]
 
 
@@ -195,8 +193,8 @@ def _utility_table(facts: RunFacts) -> list[str]:
     if all(value is not None for value in bits[:2]):
         rows.append(_figures("  bits per byte", ["–" if value is None else f"{value:.2f}" for value in bits]))
     is_older = utility.measured_round != facts.rounds_done
-    notes = [f"Measured after round {utility.measured_round}." if is_older else None, way_in_words(facts)]
-    return [*rows, *_notes([note for note in notes if note])]
+    older = f"Measured after round {utility.measured_round}." if is_older else None
+    return [*rows, *_notes(older, way_in_words(facts))]
 
 
 def way_in_words(facts: RunFacts) -> str | None:
@@ -219,8 +217,8 @@ def _utility(facts: RunFacts) -> list[str]:
         words = f"Measured by the app: {measured_in_words(facts.measured) or 'nothing'}"
         return textwrap.wrap(words, _WIDTH, subsequent_indent="  ")
     by_user = facts.held_out.lines() if facts.held_out else []
-    way = [way] if facts.without_privacy and (way := way_in_words(facts)) else []
-    return [*textwrap.wrap(_ends(facts), _WIDTH, subsequent_indent="  "), *_notes([*way, *by_user])]
+    way = way_in_words(facts) if facts.without_privacy else None
+    return [*textwrap.wrap(_ends(facts), _WIDTH, subsequent_indent="  "), *_notes(way, *by_user)]
 
 
 def _ends(facts: RunFacts) -> str:
@@ -258,5 +256,5 @@ def _field(label: str, text: str) -> list[str]:
     return hanging(f"{label:<12}", text, width=_WIDTH)
 
 
-def _notes(notes: list[str]) -> list[str]:
-    return [line for note in notes for line in hanging("  · ", note, width=_WIDTH)]
+def _notes(*notes: str | None) -> list[str]:
+    return [line for note in notes if note for line in hanging("  · ", note, width=_WIDTH)]

@@ -231,6 +231,12 @@ class UtilityFigures:
         """Return the task's metric: its words and its form."""
         return next(utility for utility in UTILITIES.values() if utility.column == self.metric)
 
+    def ends_in_words(self) -> str | None:
+        """Return the figure at the start and at the end; None if one of them is not recorded."""
+        if self.initial is None or self.final is None:
+            return None
+        return f"{self.metric} {self.kind.show(self.initial)} → {self.kind.show(self.final)}"
+
 
 class MechanismSettings(BaseModel):
     """The settings of a run's mechanism, its population N and its seed; None where they are not recorded."""

@@ -248,9 +248,6 @@ def in_one_line(facts: RunFacts) -> str:
 
 def _ends(facts: RunFacts) -> str:
     """Return the figure at the start and at the end."""
-    utility, kind = facts.utility, facts.utility.kind
     if facts.app:
         return measured_in_words(facts.measured) or "nothing measured"
-    if utility.initial is None or utility.final is None:
-        return f"no {kind.column}"
-    return f"{kind.column} {kind.show(utility.initial)} → {kind.show(utility.final)}"
+    return facts.utility.ends_in_words() or f"no {facts.utility.metric}"

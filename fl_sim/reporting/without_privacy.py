@@ -101,16 +101,14 @@ def _beside(run: RunFolder, metric: str, start: float) -> Iterator[RunFolder]:
 def _what_is_trained(run: RunFolder) -> dict[str, Any]:
     """Return the corpus, the model, the task and the held-out text of a run, as its configuration has them."""
     configured = run.config.get("run") or {}
-    model = dict(_section(configured, "model"))
-    for how in ("device", "precision"):
-        model.pop(how, None)
+    model = _section(configured, "model")
     corpus = _section(configured, "corpus")
     return {
         "fingerprint": _section(run.config, "corpus").get("fingerprint"),
         "splits": [corpus.get("train_split"), corpus.get("held_out_split")],
         "held out": _section(configured, "evaluation").get("max_sentences"),
         "task": configured.get("task"),
-        "model": model,
+        "model": {name: value for name, value in model.items() if name not in ("device", "precision")},
     }
 
 

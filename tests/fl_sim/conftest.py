@@ -1,7 +1,8 @@
-"""Run folders with made-up figures: what plots and reports are tested on, without training anything."""
+"""Run folders with made-up figures, on which reports are tested without training, and commands in this process."""
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from fl_sim.cli.main import main
 from fl_sim.storage.run_folder import RunFolder, encode, replace_file
 from fl_sim.strategies.accounting.guarantee import Guarantee
-from fl_sim.strategies.ledger import Ledger, ReleaseRecord
+from fl_sim.strategies.ledger import LEDGER_FILE, Ledger, ReleaseRecord
 from tests.strategies.federation import plan
 
 REACH = {
@@ -39,7 +41,33 @@ GUARANTEE = {
 KEPT = {"sentences": 0.8709, "mentions": 0.6413, "mentions_by_kind": {"ORG": 0.5, "PER": 0.7777}}
 FINAL_PERPLEXITY = {"uedp": 655.0, "user_level": 702.0, "noiseless": 318.0}
 
+Capture = pytest.CaptureFixture[str]
 MakeRun = Callable[..., RunFolder]
+Printed = Callable[..., Any]
+Refusal = Callable[..., str]
+
+
+@pytest.fixture
+def printed(capsys: Capture) -> Printed:
+    """``printed("report", run)`` is the object that the command prints with ``--json``; ``code`` is its exit code."""
+
+    def of(*words: object, code: int = 0) -> Any:
+        assert main([*map(str, words), "--json"]) == code
+        return json.loads(capsys.readouterr().out)
+
+    return of
+
+
+@pytest.fixture
+def refusal(capsys: Capture) -> Refusal:
+    """``refusal("run", "--rounds", 0)`` is the one line with which the command refuses its input (exit code 2)."""
+
+    def of(*words: object) -> str:
+        code, output = main([*map(str, words)]), capsys.readouterr()
+        assert (code, output.out, output.err.count("\n")) == (2, "", 1), output
+        return output.err
+
+    return of
 
 
 def metrics_row(strategy: str, number: int, rounds: int, z: float = 1.0) -> dict[str, Any]:
@@ -56,40 +84,68 @@ def metrics_row(strategy: str, number: int, rounds: int, z: float = 1.0) -> dict
     return row
 
 
+def made_run(
+    folder: Path,
+    strategy: str = "uedp",
+    *,
+    name: str | None = None,
+    rounds: int = 30,
+    z: float = 1.0,
+    seed: int = 0,
+    delta: float = 1e-5,
+    finish: bool = True,
+    result: dict[str, Any] | None = None,
+    corpus: str | None = None,
+    **settings: Any,
+) -> RunFolder:
+    """A run in ``folder``, on a corpus of that fingerprint; other settings are those of its configuration."""
+    plan = {
+        "strategy": strategy, "population": 946, "q_u": 1.0, "q_e": 0.5, "q_s": 0.05, "clip_norm": 0.5,
+        "user_cap": 5.0, "noise_multiplier": z, "rounds": rounds, "delta": delta,
+    }  # fmt: skip
+    stated = {"seed": seed, "rounds": rounds, "privacy": {"strategy": strategy}} | settings
+    config = {"run": stated, "plan": plan} | ({} if corpus is None else {"corpus": {"fingerprint": corpus}})
+    run = RunFolder.create(folder / (name or f"{strategy}-{z:g}-{seed}"), config=config, environment={})
+    for number in range(rounds + 1):
+        run.append_metrics(metrics_row(strategy, number, rounds, z))
+    write_ledger(run.path, rounds, (result or {}).get("guarantee", GUARANTEE) or {})
+    if finish:
+        head = {"ledger": Ledger.read(run.path).head}
+        content = json.dumps(encode(finished(plan, rounds) | head | (result or {})))
+        replace_file(run.result_file, content.encode())
+    return run
+
+
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
     """``make_run("uedp")`` is a run folder with its result (yet without plots, which are slow to draw);
 
     ``finish=False`` leaves it as a killed run would.
     """
+    return functools.partial(made_run, tmp_path)
 
-    def make(
-        strategy: str = "uedp",
-        *,
-        name: str | None = None,
-        rounds: int = 30,
-        z: float = 1.0,
-        seed: int = 0,
-        delta: float = 1e-5,
-        finish: bool = True,
-        result: dict[str, Any] | None = None,
-    ) -> RunFolder:
-        settings = {
-            "strategy": strategy, "population": 946, "q_u": 1.0, "q_e": 0.5, "q_s": 0.05, "clip_norm": 0.5,
-            "user_cap": 5.0, "noise_multiplier": z, "rounds": rounds, "delta": delta,
-        }  # fmt: skip
-        config = {"run": {"seed": seed, "rounds": rounds, "privacy": {"strategy": strategy}}, "plan": settings}
-        run = RunFolder.create(tmp_path / (name or f"{strategy}-{z:g}-{seed}"), config=config, environment={})
-        for number in range(rounds + 1):
-            run.append_metrics(metrics_row(strategy, number, rounds, z))
-        write_ledger(run.path, rounds, (result or {}).get("guarantee", GUARANTEE) or {})
-        if finish:
-            head = {"ledger": Ledger.read(run.path).head}
-            content = json.dumps(encode(finished(settings, rounds) | head | (result or {})))
-            replace_file(run.result_file, content.encode())
-        return run
 
-    return make
+def rewritten(run: RunFolder, change: Callable[[dict[str, Any]], dict[str, Any]]) -> RunFolder:
+    """The run with every row of its metrics as ``change`` makes it."""
+    rows = [change(row) for row in run.metrics().to_dict("records")]
+    run.truncate_metrics(-1)
+    for row in rows:
+        run.append_metrics(row)
+    return run
+
+
+def ended_with(run: RunFolder, **figures: float | None) -> RunFolder:
+    """The run with other figures in its last row, without those that are None."""
+    last = run.metrics().to_dict("records")[-1] | figures
+    run.truncate_metrics(last["round"] - 1)
+    run.append_metrics({name: value for name, value in last.items() if name not in figures or value is not None})
+    return run
+
+
+def cut_ledger(folder: Path) -> None:
+    """Take the last line of a run's ledger away."""
+    ledger = folder / LEDGER_FILE
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
 
 
 def write_ledger(folder: Path, rounds: int, guarantee: dict[str, Any]) -> None:

@@ -25,12 +25,9 @@ def test_a_configuration_survives_being_recorded() -> None:
     assert RunConfig.from_mapping(config.model_dump(mode="json")) == config
 
 
-@pytest.mark.parametrize("form", [{"privacy.q_u": 0.5}, {"privacy": {"q_u": 0.5}}, {"privacy.q-u": 0.5}])
-def test_keys_nested_dotted_and_with_dashes(form: dict[str, Any]) -> None:
-    assert RunConfig.from_mapping(form).privacy.q_u == 0.5
-
-
-def test_both_forms_of_one_section_join() -> None:
+def test_keys_are_nested_dotted_or_with_dashes_and_both_forms_of_a_section_join() -> None:
+    for form in ({"privacy.q_u": 0.5}, {"privacy": {"q_u": 0.5}}, {"privacy.q-u": 0.5}):
+        assert RunConfig.from_mapping(form).privacy.q_u == 0.5
     config = RunConfig.from_mapping({"privacy.q_u": 0.5, "privacy": {"q_s": 0.25}})
     assert (config.privacy.q_u, config.privacy.q_s) == (0.5, 0.25)
 
@@ -92,6 +89,8 @@ def test_a_target_takes_the_place_of_the_files_noise_and_vice_versa(tmp_path: Pa
     by_target = write(tmp_path, "privacy.target_epsilon = 2.0")
     config = RunConfig.load(by_target, {"privacy": {"noise_multiplier": 3.0}})
     assert (config.privacy.noise_multiplier, config.privacy.target_epsilon) == (3.0, None)
+    privacy = config.changed({"privacy.target_epsilon": 1.5}).privacy
+    assert (privacy.noise_multiplier, privacy.target_epsilon) == (None, 1.5)
 
 
 def test_two_sources_of_noise_in_one_place_are_refused(tmp_path: Path) -> None:

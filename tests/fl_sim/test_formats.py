@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import math
 import os
 import re
@@ -24,6 +23,7 @@ from fl_sim.search.sweep import EPSILONS, Row, Table
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from tests.fl_sim.conftest import Capture, Printed
 
 UP, DOWN = ("epsilon", "delta", "noise_", "user_cap"), ("q_",)
 GIVEN = re.compile(r"target_epsilon|epsilon_budget|privacy\.epsilon|number\.epsilon|self\.epsilon")
@@ -76,22 +76,20 @@ def test_figures_that_are_no_numbers() -> None:
 # --- what commands print, beside their JSON --------------------------------------------------------------------------
 
 
-def both_ways(capsys: pytest.CaptureFixture[str], line: str) -> tuple[dict[str, str], dict[str, Any]]:
-    """The figures of a command as text and as JSON."""
+def as_text(capsys: Capture, line: str) -> dict[str, str]:
+    """The figures that a command prints as text."""
     assert main(line.split()) == 0
-    text = dict(row.split(maxsplit=1) for row in capsys.readouterr().out.splitlines() if ":" not in row)
-    assert main([*line.split(), "--json"]) == 0
-    return text, json.loads(capsys.readouterr().out)
+    return dict(row.split(maxsplit=1) for row in capsys.readouterr().out.splitlines() if ":" not in row)
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("z", [1.2345678, 3.9999999, 7.7])
 @pytest.mark.parametrize("strategy", ["uedp --q-e 0.5123456789 --q-s 0.1234567891 --user-cap 3.3333333", "user_level"])
-def test_account(strategy: str, z: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_account(strategy: str, z: float, printed: Printed, capsys: Capture) -> None:
     line = (
         f"account mechanism --strategy {strategy} --z {z} --q-u 0.3333333 --rounds 7 --delta 1.2345678e-5 --users 12345"
     )
-    text, exact = both_ways(capsys, line)
+    text, exact = as_text(capsys, line), printed(*line.split())
     compared = [name for name in exact if name.startswith((*UP, *DOWN))]
     assert len(compared) > 12
     for name in compared:
@@ -101,11 +99,11 @@ def test_account(strategy: str, z: float, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.system
 @pytest.mark.parametrize("unknown", ["noise_multiplier", "q_u", "q_s", "user_cap", "rounds"])
-def test_a_printed_setting_meets_the_target(unknown: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_printed_setting_meets_the_target(unknown: str, capsys: Capture) -> None:
     given = {"z": "25", "rounds": "20", "q-s": "0.2", "user-cap": "3"}
     given.pop({"noise_multiplier": "z", "q_s": "q-s", "user_cap": "user-cap"}.get(unknown, unknown), None)
     flags = " ".join(f"--{name} {value}" for name, value in given.items())
-    text, _ = both_ways(capsys, f"account calibrate {flags} --delta 1e-5 --target-epsilon 1.7 --solve-for {unknown}")
+    text = as_text(capsys, f"account calibrate {flags} --delta 1e-5 --target-epsilon 1.7 --solve-for {unknown}")
     names = ("noise_multiplier", "q_u", "q_e", "q_s", "user_cap")
     event = RoundEvent("uedp", **{name: float(text[name]) for name in names})
     both = Adjacency(math.inf, ContributionBound(1, 1))
@@ -124,17 +122,19 @@ def test_a_sweeps_table() -> None:
         assert all(figure(cell) >= exact for cell, exact in zip((z, any_entity, user, both, robust), row, strict=True))
 
 
+OF_OWNER = [f"epsilon_user_entity{robust}_{kind}" for kind in ("p95", "max") for robust in ("", "_robust")]
+
+
 def test_a_plans_rows() -> None:
     for value in np.random.default_rng(2).uniform(0.01, 90, 100).tolist():
         rate = value / 100
-        kinds = [f"epsilon_user_entity{robust}_{kind}" for kind in ("p95", "max") for robust in ("", "_robust")]
         settings = dict.fromkeys(("signal_to_noise", "user_cap", "expected_sentences"), 1.0)
         settings |= {"q_u": rate, "q_s": rate, "q_e": 0.75, "rounds": 3, "noise_multiplier": value}
         settings |= dict.fromkeys(["epsilon_target", "epsilon_user"], value)
         report = {"proposal": settings, "alternatives": [], "fewer_rounds": []}
         _, _, q_u, q_s, q_e, _, z, _, _ = plan_command._settings_table(report)[1].split()
         _, *spent = plan_command._epsilon_table(report)[1].split()
-        owner = {"owner": {"epsilons": [dict.fromkeys(kinds, value)]}}
+        owner = {"owner": {"epsilons": [dict.fromkeys(OF_OWNER, value)]}}
         _, *epsilons = plan_command._owner_table(report | owner)[1].split()
         assert max(float(q_u), float(q_s)) <= rate
         assert float(q_e) == 0.75
@@ -160,11 +160,10 @@ def test_no_positive_figure_is_printed_as_zero(shown: Callable[[float], str], ze
 
 
 def test_a_plan_fits_80_columns() -> None:
-    kinds = [f"epsilon_user_entity{robust}_{kind}" for kind in ("p95", "max") for robust in ("", "_robust")]
     row: dict[str, float] = dict.fromkeys(("epsilon_target", "epsilon_user"), 123456.7)
     row |= {"signal_to_noise": 1234567.8, "user_cap": 2.5, "expected_sentences": 12345678.9, "rounds": 100_000}
     row |= {"q_u": 1.2345e-07, "q_s": 0.00012345, "q_e": 0.25, "noise_multiplier": 123.456}
-    owner = {"epsilons": [dict.fromkeys(kinds, 123456.7)] * 3}
+    owner = {"epsilons": [dict.fromkeys(OF_OWNER, 123456.7)] * 3}
     report: dict[str, Any] = {"proposal": row, "alternatives": [row], "fewer_rounds": [row], "owner": owner}
     for table in (plan_command._settings_table, plan_command._epsilon_table, plan_command._owner_table):
         lines = table(report)

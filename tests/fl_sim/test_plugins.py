@@ -1,7 +1,9 @@
-"""Parts by name: what is loaded, in which order names are looked up, and what is refused."""
+"""Parts by name: what is loaded, in which order names are looked up, what is refused, and what workers find."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,10 +23,12 @@ def registry(**built_in: str) -> Registry:
 
 @pytest.fixture(autouse=True)
 def unchanged_imports() -> Iterator[None]:
-    """Modules and folders that a test adds are gone after it."""
-    modules, path = set(sys.modules), list(sys.path)
+    """Modules and folders that a test adds are gone after it; no working directory was used before it."""
+    modules, path, used = set(sys.modules), list(sys.path), list(plugins._used)
+    sys.path[:] = [entry for entry in path if entry]
+    plugins._used.clear()
     yield
-    sys.path[:] = path
+    sys.path[:], plugins._used[:] = path, used
     for name in set(sys.modules) - modules:
         del sys.modules[name]
 
@@ -44,11 +48,6 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         monkeypatch.syspath_prepend(str(site))
 
     return installed
-
-
-def test_a_built_in_part() -> None:
-    assert registry(path="pathlib:Path").load("path") is Path
-    assert registry(path="pathlib:Path").names() == ["path"]
 
 
 def test_an_import_path_may_lead_into_an_attribute() -> None:
@@ -72,15 +71,11 @@ def test_the_origin_of_a_part_names_its_distribution(install: Install) -> None:
     assert things.origin("path") == {"path": "pathlib:Path", "distribution": None, "version": None}
 
 
-def test_a_name_that_two_packages_claim_is_refused(install: Install) -> None:
-    install("others", same="others:thing")
+def test_a_name_that_two_packages_claim_or_that_is_built_in_is_refused(install: Install) -> None:
+    install("others", same="others:thing", path="others:thing")
     install("more", same="more:thing")
     with pytest.raises(PluginError, match=r"^thing 'same' is claimed by more:thing and others:thing; allowed: one of"):
         registry().load("same")
-
-
-def test_a_package_cannot_take_a_built_in_name(install: Install) -> None:
-    install("others", path="others:thing")
     with pytest.raises(PluginError, match=r"^thing 'path' is claimed by others:thing and pathlib:Path"):
         registry(path="pathlib:Path").load("path")
 
@@ -118,8 +113,6 @@ def test_a_part_with_the_wrong_interface_is_refused() -> None:
 
 def test_a_module_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine_alone.py").write_text("def thing(): pass\n")
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    monkeypatch.setattr(plugins, "_used", [])
     monkeypatch.chdir(tmp_path)
     assert registry().load("mine_alone:thing").__module__ == "mine_alone"
     before = list(sys.path)
@@ -134,3 +127,26 @@ def test_the_working_directory_hides_nothing_that_is_installed(tmp_path: Path, m
     (tmp_path / "fractions.py").write_text("raise RuntimeError\n")
     monkeypatch.chdir(tmp_path)
     assert registry().load("fractions:Fraction").__name__ == "Fraction"
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("file", ["part_of_mine.py", "part_of_mine/__init__.py"])
+def test_workers_find_what_was_found_in_the_working_directory(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fl_sim.config import EngineConfig
+    from fl_sim.engines import ray_engine  # takes a second to import
+
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("def thing(): return 7\n")
+    monkeypatch.chdir(tmp_path)
+    assert plugins.worker_environment() == {}
+    assert registry().load("part_of_mine:thing")() == 7
+    assert ray_engine._worker_environment(EngineConfig())["FL_SIM_PLUGIN_FOLDERS"] == str(tmp_path)
+    code = "from fl_sim.plugins import Registry; print(Registry('g', 'thing', {}).load('part_of_mine:thing')())"
+    root = Path(plugins.__file__).parents[1]
+    environment = os.environ | plugins.worker_environment() | {"PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "7", done.stderr

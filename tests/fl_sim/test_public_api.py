@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +18,7 @@ from fl_sim.data_prep.records import CorpusError
 from fl_sim.storage.run_folder import ResultsError, decode
 from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, ContributionBound, PrivacyError
 from tests import tiny
-from tests.fl_sim.conftest import MakeRun
-
-Capture = pytest.CaptureFixture[str]
-
-
-def printed(capsys: Capture, *words: str) -> Any:
-    """What a command prints as JSON."""
-    assert main([*words, "--json"]) == 0
-    return decode(json.loads(capsys.readouterr().out))
-
+from tests.fl_sim.conftest import Capture, MakeRun, Printed
 
 # Names
 
@@ -53,18 +42,6 @@ def test_no_package_has_the_name_of_a_function() -> None:
     assert not [name for name in fl_sim.__all__ if (folder / name).exists() or (folder / f"{name}.py").exists()]
 
 
-@pytest.mark.system
-def test_import_is_immediate() -> None:
-    program = (
-        "import sys\nbefore = set(sys.modules)\nimport fl_sim\n"
-        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
-        "slow = new & {'numpy', 'scipy', 'pandas', 'torch', 'flwr', 'pydantic', 'matplotlib', 'pyarrow'}\n"
-        "sys.exit(str(slow) if slow else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_the_package_is_typed() -> None:
     assert (Path(fl_sim.__file__).parent / "py.typed").exists()
 
@@ -84,12 +61,6 @@ def test_every_form_of_a_configuration(tmp_path: Path) -> None:
     assert configuration(None, {"rounds": 3, "privacy": {"q_s": 0.5}}) == config
 
 
-def test_noise_takes_the_place_of_a_target_and_vice_versa() -> None:
-    config = fl_sim.RunConfig.from_mapping({"privacy.target_epsilon": 2.0})
-    privacy = config.changed({"privacy.noise_multiplier": 3.0}).privacy
-    assert (privacy.noise_multiplier, privacy.target_epsilon) == (3.0, None)
-
-
 def test_a_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="rounds is 0"):
         fl_sim.run(rounds=0, out=tmp_path / "run")
@@ -103,7 +74,7 @@ def test_a_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.mark.system
 @pytest.mark.usefixtures("no_plots")
-def test_a_run_and_what_it_says(tmp_path: Path, capsys: Capture) -> None:
+def test_a_run_and_what_it_says(tmp_path: Path, printed: Printed, capsys: Capture) -> None:
     corpus = tiny.tiny_corpus(tmp_path / "tiny")
     settings: dict[str, Any] = {"corpus.path": str(corpus), "engine.name": "inline", **tiny.MODEL}
     run = fl_sim.run(rounds=2, out=tmp_path / "run", **settings)
@@ -111,7 +82,7 @@ def test_a_run_and_what_it_says(tmp_path: Path, capsys: Capture) -> None:
     assert list(run.metrics["round"]) == [0, 1, 2]
     assert run.config.rounds == 2
     assert run.epsilon["epsilon_user"] == run.metrics["epsilon_user"].iloc[-1] == (run.result or {})["epsilon_user"]
-    assert run.facts() == printed(capsys, "report", str(run.path))
+    assert run.facts() == decode(printed("report", run.path))
     assert main(["report", str(run.path)]) == 0
     assert capsys.readouterr().out == run.report()
     assert repr(fl_sim.open_run(run.path)).startswith("Run(run: uedp, ε ")
@@ -192,7 +163,7 @@ def test_what_is_no_corpus() -> None:
         fl_sim.open_corpus().sentences("tran")
 
 
-def test_a_corpus(tmp_path: Path, capsys: Capture) -> None:
+def test_a_corpus(tmp_path: Path, printed: Printed) -> None:
     corpus = fl_sim.open_corpus(tiny.tiny_corpus(tmp_path / "tiny"), verify=True)
     sentences = corpus.sentences("train")
     assert len(sentences) == tiny.USERS * tiny.SENTENCES_EACH
@@ -204,19 +175,19 @@ def test_a_corpus(tmp_path: Path, capsys: Capture) -> None:
     assert repr(corpus) == f"Corpus(tiny: {splits}2 sentences)"
     html = corpus._repr_html_()
     assert all(cell in html for cell in ("<th>tiny</th>", "<th>train</th>", "<td>6</td>", "<td>24</td>"))
-    assert fl_sim.corpus_stats(corpus).items() <= printed(capsys, "corpus", "stats", str(corpus.path)).items()
+    assert fl_sim.corpus_stats(corpus).items() <= printed("corpus", "stats", corpus.path).items()
 
 
 @pytest.mark.system
-def test_a_prepared_corpus_is_that_of_the_command(tmp_path: Path, capsys: Capture) -> None:
+def test_a_prepared_corpus_is_that_of_the_command(tmp_path: Path, printed: Printed) -> None:
     rows = [{"who": f"user {n % 5}", "said": f"Ada Lovelace wrote letter {n}.", "kind": n % 2} for n in range(30)]
     source = tmp_path / "letters.jsonl"
     source.write_text("\n".join(json.dumps(row) for row in rows))
     columns = {"text_column": "said", "user_column": "who", "target_column": "kind"}
     corpus = fl_sim.prepare("jsonl", str(source), tmp_path / "ours", tagger=["rules", "structured"], seed=3, **columns)
     flags = [word for name, value in columns.items() for word in (f"--{name.replace('_', '-')}", value)]
-    words = ["--source", str(source), "--out", str(tmp_path / "theirs"), "--tagger", "rules+structured", "--seed", "3"]
-    assert corpus.fingerprint == printed(capsys, "prepare", "jsonl", *words, *flags)["fingerprint"]
+    words = ["--source", source, "--out", tmp_path / "theirs", "--tagger", "rules+structured", "--seed", 3]
+    assert corpus.fingerprint == printed("prepare", "jsonl", *words, *flags)["fingerprint"]
     assert set(corpus.sentences("train")["class"]) == {"0", "1"}
     grown = tmp_path / "more.jsonl"
     grown.write_text(json.dumps({"who": "user 9", "said": "Ada was late.", "kind": 1}))
@@ -279,24 +250,24 @@ def test_an_option_that_a_reader_does_not_have(options: dict[str, str], message:
 
 
 @pytest.mark.system
-def test_account_says_what_the_command_says(capsys: Capture) -> None:
+def test_account_says_what_the_command_says(printed: Printed) -> None:
     words = "--strategy uedp --z 3 --q-e 0.5 --q-s 0.05 --user-cap 2 --rounds 20 --delta 1e-5 --user-sentences 40"
     mechanism = {"noise_multiplier": 3.0, "q_e": 0.5, "q_s": 0.05, "user_cap": 2.0, "rounds": 20, "user_sentences": 40}
     figures = fl_sim.account(**mechanism, delta=1e-5, entity=(6, 3, 7))
     bound = "--entity-users 6 --entity-sentences 3 --entity-total 7"
-    assert figures == printed(capsys, "account", "mechanism", *words.split(), *bound.split())
+    assert figures == decode(printed("account", "mechanism", *words.split(), *bound.split()))
     assert figures == fl_sim.account("uedp", **mechanism, delta=1e-5, entity=ContributionBound(6, 3, 7))
 
 
 @pytest.mark.system
-def test_calibrate_finds_what_the_command_finds(capsys: Capture) -> None:
+def test_calibrate_finds_what_the_command_finds(printed: Printed) -> None:
     words = "--strategy user_level --target-epsilon 2 --q-u 0.05 --delta 1e-5"
     z = fl_sim.calibrate(2.0, "user_level", q_u=0.05, rounds=30, delta=1e-5)
-    found = printed(capsys, "account", "calibrate", *words.split(), "--rounds", "30")
+    found = decode(printed("account", "calibrate", *words.split(), "--rounds", 30))
     assert found["noise_multiplier"] == z
     assert found["epsilon_user"] <= 2 < found["epsilon_user_entity"]  # the default target is what user_level protects
     rounds = fl_sim.calibrate(2.0, "user_level", q_u=0.05, noise_multiplier=2.0, delta=1e-5, solve_for="rounds")
-    found = printed(capsys, "account", "calibrate", *words.split(), "--z", "2", "--solve-for", "rounds")
+    found = printed("account", "calibrate", *words.split(), "--z", 2, "--solve-for", "rounds")
     assert (found["rounds"], type(found["rounds"])) == (rounds, int)
 
 
@@ -335,7 +306,7 @@ def test_an_impossible_value_is_named(call: Any, message: str) -> None:
         call()
 
 
-def test_the_published_algorithm(capsys: Capture) -> None:
+def test_the_published_algorithm(printed: Printed) -> None:
     settings = fl_sim.PublishedSettings("f_e_plus", 946, 50, 2.0, q_e=0.5, sentences=14040, sensitive_sentences=11176)
     words = (
         "--estimator f_e_plus --users 946 --users-per-round 50 --z 2 --q-e 0.5 --sentences 14040 "
@@ -343,14 +314,14 @@ def test_the_published_algorithm(capsys: Capture) -> None:
     )
     figures = fl_sim.account_published(settings, rounds=5, delta=1e-5, entity=(2, 1))
     assert figures["delta_times_users"] == 1e-5 * 946
-    assert figures == printed(capsys, "account", "published", *words.split())
+    assert figures == decode(printed("account", "published", *words.split()))
 
 
 @pytest.mark.system
-def test_audit_says_what_the_command_says(capsys: Capture) -> None:
+def test_audit_says_what_the_command_says(printed: Printed) -> None:
     words = "--strategy uedp --z 2 --q-s 0.5 --user-sentences 3 --trials 500 --seed 3"
     names: list[str] = []
     findings = fl_sim.audit(noise_multiplier=2.0, q_s=0.5, user_sentences=3, trials=500, seed=3, progress=names.append)
     assert names == ["user", "entity", "user_entity"]
-    told = printed(capsys, "audit", "mechanism", *words.split())["audits"]
-    assert [decode(finding.record()) for finding in findings] == told
+    told = printed("audit", "mechanism", *words.split())["audits"]
+    assert [decode(finding.record()) for finding in findings] == decode(told)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import click
 from fl_sim.api import corpora, initial_models
 from fl_sim.cli.flags import print_json
 from fl_sim.cli.from_signature import CORPUS, options_of
-from fl_sim.cli.progress_bar import counting
+from fl_sim.cli.progress_bar import Show, counting
 from fl_sim.cli.verbs import VerbGroup, as_json, quiet
 from fl_sim.data_prep.corpus_stats import CONTRIBUTIONS_ARE_PRIVATE, identity_effect, identity_table, stats_table
 from fl_sim.data_prep.declared_counts import write_counts
@@ -159,23 +158,17 @@ def pretrain(out: Path, as_json: bool, quiet: bool, **settings: Any) -> None:
 @quiet
 def ner(as_json: bool, quiet: bool, **settings: Any) -> None:
     """Measure a tagger against gold entities: precision, recall and hidden entities, with intervals."""
-    with _progress(quiet) as watch:
-        evaluation = corpora.evaluate_tagger(watch=watch, **settings)
+    with counting("sentences tagged", quiet) as show:
+        evaluation = corpora.evaluate_tagger(watch=lambda sentences: _watched(sentences, show), **settings)
     print(evaluation.model_dump_json() if as_json else _table(evaluation))
 
 
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[Iterable[Sentence]], Iterator[Sentence]]]:
-    """Yield a function that passes sentences on and counts them on stderr."""
-    with counting("sentences tagged", quiet) as show:
-
-        def watch(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
-            for count, sentence in enumerate(sentences, start=1):
-                if count % _SENTENCES_PER_TICK == 0:
-                    show(count, None)
-                yield sentence
-
-        yield watch
+def _watched(sentences: Iterable[Sentence], show: Show) -> Iterator[Sentence]:
+    """Pass sentences on and show how many there were."""
+    for count, sentence in enumerate(sentences, start=1):
+        if count % _SENTENCES_PER_TICK == 0:
+            show(count, None)
+        yield sentence
 
 
 def _table(evaluation: Evaluation) -> str:

@@ -22,7 +22,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from fl_sim.api import corpora
-from fl_sim.cli.from_signature import FOLDER, LOOKS, parameters_by, parameters_of
+from fl_sim.cli.from_signature import FOLDER, LOOKS, parameters_of
 from fl_sim.cli.progress_bar import counting
 from fl_sim.cli.verbs import Verb, VerbGroup, as_json, quiet, with_flags
 from fl_sim.data_prep.identity import Identity
@@ -86,17 +86,20 @@ def _command(kind: str, reader: type[Reader]) -> click.Command:
     """Return the command of a reader: its own flags, and those of every corpus."""
     flags = {name: f"--{name}" for name, look in LOOKS.items() if look.positional}  # a reader has no arguments
     own = sorted(parameters_of(reader, **flags), key=lambda parameter: parameter.name != "source")
-    taken = {flag for parameter in _COMMON for flag in parameter.opts}
-    for flag in (flag for parameter in own for flag in parameter.opts if flag in taken):
-        raise PluginError(f"reader '{kind}' has the flag {flag}, as fl-sim prepare itself; allowed: another flag")
-    for source in (parameter for parameter in own if parameter.name == "source"):
-        source.multiple, source.callback = True, _only
     names = [str(parameter.name) for parameter in own]
 
     def run(**values: Any) -> None:
         _prepare(kind, {name: values.pop(name) for name in names}, **values)
 
-    return Verb(kind, params=[*own, *_COMMON], callback=run, help=what_it_reads(reader))
+    command: click.Command = Verb(kind, params=[*_COMMON], callback=run, help=what_it_reads(reader))
+    command = quiet(as_json(command))
+    taken = {flag for parameter in command.params for flag in parameter.opts}
+    for flag in (flag for parameter in own for flag in parameter.opts if flag in taken):
+        raise PluginError(f"reader '{kind}' has the flag {flag}, as fl-sim prepare itself; allowed: another flag")
+    for source in (parameter for parameter in own if parameter.name == "source"):
+        source.multiple, source.callback = True, _only
+    command.params[:0] = own
+    return command
 
 
 def _only(ctx: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> Any:
@@ -111,9 +114,8 @@ _COMMON: list[click.Parameter] = [
     *parameters_of(corpora.prepare, but=_OBJECTS),
     *parameters_of(Identity, steps="--identity"),
     *parameters_of(Preprocessing),
-    *parameters_by(as_json, quiet),
 ]
-"""The flags of every kind."""
+"""The flags of every kind, besides those that the commands share."""
 
 
 def _prepare(kind: str, own: dict[str, Any], as_json: bool, quiet: bool, **values: Any) -> None:

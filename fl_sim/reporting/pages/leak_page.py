@@ -80,35 +80,36 @@ def leak_page(record: Record) -> str:
 
 def label_of(run: Record) -> str:
     """Return a short name for a run: its folder, and what protects it, with ε."""
-    words = str(_NAMES.get(run["strategy"], run["strategy"]))
-    words += ", names removed" if run["raw_text"] else ""
-    epsilon = _epsilon_of(run)
+    words = _protection(run) + (", names removed" if run["raw_text"] else "")
+    epsilon = format_epsilon(_leading(run)[1])
     return f"{Path(run['run']).name}: {words}{f', ε {epsilon}' if epsilon != '–' else ''}"
 
 
-def _epsilon_of(run: Record) -> str:
-    leading = next((value for value in run["epsilon"].values() if value is not None), None)
-    return "–" if leading is None else format_epsilon(float(leading))
+def _protection(run: Record) -> str:
+    return str(_NAMES.get(run["strategy"], run["strategy"]))
+
+
+def _leading(run: Record) -> tuple[str, float | None]:
+    """Return the unit of the first ε of a run, and this ε; None if it has none."""
+    given = (
+        (unit.removeprefix("epsilon_"), float(value)) for unit, value in run["epsilon"].items() if value is not None
+    )
+    return next(given, ("", None))
 
 
 def _card(run: Record) -> Card:
-    strategy = _NAMES.get(run["strategy"], run["strategy"])
     verdicts = {name: attack.get("verdict") for name, attack in run["attacks"].items()}
     notes = tuple(f"Attack on {name}: {_VERDICTS[verdict['state']]}." for name, verdict in verdicts.items() if verdict)
     figures = _shown_epsilon(run), _shown_utility(run["utility"]), _shown_time(run)
-    return Card(Path(run["run"]).name, f"{strategy}, {counted(run['rounds'], 'round')}", figures, notes)
+    return Card(Path(run["run"]).name, f"{_protection(run)}, {counted(run['rounds'], 'round')}", figures, notes)
 
 
 def _shown_epsilon(run: Record) -> Shown:
-    unit, epsilon = next(((name, value) for name, value in run["epsilon"].items() if value is not None), ("", None))
+    unit, epsilon = _leading(run)
     if epsilon is None:
         return Shown("–", "no ε is recorded")
-    words = UNITS[unit.removeprefix("epsilon_")]
-    infinite = float(epsilon) == math.inf
-    return Shown(
-        f"ε {format_epsilon(float(epsilon))}",
-        f"no guarantee for {words}" if infinite else f"{words}, {whole_delta(run['delta'])}",
-    )
+    words = f"no guarantee for {UNITS[unit]}" if epsilon == math.inf else f"{UNITS[unit]}, {whole_delta(run['delta'])}"
+    return Shown(f"ε {format_epsilon(epsilon)}", words)
 
 
 def _shown_utility(utility: Record) -> Shown:
@@ -126,8 +127,8 @@ def _shown_time(run: Record) -> Shown:
 
 def _run_row(run: Record) -> list[str]:
     text = "as it was before names were removed" if run["raw_text"] else "as it trained"
-    strategy = _NAMES.get(run["strategy"], run["strategy"])
-    return [run["run"], strategy, f"{run['rounds']:,}", _epsilon_of(run), format_delta(run["delta"]), text]
+    epsilon = format_epsilon(_leading(run)[1])
+    return [run["run"], _protection(run), f"{run['rounds']:,}", epsilon, format_delta(run["delta"]), text]
 
 
 def _users(found: Found) -> Section:

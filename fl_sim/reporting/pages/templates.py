@@ -39,14 +39,10 @@ class Card:
     notes: tuple[str, ...]
 
 
-def _shown(value: object) -> object:
-    return value if isinstance(value, Markup) else printable(value)
-
-
 _ENVIRONMENT = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
     autoescape=True,
-    finalize=_shown,
+    finalize=lambda value: value if isinstance(value, Markup) else printable(value),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,

@@ -15,22 +15,19 @@ from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.losses import composition
+from tests.fl_sim.conftest import Capture, Printed, Refusal
 
-UEDP = "account mechanism --q-u 1 --q-e 0.5 --q-s 0.05 --rounds 50 --delta 1e-5 --user-cap 15 --json"
+UEDP = "account mechanism --q-u 1 --q-e 0.5 --q-s 0.05 --rounds 50 --delta 1e-5 --user-cap 15"
 CALIBRATE = UEDP.replace("mechanism", "calibrate")
 PUBLISHED = (
     "account published --estimator f_e_plus --users 946 --users-per-round 50 --q-e 0.5 "
-    "--sentences 14040 --sensitive-sentences 11176 --z 2 --rounds 50 --delta 1e-5 --json"
+    "--sentences 14040 --sensitive-sentences 11176 --z 2 --rounds 50 --delta 1e-5"
 )
 
 
-def account(capsys: pytest.CaptureFixture[str], line: str) -> dict:
-    assert main(line.split()) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_uedp(capsys: pytest.CaptureFixture[str]) -> None:
-    report = account(capsys, UEDP + " --z 1 --user-sentences 15 --entity-users 15 --entity-sentences 1")
+def test_uedp(printed: Printed) -> None:
+    reach = ["--user-sentences", 15, "--entity-users", 15, "--entity-sentences", 1]
+    report = printed(*UEDP.split(), "--z", 1, *reach)
     event = RoundEvent("uedp", 1.0, q_e=0.5, q_s=0.05, user_cap=15)
     both = Adjacency(15, ContributionBound(15, 1))
     assert report["epsilon_user"] == epsilon(event, Adjacency(15), 50, 1e-5)
@@ -48,7 +45,7 @@ def test_uedp(capsys: pytest.CaptureFixture[str]) -> None:
         ("--known nothing --entity-bound 7 --set privacy.population=60", "epsilon_stated"),
     ],
 )
-def test_the_flags_of_a_run_give_its_epsilon(capsys: pytest.CaptureFixture[str], flags: str, name: str) -> None:
+def test_the_flags_of_a_run_give_its_epsilon(printed: Printed, flags: str, name: str) -> None:
     words = f"--strategy uedp --z 4 --q-e 0.5 --q-s 0.05 --user-cap 2 --clip-norm 0.5 --rounds 20 {flags}".split()
     overrides = run.make_context("run", list(words)).params
     keys = {key.replace("__", "."): text for key, text in overrides.items() if "privacy" in key or key == "rounds"}
@@ -57,25 +54,26 @@ def test_the_flags_of_a_run_give_its_epsilon(capsys: pytest.CaptureFixture[str],
     corpus = Ownership(np.arange(0, 61), np.arange(61), np.arange(60, dtype=np.int32) % 9, num_entities=9)
     of_run = plan_run(RunConfig.from_mapping(values), corpus).guarantees.after(20)
     pasted = " ".join(words).replace("--set privacy.population=", "--users ")
-    report = account(capsys, f"account mechanism --json {pasted}")
+    report = printed("account", "mechanism", *pasted.split())
     assert (report[name], report["epsilon_user"]) == (of_run[name], of_run["epsilon_user"])
 
 
 @pytest.mark.system
-def test_uedp_defaults_are_the_careful_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    report = account(capsys, "account mechanism --q-u 0.05 --q-e 0.5 --z 1 --rounds 5 --delta 1e-5 --json")
+def test_uedp_defaults_are_the_careful_ones(printed: Printed) -> None:
+    line = "account mechanism --q-u 0.05 --q-e 0.5 --z 1 --rounds 5 --delta 1e-5"
+    report = printed(*line.split())
     defaults = {"q_s": 1.0, "user_sentences": "inf", "reach_users": 1, "reach_sentences": 1, "user_cap": 1.0}
     assert {name: report[name] for name in defaults} == defaults
 
 
 @pytest.mark.system
-def test_published_never_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    report = account(capsys, PUBLISHED)
+def test_published_never_stands_alone(printed: Printed, capsys: Capture) -> None:
+    report = printed(*PUBLISHED.split())
     assert report["epsilon_as_published"] == pytest.approx(0.52, abs=0.01)
     assert report["reach_users"] == 946
     assert report["epsilon_user_entity"] > 50
     assert report["epsilon_user"] < report["epsilon_user_entity"]
-    assert main(PUBLISHED.replace(" --json", " --delta 0.01").split()) == 0
+    assert main([*PUBLISHED.split(), "--delta", "0.01"]) == 0
     shown = capsys.readouterr()
     assert "not a guarantee" in shown.out
     assert "warning: delta 0.01 is not below 1/users" in shown.err
@@ -83,13 +81,14 @@ def test_published_never_stands_alone(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.system
 @pytest.mark.parametrize("unit", ["user", "user_entity", "user_entity_robust", "both"])
-def test_a_target_on_any_unit(capsys: pytest.CaptureFixture[str], unit: str) -> None:
-    report = account(capsys, f"{CALIBRATE} --target-epsilon 2 --unit {unit} --user-sentences 15 --entity-users 15")
+def test_a_target_on_any_unit(printed: Printed, unit: str) -> None:
+    asked = f"{CALIBRATE} --target-epsilon 2 --unit {unit} --user-sentences 15 --entity-users 15"
+    report = printed(*asked.split())
     name = "epsilon_user_entity" if unit == "both" else f"epsilon_{unit}"
     assert 1.99 <= report[name] <= 2.0
 
 
-def test_what_cannot_be_proven_is_inf(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_proven_is_inf(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(composition, "_TAIL_SHARE", 1e8)  # truncations use up more than δ
     line = "account mechanism --strategy user_level --q-u 0.5 --z 1 --rounds 50 --delta 1.25e-14 --json"
     assert main(line.split()) == 0
@@ -98,7 +97,7 @@ def test_what_cannot_be_proven_is_inf(capsys: pytest.CaptureFixture[str], monkey
     assert "no finite ε can be proven" in output.err
 
 
-def test_a_large_delta_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_large_delta_is_warned_of(capsys: Capture) -> None:
     line = "account mechanism --strategy user_level --z 2 --rounds 1 --delta 0.5"
     assert main(line.split()) == 0
     assert "warning: delta 0.5 is large: " in capsys.readouterr().err
@@ -124,9 +123,5 @@ def test_a_large_delta_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
         (PUBLISHED.replace("f_e_plus", "user_level"), "--q-e is given; allowed: nothing with --estimator user_level"),
     ],
 )
-def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], line: str, said: str) -> None:
-    assert main(line.split()) == 2
-    output = capsys.readouterr()
-    assert said in output.err
-    assert output.err.count("\n") == 1
-    assert output.out == ""
+def test_bad_input_is_one_line(refusal: Refusal, line: str, said: str) -> None:
+    assert said in refusal(*line.split())

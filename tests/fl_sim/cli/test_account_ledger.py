@@ -30,13 +30,25 @@ from fl_sim.strategies.ledger import (
     together,
 )
 from tests.e2e.small_runs import configuration, crashed, finished_run, small_corpus
+from tests.fl_sim.conftest import Capture, Printed, Refusal
 from tests.strategies.federation import plan
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 PLAN = plan(q_e=0.5, q_s=0.05, user_cap=15.0, noise_multiplier=1.0, population=500).mechanism
 LOUDER = plan(q_u=0.2, q_e=0.5, q_s=0.5, user_cap=15.0, noise_multiplier=2.0).mechanism
-ASKED = "--delta 1e-5 --user-sentences 15 --entity-users 15 --entity-sentences 2 --entity-total 20 --json"
+ASKED = [
+    "--delta",
+    "1e-5",
+    "--user-sentences",
+    "15",
+    "--entity-users",
+    "15",
+    "--entity-sentences",
+    "2",
+    "--entity-total",
+    "20",
+]
 USER, BOTH = Adjacency(15), Adjacency(15, ContributionBound(15, 2, 20))
 
 
@@ -55,14 +67,9 @@ def ledger_of(tmp_path: Path) -> Any:
     return make
 
 
-def account(capsys: pytest.CaptureFixture[str], line: str) -> dict:
-    assert main(["account", *line.split()]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_joined_at(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
+def test_joined_at(printed: Printed, ledger_of: Any) -> None:
     folder = ledger_of("a", ReleaseRecord.of(PLAN, 0), 50)
-    report = account(capsys, f"ledger {folder} --joined-at 41 {ASKED}")
+    report = printed("account", "ledger", folder, "--joined-at", 41, *ASKED)
     assert (report["joined_at"], report["releases"], report["releases_robust"]) == (41, 10, 50)
     assert (report["user_sentences"], report["reach_users"], report["reach_total"]) == (15, 15, 20)
     assert report["epsilon_user"] == epsilon(PLAN.event(), USER, 10, 1e-5)
@@ -73,7 +80,7 @@ def test_joined_at(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
 
 @pytest.mark.system
 def test_the_headline_counts_all_releases_and_takes_as_known_what_any_of_them_does(
-    capsys: pytest.CaptureFixture[str], ledger_of: Any
+    printed: Printed, ledger_of: Any
 ) -> None:
     """Mentions that the tagger missed before an entity joined are releases of it."""
     bounds = {name: Guarantee(known=name, entity_bound=3, user_sentences=15) for name in ("counts", "graph")}
@@ -82,40 +89,39 @@ def test_the_headline_counts_all_releases_and_takes_as_known_what_any_of_them_do
         for seed, (name, guarantee) in enumerate(bounds.items())
     }
     for name, folder in folders.items():
-        report = account(capsys, f"ledger {folder} --joined-at 3 {ASKED}")
+        report = printed("account", "ledger", folder, "--joined-at", 3, *ASKED)
         assert report["epsilon_any"] == epsilon_of_any(Ledger.read(folder).entries, 1e-5) < math.inf
         assert report["known"] == name
-    report = account(capsys, f"ledger {folders['counts']} {folders['graph']} {ASKED}")
-    assert report["known"] == "graph"
+    assert printed("account", "ledger", *folders.values(), *ASKED)["known"] == "graph"
 
 
-def test_names_that_a_run_does_not_protect_are_told(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
+def test_names_that_a_run_does_not_protect_are_told(printed: Printed, capsys: Capture, ledger_of: Any) -> None:
     bounds = Guarantee(known="counts", entity_bound=3, user_sentences=15)
     folders = [
         str(ledger_of(name, ReleaseRecord.of(PLAN, seed, replace(bounds, public_names=names)), 2))
         for seed, (name, names) in enumerate({"a": "", "b": "x", "c": "y"}.items())
     ]
-    assert main(["account", "ledger", *folders[:2], *ASKED.split()]) == 0
+    assert main(["account", "ledger", *folders[:2], "--json", *ASKED]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["public_names"] == 1
     assert "note: names on the runs' list of public names are not protected by epsilon_any" in shown.err
-    report = account(capsys, f"ledger {folders[1]} {folders[2]} {ASKED}")
+    report = printed("account", "ledger", *folders[1:], *ASKED)
     assert (report["public_names"], report["epsilon_any"]) == (2, "inf")
 
 
-def test_noiseless_releases_are_infinite_and_said_so(capsys: pytest.CaptureFixture[str], ledger_of: Any) -> None:
+def test_noiseless_releases_are_infinite_and_said_so(capsys: Capture, ledger_of: Any) -> None:
     bare = ReleaseRecord.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0).mechanism, 1)
-    folders = f"{ledger_of('a', ReleaseRecord.of(PLAN, 0), 3)} {ledger_of('b', bare, 2)}"
-    assert main(["account", "ledger", *folders.split(), *ASKED.split()]) == 0
+    folders = [str(ledger_of(name, terms, 3)) for name, terms in {"a": ReleaseRecord.of(PLAN, 0), "b": bare}.items()]
+    assert main(["account", "ledger", *folders, "--json", *ASKED]) == 0
     output = capsys.readouterr()
     report = json.loads(output.out)
-    assert report["noiseless_releases"] == 2
+    assert report["noiseless_releases"] == 3
     assert {value for name, value in report.items() if name.startswith("epsilon")} == {"inf"}
-    assert "2 releases have no guarantee: ε is infinite" in output.err
+    assert "3 releases have no guarantee: ε is infinite" in output.err
 
 
 @pytest.mark.system
-def test_delta_is_that_of_the_run_or_1e_5(capsys: pytest.CaptureFixture[str], tmp_path: Path, ledger_of: Any) -> None:
+def test_delta_is_that_of_the_run_or_1e_5(capsys: Capture, tmp_path: Path, ledger_of: Any) -> None:
     corpus = small_corpus(tmp_path / "corpus")
     simulation.run(configuration(corpus, tmp_path / "run", privacy__delta=1e-4, rounds=1))
     ledger = ledger_of("a", ReleaseRecord.of(PLAN, 7), 3)
@@ -149,9 +155,7 @@ def test_delta_is_that_of_the_run_or_1e_5(capsys: pytest.CaptureFixture[str], tm
         ("ledger {cut} --delta 1e-5", "ledger.jsonl, line 3: is cut off"),
     ],
 )
-def test_bad_input_is_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, ledger_of: Any, flags: str, message: str
-) -> None:
+def test_bad_input_is_one_line(refusal: Refusal, tmp_path: Path, ledger_of: Any, flags: str, message: str) -> None:
     folders = {
         "a": ledger_of("a", ReleaseRecord.of(PLAN, 0), 3),
         "b": ledger_of("b", ReleaseRecord.of(PLAN, 1), 3),
@@ -162,11 +166,7 @@ def test_bad_input_is_one_line(
     folders["empty"].mkdir()
     lines = (folders["cut"] / LEDGER_FILE).read_bytes().splitlines(keepends=True)
     (folders["cut"] / LEDGER_FILE).write_bytes(b"".join(lines[:2]))
-    assert main(["account", *flags.format(**folders).split()]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert message in output.err
-    assert output.err.count("\n") == 1
+    assert message in refusal("account", *flags.format(**folders).split())
 
 
 # --- real runs -------------------------------------------------------------------------------------------------------
@@ -250,9 +250,7 @@ def test_a_ledger_that_knows_less_than_the_checkpoint_is_refused(small: Path, tm
         simulation.resume(tmp_path / "run")
 
 
-def test_a_consistent_forgery_does_not_meet_the_seal_in_the_result(
-    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_consistent_forgery_does_not_meet_the_seal_in_the_result(tmp_path: Path, refusal: Refusal) -> None:
     run = finished_run(folder=tmp_path / "run")
     for name in (LEDGER_FILE, HEAD_FILE):
         (run.path / name).unlink()
@@ -262,11 +260,11 @@ def test_a_consistent_forgery_does_not_meet_the_seal_in_the_result(
     with pytest.raises(LedgerError, match="head hash was kept after 2 entries"):
         simulation.resume(run.path)
     shutil.rmtree(run.checkpoint_dir)  # which keeps the head, too
-    assert main(f"account ledger {run.path} --delta 1e-5".split()) == 2
-    assert "is not the ledger whose head hash was kept after 2 entries" in capsys.readouterr().err
+    said = refusal("account", "ledger", run.path, "--delta", 1e-5)
+    assert "is not the ledger whose head hash was kept after 2 entries" in said
 
 
-def test_a_result_that_names_another_ledger_is_not_gone_on_from(small: Path, tmp_path: Path) -> None:
+def test_a_result_that_names_another_ledger_is_not_gone_on_from(tmp_path: Path) -> None:
     """The head in a result was published; the ledger and the checkpoint of a run must be those of that head."""
     run = finished_run(folder=tmp_path / "run")
     result = json.loads(run.result_file.read_bytes()) | {"stopped": "interrupted"}

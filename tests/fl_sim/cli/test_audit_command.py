@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from fl_sim.auditing.real_rounds import round_sensitivity
 from fl_sim.cli.main import main
 from fl_sim.strategies.accounting import accountant
 from tests.fl_sim.auditing.faults import fault
+from tests.fl_sim.conftest import Capture, Printed, Refusal
 
 QUICK = ["--trials", "2000"]
 LONE_USER = ["audit", "mechanism", "--z", "1", "--entity-users", "0", *QUICK]
@@ -24,9 +24,8 @@ PUBLISHED = [
 ]
 
 
-def test_json_is_one_object_and_the_promise_holds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*LONE_USER, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+def test_json_is_one_object_and_the_promise_holds(printed: Printed) -> None:
+    report = printed(*LONE_USER)
     (found,) = report["audits"]
     assert report["strategy"] == "uedp"
     assert found["case"] == "user"
@@ -44,29 +43,20 @@ def test_json_is_one_object_and_the_promise_holds(capsys: pytest.CaptureFixture[
     ],
     ids=lambda words: words[0],
 )
-def test_seeds_are_those_that_runs_can_have(words: list[str], seed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", *words, "--seed", seed]) == 2
-    assert f": seed is {seed}; allowed: an integer in [0, {2**63 - 1}]\n" in capsys.readouterr().err
+def test_seeds_are_those_that_runs_can_have(words: list[str], seed: str, refusal: Refusal) -> None:
+    said = refusal("audit", *words, "--seed", seed)
+    assert f": seed is {seed}; allowed: an integer in [0, {2**63 - 1}]\n" in said
 
 
-def test_a_fault_is_refuted_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_is_refuted_with_exit_code_1(printed: Printed) -> None:
     with fault("noise_halved"):
-        assert main([*LONE_USER, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["audits"][0]["holds"] is False
+        assert printed(*LONE_USER, code=1)["audits"][0]["holds"] is False
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["audit", "mechanism", "--z", "1", "--epoch-rounds", "5"], "No such option '--epoch-rounds'"),
-        (
-            ["audit", "mechanism", "--strategy", "user_level", "--z", "1", "--q-s", "0.5"],
-            "user_level with q_e 1.0 and q",
-        ),
-        (
-            ["audit", "mechanism", "--strategy", "user_level", "--z", "1", "--user-cap", "3"],
-            "user_cap is 3 with user_l",
-        ),
         (["audit", "rounds", "--canaries", "1"], "canaries is 1; allowed: an integer of 2 to 4096"),
         (["audit", "rounds", "--canaries", "8", "--case", "gpt"], "case is 'gpt'; allowed: uedp"),
         (["audit", "ledger", "no/such/run"], "no/such/run: there is no such folder"),
@@ -75,13 +65,11 @@ def test_a_fault_is_refuted_with_exit_code_1(capsys: pytest.CaptureFixture[str])
         ([*LONE_USER, "--confidence", "1"], "confidence is 1.0; allowed: between 0 and 1"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_one_line_and_exit_code_2(arguments: list[str], message: str, capsys: Capture) -> None:
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    last = captured.err.strip().splitlines()[-1]
+    last = captured.err.strip().splitlines()[-1]  # after the name of the case
     assert last.startswith("fl-sim audit")
     assert message in last
 
@@ -105,7 +93,7 @@ def test_the_table_has_every_mechanism_at_every_reach() -> None:
 @pytest.mark.nightly
 @pytest.mark.usefixtures("quick_claims")
 def test_the_table_is_printed_as_json_and_text(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, printed: Printed, capsys: Capture
 ) -> None:
     some = [case for case in cases.cases() if case.name.startswith("published f_E+, as stated")]
     monkeypatch.setattr(cases, "cases", lambda: iter(some))
@@ -117,8 +105,7 @@ def test_the_table_is_printed_as_json_and_text(
         return found[case.name]
 
     monkeypatch.setattr(cases, "examine", examined_once)
-    assert main(["audit", "table", "--json", *QUICK]) == 0
-    assert [found["case"] for found in json.loads(capsys.readouterr().out)["audits"]] == [case.name for case in some]
+    assert [found["case"] for found in printed("audit", "table", *QUICK)["audits"]] == [case.name for case in some]
     assert main(["audit", "table", *QUICK]) == 0
     text = capsys.readouterr().out.splitlines()
     assert max(map(len, text)) <= 80
@@ -126,7 +113,7 @@ def test_the_table_is_printed_as_json_and_text(
 
 
 @pytest.mark.system
-def test_random_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str]) -> None:
+def test_random_canaries_in_a_real_training(capsys: Capture) -> None:
     command = ["audit", "rounds", "--canaries", "64", "--case", "nothing-sampled", "--rounds", "3", "--z", "0.5"]
     assert main([*command, "--json"]) == 0
     captured = capsys.readouterr()
@@ -141,22 +128,20 @@ def test_random_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.system
-def test_sensitivity_in_text_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sensitivity_in_text_and_json(monkeypatch: pytest.MonkeyPatch, printed: Printed, capsys: Capture) -> None:
     chosen = {"gpt2": round_sensitivity.SENSITIVITY_CASES["gpt2"]}
     monkeypatch.setattr(round_sensitivity, "SENSITIVITY_CASES", chosen)
-    assert main(["audit", "sensitivity", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["rounds"]
+    found = printed("audit", "sensitivity")["rounds"]
     assert [difference["case"] for difference in found] == ["gpt2"] * 4  # the last without e'
     with fault("ghost_norms_low"):
         assert main(["audit", "sensitivity"]) == 1
     assert "REFUTED" in capsys.readouterr().out
 
 
-def test_a_ledger_in_text_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ledger_in_text_and_json(monkeypatch: pytest.MonkeyPatch, printed: Printed, capsys: Capture) -> None:
     checks = (Check("chain", True, "30 entries"), Check("noise", False, "0.95 of σ"))
     monkeypatch.setattr(ledger_audit, "audit_ledger", lambda folder, seed: LedgerAudit(folder, checks))
-    assert main(["audit", "ledger", "a", "b", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)["ledgers"]
+    found = printed("audit", "ledger", "a", "b", code=1)["ledgers"]
     assert [(audit["folder"], audit["refuted"]) for audit in found] == [("a", ["noise"]), ("b", ["noise"])]
     assert main(["audit", "ledger", "a"]) == 1
     assert "REFUTED  0.95 of σ" in capsys.readouterr().out
@@ -164,9 +149,8 @@ def test_a_ledger_in_text_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("no_plots")
-def test_canaries_in_a_real_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["audit", "one-run", "--canaries", "40", "--rounds", "6", "--z", "0.3", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+def test_canaries_in_a_real_training(printed: Printed) -> None:
+    report = printed("audit", "one-run", "--canaries", 40, "--rounds", 6, "--z", 0.3)
     assert report["canaries"] == 40
     assert report["attack_auc"] > 0.75
     assert 0 < report["epsilon_lower"] < report["epsilon_proven"]

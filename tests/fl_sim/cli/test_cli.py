@@ -23,8 +23,7 @@ from fl_sim.cli.verbs import VERBS
 from fl_sim.config import ConfigError
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.storage.run_folder import ResultsError
-
-Capture = pytest.CaptureFixture[str]
+from tests.fl_sim.conftest import Capture, Refusal
 
 
 @pytest.fixture
@@ -58,6 +57,7 @@ def no_space() -> OSError:
         (noted(ResultsError("r"), "what was done is in x"), "r; what was done is in x"),
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "a/b"), "a/b: No such file or directory"),
         (noted(no_space(), "one", "two\nlines"), "No space left on device; one; two lines"),
+        (MemoryError("Unable to allocate 6.91 TiB"), "out of memory: Unable to allocate 6.91 TiB"),
     ],
 )
 def test_bad_input_is_one_line(error: Exception, line: str, failing: Any, capsys: Capture) -> None:
@@ -100,12 +100,6 @@ def test_an_error_of_a_package_with_a_similar_name_is_not_ours() -> None:
     assert cli._is_foreseen(ours("x"))
 
 
-def test_too_little_memory_is_one_line(failing: Any, capsys: Capture) -> None:
-    failing(MemoryError("Unable to allocate 6.91 TiB"))
-    assert main(["run"]) == 2
-    assert capsys.readouterr().err == "fl-sim run: out of memory: Unable to allocate 6.91 TiB\n"
-
-
 def test_an_interruption(failing: Any, capsys: Capture) -> None:
     failing(noted(KeyboardInterrupt(), "what was done is in x"))
     assert main(["run"]) == 130
@@ -140,12 +134,8 @@ def test_an_error_that_a_library_made_of_an_interruption(monkeypatch: pytest.Mon
         (["audit"], "fl-sim audit: Missing command (see fl-sim audit --help)"),
     ],
 )
-def test_wrong_arguments_are_one_line(arguments: list[str], line: str, capsys: Capture) -> None:
-    assert main(arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith(line)
-    assert said.err.count("\n") == 1
+def test_wrong_arguments_are_one_line(arguments: list[str], line: str, refusal: Refusal) -> None:
+    assert refusal(*arguments).startswith(line)
 
 
 def test_no_verb_prints_the_help_screen(capsys: Capture) -> None:

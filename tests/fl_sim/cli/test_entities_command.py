@@ -29,6 +29,7 @@ from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.entity_profiles import ProfileAccountant
+from tests.fl_sim.conftest import Capture, Printed, Refusal
 from tests.fl_sim.released_runs import released_run
 from tests.strategies.accounting.oracles import weighted_epsilon
 from tests.tiny import NAMES
@@ -50,6 +51,11 @@ def long_tailed(entities: int = 150, users: int = 40, sentences: int = 600) -> O
         entity_ids=mentioned.astype(np.int32),
         num_entities=entities,
     )
+
+
+def enforced(incidence: Ownership, **privacy: Any) -> EnforcedBounds:
+    """What a run with these settings enforces."""
+    return EnforcedBounds.of(RunConfig.from_mapping({"privacy": privacy}).privacy, incidence)
 
 
 def one_by_one(ownership: Ownership, training: Training, event: RoundEvent) -> list[float]:
@@ -105,33 +111,26 @@ def test_a_corpus_without_entities_is_refused() -> None:
         entity_epsilons(bare, SENTENCE_SAMPLING)
 
 
-def test_the_command_line_prints_one_object_without_names(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["entities", "corpus", str(corpus), *FLAGS, "--json"]) == 0
-    printed = capsys.readouterr().out
-    report = json.loads(printed)
+def test_the_command_line_prints_one_object_without_names(corpus: Path, printed: Printed) -> None:
+    report = printed("entities", "corpus", corpus, *FLAGS)
     assert report["user_sentences"] == 4
     assert report["entities"] == len(NAMES)
     assert report["epsilon_user"] < report["epsilon_user_entity"]["max"] < report["epsilon_user_entity_robust"]["max"]
-    assert not any(name.lower() in printed.lower() for name in NAMES)
+    assert not any(name.lower() in json.dumps(report).lower() for name in NAMES)
 
 
 @pytest.mark.parametrize("flags", [[], ["--show-names"]])
-def test_names_need_their_flag(corpus: Path, capsys: pytest.CaptureFixture[str], flags: list[str]) -> None:
+def test_names_need_their_flag(corpus: Path, capsys: Capture, flags: list[str]) -> None:
     assert main(["entities", "corpus", str(corpus), *FLAGS, *flags]) == 0
     printed = capsys.readouterr().out.lower()
     assert {name.lower() in printed for name in NAMES} == {bool(flags)}
 
 
-def test_a_run_is_accounted_for_the_rounds_it_released(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_accounted_for_the_rounds_it_released(corpus: Path, tmp_path: Path, printed: Printed) -> None:
     folder = released_run(tmp_path / "run", corpus, rounds_done=6)
-    assert main(["entities", "run", str(folder.path), "--json"]) == 0
-    of_run = json.loads(capsys.readouterr().out)
-    flags = ["--z", "3", "--rounds", "6", "--q-e", "0.5", "--q-s", "0.1", "--user-cap", "2", "--user-sentences", "20"]
-    flags += ["--entity-bound", "10"]
-    assert main(["entities", "corpus", str(corpus), *flags, "--json"]) == 0
-    assert of_run == json.loads(capsys.readouterr().out)
+    of_run = printed("entities", "run", folder.path)
+    flags = [*FLAGS, "--rounds", 6, "--user-sentences", 20, "--entity-bound", 10]
+    assert of_run == printed("entities", "corpus", corpus, *flags)
     assert of_run["rounds"] == 6
 
 
@@ -143,41 +142,33 @@ def edited(folder: RunFolder, section: str, **changes: Any) -> None:
     folder.config_file.write_text(json.dumps(config))
 
 
-def test_the_noise_of_a_run_is_that_of_its_ledger(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_noise_of_a_run_is_that_of_its_ledger(corpus: Path, tmp_path: Path, printed: Printed) -> None:
     folder = released_run(tmp_path / "run", corpus, rounds_done=6)
-    asked = ["entities", "run", str(folder.path), "--json"]
-    assert main(asked) == 0
-    before = json.loads(capsys.readouterr().out)
+    before = printed("entities", "run", folder.path)
     edited(folder, "plan", noise_multiplier=30.0, q_s=0.01, q_e=0.1, user_cap=9.0, population=10_000, adaptive=3)
     edited(folder, "privacy", noise_multiplier=30.0)
-    assert main(asked) == 0
-    assert json.loads(capsys.readouterr().out) == before
+    assert printed("entities", "run", folder.path) == before
 
 
 @pytest.mark.parametrize(
-    ("known", "changes", "message"),
+    ("known", "changes"),
     [
-        ("counts", {"entity_bound": 3}, "config.json: states other bounds than the ledger"),
-        ("counts", {"user_sentences": 5}, "config.json: states other bounds than the ledger"),
-        ("counts", {"known": "graph"}, "config.json: states other bounds than the ledger"),
-        ("counts", {"round_counts": True}, "config.json: states other bounds than the ledger"),
-        ("graph", {"public_names": "names.txt"}, "config.json: states other bounds than the ledger"),
+        ("counts", {"entity_bound": 3}),
+        ("counts", {"user_sentences": 5}),
+        ("counts", {"known": "graph"}),
+        ("counts", {"round_counts": True}),
+        ("graph", {"public_names": "names.txt"}),
     ],
 )
 def test_bounds_that_the_ledger_does_not_state_are_refused(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], known: str, changes: dict[str, Any], message: str
+    corpus: Path, tmp_path: Path, refusal: Refusal, known: str, changes: dict[str, Any]
 ) -> None:
     folder = released_run(tmp_path / "run", corpus, rounds_done=2, known=known)
     if "public_names" in changes:
         changes["public_names"] = str(tmp_path / "names.txt")
         (tmp_path / "names.txt").write_text("\n".join(NAMES))
     edited(folder, "privacy", **changes)
-    assert main(["entities", "run", str(folder.path), "--json"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert message in printed.err
+    assert "config.json: states other bounds than the ledger" in refusal("entities", "run", folder.path, "--json")
 
 
 @pytest.mark.sample(2)
@@ -191,25 +182,23 @@ def test_bounds_that_the_ledger_does_not_state_are_refused(
     ids=["counts", "graph", "population"],
 )
 def test_under_a_bound_every_entity_is_at_or_below_the_headline(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], bounds: dict[str, Any]
+    corpus: Path, tmp_path: Path, printed: Printed, bounds: dict[str, Any]
 ) -> None:
     folder = released_run(tmp_path / "run", corpus, rounds_done=10, **bounds)
-    assert main(["entities", "run", str(folder.path), "--json"]) == 0
-    of_run = json.loads(capsys.readouterr().out)
+    of_run = printed("entities", "run", folder.path)
     config = RunConfig.from_mapping(folder.config["run"])
     headline = plan_run(config, Corpus.open(corpus).ownership("train")).guarantees.after(10)["epsilon_any"]
     assert of_run["epsilon_any"] == pytest.approx(headline, rel=1e-3)
     assert 0 < of_run["epsilon_user_entity"]["max"] <= of_run["epsilon_any"]
     # Without the bound some entity is above what all of them are below now.
-    flags = ["--user-sentences", str(int(of_run["user_sentences"])), "--known", config.privacy.known]
-    assert main(["entities", "corpus", str(corpus), *FLAGS, *flags, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["epsilon_user_entity"]["max"] > of_run["epsilon_user_entity"]["max"]
+    flags = [*FLAGS, "--user-sentences", int(of_run["user_sentences"]), "--known", config.privacy.known]
+    free = printed("entities", "corpus", corpus, *flags)
+    assert free["epsilon_user_entity"]["max"] > of_run["epsilon_user_entity"]["max"]
 
 
 def test_an_entity_that_the_tagger_misses_may_exceed_the_headline() -> None:
     """The headline covers detected entities and sentences without any; robust figures are not cut at it."""
-    settings = {"privacy.known": "graph", "privacy.entity_bound": 5, "privacy.user_sentences": 12}
-    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, long_tailed(4, sentences=100))
+    bounds = enforced(long_tailed(4, sentences=100), known="graph", entity_bound=5, user_sentences=12)
     training = replace(SENTENCE_SAMPLING, user=Adjacency(12))
     found, free = bounded_entity_epsilons(bounds, training, 40), entity_epsilons(bounds.kept, training)
     np.testing.assert_array_equal(found.robust, free.robust)
@@ -217,8 +206,7 @@ def test_an_entity_that_the_tagger_misses_may_exceed_the_headline() -> None:
 
 
 def test_the_headline_is_that_of_a_sentence_without_an_entity_if_it_is_larger() -> None:
-    settings = {"privacy.known": "graph", "privacy.entity_bound": 1, "privacy.user_sentences": 12}
-    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, long_tailed(4, sentences=100))
+    bounds = enforced(long_tailed(4, sentences=100), known="graph", entity_bound=1, user_sentences=12)
     training = replace(SENTENCE_SAMPLING, user=Adjacency(12))
     one, figures = Adjacency(12, ContributionBound(1, 1)), (training.rounds, training.delta)
     headline = epsilon_of_any(bounds.guarantee, training, 40)
@@ -234,8 +222,7 @@ def test_weights_that_add_up_to_one_are_not_those_of_one_sentence(z: float) -> N
         entity_ids=np.zeros(32, dtype=np.int32),
         num_entities=1,
     )
-    settings = {"privacy.entity_bound": 1, "privacy.user_sentences": 32}
-    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, one_user)
+    bounds = enforced(one_user, entity_bound=1, user_sentences=32)
     training = Training(RoundEvent("uedp", z, user_cap=2), 1, 1e-5, bounds.guarantee.user)
     attained = weighted_epsilon(32, 1, 2, z)
     everyone = bounded_entity_epsilons(bounds, training, population=2)
@@ -245,21 +232,16 @@ def test_weights_that_add_up_to_one_are_not_those_of_one_sentence(z: float) -> N
     assert attained <= epsilon_of_any(bounds.guarantee, training, population=2)
 
 
-def test_a_round_that_was_released_again_is_paid_for_again(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_round_that_was_released_again_is_paid_for_again(corpus: Path, tmp_path: Path, printed: Printed) -> None:
     once = released_run(tmp_path / "once", corpus, rounds_done=8)
     again = released_run(tmp_path / "again", corpus, rounds_done=6, done_again=2)
-    for folder in (once, again):
-        assert main(["entities", "run", str(folder.path), "--json"]) == 0
-    first, second = map(json.loads, capsys.readouterr().out.splitlines())
-    assert first == second
+    assert printed("entities", "run", once.path) == printed("entities", "run", again.path)
 
 
 PAIR_BOUNDS = {
-    "counts": {"privacy.entity_bound": 6, "privacy.user_sentences": 12},
-    "graph": {"privacy.known": "graph", "privacy.entity_bound": 6, "privacy.user_sentences": 12},
-    "nothing": {"privacy.known": "nothing", "privacy.population": 40, "privacy.entity_bound": 400},
+    "counts": {"entity_bound": 6, "user_sentences": 12},
+    "graph": {"known": "graph", "entity_bound": 6, "user_sentences": 12},
+    "nothing": {"known": "nothing", "population": 40, "entity_bound": 400},
 }
 
 
@@ -267,7 +249,7 @@ PAIR_BOUNDS = {
 @pytest.mark.parametrize("settings", PAIR_BOUNDS.values(), ids=PAIR_BOUNDS)
 def test_any_user_with_an_entity_has_the_entitys_figure(settings: dict[str, Any]) -> None:
     incidence = long_tailed(entities=6, sentences=300)
-    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, incidence)
+    bounds = enforced(incidence, **settings)
     training = replace(SENTENCE_SAMPLING, user=bounds.guarantee.user)
     all_of_them = bounded_entity_epsilons(bounds, training, 40)
     for entity in range(6):
@@ -281,9 +263,7 @@ def test_any_user_with_an_entity_has_the_entitys_figure(settings: dict[str, Any]
 @pytest.mark.system
 def test_a_user_with_an_entity_counts_what_takes_part_and_stays_below_any() -> None:
     incidence, training = long_tailed(entities=6, sentences=300), replace(SENTENCE_SAMPLING, user=Adjacency(6))
-    settings = {"privacy.known": "graph", "privacy.entity_bound": 5, "privacy.user_sentences": 6}
-    config = RunConfig.from_mapping(settings)
-    bounds = EnforcedBounds.of(config.privacy, incidence)
+    bounds = enforced(incidence, known="graph", entity_bound=5, user_sentences=6)
     most = epsilon_of_any(bounds.guarantee, training, 40)
     kept = np.bincount(incidence.user_of_sentence, bounds.weights, minlength=40)
     assert len(set(kept)) > 2
@@ -299,8 +279,7 @@ def test_a_user_with_an_entity_counts_what_takes_part_and_stays_below_any() -> N
 
 def test_by_counts_a_user_takes_part_with_the_sum_of_its_weights() -> None:
     incidence = long_tailed(entities=6, sentences=300)
-    settings = {"privacy.entity_bound": 5, "privacy.user_sentences": 6}
-    bounds = EnforcedBounds.of(RunConfig.from_mapping(settings).privacy, incidence)
+    bounds = enforced(incidence, entity_bound=5, user_sentences=6)
     training = replace(SENTENCE_SAMPLING, user=bounds.guarantee.user)
     most = epsilon_of_any(bounds.guarantee, training, 40)
     weight = np.bincount(incidence.user_of_sentence, bounds.weights, minlength=40)
@@ -311,18 +290,16 @@ def test_by_counts_a_user_takes_part_with_the_sum_of_its_weights() -> None:
 
 
 @pytest.mark.system
-def test_a_name_is_a_user_and_an_entity(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["corpus", "irc", *FLAGS, "--entity-bound", "10", "--user-sentences", "32", "--json"]
-    reports = []
-    for asked in (["--user", "bathjith"], ["--entity", "Bathjith,"], ["--user", "bathjith", "--entity", "bathjith"]):
-        assert main(["entities", *flags, *asked]) == 0
-        reports.append(json.loads(capsys.readouterr().out))
+def test_a_name_is_a_user_and_an_entity(printed: Printed) -> None:
+    flags = ["corpus", "irc", *FLAGS, "--entity-bound", "10", "--user-sentences", "32"]
+    named = (["--user", "bathjith"], ["--entity", "Bathjith,"], ["--user", "bathjith", "--entity", "bathjith"])
+    reports = [printed("entities", *flags, *asked) for asked in named]
     assert reports[0] == reports[1] == reports[2]
     assert (reports[0]["user"], reports[0]["entity"], reports[0]["entity_is_user"]) == ("bathjith", "bathjith", True)
     assert reports[0]["epsilon_user"] < reports[0]["epsilon_user_entity"] < reports[0]["epsilon_user_entity_robust"]
 
 
-def test_a_user_whom_nobody_mentions_has_an_epsilon_alone(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_user_whom_nobody_mentions_has_an_epsilon_alone(corpus: Path, capsys: Capture) -> None:
     assert main(["entities", "corpus", str(corpus), *FLAGS, "--user", "user 0"]) == 0
     assert "No sentence mentions an entity of that name." in capsys.readouterr().out
     assert main(["entities", "corpus", str(corpus), *FLAGS, "--user", "user 0", "--entity", "ADA"]) == 0
@@ -330,10 +307,9 @@ def test_a_user_whom_nobody_mentions_has_an_epsilon_alone(corpus: Path, capsys: 
     assert "together with entity ada, in " in printed
 
 
-def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, refusal: Refusal) -> None:
     folder = released_run(tmp_path / "run", corpus, rounds_done=0)
-    assert main(["entities", "run", str(folder.path)]) == 2
-    assert "no round has been released" in capsys.readouterr().err
+    assert "no round has been released" in refusal("entities", "run", folder.path)
 
 
 @pytest.mark.parametrize(
@@ -346,6 +322,5 @@ def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, caps
         (["corpus", "bundled", *FLAGS, "--entity", "-"], "--entity is '-'; allowed: the name of an entity of split"),
     ],
 )
-def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], asked: list[str], words: str) -> None:
-    assert main(["entities", *asked]) == 2
-    assert words in capsys.readouterr().err
+def test_a_mistake_is_one_line(refusal: Refusal, asked: list[str], words: str) -> None:
+    assert words in refusal("entities", *asked)

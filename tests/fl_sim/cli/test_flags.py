@@ -15,9 +15,7 @@ from fl_sim.cli.flags import PAGE, TABLE, check_writable, csv_text
 from fl_sim.cli.main import main
 from fl_sim.storage.open_run import Anchor
 from fl_sim.storage.run_folder import ResultsError
-from tests.fl_sim.conftest import MakeRun
-
-Capture = pytest.CaptureFixture[str]
+from tests.fl_sim.conftest import MakeRun, Refusal
 
 WRITING = {
     "report --csv": ["report", "no/run", "--csv"],
@@ -33,28 +31,26 @@ WRITING = {
 
 
 @pytest.mark.parametrize("words", WRITING.values(), ids=list(WRITING))
-def test_a_link_stays_and_is_refused_before_any_work(words: list[str], tmp_path: Path, capsys: Capture) -> None:
+def test_a_link_stays_and_is_refused_before_any_work(words: list[str], tmp_path: Path, refusal: Refusal) -> None:
     target, link = tmp_path / "target.png", tmp_path / "link.png"
     target.write_bytes(b"kept")
     link.symlink_to(target)
-    assert main([*words, str(link)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
+    said = refusal(*words, link)
     assert str(link) in said
     assert "a link; allowed: a regular file" in said or "exists already" in said
     assert link.readlink() == target
     assert target.read_bytes() == b"kept"
 
 
-def test_nothing_but_an_older_page_or_table_is_replaced(make_run: MakeRun, tmp_path: Path, capsys: Capture) -> None:
+def test_nothing_but_an_older_page_or_table_is_replaced(make_run: MakeRun, tmp_path: Path, refusal: Refusal) -> None:
     run = make_run("uedp", rounds=1).path
     mine, ledger = tmp_path / "mine.jsonl", run / "ledger.jsonl"
     mine.write_text('{"text": "private"}\n')
     before = {file: file.read_bytes() for file in (mine, *run.iterdir())}
     for words in (["generate", "--out"], ["leak", "--html"], ["report", "--html"], ["report", "--csv"]):
         for path in (mine, ledger, run / "metrics.jsonl"):
-            assert main([words[0], str(run), words[1], str(path)]) == 2
-            assert capsys.readouterr().err.startswith(f"fl-sim {words[0]}: {words[1]} is {path}, ")
+            said = refusal(words[0], run, words[1], path)
+            assert said.startswith(f"fl-sim {words[0]}: {words[1]} is {path}, ")
     assert main(["report", str(run), "--picture", str(ledger)]) == 2
     assert {file: file.read_bytes() for file in before} == before
     for name in ("page.html", "table.csv"):
@@ -62,12 +58,6 @@ def test_nothing_but_an_older_page_or_table_is_replaced(make_run: MakeRun, tmp_p
     for _ in range(2):  # the second time they are ours
         words = ["report", str(run), "--html", str(tmp_path / "page.html"), "--csv", str(tmp_path / "table.csv")]
         assert main(words) == 0
-
-
-def test_a_device_is_refused(capsys: Capture) -> None:
-    assert main(["report", "no/run", "--csv", "/dev/null"]) == 2
-    assert "--csv is /dev/null, a device; allowed: a regular file, or a new one\n" in capsys.readouterr().err
-    assert Path("/dev/null").is_char_device()
 
 
 def test_an_anchor_is_no_link(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.formats import printable, printable_lines, table_cell
 from fl_sim.search.sweep import Row, Table
 from tests import tiny
+from tests.fl_sim.conftest import Capture
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eadA[bold]|<b>\r\n\x7f"
 
@@ -79,7 +80,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "entities corpus {} --z 4 --rounds 2 --show-names --json",
     ],
 )
-def test_names_of_a_corpus(words: str, hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_a_corpus(words: str, hostile: Path, capsys: Capture) -> None:
     assert main(words.format(hostile).split()) == 0
     out = capsys.readouterr().out
     assert all(line.replace("\t", " ").isprintable() for line in out.split("\n"))
@@ -90,7 +91,7 @@ def test_names_of_a_corpus(words: str, hostile: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.system
-def test_names_of_runs(hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_runs(hostile: Path, tmp_path: Path, capsys: Capture) -> None:
     named = tmp_path / "run\n\x1b[2JPrivacy ε 0.01 $\\frac$"
     sizes = tiny.command_line(dict(tiny.MODEL))
     words = ["run", "--engine", "inline", "--corpus", str(hostile), "--rounds", "1", "--out", str(named), *sizes]

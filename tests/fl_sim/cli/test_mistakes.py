@@ -59,7 +59,10 @@ MISTAKES = {
 }
 
 PROGRAM = """
-import contextlib, io, json, os, sys
+import sys
+import fl_sim
+assert not {"numpy", "scipy", "pandas", "torch", "flwr", "pydantic", "matplotlib", "pyarrow"} & set(sys.modules)
+import contextlib, io, json, os
 from fl_sim.cli.main import main
 
 main([])
@@ -81,7 +84,7 @@ for name, (words, _) in json.loads(sys.argv[1]).items():
 
 
 @pytest.mark.system
-def test_no_help_imports_a_verb_and_no_mistake_torch(tmp_path: Path) -> None:
+def test_import_is_immediate_no_help_imports_a_verb_and_no_mistake_torch(tmp_path: Path) -> None:
     (tmp_path / "key.toml").write_text("[server]\nlerning_rate = 1\n")
     (tmp_path / "syntax.toml").write_text("[server\n")
     (tmp_path / "posts.csv").write_text("who,says\n,Hello there.\n,Good day to you.\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,7 @@ from fl_sim.data_prep.tagger_evaluation import COVERAGE_FILE, read_coverage
 from fl_sim.data_prep.taggers.tagger_registry import make_tagger
 from fl_sim.reporting.report import full_report_text
 from fl_sim.reporting.run_facts import read_facts
-from fl_sim.storage.run_folder import RunFolder
-
-Capture = pytest.CaptureFixture[str]
+from tests.fl_sim.conftest import Capture, MakeRun, Printed, Refusal
 
 TEXTS = (("ann", "She met Ruth Okoye", 8, 18), ("ann", "He lives in oslo", 12, 16), ("bob", "He left Leeds", 8, 13))
 """The rules find the first and the last; "oslo" has no capital."""
@@ -45,14 +42,15 @@ def marked_by_rules(tmp_path: Path) -> Corpus:
 
 
 @pytest.mark.system
-def test_the_figures_that_matter_come_as_text_and_as_json(gold: Corpus, capsys: Capture, tmp_path: Path) -> None:
+def test_the_figures_that_matter_come_as_text_and_as_json(
+    gold: Corpus, printed: Printed, capsys: Capture, tmp_path: Path
+) -> None:
     assert main(["corpus", "ner", "rules", "--gold", str(gold.path)]) == 0
     text = capsys.readouterr().out
     assert "rules on tiny, test: 3 sentences, 3 with an entity, 3 mentions of 3 entities, 2 users" in text
     assert "mentions sampled with their entity                0.667" in text
     out = tmp_path / "figures.json"
-    assert main(["corpus", "ner", "rules", "--gold", str(gold.path), "--out", str(out), "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    record = printed("corpus", "ner", "rules", "--gold", gold.path, "--out", out)
     assert record == json.loads(out.read_text(encoding="utf-8"))
     assert record["gold"]["fingerprint"] == gold.fingerprint
     assert record["gold"]["clusters"] == 2
@@ -62,11 +60,10 @@ def test_the_figures_that_matter_come_as_text_and_as_json(gold: Corpus, capsys: 
     assert record["matching"]["exact"]["PER"]["recall"]["value"] == 0.0  # the rules know no persons
 
 
-def test_tagged_files_are_gold_too(tmp_path: Path, capsys: Capture) -> None:
+def test_tagged_files_are_gold_too(tmp_path: Path, printed: Printed) -> None:
     file = tmp_path / "some.iob"
     file.write_text("She O\nmet O\nRuth B-PER\nOkoye I-PER\n\nin O\nOslo B-LOC\n", encoding="utf-8")
-    assert main(["corpus", "ner", "rules", "--gold", str(file), "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    record = printed("corpus", "ner", "rules", "--gold", file)
     assert record["gold"]["mentions"] == 2
     assert record["gold"]["split"] == "all"
     assert record["hiding"]["mentions_with_coin"]["value"] == 1.0
@@ -83,27 +80,24 @@ def test_tagged_files_are_gold_too(tmp_path: Path, capsys: Capture) -> None:
         (["rules", "--gold", "bundled", "--attach", "nowhere"], "nowhere: no such folder"),
     ],
 )
-def test_wrong_input_is_one_line(arguments: list[str], message: str, capsys: Capture) -> None:
-    assert main(["corpus", "ner", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+def test_wrong_input_is_one_line(arguments: list[str], message: str, refusal: Refusal) -> None:
+    assert message in refusal("corpus", "ner", *arguments)
 
 
-def test_a_corpus_that_a_tagger_marked_is_no_gold(marked_by_rules: Corpus, capsys: Capture) -> None:
-    assert main(["corpus", "ner", "rules", "--gold", str(marked_by_rules.path)]) == 2
-    assert "its entities were found by tagger 'rules'; --gold needs gold marks" in capsys.readouterr().err
+def test_a_corpus_that_a_tagger_marked_is_no_gold(marked_by_rules: Corpus, refusal: Refusal) -> None:
+    said = refusal("corpus", "ner", "rules", "--gold", marked_by_rules.path)
+    assert "its entities were found by tagger 'rules'; --gold needs gold marks" in said
 
 
 @pytest.mark.parametrize("done", ["lower_case", "strip_punctuation"])
-def test_text_that_no_tagger_ever_sees_is_no_gold(done: str, tmp_path: Path, capsys: Capture) -> None:
+def test_text_that_no_tagger_ever_sees_is_no_gold(done: str, tmp_path: Path, refusal: Refusal) -> None:
     gold = corpus_at(tmp_path / "gold", settings={"lower_case": False, "strip_punctuation": False, done: True})
-    assert main(["corpus", "ner", "rules", "--gold", str(gold.path)]) == 2
-    assert "its text was preprocessed; a tagger sees text as it was written" in capsys.readouterr().err
+    said = refusal("corpus", "ner", "rules", "--gold", gold.path)
+    assert "its text was preprocessed; a tagger sees text as it was written" in said
 
 
 def test_a_corpus_carries_the_coverage_of_its_tagger_outside_of_its_fingerprint(
-    gold: Corpus, marked_by_rules: Corpus, capsys: Capture
+    gold: Corpus, marked_by_rules: Corpus
 ) -> None:
     folder = marked_by_rules.path
     assert read_coverage(marked_by_rules) is None
@@ -115,13 +109,11 @@ def test_a_corpus_carries_the_coverage_of_its_tagger_outside_of_its_fingerprint(
 
 
 def test_the_coverage_of_another_tagger_is_refused_and_a_damaged_one_named(
-    gold: Corpus, marked_by_rules: Corpus, capsys: Capture
+    gold: Corpus, marked_by_rules: Corpus, refusal: Refusal
 ) -> None:
     folder = marked_by_rules.path
-    assert main(["corpus", "ner", "structured", "--gold", str(gold.path), "--attach", str(folder)]) == 2
-    assert (
-        "another tagger was measured than marked this corpus; its 'tagger' is 'structured'" in capsys.readouterr().err
-    )
+    said = refusal("corpus", "ner", "structured", "--gold", gold.path, "--attach", folder)
+    assert "another tagger was measured than marked this corpus; its 'tagger' is 'structured'" in said
     assert not (folder / COVERAGE_FILE).exists()
     (folder / COVERAGE_FILE).write_text("{}", encoding="utf-8")
     with pytest.raises(CorpusError, match="not a coverage record of this version: tagger: field required"):
@@ -137,7 +129,7 @@ COVERAGE = {
 }
 
 
-def test_the_report_tells_coverage_beside_the_robust_epsilon(make_run: Callable[..., RunFolder]) -> None:
+def test_the_report_tells_coverage_beside_the_robust_epsilon(make_run: MakeRun) -> None:
     corpus = {"name": "x", "users": 946, "sentences": 14041}
     run = make_run("uedp", result={"corpus": corpus | {"coverage": COVERAGE}})
     text = " ".join(full_report_text(read_facts(run)).split())

@@ -15,8 +15,8 @@ import pytest
 from fl_sim.cli.commands import new_command
 from fl_sim.cli.main import main
 from tests.conftest import REPOSITORY
+from tests.fl_sim.conftest import Refusal
 
-Capture = pytest.CaptureFixture[str]
 FILES = {
     ".gitignore", "README.md", "first_look.ipynb", "length_weighted.py", "letters.mbox", "mailbox_reader.py",
     "messages.jsonl", "pyproject.toml", "run.toml", "test_project.py",
@@ -93,17 +93,14 @@ def test_making_one_loads_no_framework(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["taken", "file", ".", "bad name", "-", "ä", "x" * 65])
 def test_a_bad_place_is_refused_and_nothing_touched(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
 ) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    assert main(["new", "--", name]) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1)
-    assert captured.err.startswith("fl-sim new: ")
+    assert refusal("new", "--", name).startswith("fl-sim new: ")
     assert sorted(tmp_path.rglob("*")) == before
     assert (tmp_path / "taken" / "mine.txt").read_text() == (tmp_path / "file").read_text() == "mine"
 

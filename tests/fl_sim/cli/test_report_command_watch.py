@@ -13,9 +13,8 @@ from fl_sim.cli.commands import report_command
 from fl_sim.cli.main import main
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import RunFolder
-from tests.fl_sim.conftest import MakeRun, metrics_row
+from tests.fl_sim.conftest import Capture, MakeRun, metrics_row
 
-Capture = pytest.CaptureFixture[str]
 REFRESH = '<meta http-equiv="refresh" content="5">'
 
 

@@ -26,11 +26,9 @@ from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import Row, RunFolder
 from tests import tiny
+from tests.fl_sim.conftest import Capture
 
 pytestmark = pytest.mark.usefixtures("no_plots")
-
-Capture = pytest.CaptureFixture[str]
-SMALL = {"model.name": "small-gpt2", **tiny.MODEL}
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +37,7 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def configured(corpus: Path, out: Path, **changes: Any) -> RunConfig:
-    base: dict[str, Any] = {"engine.name": "inline", "corpus.path": str(corpus), "rounds": 2, **SMALL}
-    return RunConfig.from_mapping(base | changes | {"out": str(out)})
+    return tiny.configured(corpus, out, **{"model.name": "small-gpt2"} | changes)
 
 
 def card(run: RunFolder) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +21,10 @@ from fl_sim.reporting.plots import Axis, Chart, Line, Point, Row
 from fl_sim.reporting.recorded import parsed
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import ResultsError, RunFolder
+from tests.fl_sim.conftest import Capture, MakeRun, Printed, Refusal, ended_with, rewritten
 from tests.fl_sim.reporting.test_without_privacy import twin_beside
 
 PNG = b"\x89PNG\r\n\x1a\n"
-MakeRun = Callable[..., RunFolder]
 
 
 def labels(figure: Figure) -> list[str]:
@@ -59,12 +57,13 @@ def test_a_runs_epsilon_plot_draws_every_unit_as_measured(make_run: MakeRun) -> 
 
 def with_epsilons(run: RunFolder, **changes: float | None) -> RunFolder:
     """Change ε of every unit in ``changes`` after every round but 0; None removes it."""
-    rows = run.metrics().to_dict("records")
-    run.truncate_metrics(-1)
-    for row in rows:
-        changed = row | {name: (0.0 if row["round"] == 0 else value) for name, value in changes.items()}
-        run.append_metrics({name: value for name, value in changed.items() if changes.get(name, 0) is not None})
-    return run
+
+    def changed(row: dict[str, Any]) -> dict[str, Any]:
+        values = {name: value for name, value in changes.items() if value is not None}
+        kept = {name: value for name, value in row.items() if name not in changes}
+        return kept | (values if row["round"] else dict.fromkeys(values, 0.0))
+
+    return rewritten(run, changed)
 
 
 def test_a_stated_bound_is_drawn_under_its_own_name(make_run: MakeRun) -> None:
@@ -95,13 +94,12 @@ def test_the_axis_is_the_epsilon_that_leads_and_no_other(make_run: MakeRun, miss
 
 @pytest.mark.parametrize(("proven", "claims"), [(1.0, 1), (np.inf, 0)])
 def test_a_published_claim_is_drawn_as_one_and_never_alone(make_run: MakeRun, proven: float, claims: int) -> None:
-    run = make_run("user_level", rounds=2, finish=False)
-    rows = run.metrics().to_dict("records")
-    run.truncate_metrics(-1)
-    for row in rows:
+
+    def claiming(row: dict[str, Any]) -> dict[str, Any]:
         epsilons = {name: proven * value for name, value in row.items() if name.startswith("epsilon_") and row["round"]}
-        run.append_metrics(row | epsilons | {"epsilon_as_published": 0.2 * row["round"]})
-    words = labels(drawn(run, "round"))
+        return row | epsilons | {"epsilon_as_published": 0.2 * row["round"]}
+
+    words = labels(drawn(rewritten(make_run("user_level", rounds=2, finish=False), claiming), "round"))
     assert words.count("as published, a claim and no guarantee: 0.400") == claims
     assert len(words) > claims
 
@@ -153,9 +151,7 @@ def test_a_reference_far_above_the_runs_does_not_press_them_together(make_run: M
 
 
 def test_rounds_without_a_measurement_leave_no_point(make_run: MakeRun) -> None:
-    run = make_run("uedp", rounds=3, finish=False)
-    run.truncate_metrics(2)
-    run.append_metrics({"round": 3, "epsilon_any": 19.0, "perplexity": None})
+    run = ended_with(make_run("uedp", rounds=3, finish=False), perplexity=None)
     (curve,) = [line for line in drawn(run, "epsilon").axes[0].lines if line.get_marker() == "o"]
     assert len(curve.get_xdata()) == 3
 
@@ -342,10 +338,7 @@ def test_start_and_reference_stand_beside_the_figure_over_all_text(
     make_run: MakeRun, result: dict[str, Any], column: str, levels: list[str]
 ) -> None:
     run = make_run("uedp", rounds=1, result={"held_out": HELD_OUT} | result)
-    rows = run.metrics().to_dict("records")
-    run.truncate_metrics(-1)
-    for row, value in zip(rows, (2.67, 2.0), strict=True):
-        run.append_metrics(row | {column: value})
+    rewritten(run, lambda row: row | {column: 2.0 if row["round"] else 2.67})
     chart = plots.overall_chart({"A": read_facts(run), "B": read_facts(run)})
     assert chart is not None
     assert [level.label for level in chart.levels] == levels
@@ -364,13 +357,10 @@ def test_the_words_by_user() -> None:
 
 class TestCommand:
     @pytest.mark.system
-    def test_out_and_x_choose_file_and_plot(
-        self, make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_out_and_x_choose_file_and_plot(self, make_run: MakeRun, tmp_path: Path, printed: Printed) -> None:
         run = str(make_run("uedp").path)
         out = tmp_path / "new" / "figure.png"
-        assert main(["report", run, "--picture", str(out), "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["run"] == Path(run).name
+        assert printed("report", run, "--picture", out)["run"] == Path(run).name
         assert out.read_bytes().startswith(PNG)
         both = out.read_bytes()
         assert main(["report", run, "--picture", str(out), "--x", "epsilon", "--unit", "user"]) == 0
@@ -381,31 +371,24 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["{run}", "--picture", "a.png", "--unit", "cat"], "unit is 'cat'"),
-            (["{run}", "--unit", "user"], "--unit is given without --picture"),
-            (["{run}", "{tmp}", "--picture", "a.png", "--x", "users"], "is not a run folder"),
-            (["{run}", "--picture", "figure.docx"], "--picture is figure.docx; allowed"),
-            (["{run}", "{tmp}/none", "--picture", "a.png"], "there is no such folder"),
+            (["--picture", "a.png", "--unit", "cat"], "unit is 'cat'"),
+            (["--unit", "user"], "--unit is given without --picture"),
+            (["--picture", "figure.docx"], "--picture is figure.docx; allowed"),
+            (["none", "--picture", "a.png"], "there is no such folder"),
         ],
     )
     def test_bad_input_is_one_line_and_writes_nothing(
         self, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str], arguments: list[str], message: str,
+        refusal: Refusal, arguments: list[str], message: str,
     ) -> None:  # fmt: skip
         run = make_run("uedp").path
         (tmp_path / "here").mkdir()
         monkeypatch.chdir(tmp_path / "here")
-        assert main(["report", *(text.format(run=run, tmp=tmp_path) for text in arguments)]) == 2
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert message in captured.err
-        assert captured.err.count("\n") == 1
+        assert message in refusal("report", run, *arguments)
         assert not list(Path().iterdir())
 
     @pytest.mark.system
-    def test_a_half_written_line_is_reported(
-        self, make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_half_written_line_is_reported(self, make_run: MakeRun, tmp_path: Path, capsys: Capture) -> None:
         run = make_run("uedp", finish=False)
         os.truncate(run.metrics_file, run.metrics_file.stat().st_size - 4)
         assert main(["report", str(run.path), "--picture", str(tmp_path / "out.png")]) == 0

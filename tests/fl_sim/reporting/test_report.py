@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,16 +20,29 @@ from fl_sim.reporting.report import full_report_text, report_text
 from fl_sim.reporting.run_facts import has_guarantee, read_facts
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import LedgerError
-from tests.fl_sim.conftest import GUARANTEE
+from tests.fl_sim.conftest import GUARANTEE, Capture, MakeRun, Printed, Refusal, ended_with
 from tests.fl_sim.reporting.test_without_privacy import twin_beside
 from tests.strategies.federation import plan
 
-MakeRun = Callable[..., RunFolder]
+
+def words_of(run: RunFolder) -> str:
+    """The full report of a run without its lines."""
+    return " ".join(full_report_text(read_facts(run)).split())
 
 
-def test_the_summary_spells_out_who_is_protected_and_at_what_epsilon(make_run: MakeRun) -> None:
-    text = full_report_text(read_facts(make_run("uedp")))
-    for words in (
+def test_the_summary_leads_with_any_user_and_any_entity(make_run: MakeRun) -> None:
+    run = make_run("uedp")
+    text = full_report_text(read_facts(run))
+    lines = text.splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("Privacy at δ = 1e-5, counts known"))
+    assert lines[head + 1].split("  ")[1] == "any user + any entity"
+    assert lines[head + 1].split()[-2:] == ["15.02", "33.40"]
+    for said in (
+        "Bounds, enforced as sums of weights: ≤ 300 sentences with an entity, ≤ 60 sentences of a user.",
+        "Kept, by weight: 87.0 % of the sentences, 64.1 % of the mentions (ORG 50.0 %, PER 77.7 %).",
+        "said with the protected entity, that these sentences exist, and who mentions whom.",
+        "It takes as known how many sentences each user has, and how many mention each entity.",
+        "Any entity, with up to 4 of its mentions missed by the tagger, as stated.",
         "one user and one entity at once",
         "Privacy at δ = 1e-5",
         "any user, ≤ 60 sentences by weight",
@@ -41,7 +53,8 @@ def test_the_summary_spells_out_who_is_protected_and_at_what_epsilon(make_run: M
         "The guarantee covers the sequence of models",
         "Not covered by ε: training loss, realised cohort sizes",
     ):
-        assert words in " ".join(text.split())
+        assert said in words_of(run)
+    assert text.index("any user + any entity") < text.index("by contribution, read off this corpus")
     rows = re.findall(r"^  (\w+)[^:\n]*: ≤ ([^.]+?) +([\d.]+) +([\d.]+)$", text, re.MULTILINE)
     assert {name: (" ".join(bound.split()), plain, robust) for name, bound, plain, robust in rows} == {
         "median": ("1 user, ≤ 1 sentence", "2.23", "2.31"),
@@ -50,32 +63,11 @@ def test_the_summary_spells_out_who_is_protected_and_at_what_epsilon(make_run: M
     }
 
 
-def test_the_summary_leads_with_any_user_and_any_entity(make_run: MakeRun) -> None:
-    text = full_report_text(read_facts(make_run("uedp")))
-    lines = text.splitlines()
-    head = next(number for number, line in enumerate(lines) if line.startswith("Privacy at δ = 1e-5, counts known"))
-    assert lines[head + 1].split("  ")[1] == "any user + any entity"
-    assert lines[head + 1].split()[-2:] == ["15.02", "33.40"]
-    words = " ".join(text.split())
-    for said in (
-        "Bounds, enforced as sums of weights: ≤ 300 sentences with an entity, ≤ 60 sentences of a user.",
-        "Kept, by weight: 87.0 % of the sentences, 64.1 % of the mentions (ORG 50.0 %, PER 77.7 %).",
-        "said with the protected entity, that these sentences exist, and who mentions whom.",
-        "It takes as known how many sentences each user has, and how many mention each entity.",
-        "Any entity, with up to 4 of its mentions missed by the tagger, as stated.",
-    ):
-        assert said in words
-    assert text.index("any user + any entity") < text.index("by contribution, read off this corpus")
-
-
 def test_a_bound_that_is_only_stated_is_called_so(make_run: MakeRun) -> None:
     bounds = GUARANTEE | {"known": "nothing", "counts": "", "user_sentences": None, "missed_mentions": None}
     result = {"guarantee": bounds, "kept": None, "settings_from_corpus": True}
     run = make_run("uedp", rounds=2, result=result)
-    row = run.metrics().iloc[-1].to_dict() | {"epsilon_stated": 15.02, "epsilon_any": math.inf}
-    run.truncate_metrics(1)
-    run.append_metrics({name: value for name, value in row.items() if name != "epsilon_any_robust"})
-    words = " ".join(full_report_text(read_facts(run)).split())
+    ended_with(run, epsilon_stated=15.02, epsilon_any=math.inf, epsilon_any_robust=None)
     for said in (
         "Privacy at δ = 1e-5, nothing known",
         "any user + an entity within the stated bound 15.02 –",
@@ -84,7 +76,7 @@ def test_a_bound_that_is_only_stated_is_called_so(make_run: MakeRun) -> None:
         "It takes nothing as known but N.",
         "Mentions that it misses are outside the bound",
     ):
-        assert said in words
+        assert said in words_of(run)
     assert read_facts(run).epsilon["epsilon_any"] == math.inf
 
 
@@ -108,11 +100,10 @@ def test_the_summary_fits_one_screen(make_run: MakeRun, strategy: str) -> None:
 def test_the_summary_names_the_kinds_that_nobody_looked_for(make_run: MakeRun) -> None:
     corpus = {"name": "x", "users": 946, "sentences": 14041}
     run = make_run("uedp", result={"corpus": corpus | {"not_looked_for": ["persons", "places"]}})
-    words = "Nobody looked for: persons, places. Plain ε of an entity covers none of these."
-    assert words in " ".join(full_report_text(read_facts(run)).split())
+    assert "Nobody looked for: persons, places. Plain ε of an entity covers none of these." in words_of(run)
     assert read_facts(run).record()["corpus"]["not_looked_for"] == ["persons", "places"]
     complete = make_run("uedp", name="complete", result={"corpus": corpus | {"not_looked_for": []}})
-    assert "Nobody looked for" not in full_report_text(read_facts(complete))
+    assert "Nobody looked for" not in words_of(complete)
 
 
 def test_a_noiseless_run_has_no_epsilon_at_all(make_run: MakeRun) -> None:
@@ -136,9 +127,8 @@ def test_a_private_strategy_without_a_finite_epsilon_promises_nothing() -> None:
 def test_warnings_and_a_half_written_line_are_shown(make_run: MakeRun) -> None:
     run = make_run("uedp", result={"warnings": ["δ is 0.01, at least 1/N = 0.001: it permits naming a user"]})
     os.truncate(run.metrics_file, run.metrics_file.stat().st_size - 4)
-    text = full_report_text(read_facts(run))
-    assert "Warning     δ is 0.01, at least 1/N = 0.001" in text
-    assert "line 31: cut off" in " ".join(text.split())
+    assert "Warning δ is 0.01, at least 1/N = 0.001" in words_of(run)
+    assert "line 31: cut off" in words_of(run)
 
 
 def test_an_unfinished_run_is_reported_as_far_as_it_came(make_run: MakeRun) -> None:
@@ -159,12 +149,12 @@ def known_in_config(run: RunFolder, known: str) -> RunFolder:
 @pytest.mark.parametrize("known", ["cxunts", "nothing"])
 def test_no_run_claims_another_adjacency_than_its_ledger(make_run: MakeRun, finish: bool, known: str) -> None:
     run = known_in_config(make_run("uedp", rounds=2, finish=finish), known)
-    facts, text = read_facts(run).record(), " ".join(full_report_text(read_facts(run)).split())
+    facts = read_facts(run).record()
     assert facts["epsilon"] == {}
     assert facts["bounds"] == GUARANTEE
     assert facts["ledger"]["problem"].endswith(f"known is {known}, but the releases in its ledger have counts")
-    assert "takes nothing as known" not in text
-    assert "no ε can be trusted" in text
+    assert "takes nothing as known" not in words_of(run)
+    assert "no ε can be trusted" in words_of(run)
     with pytest.raises(LedgerError, match=f"known is {known}"):
         note_on_texts(read_facts(run))
 
@@ -172,7 +162,7 @@ def test_no_run_claims_another_adjacency_than_its_ledger(make_run: MakeRun, fini
 def test_a_running_run_shows_the_bounds_of_its_releases(make_run: MakeRun) -> None:
     run = known_in_config(make_run("uedp", rounds=2, finish=False), "counts")
     assert read_facts(run).record()["bounds"] == GUARANTEE
-    assert "It takes as known how many sentences each user has" in " ".join(full_report_text(read_facts(run)).split())
+    assert "It takes as known how many sentences each user has" in words_of(run)
 
 
 def test_a_run_without_a_release_states_no_unknown_adjacency(tmp_path: Path) -> None:
@@ -251,13 +241,10 @@ def test_shares_are_rounded_to_their_safe_side(share: float, up: str, down: str)
     ],
 )
 def test_a_value_of_another_kind_is_one_line_that_names_it(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str], key: str, value: Any, named: str
+    make_run: MakeRun, refusal: Refusal, key: str, value: Any, named: str
 ) -> None:
     run = make_run("uedp", rounds=1, result={key: value})
-    assert main(["report", str(run.path)]) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1)
-    assert f"{run.result_file}: is corrupt ({named}: " in captured.err
+    assert f"{run.result_file}: is corrupt ({named}: " in refusal("report", run.path)
 
 
 class TestShortReport:
@@ -313,10 +300,7 @@ class TestShortReport:
     def test_entities_are_told_by_contribution_where_no_bound_is_set(self, make_run: MakeRun) -> None:
         run = make_run("uedp", rounds=2)
         assert "by contribution" not in report_text(read_facts(run))
-        last = run.metrics().iloc[-1].to_dict()
-        run.truncate_metrics(1)
-        run.append_metrics(last | {"epsilon_any": math.inf})
-        words = " ".join(report_text(read_facts(run)).split())
+        words = " ".join(report_text(read_facts(ended_with(run, epsilon_any=math.inf))).split())
         assert "any user + any entity ∞" in words
         assert "95th pctl (95 %): ≤ 3 users, ≤ 2 sentences each, ≤ 5 in all" in words
 
@@ -337,19 +321,15 @@ class TestShortReport:
 
 
 class TestCommand:
-    def test_text(self, make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_text(self, make_run: MakeRun, refusal: Refusal, capsys: Capture) -> None:
         run = make_run("uedp")
         for flags, text in (((), report_text), (("--full",), full_report_text)):
             assert main(["report", str(run.path), *flags]) == 0
             assert capsys.readouterr().out == text(read_facts(run))
-        assert main(["report", str(run.path), str(run.path), "--full"]) == 2
-        assert "--full is given with 2 runs; allowed: with one" in capsys.readouterr().err
+        assert "--full is given with 2 runs; allowed: with one" in refusal("report", run.path, run.path, "--full")
 
-    def test_json_is_one_strict_object_with_unrounded_epsilon(
-        self, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["report", str(make_run("uedp").path), "--json"]) == 0
-        facts = json.loads(capsys.readouterr().out)
+    def test_json_is_one_strict_object_with_unrounded_epsilon(self, make_run: MakeRun, printed: Printed) -> None:
+        facts = printed("report", make_run("uedp").path)
         assert facts["epsilon"]["epsilon_user"] == 2.181
         assert facts["delta"] == 1e-5
         assert facts["guarantee"] is True
@@ -359,8 +339,5 @@ class TestCommand:
         assert facts["settings_from_corpus"] is False
         assert facts["rounds_done"] == 30
         assert facts["utility"]["reference"] == 912.3
-        assert main(["report", str(make_run("noiseless").path), "--json"]) == 0
-        text = capsys.readouterr().out
-        assert "Infinity" not in text
-        assert json.loads(text)["epsilon"]["epsilon_user"] == "inf"
-        assert json.loads(text)["guarantee"] is False
+        free = printed("report", make_run("noiseless").path)
+        assert (free["epsilon"]["epsilon_user"], free["guarantee"]) == ("inf", False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import math
 import os
 import signal
@@ -20,15 +19,7 @@ from fl_sim.reporting.run_list import ListedRun, in_one_line
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
 from fl_sim.strategies.ledger import LEDGER_FILE
-from tests.fl_sim.conftest import GUARANTEE, MakeRun
-
-Capture = pytest.CaptureFixture[str]
-
-
-def printed(capsys: Capture, *words: str, code: int = 0) -> dict[str, Any]:
-    assert main(["list", *words, "--json"]) == code
-    return dict(json.loads(capsys.readouterr().out))
-
+from tests.fl_sim.conftest import GUARANTEE, Capture, MakeRun, Printed, cut_ledger, ended_with, rewritten
 
 # States
 
@@ -92,10 +83,7 @@ def test_without_locks_nobody_knows_whether_a_run_is_at_work(
 def test_a_line_a_run_in_80_columns(make_run: MakeRun, tmp_path: Path, capsys: Capture) -> None:
     make_run("uedp", name="a_name_that_is_longer_than_a_line_has_room_for_and_ends_differently", rounds=3)
     make_run("noiseless", name="free", rounds=3)
-    late = make_run("uedp", name="late", rounds=3, finish=False)
-    last = late.metrics().to_dict("records")[-1]
-    late.truncate_metrics(2)
-    late.append_metrics({name: value for name, value in last.items() if name != "perplexity"})
+    ended_with(make_run("uedp", name="late", rounds=3, finish=False), perplexity=None)
     assert main(["list", str(tmp_path)]) == 0
     header, *rows, epsilon, measured = capsys.readouterr().out.splitlines()
     assert max(map(len, [header, *rows])) <= 80
@@ -112,11 +100,8 @@ def test_a_line_a_run_in_80_columns(make_run: MakeRun, tmp_path: Path, capsys: C
 def test_no_epsilon_is_called_one_that_it_is_not(make_run: MakeRun, tmp_path: Path, capsys: Capture) -> None:
     bounds = GUARANTEE | {"known": "nothing", "counts": "", "user_sentences": None, "missed_mentions": None}
     stated = make_run("uedp", name="stated", rounds=2, result={"guarantee": bounds, "kept": None})
-    row = stated.metrics().iloc[-1].to_dict() | {"epsilon_stated": 15.02, "epsilon_any": math.inf}
-    stated.truncate_metrics(1)
-    stated.append_metrics({name: value for name, value in row.items() if name != "epsilon_any_robust"})
-    cut = make_run("uedp", name="cut", rounds=2).path / LEDGER_FILE
-    cut.write_bytes(b"".join(cut.read_bytes().splitlines(keepends=True)[:-1]))
+    ended_with(stated, epsilon_stated=15.02, epsilon_any=math.inf, epsilon_any_robust=None)
+    cut_ledger(make_run("uedp", name="cut", rounds=2).path)
     RunFolder.create(tmp_path / "begun", config={"run": {"rounds": 7}}, environment={})
     make_run("uedp", name="other", rounds=2, delta=1e-6)
     assert main(["list", str(tmp_path)]) == 2
@@ -132,7 +117,7 @@ def test_no_epsilon_is_called_one_that_it_is_not(make_run: MakeRun, tmp_path: Pa
 
 
 def test_what_cannot_be_read_is_named_and_does_not_end_the_list(
-    make_run: MakeRun, tmp_path: Path, capsys: Capture
+    make_run: MakeRun, tmp_path: Path, printed: Printed, capsys: Capture
 ) -> None:
     make_run("uedp", name="sweep/runs/point0000-seed0", rounds=2)
     broken = make_run("uedp", name="broken", rounds=2)
@@ -141,7 +126,7 @@ def test_what_cannot_be_read_is_named_and_does_not_end_the_list(
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")  # that of a model, which is no run
     (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
-    found = printed(capsys, str(tmp_path), str(tmp_path / "none"), code=2)
+    found = printed("list", tmp_path, tmp_path / "none", code=2)
     assert [run["name"] for run in found["runs"]] == [str(tmp_path / "sweep/runs/point0000-seed0")]
     reasons = [reason.partition(": ") for reason in found["unreadable"]]
     assert [(Path(where).relative_to(tmp_path).parts[0], why[:9]) for where, _, why in reasons] == [
@@ -156,10 +141,7 @@ def test_what_cannot_be_read_is_named_and_does_not_end_the_list(
 @pytest.mark.parametrize("value", ["abc", [1.0], {"a": 1}])
 def test_a_figure_that_is_none_is_told_in_a_line(make_run: MakeRun, tmp_path: Path, value: Any) -> None:
     make_run("uedp", name="good", rounds=2)
-    bad = make_run("uedp", name="bad", rounds=2)
-    rows = bad.metrics().to_dict("records")
-    bad.truncate_metrics(1)
-    bad.append_metrics(rows[-1] | {"perplexity": value})
+    ended_with(make_run("uedp", name="bad", rounds=2), perplexity=value)
     found = fl_sim.list_runs([tmp_path])
     assert [run.name for run in found.runs] == ["good"]
     assert "perplexity of round 2 is a" in found.unreadable[0]
@@ -177,10 +159,7 @@ def test_no_epsilon_is_listed_beside_a_record_without_one(
     make_run: MakeRun, tmp_path: Path, in_metrics: dict[str, Any], in_result: dict[str, Any], words: str
 ) -> None:
     run = make_run("uedp", name="a", rounds=2, result=in_result)
-    rows = run.metrics().to_dict("records")
-    run.truncate_metrics(-1)
-    for row in rows:
-        run.append_metrics(row | {"releases": row["round"]} | (in_metrics if row["round"] == 2 else {}))
+    rewritten(run, lambda row: row | {"releases": row["round"]} | (in_metrics if row["round"] == 2 else {}))
     (listed,) = fl_sim.list_runs([tmp_path]).runs
     assert (listed.epsilon_state, listed.epsilon, listed.cells()[2]) == ("not trusted", None, "none")
     assert words in str(listed.problem)
@@ -194,9 +173,9 @@ def test_a_run_that_has_written_nothing_yet_is_starting(tmp_path: Path) -> None:
     assert fl_sim.list_runs([tmp_path]) == fl_sim.list_runs([tmp_path / "new"])  # an empty folder is no run
 
 
-def test_json_has_the_figures_of_the_report(make_run: MakeRun, tmp_path: Path, capsys: Capture) -> None:
+def test_json_has_the_figures_of_the_report(make_run: MakeRun, printed: Printed) -> None:
     run = make_run("uedp", name="one", rounds=3)
-    (listed,) = printed(capsys, str(run.path))["runs"]
+    (listed,) = printed("list", run.path)["runs"]
     facts = read_facts(run)
     assert listed["name"] == listed["folder"] == str(run.path)
     assert (listed["epsilon"], listed["utility"]) == (facts.headline.epsilon, facts.utility.final)
@@ -209,26 +188,29 @@ def test_what_is_measured_otherwise(metric: str, value: float, words: str) -> No
     assert run.cells()[4] == words
 
 
-def test_a_folder_without_runs_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_a_folder_without_runs_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed, capsys: Capture
+) -> None:
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     assert main(["list"]) == 0
     assert capsys.readouterr() == ("", "fl-sim list: runs: no run is here\n")
-    assert printed(capsys) == {"format": 1, "runs": [], "unreadable": []}
+    assert printed("list") == {"format": 1, "runs": [], "unreadable": []}
 
 
 # One run in a line
 
 
-def facts_of(make_run: MakeRun, strategy: str = "uedp", **epsilon: float) -> RunFacts:
-    facts = read_facts(make_run(strategy))
-    return facts.model_copy(update={"epsilon": {f"epsilon_{unit}": value for unit, value in epsilon.items()}})
+def facts_of(make_run: MakeRun, **epsilon: float) -> RunFacts:
+    return read_facts(make_run("uedp")).model_copy(
+        update={"epsilon": {f"epsilon_{unit}": value for unit, value in epsilon.items()}}
+    )
 
 
-def test_a_proven_run_in_one_line(make_run: MakeRun) -> None:
-    facts = read_facts(make_run("uedp"))
+def test_a_proven_run_in_one_line_with_delta_rounded_up(make_run: MakeRun) -> None:
+    facts = read_facts(make_run("uedp")).model_copy(update={"delta": 1.00000001e-5})
     assert in_one_line(facts) == (
-        "uedp-1-0: uedp, ε 15.02 for any user + any entity at δ 1e-5, 30 of 30 rounds, finished, "
+        "uedp-1-0: uedp, ε 15.02 for any user + any entity at δ 1.00001e-5, 30 of 30 rounds, finished, "
         "perplexity 4,000.0 → 655.0"
     )
 
@@ -246,11 +228,6 @@ def test_the_epsilon_that_leads_the_line(make_run: MakeRun, epsilon: dict[str, f
     line = in_one_line(facts_of(make_run, **epsilon))
     assert words in line
     assert line.count("ε") == 1
-
-
-def test_delta_is_rounded_up_in_the_line(make_run: MakeRun) -> None:
-    facts = read_facts(make_run("uedp")).model_copy(update={"delta": 1.00000001e-5})
-    assert "at δ 1.00001e-5," in in_one_line(facts)
 
 
 def test_runs_without_an_epsilon_in_one_line(make_run: MakeRun) -> None:
@@ -271,5 +248,4 @@ def test_an_app_has_what_it_measured(make_run: MakeRun) -> None:
 
 def test_names_stay_on_one_line(make_run: MakeRun) -> None:
     facts = read_facts(make_run("uedp")).model_copy(update={"run": "x\ny\x1b[2J"})
-    assert "\n" not in in_one_line(facts)
-    assert "\x1b" not in in_one_line(facts)
+    assert in_one_line(facts).startswith("x\\ny\\u001b[2J: uedp")

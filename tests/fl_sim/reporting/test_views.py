@@ -18,7 +18,7 @@ from fl_sim.reporting.run_facts import RunFacts, read_facts
 from fl_sim.reporting.run_list import in_one_line
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import LEDGER_FILE
-from tests.fl_sim.conftest import AFTER_LAST_ROUND, MakeRun
+from tests.fl_sim.conftest import AFTER_LAST_ROUND, MakeRun, cut_ledger, rewritten
 
 CLAIM = 4.56
 OTHER = 3.7
@@ -74,12 +74,7 @@ def shown(value: float, text: str) -> bool:
 
 @pytest.fixture
 def run(make_run: MakeRun) -> RunFolder:
-    run = make_run("uedp", rounds=3, finish=False)
-    rows = run.metrics().to_dict("records")
-    run.truncate_metrics(-1)
-    for row in rows:
-        run.append_metrics(row | {"epsilon_as_published": CLAIM})
-    return run
+    return rewritten(make_run("uedp", rounds=3, finish=False), lambda row: row | {"epsilon_as_published": CLAIM})
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -93,8 +88,7 @@ def test_a_view_shows_the_epsilon_of_the_facts_and_no_other(view: str, run: RunF
 
 @pytest.mark.parametrize("view", [name for name in VIEWS if name != "card"])
 def test_a_view_shows_no_epsilon_where_the_ledger_supports_none(view: str, run: RunFolder) -> None:
-    ledger = run.path / LEDGER_FILE
-    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
+    cut_ledger(run.path)
     text = VIEWS[view](run, read_facts(run))
     assert [name for name, value in AFTER_LAST_ROUND.items() if shown(value, text)] == []
 

@@ -12,7 +12,7 @@ import pytest
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.reporting.without_privacy import find_without_privacy
 from fl_sim.storage.run_folder import RunFolder
-from tests.fl_sim.conftest import MakeRun, finished, metrics_row
+from tests.fl_sim.conftest import MakeRun, finished, metrics_row, rewritten
 
 
 def twin_beside(
@@ -24,11 +24,8 @@ def twin_beside(
     config: Mapping[str, Any] | None = None,
 ) -> RunFolder:
     """A finished noiseless run in the folder of ``run``, which reads ``sentences`` a round as ``run`` reads 100."""
-    rows = run.metrics().to_dict("records")
-    run.truncate_metrics(-1)
-    for row in rows:
-        run.append_metrics(row | {"cohort_sentences": 100.0 if row["round"] else None})
-    rounds, noiseless = len(rows) - 1, {"run": {"privacy": {"strategy": "noiseless"}}}
+    rewritten(run, lambda row: row | {"cohort_sentences": 100.0 if row["round"] else None})
+    rounds, noiseless = run.last_round, {"run": {"privacy": {"strategy": "noiseless"}}}
     other = RunFolder.create(run.path.parent / name, config=noiseless | (config or {}), environment={})
     for number in range(rounds + 1):
         own = {"perplexity": 4000.0 - (4000.0 - final) * number / rounds}
@@ -76,10 +73,7 @@ def test_a_run_that_did_other_work_is_no_twin(make_run: MakeRun, fault: str) -> 
     twin = twin_beside(run, "twin", config=config.get(fault))
     result = json.loads((twin.path / "result.json").read_text())
     if fault == "another start":
-        rows = twin.metrics().to_dict("records")
-        twin.truncate_metrics(-1)
-        for row in rows:
-            twin.append_metrics(row | {"perplexity": 2 * row["perplexity"]})
+        rewritten(twin, lambda row: row | {"perplexity": 2 * row["perplexity"]})
     elif fault == "a private run":
         (twin.path / "result.json").write_text(json.dumps(result | {"plan": {"strategy": "uedp"}}))
     elif fault == "not finished":

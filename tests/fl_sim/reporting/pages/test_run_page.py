@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -17,7 +15,8 @@ from fl_sim.reporting import plots
 from fl_sim.reporting.pages import run_page
 from fl_sim.storage.run_folder import RunFolder
 from tests.browser import NAMES, Tab, browser, chromium
-from tests.fl_sim.conftest import GUARANTEE, MakeRun, finished, metrics_row, write_ledger
+from tests.fl_sim.conftest import MakeRun, ended_with, made_run, rewritten
+from tests.fl_sim.reporting.pages.test_leak_page import pictures
 from tests.fl_sim.reporting.test_plots import HELD_OUT
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>&amp;\u202e'
@@ -26,20 +25,15 @@ BY_USER = {"predictions": [10.0, 20.0, 5.0, 8.0], "nats": [50.0, 90.0, 30.0, 41.
 
 def write_run(folder: Path, strategy: str, rounds: int, **result: Any) -> Path:
     """A made-up run with everything that a page shows."""
-    plan = {
-        "strategy": strategy, "population": 946, "q_u": 1.0, "q_e": 0.5, "q_s": 0.05, "clip_norm": 0.5,
-        "user_cap": 5.0, "noise_multiplier": 1.0, "rounds": rounds, "delta": 1e-5,
-    }  # fmt: skip
-    config = {"run": {"rounds": rounds}, "plan": plan, "corpus": {"fingerprint": "c0ffee"}}
-    run = RunFolder.create(folder, config=config, environment={})
-    for number in range(rounds + 1):
-        norms = {"update_norm": 0.1, "noise_norm": 4.0 + number} if number else {}
-        cohort = {"train_loss": 5.0 - 0.1 * number, "cohort_sentences": 90 + number} if number else {}
-        run.append_metrics(metrics_row(strategy, number, rounds) | norms | cohort)
-    write_ledger(run.path, rounds, GUARANTEE)
-    head = {"ledger": json.loads((folder / "ledger.head.json").read_text()), "held_out": HELD_OUT}
-    run.finish(finished(plan, rounds) | head | result)
-    run.write_held_out_users(BY_USER)
+
+    def with_all(row: dict[str, Any]) -> dict[str, Any]:
+        norms = {"update_norm": 0.1, "noise_norm": 4.0 + row["round"]}
+        cohort = {"train_loss": 5.0 - 0.1 * row["round"], "cohort_sentences": 90 + row["round"]}
+        return row | (norms | cohort if row["round"] else {})
+
+    content = {"held_out": HELD_OUT} | result
+    run = made_run(folder.parent, strategy, name=folder.name, rounds=rounds, result=content, corpus="c0ffee")
+    rewritten(run, with_all).write_held_out_users(BY_USER)
     return folder
 
 
@@ -65,10 +59,6 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
         pytest.skip(f"no browser is installed ({', '.join(NAMES)})")
     with browser(tmp_path_factory.mktemp("profile")) as opened:
         yield opened
-
-
-def pictures(text: str) -> list[ElementTree.Element]:
-    return [ElementTree.fromstring(found) for found in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
 
 
 def test_the_page_needs_no_network_and_runs_no_script(page: Path) -> None:
@@ -141,12 +131,15 @@ def test_text_and_lines_can_be_read_on_their_paper(scheme: str) -> None:
         assert all(contrast(name, paper) >= 3 for name in used)
 
 
-@pytest.mark.parametrize("delta", [1e-5, 1e-6])
-def test_utility_is_drawn_against_epsilons_of_one_statement_alone(make_run: MakeRun, delta: float) -> None:
+@pytest.mark.parametrize(("delta", "of_epsilon"), [(1e-5, " against ε, δ = 1e-5"), (1e-6, "")])
+def test_a_page_begins_with_utility_against_epsilons_of_one_statement_alone(
+    make_run: MakeRun, delta: float, of_epsilon: str
+) -> None:
     runs = [make_run("uedp", rounds=3, name="a"), make_run("uedp", rounds=3, name="b", delta=delta)]
-    page = fl_sim.compare([run.path for run in runs]).page()
-    assert ("<h3>Held-out perplexity against ε, δ = 1e-5</h3>" in page) == (delta == 1e-5)
-    assert ("ε are not comparable" in page) == (delta != 1e-5)
+    begin, _, rest = fl_sim.compare([run.path for run in runs]).page().partition("<h2>Privacy</h2>")
+    assert re.findall("<h3>(.*?)</h3>", begin) == [f"Held-out perplexity{of_epsilon}"]
+    assert "perplexity against ε" not in rest
+    assert ("ε are not comparable" in begin) == (not of_epsilon)
 
 
 def figures_of(page: str) -> list[tuple[str, str]]:
@@ -154,10 +147,7 @@ def figures_of(page: str) -> list[tuple[str, str]]:
 
 
 def test_the_page_begins_with_epsilon_utility_time_and_their_chart(make_run: MakeRun) -> None:
-    late = make_run("uedp", rounds=3, name="late")
-    last = late.metrics().to_dict("records")[-1]
-    late.truncate_metrics(2)
-    late.append_metrics({name: value for name, value in last.items() if name != "perplexity"})
+    late = ended_with(make_run("uedp", rounds=3, name="late"), perplexity=None)
     page = fl_sim.compare([make_run("uedp", rounds=3).path, late.path, make_run("noiseless", rounds=3).path]).page()
     any_entity = "any user + any entity, δ\u00a0=\u00a01e\u20115"
     time = ("6 s", "for 3 rounds")
@@ -166,22 +156,12 @@ def test_the_page_begins_with_epsilon_utility_time_and_their_chart(make_run: Mak
         ("ε 15.02", any_entity), ("759.3", "held-out perplexity after round 2; 4,000.0 at the start"), time,
         ("ε ∞", "no guarantee"), ("318.0", "held-out perplexity; 4,000.0 at the start"), time,
     ]  # fmt: skip
-    unbounded = make_run("user_level", rounds=3)
-    row = unbounded.metrics().iloc[-1].to_dict() | {"epsilon_any": math.inf}
-    unbounded.truncate_metrics(2)
-    unbounded.append_metrics(row)
+    unbounded = ended_with(make_run("user_level", rounds=3), epsilon_any=math.inf)
     (shown, *_) = figures_of(fl_sim.compare([unbounded.path]).page())
     assert shown == ("ε ∞", f"no guarantee for {any_entity}")
     begin = page[: page.index("<h2>Privacy</h2>")]
-    assert re.findall("<h3>(.*?)</h3>", begin) == ["Held-out perplexity against ε, δ = 1e-5"]
     assert "ε, any user + any entity" in begin
     assert begin.count("uedp, 3 of 3 rounds, finished") == 2
-
-
-def test_a_page_of_what_cannot_be_compared_begins_with_utility_over_rounds(make_run: MakeRun) -> None:
-    runs = [make_run("uedp", rounds=3, name="a"), make_run("uedp", rounds=3, name="b", delta=1e-6)]
-    begin = fl_sim.compare([run.path for run in runs]).page().partition("<h2>Privacy</h2>")[0]
-    assert re.findall("<h3>(.*?)</h3>", begin) == ["Held-out perplexity"]
 
 
 def test_a_page_of_one_run_and_of_a_run_that_never_began(make_run: MakeRun, tmp_path: Path) -> None:
