@@ -53,13 +53,16 @@ from fl_sim.auditing.real_rounds.canary_audit import as_run, log_ratios, shift_d
 from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.ownership import Ownership
+from fl_sim.experiments.plan.lineage import DISJOINT, Earlier
 from fl_sim.experiments.privacy_spent import read_ledgers
 from fl_sim.experiments.run_record import Record, recorded_bounds
 from fl_sim.formats import format_epsilon
+from fl_sim.storage import model_files
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
-from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, ReleaseRecord, epsilon_of, epsilon_of_any
+from fl_sim.strategies.accounting.guarantee import ProtectedUnit
+from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, ReleaseRecord, epsilon_of_any
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.primitives import streams
 
@@ -173,7 +176,7 @@ class RecordedRun:
 
     Attributes:
         ledger: its ledger, whose chain holds.
-        earlier: the releases of the runs that trained its initial model.
+        earlier: the runs that trained its initial model.
         folder: its settings and metrics.
         mechanism: the mechanism of its releases.
         rows: its metrics after the first round, a row per round.
@@ -181,7 +184,7 @@ class RecordedRun:
     """
 
     ledger: Ledger
-    earlier: tuple[Entry, ...]
+    earlier: Earlier
     folder: RunFolder
     mechanism: Mechanism
     rows: pd.DataFrame
@@ -209,7 +212,8 @@ def audit_ledger(folder: Path | str, *, seed: int = 0) -> LedgerAudit:
     if not {"run", "plan"} <= run_folder.config.keys():
         raise ResultsError(f"{run_folder.config_file}: is corrupt ('run' and 'plan' are expected)")
     try:
-        *ancestors, ledger = read_ledgers([path])
+        ledger, earlier = read_ledgers([path])[-1], _earlier(run_folder)
+        earlier.check_ledger(ledger)
     except LedgerError as error:
         return LedgerAudit(str(path), (Check("chain", False, str(error)),))
     chain = Check("chain", True, f"{len(ledger.entries)} entries")
@@ -217,10 +221,16 @@ def audit_ledger(folder: Path | str, *, seed: int = 0) -> LedgerAudit:
         return LedgerAudit(str(path), (chain,))
     metrics = run_folder.metrics()
     rows = metrics[metrics["round"] > 0] if len(metrics) else metrics
-    earlier = tuple(entry for ancestor in ancestors for entry in ancestor.entries)
     run = RecordedRun(ledger, earlier, run_folder, ledger.entries[0].terms.mechanism, rows, run_folder.result or {})
     checks = [check for make in _CHECKS for check in make(run)]
     return LedgerAudit(str(path), (chain, *checks, *_simulated(run, seed)))
+
+
+def _earlier(run: RunFolder) -> Earlier:
+    """Return the runs that trained the initial model, as the folder keeps them; a Flower app's has no corpus."""
+    privacy, corpus = run.config["run"].get("privacy", {}), run.config.get("corpus", {})
+    lineage = model_files.read_ancestors(run.path)
+    return Earlier(lineage, corpus.get("fingerprint", ""), privacy.get("initial_model") == DISJOINT)
 
 
 def _terms(run: RecordedRun) -> Iterator[Check]:
@@ -256,8 +266,8 @@ def _epsilon(run: RecordedRun) -> Iterator[Check]:
     """Check every ε of the result: recomputed from the ledger, it must not be larger."""
     lower = [
         f"{name} {run.result[name]:.4g}, recomputed {format_epsilon(epsilon)}"
-        for name, adjacency, robust in _units(run)
-        if (epsilon := epsilon_of(run.entries, adjacency, _delta(run), robust=robust))
+        for name, unit in _units(run)
+        if (epsilon := run.earlier.epsilon_of(run.entries, name, unit, _delta(run)))
         > run.result[name] * (1 + _SAME_EPSILON)
     ]
     count = len(list(_units(run)))
@@ -269,7 +279,8 @@ def _epsilon_any(run: RecordedRun) -> Iterator[Check]:
     stated = run.result.get("epsilon_any")
     if stated is None:
         return
-    epsilon = epsilon_of_any([*run.earlier, *run.entries], _delta(run))
+    before = [entry for ancestor in run.earlier.composed for entry in ancestor.ledger.entries]
+    epsilon = epsilon_of_any([*before, *run.entries], _delta(run))
     detail = f"any user with any entity: {format_epsilon(stated)}, recomputed {format_epsilon(epsilon)}"
     yield Check("epsilon_any", stated >= epsilon / (1 + _SAME_EPSILON), detail)
 
@@ -360,7 +371,7 @@ def _simulated(run: RecordedRun, seed: int) -> Iterator[Check]:
         return
     guarantee, clips = run.entries[0].terms.guarantee, event.clips_sentences
     headline = guarantee.units(clips_sentences=clips, population=run.mechanism.population)[:1]
-    units = [(name, unit) for name, unit, robust in _units(run) if not robust]
+    units = [(name, unit.adjacency) for name, unit in _units(run) if not unit.robust]
     units += [
         ("epsilon_any", unit.adjacency) for unit in headline if isinstance(run.result.get("epsilon_any"), int | float)
     ]
@@ -388,18 +399,18 @@ def _scenario(adjacency: Adjacency) -> Scenario | None:
     return Scenario(entity_users=users, entity_sentences=each if users else 0, user_sentences=int(user))
 
 
-def _units(run: RecordedRun) -> Iterator[tuple[str, Adjacency, bool]]:
-    """Yield every ε of the result: its name, its adjacency, and whether it holds for missed mentions."""
+def _units(run: RecordedRun) -> Iterator[tuple[str, ProtectedUnit]]:
+    """Yield every ε of the result: its name, and what it protects."""
     user = run.result.get("user_sentences")
     if user is None:
         return
-    units = {"epsilon_user": (Adjacency(user), False), "epsilon_user_unbounded": (Adjacency(), False)}
+    alone = {"epsilon_user": Adjacency(user), "epsilon_user_unbounded": Adjacency()}
+    units = {name: ProtectedUnit(adjacency, robust=False) for name, adjacency in alone.items()}
     for name, bound in (run.result.get("reach") or {}).items():
         both = Adjacency(user, ContributionBound(**bound))
-        units |= {f"epsilon_user_entity_{name}": (both, False), f"epsilon_user_entity_robust_{name}": (both, True)}
-    for name, (adjacency, robust) in units.items():
-        if isinstance(run.result.get(name), int | float):
-            yield name, adjacency, robust
+        units[f"epsilon_user_entity_{name}"] = ProtectedUnit(both, robust=False)
+        units[f"epsilon_user_entity_robust_{name}"] = ProtectedUnit(both, robust=True)
+    yield from ((name, unit) for name, unit in units.items() if isinstance(run.result.get(name), int | float))
 
 
 def _delta(run: RecordedRun) -> float:

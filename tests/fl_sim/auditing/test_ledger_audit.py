@@ -21,11 +21,13 @@ from fl_sim.auditing.lower_bounds import gaussian_epsilon
 from fl_sim.data_prep.declared_counts import write_counts
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan import guarantees
+from fl_sim.experiments.plan.lineage import Earlier
+from fl_sim.storage.model_files import Ancestor, Lineage
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, Adjacency, ContributionBound
-from fl_sim.strategies.accounting.guarantee import Guarantee, Known
-from fl_sim.strategies.ledger import Entry, Ledger, ReleaseRecord, epsilon_of_any
+from fl_sim.strategies.accounting.guarantee import Guarantee, Known, ProtectedUnit
+from fl_sim.strategies.ledger import Ledger, ReleaseRecord, epsilon_of, epsilon_of_any
 from tests.fl_sim.auditing.faults import fault
 from tests.fl_sim.released_runs import released_run
 from tests.strategies.federation import plan
@@ -199,7 +201,7 @@ def released(folder: Path, *noise: float, seeds: tuple[int, ...] = (0,), guarant
     return ledger
 
 
-def recorded(ledger: Ledger, *earlier: Entry, **result: Any) -> RecordedRun:
+def recorded(ledger: Ledger, earlier: Earlier = guarantees.NOTHING_EARLIER, **result: Any) -> RecordedRun:
     run = {"seed": 0, "privacy": {}}
     config = {"plan": MECHANISM.record() | {"rounds": 3}, "run": run}
     folder = RunFolder(ledger.folder, config=config, environment={})
@@ -305,13 +307,20 @@ def test_every_figure_is_recomputed_for_the_unit_of_its_name(tmp_path: Path, kno
 
 
 @pytest.mark.system
-def test_the_headline_counts_the_releases_of_ancestors(tmp_path: Path) -> None:
-    ledger, before = released(tmp_path / "a", 3.0, 3.0), released(tmp_path / "b", 4.0, seeds=(5,)).entries
-    together = epsilon_of_any([*before, *ledger.entries], 1e-5)
-    assert holds(ledger_audit._epsilon_any, recorded(ledger, *before, epsilon_any=together))
-    alone = epsilon_of_any(ledger.entries, 1e-5)
-    assert not holds(ledger_audit._epsilon_any, recorded(ledger, *before, epsilon_any=alone))
-    assert holds(ledger_audit._epsilon_any, recorded(ledger, epsilon_any=alone))
+def test_every_epsilon_counts_the_releases_of_ancestors(tmp_path: Path) -> None:
+    ledger, before = released(tmp_path / "a", 3.0, 3.0), released(tmp_path / "b", 4.0, seeds=(5,))
+    unit = ProtectedUnit(Adjacency(9), robust=False)
+    earlier = Earlier(Lineage((Ancestor(before, "", {"epsilon_user": unit.record()}),)))
+    both = [*before.entries, *ledger.entries]
+    together = {"epsilon_any": epsilon_of_any(both, 1e-5), "epsilon_user": epsilon_of(both, Adjacency(9), 1e-5)}
+    alone = {
+        "epsilon_any": epsilon_of_any(ledger.entries, 1e-5),
+        "epsilon_user": epsilon_of(ledger.entries, Adjacency(9), 1e-5),
+    }
+    for name, check in (("epsilon_any", ledger_audit._epsilon_any), ("epsilon_user", ledger_audit._epsilon)):
+        assert holds(check, recorded(ledger, earlier, **{name: together[name]}))
+        assert not holds(check, recorded(ledger, earlier, **{name: alone[name]}))
+        assert holds(check, recorded(ledger, **{name: alone[name]}))
 
 
 @pytest.mark.parametrize(
