@@ -248,8 +248,8 @@ def _record_releases(out: Path) -> None:
     add = BoundedSumStrategy._add_noise
     witness = os.open(sibling(out, "witness"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def recording(self: Any, server_round: int, total: Any, std: float, purpose: str = "noise") -> float:
-        norm = add(self, server_round, total, std, purpose)
+    def recording(self: Any, server_round: int, total: Any, *others: Any) -> float:
+        norm = add(self, server_round, total, *others)
         digest = hashlib.sha256(np.ascontiguousarray(total).tobytes()).hexdigest()
         os.write(witness, f"{server_round} {digest}\n".encode())
         return norm
