@@ -25,10 +25,17 @@ from fl_sim.research.representations.local_privacy import DroppedName, LayerName
 from fl_sim.research.study_files import StrictModel, first_problem
 from fl_sim.storage.run_folder import MODEL_FOLDER
 
+VocabularyName = Literal["training", "file"]
+DataName = Literal["adult", "toy-adult", "dpnr-ag", "ag-news", "sst2", "table"]
+EncoderKind = Literal["table", "mlp", "bag", "transformer"]
 NoiseInTraining = Literal["none", "same", "schedule"]
 """Of the privacy layer in training: none (normalisation alone), the same as in the release, or ε_n of epoch n."""
 AdversaryStyle = Literal["none", "reversal", "multiple", "coavoux"]
+Weighed = Literal["gradient", "loss"]
+"""The factor of λ in ``reversal`` and ``multiple``: the reversed gradient, or the adversaries' loss."""
 AdaptiveName = Literal["1/n", "10/n"]
+WeightSchedule = Literal["rising", "constant"]
+"""λ of an epoch: from 0 to λ (FEDERATE), or always λ."""
 MethodName = Literal[
     "random", "majority", "unconstrained", "non-robust", "robust", "adaptive", "noise", "federate", "adversarial",
     "adversarial-multiple", "coavoux", "inlp",
@@ -85,7 +92,7 @@ class DataSection(StrictModel):
         table: of ``table``: what its columns are.
     """
 
-    name: Literal["adult", "toy-adult", "dpnr-ag", "ag-news", "sst2", "table"] = "adult"
+    name: DataName = "adult"
     source: str = Field(default="", description="the folder with the corpus")
     rows: int | None = Field(default=None, ge=2)
     selection: RowSelection = "drawn"
@@ -126,7 +133,7 @@ class EncoderSection(StrictModel):
         vocabulary: of a bag: the n-grams of the ``training`` texts, or of all rows of the training ``file``.
     """
 
-    kind: Literal["table", "mlp", "bag", "transformer"] = "mlp"
+    kind: EncoderKind = "mlp"
     width: int = Field(default=64, ge=1, le=65536)
     layers: int = Field(default=2, ge=1, le=64)
     first_width: int | None = Field(default=None, ge=1, le=65536)
@@ -137,7 +144,7 @@ class EncoderSection(StrictModel):
     trained_layers: int | None = Field(default=None, ge=1, le=10**6)
     run: str | None = Field(None, min_length=1, description="the folder of a finished `fl-sim run`")
     ngrams: int = Field(default=1, ge=1, le=5)
-    vocabulary: Literal["training", "file"] = "training"
+    vocabulary: VocabularyName = "training"
 
     @property
     def source(self) -> str | None:
@@ -164,12 +171,12 @@ class ServerSection(StrictModel):
     dropout: float = Field(0.1, ge=0, lt=1, description="between their layers, while training")
     adversary_dropout: float | None = Field(None, ge=0, lt=1, description="an adversary's; default: dropout")
     weight: float = Field(1.0, ge=0, le=1000, description="λ, the final weight of the adversaries' loss")
-    weighed: Literal["gradient", "loss"] = Field(
+    weighed: Weighed = Field(
         "gradient",
         description="the factor of λ with reversed gradients: the gradient (FEDERATE's paper), or the adversaries' "
         "loss (its published code)",
     )
-    weight_schedule: Literal["rising", "constant"] = Field(
+    weight_schedule: WeightSchedule = Field(
         "rising", description="λ of an epoch: rising from 0 in the first (FEDERATE), or constant"
     )
     orthogonal: float = Field(0.5, ge=0, le=1000, description="λ_ort of adversarial-multiple")

@@ -13,33 +13,148 @@ Accuracy    0.8500 on 20 test examples
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from fl_sim.formats import format_epsilon
+from fl_sim.research.representations.server.group_metrics import GroupAccuracies
+from fl_sim.storage.environment import Environment
 
-ExperimentRecord = dict[str, Any]
-"""What an experiment measured, and its guarantee.
 
-* ``config`` is complete, ``data`` the corpus with the sizes of its splits and ``counts`` of what was left out or filled
-  in, ``dimensions`` k of a method that sends vectors, ``epochs`` have validation figures after each epoch.
-* ``privacy`` is the guarantee of the release: ``epsilon_any_text`` and ``epsilon_corrected`` (of one word) are proven,
-  ``epsilon_claimed`` is the authors', ``epsilon`` the parameter; ``sensitivity_l1``, ``noise_scale`` and ``grid_width``
-  are the layer's. A ``note`` says that nothing is sent.
-* ``privacy_of_training`` has ε of all releases in the ledger of the encoder's run: ``epsilon_user`` for a user with at
-  most ``user_sentences`` sentences, ``epsilon_user_unbounded`` for any user, ``entities`` for a user and an entity at
-  the median, 95th percentile and maximum of the run's contribution bounds (``reach``), also if it was not detected.
-* ``metrics`` have ``accuracy`` and ``groups`` of both ``validation`` and ``test``, shares of 1 with their sampling
-  errors by private attribute, and ``attacks`` by attribute (``leakage``, ``mdl`` in 1024 bits) and DPNR's attacker.
-* ``releases`` are other releases of the test texts: μ, ε as above, and the classifier's utility.
-"""
+class GuaranteeRow(TypedDict):
+    """ε of one release: proven for any two texts, proven for one word, claimed, and as configured."""
+
+    epsilon_any_text: float
+    epsilon_corrected: float
+    epsilon_claimed: float
+    epsilon: float
+
+
+class PrivacyRow(TypedDict, total=False):
+    """The guarantee of the release, and the layer's L1 sensitivity, noise and grid; a ``note`` if nothing is sent."""
+
+    layer: str
+    epsilon_any_text: float
+    epsilon_corrected: float
+    epsilon_claimed: float
+    epsilon: float
+    sensitivity_l1: float
+    noise_scale: float
+    grid_width: float
+    note: str
+
+
+class GroupFigures(GroupAccuracies):
+    """The classifier's figures of a private attribute, shares of 1, with their sampling errors."""
+
+    tpr_gap: float
+    tpr_gap_error: float
+    grms: float
+    grms_error: float
+
+
+class Utility(TypedDict):
+    accuracy: float
+    groups: dict[str, GroupFigures]
+
+
+class AttackRow(TypedDict, total=False):
+    """What is read of an attribute (leakage, MDL in 1024 bits), or DPNR's attacker reads of all of them."""
+
+    leakage: float
+    mdl: dict[str, float]
+    accuracy: float
+    f1: float
+    absent: tuple[float, ...]
+    present: tuple[float, ...]
+    empirical_privacy_x: float
+    empirical_privacy_f: float
+
+
+class Metrics(TypedDict):
+    """Utility by split, and the attacks by attribute and attacker."""
+
+    validation: Utility
+    test: Utility
+    attacks: dict[str, AttackRow]
+
+
+class ReleaseRow(TypedDict):
+    """Another release of the test texts, its ε, and the classifier's utility on it."""
+
+    word_dropout: float
+    privacy: GuaranteeRow
+    test: Utility
+
+
+class EntityGuarantee(TypedDict):
+    """ε of a user and an entity at a contribution bound, and without relying on its detection."""
+
+    reach: dict[str, float]
+    epsilon: float
+    epsilon_robust: float
+
+
+class TrainingGuarantee(TypedDict):
+    """ε of all releases in a run's ledger.
+
+    ``epsilon_user`` is for a user with at most ``user_sentences`` sentences, ``epsilon_user_unbounded`` for any user;
+    ``entities`` has ε at the median, 95th percentile and maximum of the run's contribution bounds.
+    """
+
+    covers: str
+    run: str
+    strategy: str
+    corpus: str
+    releases: int
+    noiseless_releases: int
+    delta: float
+    user_sentences: float
+    epsilon_user: float
+    epsilon_user_unbounded: float
+    entities: dict[str, EntityGuarantee]
+
+
+class DataFacts(TypedDict):
+    """The corpus with the sizes of its splits; ``counts`` says what was left out or filled in."""
+
+    name: str
+    fingerprint: str
+    train: int
+    validation: int
+    test: int
+    counts: NotRequired[dict[str, int]]
+
+
+class ExperimentRecord(TypedDict):
+    """The record of an experiment.
+
+    Attributes:
+        config: the complete configuration.
+        dimensions: k, of a method that sends vectors.
+        epochs: validation figures after each epoch.
+    """
+
+    format: int
+    config: dict[str, Any]
+    seed: int
+    data: DataFacts
+    environment: NotRequired[Environment]
+    dimensions: NotRequired[int]
+    privacy: PrivacyRow
+    privacy_of_training: NotRequired[TrainingGuarantee]
+    epochs: list[dict[str, float]]
+    metrics: Metrics
+    releases: NotRequired[list[ReleaseRow]]
+    seconds: float
+    cpu_seconds: float
 
 
 def summary(record: ExperimentRecord) -> str:
     """Return the summary of a record, some ten lines; proven ε stands first, claimed ε beside it."""
-    metrics, counts = record["metrics"], record["data"].get("counts")
+    metrics = record["metrics"]
     lines = [
         f"System      {record['config']['method']} on {record['data']['name']}, seed {record['seed']}",
-        *([f"Data        {'; '.join(f'{of}: {number:,}' for of, number in counts.items())}"] if counts else ()),
+        *_counts(record["data"].get("counts", {})),
         *_privacy(record),
         *_training_lines(record),
         f"Accuracy    {metrics['test']['accuracy']:.4f} on {record['data']['test']:,} test examples",
@@ -52,6 +167,11 @@ def summary(record: ExperimentRecord) -> str:
         )
     lines += [_attack(name, row) for name, row in metrics["attacks"].items() if row]
     return "\n".join([*lines, f"Time        {record['seconds']:.1f} s, {record['cpu_seconds']:.1f} s of one core"])
+
+
+def _counts(counts: dict[str, int]) -> list[str]:
+    """Return what was left out of the data or filled in; nothing if nothing was."""
+    return [f"Data        {'; '.join(f'{subject}: {count:,}' for subject, count in counts.items())}"] if counts else []
 
 
 def _privacy(record: ExperimentRecord) -> list[str]:
@@ -85,7 +205,7 @@ def _training_lines(record: ExperimentRecord) -> list[str]:
     ]
 
 
-def _attack(name: str, row: dict[str, Any]) -> str:
+def _attack(name: str, row: AttackRow) -> str:
     if "accuracy" in row:
         whose = "of DPNR's code: " if name == "published_attacker" else ""
         figures = f"accuracy {row['accuracy']:.4f}, F1 {row['f1']:.4f}, 1−X {row['empirical_privacy_x']:.4f}"

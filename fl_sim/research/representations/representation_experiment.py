@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,7 +18,16 @@ from fl_sim.research.representations.client.feed_forward import short_seed
 from fl_sim.research.representations.config import ExperimentConfig
 from fl_sim.research.representations.corpora.labelled import TEST, TRAIN, VALIDATION, LabelledData, LabelledSplit
 from fl_sim.research.representations.evaluation import attacks
-from fl_sim.research.representations.experiment_record import ExperimentRecord
+from fl_sim.research.representations.experiment_record import (
+    AttackRow,
+    ExperimentRecord,
+    GroupFigures,
+    GuaranteeRow,
+    Metrics,
+    PrivacyRow,
+    ReleaseRow,
+    Utility,
+)
 from fl_sim.research.representations.local_privacy import NO_DROPOUT, LocalGuarantee, guarantee_of
 from fl_sim.research.representations.server.adversarial_training import Clients, EpochRow, train
 from fl_sim.research.representations.server.group_metrics import (
@@ -39,7 +48,6 @@ RECORD_FORMAT = 2
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +180,7 @@ def _project(
     return TrainedSystem(epochs, sent, released, predict)
 
 
-def _privacy(config: ExperimentConfig, width: int) -> Row:
+def _privacy(config: ExperimentConfig, width: int) -> PrivacyRow:
     mechanism = config.mechanism(width)
     guarantee = guarantee_of(mechanism, word_dropout(config) if mechanism else NO_DROPOUT)
     return {
@@ -184,27 +192,24 @@ def _privacy(config: ExperimentConfig, width: int) -> Row:
     }
 
 
-def _metrics(config: ExperimentConfig, data: LabelledData, trained: TrainedSystem) -> Row:
-    utilities = [
-        _utility(trained.predict(trained.sent[split]), data.splits[split], data, config.seed)
-        for split in (VALIDATION, TEST)
-    ]
-    return {"validation": utilities[0], "test": utilities[1], "attacks": _attacks(config, data, trained.released)}
+def _metrics(config: ExperimentConfig, data: LabelledData, trained: TrainedSystem) -> Metrics:
+    return {
+        "validation": _utility(trained.predict(trained.sent[VALIDATION]), data.validation, data, config.seed),
+        "test": _utility(trained.predict(trained.sent[TEST]), data.test, data, config.seed),
+        "attacks": _attacks(config, data, trained.released),
+    }
 
 
-def _releases(config: ExperimentConfig, data: LabelledData, trained: TrainedSystem) -> list[Row]:
+def _releases(config: ExperimentConfig, data: LabelledData, trained: TrainedSystem) -> list[ReleaseRow]:
     """Return the classifier's utility on each other release, with its ε as claimed and as proven."""
-    return [
-        {
-            "word_dropout": section.word_dropout,
-            "privacy": _guarantee_row(guarantee),
-            "test": _utility(trained.predict(sent), data.test, data, config.seed),
-        }
-        for section, (sent, guarantee) in zip(config.releases, trained.releases, strict=True)
-    ]
+    rows: list[ReleaseRow] = []
+    for section, (sent, guarantee) in zip(config.releases, trained.releases, strict=True):
+        utility = _utility(trained.predict(sent), data.test, data, config.seed)
+        rows.append({"word_dropout": section.word_dropout, "privacy": _guarantee_row(guarantee), "test": utility})
+    return rows
 
 
-def _guarantee_row(guarantee: LocalGuarantee) -> Row:
+def _guarantee_row(guarantee: LocalGuarantee) -> GuaranteeRow:
     return {
         "epsilon_any_text": guarantee.any_text,
         "epsilon_corrected": guarantee.one_word,
@@ -213,8 +218,8 @@ def _guarantee_row(guarantee: LocalGuarantee) -> Row:
     }
 
 
-def _utility(predicted: Integers, truth: LabelledSplit, data: LabelledData, seed: int) -> Row:
-    groups: dict[str, Row] = {}
+def _utility(predicted: Integers, truth: LabelledSplit, data: LabelledData, seed: int) -> Utility:
+    groups: dict[str, GroupFigures] = {}
     for number, (name, group) in enumerate(zip(data.attributes, truth.private.T, strict=True)):
         errors = sampling_errors(predicted, truth.labels, group, streams.generator(seed, "bootstrap", number))
         groups[name] = {
@@ -227,12 +232,12 @@ def _utility(predicted: Integers, truth: LabelledSplit, data: LabelledData, seed
     return {"accuracy": accuracy(predicted, truth.labels), "groups": groups}
 
 
-def _attacks(config: ExperimentConfig, data: LabelledData, released: dict[str, Floats]) -> dict[str, Row]:
-    rows: dict[str, Row] = {}
+def _attacks(config: ExperimentConfig, data: LabelledData, released: dict[str, Floats]) -> dict[str, AttackRow]:
+    rows: dict[str, AttackRow] = {}
     for number, name in enumerate(data.attributes):
         seed = short_seed(config.seed, "attacks", number)
         validation, test = (data.splits[split].private[:, number] for split in (VALIDATION, TEST))
-        row: Row = {}
+        row: AttackRow = {}
         if config.attacks.leakage:
             row["leakage"] = attacks.leakage(released[VALIDATION], validation, released[TEST], test, seed)
         if config.attacks.mdl:
@@ -257,12 +262,12 @@ def _attackers(config: ExperimentConfig, data: LabelledData) -> dict[str, attack
     return chosen if data.attributes else {}
 
 
-def _attacker_row(result: attacks.Attack) -> Row:
+def _attacker_row(result: attacks.Attack) -> AttackRow:
     empirical = {"empirical_privacy_x": 1 - result.accuracy, "empirical_privacy_f": 1 - result.f1}
-    return {**asdict(result), **empirical}
+    return cast(AttackRow, {**asdict(result), **empirical})
 
 
-def _baseline(config: ExperimentConfig, data: LabelledData) -> Row:
+def _baseline(config: ExperimentConfig, data: LabelledData) -> Metrics:
     """Return the metrics of random and majority; an attacker knows the attributes' frequencies alone."""
     utility = []
     for number, truth in enumerate((data.validation, data.test)):
@@ -272,7 +277,7 @@ def _baseline(config: ExperimentConfig, data: LabelledData) -> Row:
         else:
             predicted = np.full(len(truth), np.bincount(data.train.labels).argmax())
         utility.append(_utility(predicted, truth, data, config.seed))
-    rows: dict[str, Row] = {}
+    rows: dict[str, AttackRow] = {}
     if data.attributes:
         guess = _attacker_row(attacks.majority_attack(data.train.private, data.test.private))
         rows |= dict.fromkeys(["attacker", *_attackers(config, data)], guess)

@@ -12,6 +12,7 @@ from typing import Any
 
 from fl_sim.config import ConfigError
 from fl_sim.experiments.privacy_spent import account_for, read_ledgers
+from fl_sim.research.representations.experiment_record import TrainingGuarantee
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import MODEL_FOLDER, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -20,7 +21,7 @@ from fl_sim.strategies.ledger import LedgerError
 _CONTRIBUTION_QUANTILES = ("median", "p95", "max")
 
 
-def guarantee_of_run(folder: Path) -> dict[str, Any]:
+def guarantee_of_run(folder: Path) -> TrainingGuarantee:
     """Return ε of all releases in the run's ledger.
 
     Raises:

@@ -99,6 +99,13 @@ def test_a_private_column_of_several_values_is_an_attribute_each(tmp_path: Path)
     assert read(tmp_path, table(), private=()).attributes == ()
 
 
+def test_a_text_is_the_only_input(tmp_path: Path) -> None:
+    frame = table()
+    frame["said"] = ["good day" if income == "high" else "bad day" for income in frame["income"]]
+    data = read(tmp_path, frame, text="said")
+    assert set(data.train.texts) == {"good day", "bad day"}
+
+
 def said(texts: list[str]) -> pd.DataFrame:
     frame = table(len(texts))
     frame["said"] = texts

@@ -434,6 +434,8 @@ def test_the_command_runs_a_system_and_says_both_epsilons(
     assert "ε claimed   2.00 by" in said.split("ε proven")[1]
     assert "ε proven    16.00 for" in said
     assert json.loads(out.read_text())["environment"]["libraries"]
+    assert cli.main(["represent", "run", "--set", "methd=robust"]) == 2
+    assert "methd: unknown key" in capsys.readouterr().err
     assert cli.main(["represent", "run", "--set", "seed=1", "--set", "seed=2"]) == 2
     assert "seed is 1 and 2; allowed: one value" in capsys.readouterr().err
 

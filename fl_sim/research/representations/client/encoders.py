@@ -139,7 +139,7 @@ class Transformer(Encoder):
 
 
 def load_partly_frozen(spec: EncoderSection, seed: int) -> LanguageModel:
-    """Return the model of a ``transformer``, frozen below its trained layers (the pooler trains, too), as ``lower``.
+    """Return the model of a ``transformer``, frozen below its trained layers, which ``lower`` then are.
 
     Raises:
         ModelError: no model is named, it is no encoder, or it has fewer layers.
@@ -154,9 +154,7 @@ def load_partly_frozen(spec: EncoderSection, seed: int) -> LanguageModel:
             raise ModelError(
                 f"encoder.trained_layers is {spec.trained_layers}; allowed for {spec.source!r}: 1 to {len(blocks)}"
             )
-        kept = {id(parameter) for block in blocks[-spec.trained_layers :] for parameter in block.parameters()}
-        for name, parameter in body.named_parameters():
-            parameter.requires_grad_(id(parameter) in kept or POOLER in name.split("."))
+        _freeze_below(body, blocks[-spec.trained_layers :])
         model.lower = model.architecture.split_below(body, spec.trained_layers)
     return model
 
@@ -166,6 +164,13 @@ def classifier_of(model: LanguageModel) -> Classifier:
     if model.classifier is None:
         raise ModelError(f"encoder.model {model.spec.name!r} is no encoder")
     return model.classifier
+
+
+def _freeze_below(body: nn.Module, trained: Sequence[nn.Module]) -> None:
+    """Freeze all parameters of ``body`` but those of ``trained`` layers and of the pooler."""
+    kept = {id(parameter) for block in trained for parameter in block.parameters()}
+    for name, parameter in body.named_parameters():
+        parameter.requires_grad_(id(parameter) in kept or POOLER in name.split("."))
 
 
 def model_spec(spec: EncoderSection, tune: Literal["full", "head"]) -> ModelSpec:

@@ -43,6 +43,9 @@ _SMALLEST = 1e-15  # a probability of 0 would cost infinitely many bits
 _KILOBIT = 1024.0
 
 
+InputName = Literal["standardised", "unit"]
+
+
 @dataclass(frozen=True, slots=True)
 class Attacker:
     """Size, training and inputs of DPNR's attacker.
@@ -58,7 +61,7 @@ class Attacker:
     hidden: int = 512
     epochs: int = 20
     batch: int = 256
-    inputs: Literal["standardised", "unit"] = "standardised"
+    inputs: InputName = "standardised"
 
 
 OURS = Attacker()
@@ -177,7 +180,7 @@ def _classifier(seed: int, purpose: str):  # type: ignore[no-untyped-def]
     return MLPClassifier(alpha=_ALPHA, max_iter=_MOST_ITERATIONS, random_state=short_seed(seed, purpose, bits=32))
 
 
-def _scaled(train: Floats, test: Floats, inputs: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _scaled(train: Floats, test: Floats, inputs: InputName) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the attacker's inputs, float32 (n, k) and (m, k)."""
     if inputs == "unit":
         return _unit_range(train), _unit_range(test)

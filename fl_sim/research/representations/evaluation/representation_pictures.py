@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from fl_sim.research.representations.client.feed_forward import short_seed
 from fl_sim.stop_signals import raise_missed_stop
+from fl_sim.storage.run_folder import replace_file
 from fl_sim.strategies.primitives import streams
 
 if TYPE_CHECKING:
@@ -25,7 +27,6 @@ LEAST_POINTS = 3
 PICTURES = (".png", ".svg")
 _PERPLEXITY = 30.0
 _MOST_POINTS = 2000
-_DPI = 100
 _VALUES = {"sex": ("female", "male")}
 
 
@@ -70,7 +71,8 @@ def draw_tsne(
     title: str, vectors: NDArray[np.float32], groups: NDArray[np.int64], attribute: str, path: Path, seed: int
 ) -> None:
     """Draw a picture of vectors, float32 (n, k), as a PNG or SVG; ``seed`` is that of sampled rows and of t-SNE."""
-    from fl_sim.reporting import plots
-
     rows = np.sort(streams.generator(seed, "t-SNE rows").permutation(len(groups))[:_MOST_POINTS])
-    plots.save(scatter({title: tsne(vectors[rows], seed)}, groups[rows], attribute), path, _DPI)
+    figure = scatter({title: tsne(vectors[rows], seed)}, groups[rows], attribute)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix.lstrip(".") or "png")
+    replace_file(path, buffer.getvalue())

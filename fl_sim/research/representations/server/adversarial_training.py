@@ -3,10 +3,11 @@
 The randomness of a step is a function of (seed, epoch, step) alone, so a training that stops after epoch n is the
 beginning of a longer one.
 
->>> from fl_sim.research.representations.config import load_mapping
->>> config = load_mapping({"method": "adaptive", "privacy.epsilon": 1.0, "training.epochs": 10})
->>> [round(weight_of(config, epoch), 3) for epoch in (0, 5, 9)]
+>>> [round(rising_weight(1.0, epoch, epochs=10), 3) for epoch in (0, 5, 9)]
 [0.0, 0.941, 0.996]
+
+>>> from fl_sim.research.representations.config import load_mapping
+>>> config = load_mapping({"method": "adaptive", "privacy.epsilon": 1.0})
 >>> [training_noise(config, 8, epoch) for epoch in range(2)]  # ε_n is 10 in the first epoch, 5 in the second
 [0.1, 0.2]
 """
@@ -86,15 +87,17 @@ def set_step_size(optimizer: torch.optim.Optimizer | None, section: OptimizerSec
         group["lr"] = section.learning_rate * section.decay**epoch
 
 
-def weight_of(config: ExperimentConfig, epoch: int) -> float:
-    """Return the adversaries' weight in epoch i, from 0: λ, or λ·(2/(1 + e^(−p_i)) − 1), p_i = 7·i/epochs.
+def rising_weight(weight: float, epoch: int, epochs: int) -> float:
+    """Return λ·λ_i of epoch i, from 0, λ_i = 2/(1 + e^(−p_i)) − 1 with p_i = 7·i/epochs (FEDERATE, appendix D.4)."""
+    return weight * (2.0 / (1.0 + math.exp(-STEEPNESS * epoch / epochs)) - 1.0)
 
-    The rising one is FEDERATE's (appendix D.4).
-    """
+
+def weight_of(config: ExperimentConfig, epoch: int) -> float:
+    """Return the adversaries' weight in ``epoch``, from 0."""
     weight = config.server.weight
     if config.server.weight_schedule == "constant":
         return weight
-    return weight * (2.0 / (1.0 + math.exp(-STEEPNESS * epoch / config.training.epochs)) - 1.0)
+    return rising_weight(weight, epoch, config.training.epochs)
 
 
 def training_noise(config: ExperimentConfig, width: int, epoch: int) -> float | None:

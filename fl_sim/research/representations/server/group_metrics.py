@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,13 @@ def grms(predicted: Integers, labels: Integers, group: Integers) -> float:
     return float(np.sqrt(np.square(known).mean())) if len(known) else math.nan
 
 
-def group_accuracies(predicted: Integers, labels: Integers, group: Integers) -> dict[str, float]:
+class GroupAccuracies(TypedDict):
+    share_with: float
+    accuracy_without: float
+    accuracy_with: float
+
+
+def group_accuracies(predicted: Integers, labels: Integers, group: Integers) -> GroupAccuracies:
     """Return the accuracy ``without`` and ``with`` the attribute (1 in ``group``), and the share with it."""
     return {
         "share_with": float((group == 1).mean()) if len(group) else math.nan,

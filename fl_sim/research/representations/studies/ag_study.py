@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from fl_sim.formats import format_epsilon
 from fl_sim.research.representations.config import ExperimentConfig, load_mapping
-from fl_sim.research.representations.experiment_record import ExperimentRecord
+from fl_sim.research.representations.experiment_record import ExperimentRecord, GuaranteeRow
 from fl_sim.research.representations.server.adversarial_training import AdaptiveName
 from fl_sim.research.representations.studies.agreement import (
     Published,
@@ -198,7 +198,7 @@ def _sections(keys: Sequence[Key]) -> list[dict[str, float]]:
     return [{"epsilon": epsilon, "word_dropout": rate} for epsilon, rate in keys]
 
 
-def _accuracies(record: ExperimentRecord) -> Iterator[tuple[RowKey, tuple[float, Record]]]:
+def _accuracies(record: ExperimentRecord) -> Iterator[tuple[RowKey, tuple[float, GuaranteeRow]]]:
     """Yield the row, accuracy and guarantee of each release of a record."""
     config = record["config"]
     corpus, width, system = config["data"]["name"], config["encoder"]["width"], config["method"]
@@ -210,7 +210,7 @@ def _accuracies(record: ExperimentRecord) -> Iterator[tuple[RowKey, tuple[float,
         yield (corpus, width, "no noise", None) if key == NO_NOISE else (corpus, width, system, key), figures
 
 
-def _row(key: RowKey, values: list[tuple[float, Record]]) -> Record:
+def _row(key: RowKey, values: list[tuple[float, GuaranteeRow]]) -> Record:
     corpus, width, system, release = key
     row: Record = {
         "corpus": corpus,

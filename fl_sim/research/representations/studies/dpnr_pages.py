@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,14 @@ _PAIRS = (
     (5, "attacker", "the attacker's accuracy, absent / present"),
     (7, "task", "the task's accuracy, absent / what is added where present"),
 )
+
+
+class Scattered(TypedDict):
+    """Figure 4: a person, a digit per test text whether it names the person, and a system's packed points by name."""
+
+    person: str
+    named: str
+    points: dict[str, str]
 
 
 def as_markdown(table: Row) -> str:
@@ -146,11 +154,8 @@ def unpack_points(text: str) -> NDArray[np.uint8]:
     return np.frombuffer(base64.b64decode(text), np.uint8).reshape(-1, 2)
 
 
-def scattered(systems: Mapping[str, ExperimentConfig]) -> Row:
-    """Return figure 4, JSON-ready: t-SNE of the test texts' sent vectors by system, packed, and who is named.
-
-    ``named`` has a digit per text.
-    """
+def scattered(systems: Mapping[str, ExperimentConfig]) -> Scattered:
+    """Return figure 4's points, JSON-ready: t-SNE of the test texts' sent vectors by system, and who is named."""
     from fl_sim.research.representations.client.client_workspace import open_data
     from fl_sim.research.representations.representation_experiment import train_and_release
 

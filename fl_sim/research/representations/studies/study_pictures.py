@@ -89,17 +89,19 @@ def curves_of(
     It is a horizontal line where ``x`` is None or infinite. ``figure`` is the entry of the figure over the seeds, an
     ``agreement.Estimate``, ``published`` that of the published figure, which has no deviation.
     """
-    of_label: dict[str, list[Mapping[str, Any]]] = {}
+    curves: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        of_label.setdefault(row[label], []).append(row)
-    curves = []
-    for name, own in of_label.items():
-        is_level = own[0][x] is None or math.isinf(own[0][x])
-        own = own if is_level else sorted(own, key=lambda row: row[x])
-        values = () if is_level else tuple(row[x] for row in own)
-        points = (None if published is None or row[published] is None else (row[published], 0.0) for row in own)
-        curves.append(Curve(name, values, tuple(row[figure] for row in own), tuple(points)))
-    return tuple(curves)
+        curves.setdefault(row[label], []).append(row)
+    return tuple(_curve_of(name, of_curve, x, figure, published) for name, of_curve in curves.items())
+
+
+def _curve_of(name: str, rows: Sequence[Mapping[str, Any]], x: str, figure: str, published: str | None) -> Curve:
+    is_level = rows[0][x] is None or math.isinf(rows[0][x])
+    rows = rows if is_level else sorted(rows, key=lambda row: row[x])
+    points = [None if published is None or row[published] is None else (row[published], 0.0) for row in rows]
+    return Curve(
+        name, () if is_level else tuple(row[x] for row in rows), tuple(row[figure] for row in rows), tuple(points)
+    )
 
 
 def draw_panels(panels: Sequence[Panel], x: str, y: str, *, log: bool = True) -> Figure:

@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 from fl_sim.config import ConfigError
 from fl_sim.formats import format_epsilon
@@ -30,6 +30,7 @@ from fl_sim.research.representations.experiment_record import ExperimentRecord
 from fl_sim.research.representations.server.group_metrics import share_error
 from fl_sim.research.representations.studies.agreement import (
     Counts,
+    Estimate,
     Published,
     count_verdicts,
     counted_words,
@@ -59,6 +60,14 @@ from fl_sim.research.study_files import Point, markdown_table
 
 PublishedFigures = Mapping[str, Mapping[str, tuple[float, float] | None]]
 """Mean and deviation of each system's metrics."""
+
+
+class Summary(TypedDict):
+    """A metric over the seeds, the published mean and deviation, and whether they agree; None if none is published."""
+
+    measured: Estimate
+    published: list[float] | None
+    agrees: bool | None
 
 
 _OF_THE_GRID = (
@@ -240,9 +249,9 @@ def _rows(selected: Selected, record: ExperimentRecord) -> Iterator[Record]:
 
 def _summary(
     rows: Sequence[Record], metrics: Sequence[str], published: Mapping[str, tuple[float, float] | None]
-) -> Record:
-    """Return each metric that every seed has: over the seeds, published, and whether they agree; None if it is not."""
-    made: Record = {}
+) -> dict[str, Summary]:
+    """Return each metric over the seeds, beside its published figure; of those that every seed has."""
+    made: dict[str, Summary] = {}
     for metric in (metric for metric in metrics if all(metric in row["figures"] for row in rows)):
         errors = [row["errors"][metric] for row in rows if metric in row["errors"]]
         measured = estimate([row["figures"][metric] for row in rows], errors)
@@ -255,7 +264,7 @@ def _summary(
     return made
 
 
-def _counts(table: Mapping[str, Record]) -> Counts:
+def _counts(table: Mapping[str, Mapping[str, Summary]]) -> Counts:
     """Return the counts of the published figures."""
     verdicts = [figure["agrees"] for row in table.values() for figure in row.values()]
     return count_verdicts([agrees for agrees in verdicts if agrees is not None])

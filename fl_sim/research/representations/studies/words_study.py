@@ -136,10 +136,14 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class Setting(NamedTuple):
-    """A condition of the attack: numbers per vector, initial vectors, and the layer of the user's with its parameter ε.
+    """A condition of the attack.
 
-    ``initial`` says how initial vectors are drawn: from one seed and the ``word`` (gensim until 3.8, the study's), from
-    one seed and the word's ``rank`` (gensim 4), or by rank from ``different`` seeds.
+    Attributes:
+        width: numbers per vector.
+        initial: how initial vectors are drawn: from one seed and the ``word`` (gensim until 3.8, the study's), from one
+            seed and the word's ``rank`` (gensim 4), or by rank from ``different`` seeds.
+        layer: of the user's vectors.
+        epsilon: the layer's parameter.
     """
 
     width: int
@@ -223,7 +227,7 @@ SITUATIONS = {
 
 def reproduce(options: Options, log: Log = lambda *line: None) -> Record:
     """Return the three situations as a JSON-ready mapping."""
-    situations = _situations(_attacks(), options, log)
+    situations = _situations([attack for name in SITUATIONS for attack in _attacks(name)], options, log)
     title = "Study of DPNR (Zouhri and Abecidan 2021), section 1.2"
     return {**heading("words", title, replace(options, full=True)), "texts": TEXTS, "situations": situations}
 
@@ -238,15 +242,17 @@ def points(table: Record, options: Options) -> list[Point]:
         return [recorded.get(setting(row)) for row in again], again
 
     seconds = seconds_of(table, len(options.seeds))
+    attacks = [of for name in SITUATIONS for of in _attacks(name)]
     return [
         Point(f"{name}, {attack.layer}, all seeds", seconds, partial(compared, name, attack))
-        for name, attack in _attacks()
+        for name, attack in attacks
     ]
 
 
-def _attacks() -> list[tuple[str, WordAttack]]:
-    """Return the attacks with their situations: layers are measured in the first, the strongest."""
-    return [(name, attack) for name in SITUATIONS for attack in (ATTACKS if name == "samples" else (WordAttack(),))]
+def _attacks(situation: str) -> Iterator[tuple[str, WordAttack]]:
+    """Yield the attacks of a situation: layers are measured in the first, the strongest."""
+    for attack in ATTACKS if situation == "samples" else (WordAttack(),):
+        yield situation, attack
 
 
 def _situations(attacks: Iterable[tuple[str, WordAttack]], options: Options, log: Log) -> dict[str, list[Record]]:
