@@ -208,10 +208,14 @@ class PublicText:
         return cls(name, corpus, Users(ownership, ownership.num_users, declared=told))
 
     def candidate(self, privacy: PrivacyConfig) -> Candidate:
-        """Return the bounds of a section ``[privacy]``, and its training users under them, by their own counts."""
+        """Return the bounds of a section ``[privacy]``, and this text's training users under them, by their own counts.
+
+        What they protect is of the N of the section, that of the private run, if it has one.
+        """
         bounds = privacy.entity_bound, privacy.user_sentences
         if bounds not in self._candidates:
-            self._candidates[bounds] = self.users.candidate(privacy)
+            of_run = replace(self.users, population=privacy.population or self.users.population)
+            self._candidates[bounds] = of_run.candidate(privacy)
         return self._candidates[bounds]
 
     def sentences_of(self, run: PrivateRun, settings: Chosen) -> float:

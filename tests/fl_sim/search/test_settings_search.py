@@ -54,6 +54,14 @@ def private(sentences: float | None = None, **settings: Any) -> PrivateRun:
     return PrivateRun.of(RunConfig.from_mapping(STATED | settings), sentences)
 
 
+def test_bounds_on_public_text_protect_an_entity_among_the_users_of_the_private_run(public: Path) -> None:
+    run = private(**{"privacy.entity_bound": 3, "privacy.user_sentences": 8, "privacy.population": 5000})
+    text = PublicText.open(str(public), run)
+    bounds = [unit.adjacency.entity_bound for unit in text.candidate(run.config.privacy).units]
+    assert max(bound.users for bound in bounds) == 5000
+    assert text.users.population < 5000
+
+
 # A trial
 
 
