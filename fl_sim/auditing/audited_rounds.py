@@ -226,8 +226,8 @@ def attack(target: AuditedMechanism, rounds: int, trials: int, seed: int) -> Sco
         for batch, copies in enumerate(_batches(target, trials)):
             of_trial = streams.derived_seed(seed, "audit trial", int(present), batch)
             outputs = target.outputs(present, rounds, copies, of_trial)
-            likelihoods = (law.log_likelihood(outputs, target.noise_std) for law in (there, absent))
-            parts.append(np.subtract(*likelihoods))
+            std = target.noise_std
+            parts.append(there.log_likelihood(outputs, std) - absent.log_likelihood(outputs, std))
         return np.concatenate(parts)
 
     return Scores(without=scores(False), present=scores(True))

@@ -53,11 +53,10 @@ from fl_sim.auditing.real_rounds.canary_audit import as_run, log_ratios, shift_d
 from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.ownership import Ownership
-from fl_sim.experiments.plan.lineage import DISJOINT, Earlier
+from fl_sim.experiments.plan.lineage import Earlier, earlier_of_record
 from fl_sim.experiments.privacy_spent import read_ledgers
 from fl_sim.experiments.run_record import Record, recorded_bounds
 from fl_sim.formats import format_epsilon
-from fl_sim.storage import model_files
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -229,8 +228,7 @@ def audit_ledger(folder: Path | str, *, seed: int = 0) -> LedgerAudit:
 def _earlier(run: RunFolder) -> Earlier:
     """Return the runs that trained the initial model, as the folder keeps them; a Flower app's has no corpus."""
     privacy, corpus = run.config["run"].get("privacy", {}), run.config.get("corpus", {})
-    lineage = model_files.read_ancestors(run.path)
-    return Earlier(lineage, corpus.get("fingerprint", ""), privacy.get("initial_model") == DISJOINT)
+    return earlier_of_record(run.path, corpus.get("fingerprint", ""), privacy.get("initial_model"))
 
 
 def _terms(run: RecordedRun) -> Iterator[Check]:

@@ -313,7 +313,8 @@ class WorkerCheck:
                 minutes in which no worker got further; the message names its machine and the reason in one line.
             RunStopped: ``stop`` was set meanwhile.
         """
-        left, since = -1, (began := time.monotonic())
+        left, began = -1, time.monotonic()
+        since = began
         while True:
             self._take_answers()
             if not self._asked:

@@ -110,7 +110,7 @@ class Record:
             corpus.ownership(config.corpus.train_split),
             noise_multiplier=self.noise_multiplier,
             declared=declared(config, corpus),
-            earlier=earlier_of_record(config, folder.path, corpus.fingerprint),
+            earlier=earlier_of_record(folder.path, corpus.fingerprint, config.privacy.initial_model),
         )
         strategy = self.config.privacy.strategy
         if _strategy_origin(strategy) != self.strategy_origin:

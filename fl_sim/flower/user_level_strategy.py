@@ -36,14 +36,14 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore.utils import get_flwr_home
 
 from fl_sim.engines.grids import GridError
-from fl_sim.experiments.plan.lineage import Earlier
+from fl_sim.experiments.plan.lineage import earlier_of_record
 from fl_sim.flower import private_messages
 from fl_sim.flower.app_run import AppRun, AppTraining, PrivateSettings, earlier_of, is_taken, keep_digest
 from fl_sim.flower.enrolled_nodes import EnrolledNodes
 from fl_sim.flower.private_messages import ArrayLayout, PrivateRound
 from fl_sim.flower.server_step import step_of
 from fl_sim.formats import format_delta, format_epsilon, one_line, printable
-from fl_sim.storage import environment, model_files
+from fl_sim.storage import environment
 from fl_sim.storage.open_run import RELEASE_FORMAT, ReleaseParts, digest_of, noise_digest
 from fl_sim.storage.run_folder import Figure, default_run_path
 from fl_sim.strategies.aggregation import Asked, BoundedSumStrategy, Federation, RoundParts
@@ -288,7 +288,7 @@ class UserLevelDifferentialPrivacy(Strategy):
         """Begin or resume the training; return its next round, 0 for the initial model, and the model before it."""
         layout = ArrayLayout.of(initial)
         if self._resume:
-            earlier = Earlier(model_files.read_ancestors(self.folder))
+            earlier = earlier_of_record(self.folder)
         else:
             self._step.check_new()
             earlier = earlier_of(self.folder, _model_digest(layout, initial), self.settings.seed)

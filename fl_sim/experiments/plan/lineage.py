@@ -237,14 +237,16 @@ def run_of_seed(seed: int | None, ledgers: Sequence[Ledger]) -> Ledger | None:
     return next((ledger for ledger in ledgers if stream in {entry.terms.stream for entry in ledger.entries}), None)
 
 
-def earlier_of_record(config: RunConfig, folder: Path, fingerprint: str) -> Earlier:
+def earlier_of_record(folder: Path, fingerprint: str = "", initial_model: object = None) -> Earlier:
     """Return the earlier releases of a run that began before, as its own folder keeps them.
+
+    The run of a Flower app has no ``fingerprint`` of a corpus, and no ``privacy.initial_model``.
 
     Raises:
         LineageError, LedgerError: they were changed, or the initial model was.
     """
     lineage = model_files.read_ancestors(folder)
-    return Earlier(lineage, fingerprint, config.privacy.initial_model == DISJOINT and lineage != PUBLIC)
+    return Earlier(lineage, fingerprint, initial_model == DISJOINT and lineage != PUBLIC)
 
 
 _ALLOWED = (
