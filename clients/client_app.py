@@ -14,7 +14,7 @@ from fl_sim.clients.training import bounded_sum
 from fl_sim.clients.worker.round_progress import RoundProgress
 from fl_sim.clients.worker.workspace import Workspace, open_workspace
 from fl_sim.clients.worker_resources import return_freed_memory
-from fl_sim.formats import one_line
+from fl_sim.formats import reason_of
 from fl_sim.strategies.messages import TRAIN_ACTION, TrainRequest
 
 log = logging.getLogger(__name__)
@@ -25,13 +25,18 @@ _LARGE_MODEL = 1 << 24  # trainable parameters
 app = ClientApp()
 
 
-def reply_with_failure(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Reply with one line of text if a node fails; the traceback stays in the worker's log."""
+def reply_with_failure(
+    message: Message,
+    context: Context,
+    call_next: Callable[[Message, Context], Message],
+    quoted: tuple[type[Exception], ...] = (Exception,),
+) -> Message:
+    """Reply with one line if a node fails (:func:`~fl_sim.formats.reason_of`); the traceback stays in its log."""
     try:
         return call_next(message, context)
     except Exception as error:  # the server must learn of any failure, to count the node as zero
         log.warning("node %d failed", context.node_id, exc_info=True)
-        return Message(Error(_CLIENT_APP_RAISED, one_line(error, named=True)), reply_to=message)
+        return Message(Error(_CLIENT_APP_RAISED, reason_of(error, quoted)), reply_to=message)
 
 
 @app.train(TRAIN_ACTION, mods=[reply_with_failure])

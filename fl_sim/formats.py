@@ -274,6 +274,19 @@ def one_line(error: BaseException, *, named: bool = False) -> str:
     return f"{name}: {words}" if named and words else words or name
 
 
+def reason_of(error: Exception, quoted: tuple[type[Exception], ...], *, named: bool = True) -> str:
+    """Return what a node tells the server of its failure: an error of a type in ``quoted`` in one line, another's type.
+
+    The text of an error that is not among them may quote a user's data.
+
+    >>> reason_of(ValueError("no"), (ValueError,)), reason_of(KeyError("Ada left."), (ValueError,))
+    ('ValueError: no', "KeyError (the node's log has its text)")
+    """
+    if isinstance(error, quoted):
+        return printable(one_line(error, named=named))
+    return f"{type(error).__name__} (the node's log has its text)"
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, and the next if it ends in a colon, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib
 import logging
 import math
@@ -36,7 +37,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 
 from fl_sim.flower import private_messages
 from fl_sim.flower.private_messages import ArrayLayout, PrivateRound
-from fl_sim.formats import one_line, printable
+from fl_sim.formats import reason_of
 from fl_sim.global_generators import own_generators
 from fl_sim.stop_signals import alarm
 from fl_sim.strategies.messages import TrainReply
@@ -84,6 +85,7 @@ USER_SECONDS = 60.0
 """The time limit of a user where a node holds several, unless it states another one."""
 
 _CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode
+_reason = functools.partial(reason_of, quoted=(private_messages.ProtocolError,), named=False)
 _WHOLE = {
     "bool",
     *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
@@ -261,13 +263,6 @@ def _update(layout: ArrayLayout, reply: Message, start: ArrayRecord) -> Floats:
         types = {array.dtype for array in trained.values() if array.dtype in _WHOLE}
         what = f"an array of type {min(types)}, not of floats" if types else "a model of another shape"
         raise private_messages.ProtocolError(f"the train function returned {what}") from error
-
-
-def _reason(error: Exception) -> str:
-    """Return an error in one line: of one that is not ours the type alone, because its text may quote a user's data."""
-    own = isinstance(error, private_messages.ProtocolError)
-    text = one_line(error) if own else f"{type(error).__name__} (the node's log has its text)"
-    return printable(text)
 
 
 def _without_memory(context: Context) -> Context:

@@ -7,30 +7,34 @@ them is replaced by the place of the node.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fl_sim.clients.client_app import bounded_reply, reply_with_failure
+from fl_sim.clients.errors import ModelError
 from fl_sim.data_prep.digests import read_key
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.flower.text.held_text import ENROL_ACTION, HeldSpec, HeldText, Question, open_held_text
-from fl_sim.strategies.messages import TRAIN_ACTION, TrainRequest
+from fl_sim.strategies.messages import TRAIN_ACTION, MessageError, TrainRequest
 
 PARTITION, CORPUS, KEY = "partition-id", "corpus-path", "entity-key"
+
+_failure_without_text = functools.partial(reply_with_failure, quoted=(CorpusError, ModelError, MessageError))
 
 app = ClientApp()
 
 
-@app.query(ENROL_ACTION, mods=[reply_with_failure])
+@app.query(ENROL_ACTION, mods=[_failure_without_text])
 def enrol(message: Message, context: Context) -> Message:
     """Return what the server may know about the text of this node."""
     question = Question.from_record(message.content)
     return Message(content=_text_of(context, question).enrolment.to_record(), reply_to=message)
 
 
-@app.train(TRAIN_ACTION, mods=[reply_with_failure])
+@app.train(TRAIN_ACTION, mods=[_failure_without_text])
 def train(message: Message, context: Context) -> Message:
     """Return the sum of the bounded client updates of this node's sampled users."""
     request = TrainRequest.from_message(message)

@@ -24,7 +24,7 @@ from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.contribution_limits import ContributionLimits
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines.grids import GridError, InlineGrid
-from fl_sim.flower.text import held_text
+from fl_sim.flower.text import held_text, text_client_app
 from fl_sim.flower.text.held_text import ENROL_MESSAGE, HeldSpec, HeldText, NodesError, Place, Question, open_held_text
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import Ledger
@@ -303,6 +303,17 @@ def test_what_cannot_be_run_is_refused_in_one_line(nodes: Nodes, run_config: dic
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not list(nodes.folder.glob("run*"))
+
+
+def test_the_server_does_not_learn_what_an_unexpected_error_quotes(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyError("Ada left.")
+
+    monkeypatch.setattr(text_client_app, "open_held_text", fail)
+    with pytest.raises(NodesError, match=r"node \d cannot take part: KeyError \(the node's log has its text\)$"):
+        nodes.run("run")
 
 
 def test_another_key_is_noticed(nodes: Nodes) -> None:
