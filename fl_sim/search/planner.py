@@ -47,6 +47,7 @@ _Choice = TypeVar("_Choice")
 _QUIETEST, _LOUDEST = 1e-2, 1e5  # range of the noise multiplier in every search
 _NEARBY = 1.5  # ratio between the noise multipliers of most neighbours
 _ALTERNATIVES = 4  # at most
+_FEWEST_SENTENCES = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,11 @@ class Goal:
     rounds: int
 
     def __post_init__(self) -> None:
-        for name in ("target_epsilon", "sentences_per_round"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}; allowed: a finite number above 0")
+        if not 0 < self.target_epsilon < math.inf:
+            raise ConfigError(f"target_epsilon is {self.target_epsilon}; allowed: a finite number above 0")
+        if not _FEWEST_SENTENCES <= self.sentences_per_round < math.inf:  # the rates of fewer may round to 0
+            allowed = f"a finite number of at least {_FEWEST_SENTENCES}"
+            raise ConfigError(f"sentences_per_round is {self.sentences_per_round}; allowed: {allowed}")
         if self.rounds < 1:
             raise ConfigError(f"rounds is {self.rounds}; allowed: an integer of at least 1")
         if not 0 < self.delta < 1:

@@ -341,6 +341,7 @@ def test_a_proposal_says_what_it_rests_on(
     [
         (["--rounds", "0"], "rounds is 0"),
         (["--target-epsilon", "-1"], "target_epsilon is -1"),
+        (["--sentences-per-round", "1e-322"], "sentences_per_round is 1e-322; allowed: a finite number of at least"),
         (["--user-sentences", "few"], "privacy.user_sentences"),
         (["--entity-bound", "0"], "privacy.entity_bound is 0"),
         (["--known", "most"], "is 'most'; allowed: counts, graph, nothing"),
