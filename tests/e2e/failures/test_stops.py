@@ -32,6 +32,14 @@ STATUS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 Capture = pytest.CaptureFixture[str]
 
 
+@pytest.fixture(autouse=True)
+def hang_ups_are_heard() -> Iterator[None]:
+    """Count SIGHUP also where the tests run under nohup: commands leave a signal ignored that they find ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def no_echo(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count every signal, however soon after another."""
