@@ -98,4 +98,4 @@ class Preconditioned(PublicGpt2):
         return ScaledGpt2(self.stabilizer) if output_layer else super().build(spec, vocabulary, output_layer=False)
 
 
-SMALL, MEDIUM, LARGE = Preconditioned(0.01), Preconditioned(0.1), Preconditioned(1.0)
+MEDIUM, LARGE = Preconditioned(0.1), Preconditioned(1.0)
