@@ -28,7 +28,7 @@ from fl_sim.research.representations.representation_experiment import describe_e
 from fl_sim.research.representations.studies import reproductions
 from fl_sim.research.study_files import Point
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
-from fl_sim.research.uedp_paper.figure_records import LEAKAGE, read_record
+from fl_sim.research.uedp_paper.figure_records import read_record
 from fl_sim.strategies.primitives import streams
 
 TOLERANCE, EXACT = 1e-3, 1e-6
@@ -123,7 +123,7 @@ def check(asked: Check) -> Iterator[Checked]:
 
 
 def _files(asked: Check) -> list[Path]:
-    folders = (asked.folder, asked.folder / LEAKAGE, asked.folder / reproductions.FOLDER)
+    folders = (asked.folder, asked.folder / reproductions.FOLDER)
     files = {path.stem: path for folder in folders for path in sorted(folder.glob("*.json"))}
     if not files:
         raise ConfigError(f"DIR is {asked.folder}; allowed: a folder with records, such as results")
@@ -197,7 +197,7 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def _difference(one: float, other: float | None) -> float:
     """Return the relative difference of two figures."""
     if other is None or not (math.isfinite(one) and math.isfinite(other)):
-        return 0.0 if one == other else math.inf
+        return 0.0 if str(one) == str(other) else math.inf  # NaN is that of a part without a token, both times
     return abs(one - other) / max(abs(one), abs(other), 1e-9)
 
 

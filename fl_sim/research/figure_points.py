@@ -19,22 +19,20 @@ from fl_sim.research.study_files import Point, first_problem
 from fl_sim.research.uedp_paper import figure_training
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_records import (
-    AttackedRunRecord,
     EpsilonRecord,
-    LeakageRecord,
     PointRecord,
     Record,
     TableRecord,
     TrainingRecord,
 )
 from fl_sim.research.uedp_paper.figure_training import Plan, PlannedRun
-from fl_sim.research.uedp_paper.figures import EpsilonFigure, LeakageFigure, TableFigure, TrainingFigure
-from fl_sim.research.uedp_paper.make_figure import attacked_panels, epsilon_panels, table_corpora
+from fl_sim.research.uedp_paper.figures import EpsilonFigure, TableFigure, TrainingFigure
+from fl_sim.research.uedp_paper.make_figure import attacked_runs, epsilon_panels, table_corpora
 from fl_sim.search.sweep import DONE, INTERRUPTED, Ending, run_one
 from fl_sim.stop_signals import Stopped
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
-Kind = TypeVar("Kind", EpsilonFigure, TableFigure, TrainingFigure, LeakageFigure)
+Kind = TypeVar("Kind", EpsilonFigure, TableFigure, TrainingFigure)
 
 
 def points_of(record: Record, store: CorpusStore, out: Path) -> list[Point]:
@@ -47,8 +45,6 @@ def points_of(record: Record, store: CorpusStore, out: Path) -> list[Point]:
     if isinstance(record, TableRecord):
         names = [name for name in _figure(TableFigure, record).corpora if name not in record.skipped]
         return [Point(name, None, partial(_corpus, record, name, number, store)) for number, name in enumerate(names)]
-    if isinstance(record, LeakageRecord):
-        return list(_attacked_points(record, store, out))
     return list(_trained_points(record, store, out))
 
 
@@ -89,7 +85,7 @@ def _trained(
     record: TrainingRecord, of: tuple[str, str, int, int], store: CorpusStore, out: Path
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     name, curve_name, number, seed = of
-    plan, run, _ = _run_again(_figure(TrainingFigure, record), of, store, out)
+    plan, run, ending = _run_again(_figure(TrainingFigure, record), of, store, out)
     panel = next(panel for panel in record.panels if panel.name == name)
     curve = next(curve for curve in panel.curves if curve.name == curve_name)
     folder = RunFolder.open(str(run.config.out))
@@ -110,7 +106,13 @@ def _trained(
         }
 
     recorded = figures(curve.points[number], record.seeds.index(seed), panel.corpus.fingerprint)
-    return recorded, figures(again, 0, corpus.fingerprint)
+    found = figures(again, 0, corpus.fingerprint)
+    point = (curve_name, curve.points[number].x, seed)
+    attacked = [one for one in panel.attacked if (one.curve, one.joint, one.seed) == point]
+    if attacked and plan.figure.attack is not None:
+        ((attacked_again,),) = attacked_runs(plan, plan.figure.attack, [ending], out, store).values()
+        recorded["attacks"], found["attacks"] = attacked[0].attacks, attacked_again.attacks
+    return recorded, found
 
 
 def _parts_of(point: PointRecord, seed: int) -> dict[str, dict[str, float]]:
@@ -121,27 +123,6 @@ def _parts_of(point: PointRecord, seed: int) -> dict[str, dict[str, float]]:
         group: {name: one["values"][seed] for name, one in of_group.items() if len(one["values"]) == count}
         for group, of_group in groups.items()
     }
-
-
-def _attacked_points(record: LeakageRecord, store: CorpusStore, out: Path) -> Iterator[Point]:
-    for panel in record.panels:
-        for run in panel.runs:
-            x = "" if run.joint is None else f" at {run.joint:g}"
-            yield Point(
-                f"{panel.name}, {run.curve}{x}, seed {run.seed}",
-                run.seconds,
-                partial(_attacked, record, panel.name, run, store, out),
-            )
-
-
-def _attacked(
-    record: LeakageRecord, panel: str, run: AttackedRunRecord, store: CorpusStore, out: Path
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    number = 0 if run.joint is None else list(record.config["joint"]).index(run.joint)  # type: ignore[arg-type]
-    figure = _figure(LeakageFigure, record)
-    plan, _, ending = _run_again(figure, (panel, run.curve, number, run.seed), store, out)
-    ((again,),) = (one.runs for one in attacked_panels(plan, figure.attack, [ending], out, store))
-    return run.model_dump(), again.model_dump()
 
 
 def _run_again(

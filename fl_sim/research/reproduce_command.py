@@ -271,12 +271,12 @@ def _make_one(asked: Asked, name: str, path: Path) -> int:
 
 def _earlier_panels(asked: Asked, name: str, figure: Figure) -> Record | None:
     """Return the record that new panels are to join; None for none, ResultsError if it is of other settings."""
-    from fl_sim.research.uedp_paper.figure_records import check_same_settings, path_of, read_record
-    from fl_sim.research.uedp_paper.figures import LeakageFigure, TrainingFigure
+    from fl_sim.research.uedp_paper.figure_records import check_same_settings, name_of, read_record
+    from fl_sim.research.uedp_paper.figures import TrainingFigure
 
     if asked.record is None or not asked.panels or not isinstance(figure, TrainingFigure):
         return None
-    file = asked.record / path_of(name, asked.size, isinstance(figure, LeakageFigure))
+    file = asked.record / name_of(name, asked.size)
     if not file.is_file():
         return None
     earlier = read_record(file)

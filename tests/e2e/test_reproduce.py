@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.research.uedp_paper.figure_records import LeakageRecord, TrainingRecord, read_record
+from fl_sim.research.uedp_paper.figure_records import TrainingRecord, read_record
 from fl_sim.storage.run_folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("no_plots")  # of the runs; the figure is drawn
@@ -72,12 +72,13 @@ name = "uedp"
 label = "uedp"
 set = {{ "privacy.strategy" = "uedp" }}
 """
-LEAKAGE = f"""
-kind = "leakage"
-title = "Leakage: small"
+ATTACKED = f"""
+title = "Attacked: small"
 shows = "Nothing."
+x = "joint"
 joint = [8.0]
 reference = "uedp"
+baseline = "deidentified"
 seeds = [0]
 [attack]
 max_users = 3
@@ -210,12 +211,12 @@ def test_the_list_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None
 def test_attacks_on_the_runs_of_a_figure_are_recorded(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words, made = command(tmp_path, data, text=LEAKAGE), tmp_path / "out" / "small"
+    words, made = command(tmp_path, data, text=ATTACKED), tmp_path / "out" / "small"
     assert main(words) == 0
     assert "nothing can be concluded" in capsys.readouterr().out
     record = read_record(made / "record.json")
-    assert isinstance(record, LeakageRecord)
-    deidentified, uedp = record.panels[0].runs
+    assert isinstance(record, TrainingRecord)
+    deidentified, uedp = record.panels[0].attacked
     assert (deidentified.deidentified, deidentified.joint, deidentified.epsilon_any) == (True, None, None)
     assert (uedp.deidentified, uedp.joint) == (False, 8.0)
     assert uedp.epsilon_any is not None

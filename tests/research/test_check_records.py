@@ -159,6 +159,7 @@ def test_every_figure_counts_and_times_do_not() -> None:
     assert compared({"a": None}, {"a": 1.0}).figures == 0
     assert compared({"a": 1.0}, {"a": None}).difference == math.inf
     assert compared({"a": math.inf}, {"a": 1.0}).difference == math.inf
+    assert compared({"a": math.nan}, {"a": math.nan}).difference == 0.0, "of a part without a token"
     assert compared(None, {"a": 1.0}).figures == 0
 
 

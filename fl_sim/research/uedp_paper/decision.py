@@ -17,10 +17,10 @@ from fl_sim.formats import format_delta, format_epsilon
 from fl_sim.reporting.plots import BOUND, GREY
 from fl_sim.research.rivals.noise_by_sensitivity import audit
 from fl_sim.research.study_files import markdown_table
+from fl_sim.research.uedp_paper.attack_tables import Method, methods, of_canaries
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility, tidy
 from fl_sim.research.uedp_paper.figure_records import Epsilons, PanelRecord, TrainingRecord
 from fl_sim.research.uedp_paper.figure_tables import KNOWN_WORDS, shown_known
-from fl_sim.research.uedp_paper.leakage import Method, methods, of_canaries
 
 _OWNERS = ("user", "entity")
 _MARKS = "osD^vP*X"

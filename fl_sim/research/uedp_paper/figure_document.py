@@ -13,47 +13,32 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from fl_sim.config import ConfigError
-from fl_sim.formats import format_delta
 from fl_sim.reporting import plots
 from fl_sim.research.study_files import made_from, markdown_table
+from fl_sim.research.uedp_paper.attack_tables import canary_table, conclusions, membership_table, name_table, verdicts
 from fl_sim.research.uedp_paper.decision import decision_page, draw_decision, is_decision
-from fl_sim.research.uedp_paper.figure_pictures import draw_epsilon, draw_training, show_utility
+from fl_sim.research.uedp_paper.figure_pictures import draw_epsilon, draw_training
 from fl_sim.research.uedp_paper.figure_records import (
-    LEAKAGE,
-    AttackedPanelRecord,
     AttackedRunRecord,
     EpsilonRecord,
-    LeakageRecord,
     Record,
     TableRecord,
     TrainingRecord,
     file_name,
-    known_of,
     read_records,
     write_record,
 )
-from fl_sim.research.uedp_paper.figure_tables import epsilon_table, known_sentence, table_two, training_panel
+from fl_sim.research.uedp_paper.figure_tables import epsilon_table, table_two, training_panel
 from fl_sim.research.uedp_paper.figures import find_figures, load_figure
-from fl_sim.research.uedp_paper.leakage import (
-    canary_table,
-    conclusions,
-    draw_attacks,
-    membership_table,
-    name_table,
-    verdicts,
-)
 from fl_sim.storage.run_folder import replace_file
 
 
 def picture_of(record: Record) -> Figure | None:
     """Return the picture of a record; None for a table."""
-    if isinstance(record, LeakageRecord):
-        return draw_attacks(record)
     if isinstance(record, TrainingRecord):
         return draw_decision(record) if is_decision(record) else draw_training(record)
     return draw_epsilon(record) if isinstance(record, EpsilonRecord) else None
@@ -92,20 +77,6 @@ rely on the entity having been detected. Utility is the mean over the seeds ± i
   that hardly any noise is left. Figures against ε have both noises with Adam.
 """
 
-_LEAK_HEAD = """\
-# What models give away
-
-Made by `fl-sim reproduce readme results` from the JSON files here; do not edit. docs/audit.md says what the attacks
-and bounds are.
-
-Each method trained on the same text with three seeds, and every model is attacked with the units that its seed draws.
-A figure is the mean over the seeds; the interval beside it runs from the lowest to the highest end of the seeds' 95 %
-intervals. *At most* is the largest true positive rate, at a false positive rate of 1 %, of any attack on one such
-unit in or out, by the runs' ledgers. ε is that of any user with any entity. Where a model without a guarantee is not
-told from guessing, nothing can be concluded about the others. The attacks are those that docs/audit.md lists, with
-the sizes in the record; none was left out, and a better attack may find more, up to the bound.
-"""
-
 
 def write_document(folder: Path) -> list[Path]:
     """Write README.md and the pictures of a folder of records; return their paths.
@@ -113,29 +84,21 @@ def write_document(folder: Path) -> list[Path]:
     Raises:
         ResultsError: the folder has no record, or a JSON file is not a record.
     """
-    records = ordered(read_records(folder))
-    written = _write(folder, _HEAD, records)
-    attacks = folder / LEAKAGE
-    return [*written, *(_write(attacks, _LEAK_HEAD, ordered(read_records(attacks))) if attacks.is_dir() else ())]
-
-
-def _write(folder: Path, head: str, records: Sequence[Record]) -> list[Path]:
-    """Write README.md and the pictures of records into a folder; return their paths."""
     files = []
-    records = [_with_current_texts(record, folder) for record in records]
+    records = [_with_current_texts(record, folder) for record in ordered(read_records(folder))]
     for record in records:
         picture = picture_of(record)
         if picture is not None:
             files.append(plots.save(picture, folder / picture_name(record), _DPI))
         if isinstance(record, TrainingRecord) and is_decision(record):
-            source, drawn = Path(file_name(record)).name, picture_name(record)
+            source, drawn = file_name(record), picture_name(record)
             for name, text in (
                 (page_name(record), short_page(record, source, drawn)),
                 (page_name(record, "-tables"), section(record, source)),
             ):
                 replace_file(folder / name, text.encode())
                 files.append(folder / name)
-    replace_file(folder / README, document(records, head).encode())
+    replace_file(folder / README, document(records).encode())
     return [folder / README, *files]
 
 
@@ -148,7 +111,7 @@ def _with_current_texts(record: Record, folder: Path) -> Record:
     if all(str(record.config.get(name, "")).strip() == text for name, text in current.items()):
         return record
     updated = record.model_copy(update={"config": {**record.config, **current}})
-    write_record(updated, folder / Path(file_name(record)).name)
+    write_record(updated, folder / file_name(record))
     return updated
 
 
@@ -163,13 +126,13 @@ def picture_name(record: Record) -> str:
     return Path(file_name(record)).stem + ".png"
 
 
-def document(records: Sequence[Record], head: str = _HEAD) -> str:
-    """Return the text of README.md, with the head of a folder's own."""
+def document(records: Sequence[Record]) -> str:
+    """Return the text of README.md."""
     contents = []
     for record in records:
         kept = "".join(c for c in record.title.lower() if c.isalnum() or c in " -_")  # as in GitHub's anchors
         contents.append(f"* [{record.title}](#{kept.replace(' ', '-')})")
-    parts = [head, "\n".join(contents) + "\n"]
+    parts = [_HEAD, "\n".join(contents) + "\n"]
     for record in records:
         if is_decision(record):
             page = page_name(record)
@@ -177,7 +140,7 @@ def document(records: Sequence[Record], head: str = _HEAD) -> str:
                 f"## {record.title}\n\n[A page of its own]({page}), and [all tables]({page_name(record, '-tables')}).\n"
             )
         else:
-            parts.append(section(record, Path(file_name(record)).name, picture_name(record)))
+            parts.append(section(record, file_name(record), picture_name(record)))
     return "\n".join(parts)
 
 
@@ -213,8 +176,6 @@ def section(record: Record, source: str = "", picture: str = "") -> str:
         body = []
         for panel in record.panels:
             body += [*training_panel(record, panel), *_attack_tables(record.metric, panel.attacked)]
-    elif isinstance(record, LeakageRecord):
-        body = [line for panel in record.panels for line in _attacked_panel(record, panel)]
     elif isinstance(record, EpsilonRecord):
         body = epsilon_table(record)
     else:
@@ -225,26 +186,6 @@ def section(record: Record, source: str = "", picture: str = "") -> str:
     skipped = [f"Left out: {name}: {reason}  " for name, reason in record.skipped.items()]
     text = "\n".join(lines).rstrip() + "\n\n" + "\n".join([*skipped, _origin_line(record, source)]) + "\n"
     return _BLANK_LINES.sub("\n\n", text)
-
-
-def _attacked_panel(record: LeakageRecord, panel: AttackedPanelRecord) -> list[str]:
-    corpus = panel.corpus
-    facts = f"{corpus.users:,} users, {corpus.sentences:,} sentences, {corpus.entities:,} entities."
-    start = show_utility(record.metric, panel.runs[0].initial)
-    lines = [f"### {panel.title}", "", f"{facts} Start: {start}. δ = {format_delta(record.delta)}.", ""]
-    lines += _attack_tables(record.metric, panel.runs)
-    known = [(run.label, known_of(record, _settings(record, panel.name, run.curve))) for run in panel.runs if run.joint]
-    lines += [f"* {known_sentence(known)}"] if known else []
-    return [*lines, *(f"* Failed: {name}: {reason}" for name, reason in panel.failed.items())]
-
-
-def _settings(record: LeakageRecord, panel: str, curve: str) -> dict[str, Any]:
-    """Return the settings of a curve in a panel as configured, later over earlier ones."""
-    config: Any = record.config
-    parts = [config]
-    for kind, name in (("panels", panel), ("curves", curve)):
-        parts += [one for one in config.get(kind, ()) if one["name"] == name]
-    return {key: value for part in parts for key, value in part.get("set", {}).items()}
 
 
 def _attack_tables(metric: str, runs: Sequence[AttackedRunRecord]) -> list[str]:

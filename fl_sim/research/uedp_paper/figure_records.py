@@ -35,9 +35,6 @@ from fl_sim.strategies.privacy_config import PrivacyConfig
 FORMAT: Final = 1
 """Version of the records; raised when a reader of an older version would misread them."""
 
-LEAKAGE = "leak"
-"""The folder in results/ of records of attacks."""
-
 _COUNTS_SINCE = "2026-11-25T22:31:40"
 """Until then every run took the mention graph as known, and there was no such setting."""
 _LEAST_SEEDS = 3
@@ -272,24 +269,6 @@ class TrainingRecord(FigureRecord):
     published: tuple[PublishedNumber, ...]
 
 
-class AttackedPanelRecord(RecordModel):
-    """The runs on one corpus, curve by curve, at each ε by seed."""
-
-    name: Name
-    title: str
-    corpus: CorpusRecord
-    runs: tuple[AttackedRunRecord, ...]
-    failed: dict[str, str]
-
-
-class LeakageRecord(FigureRecord):
-    kind: Literal["leakage"] = "leakage"
-    seeds: tuple[int, ...]
-    metric: str
-    delta: float
-    panels: tuple[AttackedPanelRecord, ...]
-
-
 class EpsilonCurveRecord(RecordModel):
     """ε of one mechanism: as published (a claim), and proven for a user and for a user with an entity.
 
@@ -343,7 +322,7 @@ class TableRecord(FigureRecord):
     corpora: tuple[TableCorpusRecord, ...]
 
 
-Record = TrainingRecord | LeakageRecord | EpsilonRecord | TableRecord
+Record = TrainingRecord | EpsilonRecord | TableRecord
 
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
@@ -353,8 +332,7 @@ def write_record(record: Record, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(encode(record.model_dump(mode="python")), ensure_ascii=False, indent=1)
     text = _NUMBERS.sub(lambda numbers: "".join(numbers[0].split()), text)
-    if isinstance(record, LeakageRecord):  # thousands of figures with intervals: a group of them in a line
-        text = _FIGURES.sub(lambda figures: " ".join(figures[0].split()), text)
+    text = _FIGURES.sub(lambda figures: " ".join(figures[0].split()), text)
     replace_file(path, text.encode() + b"\n")
 
 
@@ -386,7 +364,7 @@ def read_records(folder: Path) -> list[Record]:
 
 def check_publishable(record: Record) -> None:
     """Raise ResultsError for a record that results/ does not accept: fewer than three seeds, or failed runs."""
-    if not isinstance(record, TrainingRecord | LeakageRecord):
+    if not isinstance(record, TrainingRecord):
         return
     if len(record.seeds) < _LEAST_SEEDS:
         raise ResultsError(
@@ -402,7 +380,7 @@ def with_earlier_panels(record: Record, earlier: Record | None) -> Record:
 
     The earlier record is one that :func:`check_same_settings` accepts; None for none.
     """
-    if not isinstance(record, TrainingRecord | LeakageRecord) or not isinstance(earlier, type(record)):
+    if not isinstance(record, TrainingRecord) or not isinstance(earlier, TrainingRecord):
         return record
     known = {panel.name: panel for panel in (*earlier.panels, *record.panels)}
     names = [str(panel["name"]) for panel in record.config["panels"]]  # type: ignore[union-attr, index, call-overload]
@@ -439,13 +417,13 @@ def known_of(record: FigureRecord, settings: Mapping[str, JsonValue]) -> str:
 
 
 def file_name(record: Record) -> str:
-    """Return the path of a record below results/."""
-    return path_of(record.figure, record.size, isinstance(record, LeakageRecord))
+    """Return the name of a record's file in results/."""
+    return name_of(record.figure, record.size)
 
 
-def path_of(figure: str, size: Size, is_leakage: bool) -> str:
-    """Return the path below results/ of the record of a figure at one size."""
-    return f"{f'{LEAKAGE}/' if is_leakage else ''}{figure}{'' if size == 'default' else f'-{size}'}.json"
+def name_of(figure: str, size: Size) -> str:
+    """Return the file name in results/ of the record of a figure at one size."""
+    return f"{figure}{'' if size == 'default' else f'-{size}'}.json"
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -188,7 +188,7 @@ class AttackSettings(StrictModel):
 class TrainingFigure(_Figure):
     """Runs over seeds, drawn as utility against ε, or a value that the points vary."""
 
-    kind: Literal["training", "leakage"] = "training"
+    kind: Literal["training"] = "training"
     x: Literal["epsilon", "value", "curve", "joint"]
     x_words: str = ""
     joint: tuple[Annotated[float, Field(gt=0)], ...] = ()
@@ -258,11 +258,13 @@ class TrainingFigure(_Figure):
         """Refuse budgets without a comparison, and a comparison without a reference."""
         if self.x != "joint":
             given = [curve.name for curve in self.curves if curve.budget is not None]
-            if given or self.joint or self.reference:
-                raise ValueError(f"x is '{self.x}'; allowed with joint, reference or a budget: x = 'joint'")
+            if given or self.joint or self.reference or self.attack:
+                raise ValueError(f"x is '{self.x}'; allowed with joint, reference, attack or a budget: x = 'joint'")
             return
         _check_distinct("joint", self.joint)
         _check_known("reference", self.reference, curves)
+        if self.attack is not None and self.baseline is None:
+            raise ValueError("baseline is not given; allowed with attack: a curve without a budget, to compare with")
         for curve in self.curves:
             if curve.points:
                 raise ValueError(f"curves.{curve.name} has points; allowed with x = 'joint': budget, or neither")
@@ -296,17 +298,6 @@ class TrainingFigure(_Figure):
             changes["joint"] = joint
             changes["curves"] = tuple(curve for curve in curves if not curve.joint or {*joint} & {*curve.joint})
         return self.model_copy(update=changes)
-
-
-class LeakageFigure(TrainingFigure):
-    """Runs over seeds at equal ε of any user with any entity, and what attacks find in their models.
-
-    Curves on de-identified text are attacked with the text from which it was made.
-    """
-
-    kind: Literal["leakage"]
-    x: Literal["joint"] = "joint"
-    attack: AttackSettings = AttackSettings()
 
 
 class EpsilonCurve(StrictModel):
@@ -368,11 +359,10 @@ class TableFigure(_Figure):
     full: FullSize = FullSize()
 
 
-Figure = TrainingFigure | LeakageFigure | EpsilonFigure | TableFigure
+Figure = TrainingFigure | EpsilonFigure | TableFigure
 
 _KINDS: dict[str, type[TrainingFigure] | type[EpsilonFigure] | type[TableFigure]] = {
     "training": TrainingFigure,
-    "leakage": LeakageFigure,
     "epsilon": EpsilonFigure,
     "table_two": TableFigure,
 }

@@ -42,28 +42,25 @@ from fl_sim.research.uedp_paper import figure_training
 from fl_sim.research.uedp_paper.figure_corpora import CorpusStore, MissingCorpusError, tagger_of
 from fl_sim.research.uedp_paper.figure_document import picture_of, section
 from fl_sim.research.uedp_paper.figure_records import (
-    AttackedPanelRecord,
     AttackedRunRecord,
     Attacks,
     EpsilonCurveRecord,
     EpsilonPanelRecord,
     EpsilonRecord,
     FigureRecord,
-    LeakageRecord,
     Record,
     TableCorpusRecord,
     TableRecord,
     TrainingRecord,
     write_record,
 )
-from fl_sim.research.uedp_paper.figure_training import Plan, PlannedRun, corpus_record, ended_by_panel
+from fl_sim.research.uedp_paper.figure_training import Plan, PlannedRun, ended_by_panel
 from fl_sim.research.uedp_paper.figures import (
     AttackSettings,
     EpsilonCurve,
     EpsilonFigure,
     EpsilonPanel,
     Figure,
-    LeakageFigure,
     Size,
     TableFigure,
     TrainingFigure,
@@ -182,30 +179,24 @@ def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
     skipped = dict(plan.skipped)
     if any(ending.status == INTERRUPTED for ending in endings):
         return FigureResult(None, skipped, endings)
-    attacked: list[AttackedPanelRecord] = []
+    attacked: dict[str, tuple[AttackedRunRecord, ...]] = {}
     if figure.attack is not None:
         raise_missed_stop()  # it came in the last round of the last run, and the attacks take long
-        attacked = attacked_panels(plan, figure.attack, endings, making.folder, making.store)
-    panels = [] if isinstance(figure, LeakageFigure) else figure_training.panel_records(plan, endings)
-    if not panels and not attacked:
+        attacked = attacked_runs(plan, figure.attack, endings, making.folder, making.store)
+    panels = figure_training.panel_records(plan, endings)
+    if not panels:
         return FigureResult(None, skipped, endings)
     # The environments of the runs may differ from the current one.
     folders = [Path(str(run.config.out)) for run in plan.runs]
     environments = [RunFolder.open(folder).environment for folder in folders if (folder / "config.json").exists()]
     common = _common_fields(making.name, figure, skipped, environments, making.size)
-    delta = plan.runs[0].config.privacy.delta
-    if isinstance(figure, LeakageFigure):
-        seeds, metric = figure.seeds, figure.metric
-        leaks = LeakageRecord(**dict(common), seeds=seeds, metric=metric, delta=delta, panels=tuple(attacked))
-        return _write_results(making, leaks, endings)
     shown = {panel.name for panel in panels}
-    found = {panel.name: panel.runs for panel in attacked}
-    panels = [panel.model_copy(update={"attacked": found.get(panel.name, ())}) for panel in panels]
+    panels = [panel.model_copy(update={"attacked": attacked.get(panel.name, ())}) for panel in panels]
     record = TrainingRecord(
         **dict(common),
         seeds=figure.seeds,
         metric=figure.metric,
-        delta=delta,
+        delta=plan.runs[0].config.privacy.delta,
         x=figure.x,
         x_words=figure.x_words,
         joint=figure.joint,
@@ -335,31 +326,22 @@ def table_corpora(figure: TableFigure, store: CorpusStore) -> tuple[tuple[TableC
     return tuple(rows), skipped
 
 
-def attacked_panels(
+def attacked_runs(
     plan: Plan, attack: AttackSettings, endings: Iterable[Ending], out: Path, store: CorpusStore
-) -> list[AttackedPanelRecord]:
-    """Attack the finished runs; return the records of the panels that have any."""
-    records, figure = [], plan.figure
-    for panel, done, failed in ended_by_panel(plan, endings):
-        attacked = []
+) -> dict[str, tuple[AttackedRunRecord, ...]]:
+    """Attack the finished runs; return their records by the name of their panel."""
+    attacked, figure = dict[str, tuple[AttackedRunRecord, ...]](), plan.figure
+    for panel, done, _ in ended_by_panel(plan, endings):
+        records = []
         chosen = [run for run in done if attack.joint is None or run.point.x in (None, attack.joint)]
         for number, run in enumerate(chosen, start=1):
             store.say(f"attacking {run.name} ({number} of {len(chosen)})")
             raw, source, curve = None, figure.corpora[panel.corpus], run.curve
             if curve.deidentified is not None or curve.missed is not None:  # the corpus from which the run's was made
                 raw = store.prepared(panel.corpus, source, curve.entities, seed=run.seed, kept=curve.kept)
-            attacked.append(_attacked(run, figure.metric, attack, raw, out / _ATTACKS))
-        if attacked:
-            records.append(
-                AttackedPanelRecord(
-                    name=panel.name,
-                    title=panel.title,
-                    corpus=corpus_record(plan.corpora[panel.name]),
-                    runs=tuple(attacked),
-                    failed=failed,
-                )
-            )
-    return records
+            records.append(_attacked(run, figure.metric, attack, raw, out / _ATTACKS))
+        attacked[panel.name] = tuple(records)
+    return attacked
 
 
 def published(value: Any, *, measured: bool = True) -> Any:

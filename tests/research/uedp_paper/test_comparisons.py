@@ -247,7 +247,8 @@ def test_trials_are_the_combinations_of_a_grid() -> None:
         ({"joint": ()}, "joint is \\[\\]"),
         ({"reference": None}, "reference is 'None'; allowed: noiseless, ours, users, hidden"),
         ({"reference": "hidden"}, "curves.hidden.budget is 'user'; allowed for the reference: 'joint'"),
-        ({"x": "epsilon"}, "x is 'epsilon'; allowed with joint, reference or a budget: x = 'joint'"),
+        ({"x": "epsilon"}, "x is 'epsilon'; allowed with joint, reference, attack or a budget: x = 'joint'"),
+        ({"attack": {}, "baseline": None}, "baseline is not given; allowed with attack: a curve without a budget"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(changes: dict[str, Any], named: str) -> None:

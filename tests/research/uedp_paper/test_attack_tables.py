@@ -1,4 +1,4 @@
-"""A record of attacks as tables and as a picture: nothing is left out, and nothing is concluded without memory."""
+"""Attacks of a record as tables and as a page: nothing is left out, and nothing is concluded without memory."""
 
 from __future__ import annotations
 
@@ -8,21 +8,7 @@ from typing import Any
 
 import pytest
 
-from fl_sim.research.uedp_paper.figure_document import README, picture_of, section, write_document
-from fl_sim.research.uedp_paper.figure_records import (
-    AttackedPanelRecord,
-    AttackedRunRecord,
-    CorpusRecord,
-    CurveRecord,
-    LeakageRecord,
-    PanelRecord,
-    TrainingRecord,
-    check_publishable,
-    file_name,
-    read_record,
-    write_record,
-)
-from fl_sim.research.uedp_paper.leakage import (
+from fl_sim.research.uedp_paper.attack_tables import (
     canary_table,
     conclusions,
     membership_table,
@@ -30,10 +16,19 @@ from fl_sim.research.uedp_paper.leakage import (
     name_table,
     verdicts,
 )
-from fl_sim.storage.run_folder import ResultsError
+from fl_sim.research.uedp_paper.figure_document import README, picture_of, write_document
+from fl_sim.research.uedp_paper.figure_records import (
+    AttackedRunRecord,
+    CorpusRecord,
+    CurveRecord,
+    PanelRecord,
+    TrainingRecord,
+    write_record,
+)
 from tests.research.uedp_paper.records import plain_point
 
 SEEDS = (0, 1, 2)
+CORPUS = CorpusRecord(name="small", users=9, sentences=99, entities=5, tagger="gold", fingerprint="f")
 
 
 def figure(value: float, width: float = 0.05) -> dict[str, float]:
@@ -68,9 +63,9 @@ def attacks(strength: float, bound: float | None) -> dict[str, dict[str, Any]]:
     }
 
 
-def record(strength: float, seeds: tuple[int, ...] = SEEDS, failed: dict[str, str] | None = None) -> LeakageRecord:
-    """Return a record of an unprotected and a protected method."""
-    runs = [
+def attacked(strength: float) -> tuple[AttackedRunRecord, ...]:
+    """Return the attacked runs of an unprotected and a protected method."""
+    return tuple(
         AttackedRunRecord(
             curve=curve, label=label, strategy=curve, deidentified=False, joint=joint, seed=seed, epsilon_any=joint,
             utility=90.0 + seed, initial=300.0, attacks=attacks(own, bound),
@@ -78,26 +73,18 @@ def record(strength: float, seeds: tuple[int, ...] = SEEDS, failed: dict[str, st
         for curve, label, joint, own, bound in (
             ("noiseless", "no protection", None, strength, None), ("uedp", "ours", 2.0, 0.01, 0.0312)
         )
-        for seed in seeds
-    ]  # fmt: skip
-    corpus = CorpusRecord(name="small", users=9, sentences=99, entities=5, tagger="gold", fingerprint="f")
-    panel = AttackedPanelRecord(name="small", title="Small", corpus=corpus, runs=tuple(runs), failed=failed or {})
-    return LeakageRecord(
-        figure="leak_small", title="Leakage: small", size="default", commit="c", config={"shows": "S."}, versions={},
-        when="2026-01-02T00:00:00+00:00", skipped={}, seeds=seeds, metric="perplexity", delta=1e-5,
-        panels=(panel,),
+        for seed in SEEDS
     )  # fmt: skip
 
 
 def test_every_method_has_its_figures_intervals_and_bounds() -> None:
-    whole = record(0.2)
-    (panel,) = whole.panels
-    assert [len(method.runs) for method in methods(panel.runs)] == [3, 3]
-    _, rows = membership_table(whole.metric, panel.runs)
+    runs = attacked(0.2)
+    assert [len(method.runs) for method in methods(runs)] == [3, 3]
+    _, rows = membership_table("perplexity", runs)
     assert rows[0][:4] == ["no protection", "–", "91.0", "0.700 (0.650–0.750)"]
     assert rows[1] == ["ours", "2.00", "91.0", "0.510 (0.460–0.560)", "2.0% (1.0%–3.0%)", "3.12%"]
     assert rows[0][5] == "no bound"
-    head, rows = canary_table(panel.runs)
+    head, rows = canary_table(runs)
     assert head[3:5] == ["said 1×", "said 64×"]
     assert [row[:3] for row in rows] == [
         ["no protection", "–", "a user"], ["no protection", "–", "an entity"],
@@ -110,59 +97,25 @@ def test_every_method_has_its_figures_intervals_and_bounds() -> None:
     assert rows[0][3:5] == ["5.4 (4.9–5.9)"] * 2
     assert rows[4][3] == "1.5 (1.4–1.6)"
     assert rows[5][3] == "3.2"
-    _, rows = name_table(panel.runs)
+    _, rows = name_table(runs)
     assert rows[0][2:5] == ["70.0% (65.0%–75.0%)", "50.0% (45.0%–55.0%)", "20.0% (15.0%–25.0%)"]
-    assert verdicts(panel.runs)[0] == "Tests against the ledgers: 6 not tested, 6 within."
-    assert "canaries 3 s" in verdicts(panel.runs)[1]
+    assert verdicts(runs)[0] == "Tests against the ledgers: 6 not tested, 6 within."
+    assert "canaries 3 s" in verdicts(runs)[1]
 
 
 @pytest.mark.parametrize(("strength", "remembers"), [(0.2, True), (0.04, False)])
 def test_nothing_is_concluded_where_the_unprotected_model_is_not_told_from_guessing(
     strength: float, remembers: bool
 ) -> None:
-    lines = conclusions(record(strength).panels[0].runs)
+    lines = conclusions(attacked(strength))
     assert len(lines) == 3
     for line in lines:
         assert ("better than guessing with every seed on: no protection." in line) == remembers
         assert ("nothing can be concluded" in line) == (not remembers)
 
 
-def test_the_picture_has_users_secrets_and_names_by_method() -> None:
-    picture = picture_of(record(0.2))
-    assert picture is not None
-    users, secrets, names = picture.axes
-    assert [text.get_text() for text in users.get_yticklabels()] == ["no protection", "ours, ε 2.00"]
-    assert len(secrets.lines) == 4
-    assert len(names.lines) == 2 * 3 + 1
-
-
-@pytest.mark.nightly
-def test_records_of_attacks_have_a_folder_and_a_page_of_their_own(tmp_path: Path) -> None:
-    whole = record(0.2, failed={"run": "diverged"})
-    assert file_name(whole) == "leak/leak_small.json"
-    path = tmp_path / "leak" / "leak_small.json"
-    write_record(whole, path)
-    assert read_record(path) == whole
-    with pytest.raises(ResultsError, match="runs failed"):
-        check_publishable(whole)
-    with pytest.raises(ResultsError, match="at least 3"):
-        check_publishable(record(0.2, seeds=(0, 1)))
-    text = section(whole)
-    assert "* Failed: run: diverged" in text
-    assert "9 users, 99 sentences" in text
-    assert "* Every proven ε takes as known who mentions whom" in text
-    curves = [{"name": "uedp", "set": {"privacy.known": "nothing"}}]
-    text = section(whole.model_copy(update={"config": {"set": {"privacy.known": "counts"}, "curves": curves}}))
-    assert "* Every proven ε takes as known the number of users alone" in text
-    (tmp_path / "table2.json").write_bytes((Path("results") / "table2.json").read_bytes())
-    files = write_document(tmp_path)
-    assert {path.relative_to(tmp_path).as_posix() for path in files} >= {"leak/README.md", "leak/leak_small.png"}
-    assert "](leak_small.png)" in (tmp_path / "leak" / README).read_text(encoding="utf-8")
-
-
 def attacked_comparison(strength: float) -> TrainingRecord:
     """Return a comparison of the same two methods on two corpora, whose models were attacked."""
-    leak = record(strength)
 
     def curve(name: str, joint: float | None, user: float, name_alone: float | None, end: float) -> CurveRecord:
         epsilons = {"claimed": joint, "user": user, "any_name": name_alone, "any_entity": joint}
@@ -171,16 +124,16 @@ def attacked_comparison(strength: float) -> TrainingRecord:
 
     panels = tuple(
         PanelRecord(
-            name=name, title=name.title(), corpus=leak.panels[0].corpus, references={}, failed={},
+            name=name, title=name.title(), corpus=CORPUS, references={}, failed={},
             curves=(curve("noiseless", None, math.inf, None, 75.0), curve("uedp", 2.0, most, 0.5, 150.0)),
-            attacked=leak.panels[0].runs,
+            attacked=attacked(strength),
         )
         for name, most in (("one", 1.0), ("two", 1.5))
     )  # fmt: skip
-    fields = leak.model_dump(include={"title", "size", "commit", "config", "versions", "when", "skipped", "seeds"})
     return TrainingRecord(
-        **fields, figure="decide_none", metric="perplexity", delta=1e-5, x="joint", x_words="", joint=(2.0,),
-        reference="uedp", baseline="noiseless", panels=panels, published=(),
+        figure="decide_none", title="Small", size="default", commit="c", config={"shows": "S."}, versions={},
+        when="2026-01-02T00:00:00+00:00", skipped={}, seeds=SEEDS, metric="perplexity", delta=1e-5, x="joint",
+        x_words="", joint=(2.0,), reference="uedp", baseline="noiseless", panels=panels, published=(),
     )  # fmt: skip
 
 

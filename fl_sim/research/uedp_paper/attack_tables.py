@@ -1,9 +1,7 @@
-"""The paper's attacks on trained models: what the records of attacks hold as tables, then their pictures.
+"""What the records of attacks on trained models hold, as tables.
 
 A figure is the mean over the seeds; the interval beside it runs from the lowest to the highest end of the seeds'
-intervals, so it is wider than that of the mean. In pictures red bars are the most that any attack on a user could
-reach: the area under the curve of the ledger's trade-off function is at most ½ + the largest advantage (it is the mean
-of TPR over all FPR, and TPR − FPR is at most the advantage).
+intervals, so it is wider than that of the mean.
 
 >>> seeds = [{"value": 0.5, "low": 0.4, "high": 0.6}, {"value": 0.7, "low": 0.6, "high": 0.8}]
 >>> shown(seeds, "{:.2f}"), shown([None, None], "{:.2f}"), over_seeds(seeds)
@@ -18,14 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
 from fl_sim.formats import format_epsilon, round_up
 from fl_sim.reporting.leak_words import is_remembered
-from fl_sim.reporting.plots import BOUND, GREY, looks, styles
-from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility, tidy
-from fl_sim.research.uedp_paper.figure_records import AttackedPanelRecord, AttackedRunRecord, LeakageRecord
+from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility
+from fl_sim.research.uedp_paper.figure_records import AttackedRunRecord
 
 Measured = Mapping[str, float | None]
 Interval = tuple[float, float, float]
@@ -215,81 +209,3 @@ def verdicts(attacked: Runs) -> list[str]:
             seconds.setdefault(name, []).append(float(one["seconds"]))
     times = ", ".join(f"{name} {statistics.fmean(values):.0f} s" for name, values in seconds.items())
     return [f"Tests against the ledgers: {counted}.", f"Time of an attack on a run, one core: {times}."]
-
-
-def draw_attacks(record: LeakageRecord) -> Figure:
-    """Return the picture: a row of three per panel."""
-    figure = Figure(figsize=(13.0, 4.4 * len(record.panels)), layout="constrained")
-    grid: Any = figure.subplots(len(record.panels), 3, squeeze=False)
-    for panel, axes in zip(record.panels, grid, strict=True):
-        _draw_panel(panel, axes)
-    return figure
-
-
-def _draw_panel(panel: AttackedPanelRecord, axes: Sequence[Axes]) -> None:
-    users, secrets, names = axes
-    drawn = methods(panel.runs)
-    _draw_rows(users, [over_seeds(one["auc"] for one in method.attacks("users")) for method in drawn])
-    users.set_xlabel("area under the curve")
-    for row, method in enumerate(drawn):
-        bounds = [one["bound"] for one in method.attacks("users")]
-        if bounds and all(bound["proven"] for bound in bounds):
-            most = min(1.0, 0.5 + max(bound["largest_advantage"] for bound in bounds))
-            users.plot([most, most], [row - 0.3, row + 0.3], color=BOUND, linewidth=2.0)
-    users.set_title("Is this user in the text?", loc="left", fontsize="medium")
-    users.set_yticks(range(len(drawn)), [_label(method) for method in drawn])
-    _draw_secrets(secrets, panel.runs, drawn)
-    groups = [[one["groups"][0] for one in method.attacks("entities")] for method in drawn]
-    _draw_rows(names, [over_seeds(group["ahead"] for group in of_method) for of_method in groups])
-    names.set_xlabel("the true name before other names")
-    for row, of_method in enumerate(groups):
-        start = over_seeds(group["initial_ahead"] for group in of_method)
-        if start:
-            names.plot(start[0], row, marker="|", markersize=12, color=GREY)
-    names.set_title("Which name stood here? (grey: before training)", loc="left", fontsize="medium")
-    names.set_yticks(range(len(drawn)), [])
-
-
-def _draw_rows(axes: Axes, intervals: Sequence[Interval | None]) -> None:
-    """Draw a mark with its interval per method, and a line at chance, one half."""
-    for row, (interval, (colour, _)) in enumerate(zip(intervals, styles(), strict=False)):
-        if interval:
-            axes.plot(interval[1:], [row, row], color=colour, linewidth=2.0)
-            axes.plot(interval[0], row, marker="o", color=colour)
-    axes.axvline(0.5, color=GREY, linestyle=":", linewidth=1.2)
-    axes.invert_yaxis()
-    tidy(axes)
-
-
-def _draw_secrets(axes: Axes, attacked: Runs, drawn: Sequence[Method]) -> None:
-    """Draw the mean exposure of a user's secrets by how often they were said, at the start, and what chance allows."""
-    chance: dict[int, float] = {}
-    for method, look in zip(drawn, looks(len(drawn)), strict=True):
-        attacks = method.attacks("canaries")
-        points = []
-        for number in sorted({group["repetitions"] for one in attacks for group in one["groups"]} - {None}):
-            interval = over_seeds(of_canaries(attacks, "user", number))
-            if interval:
-                points.append((number, interval[0]))
-                chance[number] = of_canaries(attacks, "user", number, "most_by_chance")[0]
-        if points:
-            every_point = look.line(len(points)) | {"markevery": 1}
-            axes.plot(*zip(*points, strict=True), label=_label(method), **every_point)
-    starts = [(number, over_seeds(at_start(attacked, "user", number))) for number in sorted(chance)]
-    before = [(number, start[0]) for number, start in starts if start]
-    if before:
-        axes.plot(*zip(*before, strict=True), color=GREY, linewidth=2.5, alpha=0.5, label="before training")
-    if chance:
-        axes.plot(list(chance), list(chance.values()), color=GREY, linestyle=":", linewidth=1.2)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(list(chance), [str(number) for number in chance])
-        axes.minorticks_off()
-        axes.legend(frameon=False, fontsize="small")
-    axes.set_xlabel("how often the secret was said")
-    axes.set_ylabel("exposure, bits")
-    axes.set_title("Secrets of a user (dotted: chance, 97.5 %)", loc="left", fontsize="medium")
-    tidy(axes)
-
-
-def _label(method: Method) -> str:
-    return f"{method.label}, ε {method.epsilon}" if method.is_protected else method.label
