@@ -180,7 +180,7 @@ def _outcomes(record: TrainingRecord) -> tuple[list[PanelRecord], dict[str, dict
             start, end, goal = map(math.log, utilities) if record.metric == "perplexity" else utilities
             outcomes.setdefault(run.curve, {})[panel.name] = Outcome(
                 label=run.label,
-                known=shown_known(record, point),
+                known=shown_known(point),
                 epsilon=point.epsilon,
                 utility=point.utility.mean,
                 way=(start - end) / (start - goal),

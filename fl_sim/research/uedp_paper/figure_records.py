@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -30,13 +30,10 @@ from fl_sim.research.study_files import StrictModel, read_json
 from fl_sim.research.uedp_paper.figures import Name, PublishedNumber, Settings, Size, TrainingFigure
 from fl_sim.research.uedp_paper.table_two import Row
 from fl_sim.storage.run_folder import ResultsError, encode, replace_file
-from fl_sim.strategies.privacy_config import PrivacyConfig
 
 FORMAT: Final = 1
 """Version of the records; raised when a reader of an older version would misread them."""
 
-_COUNTS_SINCE = "2026-11-25T22:31:40"
-"""Until then every run took the mention graph as known, and there was no such setting."""
 _LEAST_SEEDS = 3
 _NUMBERS = re.compile(r"\[\s+[-+.\deE]+(?:,\s+[-+.\deE]+)*\s+\]")
 """A list of numbers over several lines of JSON, which a record has in one."""
@@ -408,12 +405,6 @@ def check_same_settings(figure: TrainingFigure, earlier: Record) -> None:
             f"{earlier.figure}: its record has panels of other settings; allowed with --panel and --record: a record "
             "of the settings in its file. Make all panels anew, or remove the record"
         )
-
-
-def known_of(record: FigureRecord, settings: Mapping[str, JsonValue]) -> str:
-    """Return what the ε of a run with these settings takes as known of users and entities (``privacy.known``)."""
-    default = "graph" if record.when < _COUNTS_SINCE else PrivacyConfig.model_fields["known"].default
-    return str(settings.get("privacy.known", default))
 
 
 def file_name(record: Record) -> str:

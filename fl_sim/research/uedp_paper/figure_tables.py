@@ -23,9 +23,9 @@ from fl_sim.research.uedp_paper.figure_records import (
     Spread,
     TableRecord,
     TrainingRecord,
-    known_of,
 )
 from fl_sim.research.uedp_paper.figures import PublishedNumber, Tuning
+from fl_sim.strategies.privacy_config import PrivacyConfig
 
 Row = list[str]
 Measured = tuple[CurveRecord, PointRecord, Parts]
@@ -126,7 +126,7 @@ def _guarantee_table(record: TrainingRecord, measured: Sequence[Measured]) -> li
         claimed = "none" if epsilon.claimed is None else format_epsilon(epsilon.claimed)
         proven = [epsilon.user, epsilon.any_name, epsilon.any_entity]
         shares = [_share(parts.kept[n].mean if n in parts.kept else None) for n in ("sentences", "mentions")]
-        known = shown_known(record, point)
+        known = shown_known(point)
         rows.append([_row_label(curve, point), claimed, *map(_proven, proven), known, *shares])
     return ["**Claimed and proven.**", "", *markdown_table(heads, rows)]
 
@@ -150,12 +150,13 @@ def _parts_tables(measured: Sequence[Measured]) -> Iterator[list[str]]:
         yield [f"**{words}**: {metric_words(measured[0][2].metric)}.", "", *markdown_table(["", *heads], rows)]
 
 
-def shown_known(record: TrainingRecord, point: PointRecord) -> str:
-    """Return what the ε of a point takes as known; a dash if none is proven."""
+def shown_known(point: PointRecord) -> str:
+    """Return what the ε of a point takes as known (``privacy.known``); a dash if none is proven."""
     epsilon = point.epsilon
     proven = (epsilon.user, epsilon.user_entity_max, epsilon.any_entity, epsilon.any_name, epsilon.missed_entity)
     is_proven = any(value is not None and math.isfinite(value) for value in proven)
-    return known_of(record, point.settings) if is_proven else "–"
+    default = PrivacyConfig.model_fields["known"].default
+    return str(point.settings.get("privacy.known", default)) if is_proven else "–"
 
 
 def known_sentence(methods: Iterable[tuple[str, str]]) -> str:
@@ -201,7 +202,7 @@ def _joint_sentences(record: TrainingRecord, panel: PanelRecord) -> list[str]:
             "entity that the tagger missed in the text of at most as many users as user-level DP on raw text admits, "
             "which nothing enforces."
         )
-    labelled = ((curve.label, shown_known(record, curve.points[0])) for curve in panel.curves)
+    labelled = ((curve.label, shown_known(curve.points[0])) for curve in panel.curves)
     known = [(label, value) for label, value in labelled if value != "–"]
     return [*lines, known_sentence(known)] if known else lines
 

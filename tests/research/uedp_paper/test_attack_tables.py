@@ -143,7 +143,7 @@ def test_an_attacked_comparison_has_a_page_with_every_method_on_every_corpus(tmp
     assert files == {README, "decide_none.png", "decide_none.md", "decide_none-tables.md"}
     page = (tmp_path / "decide_none.md").read_text(encoding="utf-8")
     assert "| no protection | none | ∞ | ∞ | ∞ | – |" in page
-    assert "| ours | 2.00 | 1.50 | 0.500 | 2.00 | graph |" in page  # the largest over the corpora
+    assert "| ours | 2.00 | 1.50 | 0.500 | 2.00 | counts |" in page  # the largest over the corpora
     assert "| no protection | 75.0; **5.4**; **5.4** | 75.0; **5.4**; **5.4** |" in page
     assert "| ours | 150.0; 1.6; 1.6 | 150.0; 1.6; 1.6 |" in page
     assert "found at 1 %" in (tmp_path / "decide_none-tables.md").read_text(encoding="utf-8")
