@@ -16,9 +16,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,12 +27,10 @@ from fl_sim.auditing.leakage.membership import Sample, UserAttack, attack_users,
 from fl_sim.auditing.leakage.name_ranking import NameAttack, attack_names
 from fl_sim.auditing.leakage.rates import Verdict
 from fl_sim.clients.frozen_states import Observer
-from fl_sim.config import ConfigError, RunConfig
+from fl_sim.config import ConfigError
 from fl_sim.data_prep.canaries import read_canaries
 from fl_sim.formats import duration
-from fl_sim.reporting.pages.leak_page import leak_page
 from fl_sim.reporting.run_facts import read_facts
-from fl_sim.storage.run_folder import RunFolder
 
 Attack = Callable[[AttackedRun, Options, Observer], UserAttack | CanaryAttack | NameAttack]
 Progress = Callable[[str], AbstractContextManager[Observer]]
@@ -49,22 +46,74 @@ _OF_AN_ATTACK = 2.0  # seconds, for what it proves and its intervals
 _EPSILONS = ("epsilon_any", "epsilon_stated", "epsilon_user")  # the first that a run has leads
 
 
+@dataclass(frozen=True, slots=True)
+class HeldOutUtility:
+    """Hold a run's figures on held-out text at its start and its end; None where they are not recorded."""
+
+    metric: str
+    initial: float | None
+    final: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedRun:
+    """Hold what a reader must know of an attacked run.
+
+    Attributes:
+        run: its folder.
+        strategy, task, model, corpus: those of its configuration.
+        raw_text: whether it was attacked with the text from before names were removed.
+        rounds: how many it released.
+        epsilon: the ε of its result by their names, the one that leads first.
+        known: what its guarantee takes as known.
+        seconds: of its rounds; None if they are not recorded.
+    """
+
+    run: str
+    strategy: str
+    task: str
+    model: str
+    corpus: str
+    raw_text: bool
+    rounds: int
+    delta: float
+    epsilon: dict[str, float]
+    known: str
+    utility: HeldOutUtility
+    seconds: float | None
+
+    @classmethod
+    def of(cls, attacked: AttackedRun) -> TrainedRun:
+        """Return what the folder of an attacked run says."""
+        folder, config, facts = attacked.folder, attacked.config, read_facts(attacked.folder)
+        result, utility = folder.result or {}, facts.utility
+        return cls(
+            run=str(folder.path),
+            strategy=config.privacy.strategy,
+            task=config.task,
+            model=config.model.name,
+            corpus=str(config.corpus.path),
+            raw_text=attacked.has_raw_text,
+            rounds=folder.last_round or 0,
+            delta=config.privacy.delta,
+            epsilon={name: result[name] for name in _EPSILONS if name in result},
+            known=attacked.bounds.guarantee.known,
+            utility=HeldOutUtility(utility.metric, utility.initial, utility.final),
+            seconds=facts.seconds,
+        )
+
+
 @dataclass(frozen=True)
 class RunLeakage:
     """Hold what the attacks found in one run.
 
     Attributes:
-        raw_text: whether it was attacked with the text from before names were removed.
-        known: what its guarantee takes as known.
         left_out: why attacks make no sense for the run, by name.
         seconds: how long each attack took, by name.
         users, canaries, entities: the results; None where an attack was not asked for or makes no sense.
     """
 
-    folder: RunFolder
-    config: RunConfig
-    raw_text: bool
-    known: str
+    trained: TrainedRun
     left_out: Mapping[str, str]
     seconds: Mapping[str, float]
     users: UserAttack | None = None
@@ -72,33 +121,24 @@ class RunLeakage:
     entities: NameAttack | None = None
 
     @property
+    def attacks(self) -> dict[str, UserAttack | CanaryAttack | NameAttack | str]:
+        """Return the result of each attack by name, or the reason why it was left out, in the order of ATTACKS."""
+        found = {"users": self.users, "canaries": self.canaries, "entities": self.entities, **self.left_out}
+        return {name: attack for name, attack in found.items() if attack is not None}
+
+    @property
     def verdicts(self) -> dict[str, Verdict]:
         """Return the verdict of each attack that has one, by name."""
         judged = {"users": self.users, "canaries": self.canaries}
         return {name: result.verdict for name, result in judged.items() if result is not None}
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return everything as one JSON object, with the attacks under ``attacks``."""
-        attacks: dict[str, Any] = {name: {"left_out": reason} for name, reason in self.left_out.items()}
-        for name, seconds in self.seconds.items():
-            attacks[name] = getattr(self, name).record() | {"seconds": seconds}
-        config, result, facts = self.config, self.folder.result or {}, read_facts(self.folder)
-        utility = facts.utility
-        return {
-            "run": str(self.folder.path),
-            "strategy": config.privacy.strategy,
-            "task": config.task,
-            "model": config.model.name,
-            "corpus": str(config.corpus.path),
-            "raw_text": self.raw_text,
-            "rounds": self.folder.last_round,
-            "delta": config.privacy.delta,
-            "epsilon": {name: result[name] for name in _EPSILONS if name in result},
-            "known": self.known,
-            "utility": {"metric": utility.metric, "initial": utility.initial, "final": utility.final},
-            "seconds": facts.seconds,
-            "attacks": {name: attacks[name] for name in ATTACKS if name in attacks},
+        attacks = {
+            name: {"left_out": attack} if isinstance(attack, str) else attack.record() | {"seconds": self.seconds[name]}
+            for name, attack in self.attacks.items()
         }
+        return asdict(self.trained) | {"attacks": attacks}
 
 
 @dataclass(frozen=True)
@@ -111,7 +151,7 @@ class Leakage:
     def in_state(self, state: str) -> list[str]:
         """Return the attacks whose verdict has this state, each as ``run: attack``."""
         return [
-            f"{run.folder.path}: {name}"
+            f"{run.trained.run}: {name}"
             for run in self.runs
             for name, verdict in run.verdicts.items()
             if verdict.state == state
@@ -124,9 +164,11 @@ class Leakage:
 
     def page(self) -> str:
         """Return everything as an HTML page of one file, with pictures."""
-        return leak_page(self.record())
+        from fl_sim.auditing.leakage.leak_page import leak_page
 
-    def record(self) -> dict[str, Any]:
+        return leak_page(self)
+
+    def record(self) -> dict[str, object]:
         """Return everything as one JSON object."""
         return {
             "runs": [run.record() for run in self.runs],
@@ -228,7 +270,7 @@ def _attacked(
     run: AttackedRun, options: Options, names: Sequence[str], progress: Progress, *, strict: bool
 ) -> RunLeakage:
     """Return what is found in one run; attacks that make no sense for it are left out with the reason, or refused."""
-    results: dict[str, Any] = {}
+    results = dict[str, UserAttack | CanaryAttack | NameAttack]()
     left_out, seconds = dict[str, str](), dict[str, float]()
     for name in names:
         begun = time.perf_counter()
@@ -240,6 +282,4 @@ def _attacked(
             if strict:
                 raise
             left_out[name] = str(error)
-    return RunLeakage(
-        run.folder, run.config, run.has_raw_text, run.bounds.guarantee.known, left_out, seconds, **results
-    )
+    return RunLeakage(TrainedRun.of(run), left_out, seconds, **results)  # type: ignore[arg-type]

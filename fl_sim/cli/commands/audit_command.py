@@ -151,8 +151,8 @@ def leak(runs: tuple[Path, ...], html: Path | None, as_json: bool, quiet: bool, 
 
     Exit code 1 means that an attack reached more than a run's ledger allows (docs/audit.md).
     """
+    from fl_sim.auditing.leakage.leak_words import leak_text
     from fl_sim.cli.progress_bar import counting, say
-    from fl_sim.reporting.leak_words import leak_text
 
     check_writable("--html", html, begins=PAGE)
     for path in runs:
@@ -160,7 +160,7 @@ def leak(runs: tuple[Path, ...], html: Path | None, as_json: bool, quiet: bool, 
     found = audits.leak(
         runs, progress=lambda words: counting(words, quiet), say=lambda words: say(words, quiet), **options
     )
-    print_json(found.record()) if as_json else print(leak_text(found.record()))
+    print_json(found.record()) if as_json else print(leak_text(found))
     if html is not None:
         replace_private_file(html, found.page().encode())
     for state, words in _FAILS.items():
