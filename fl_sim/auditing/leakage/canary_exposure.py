@@ -278,16 +278,6 @@ class CanaryAttack:
     bounds: dict[tuple[Owner, int], ProvenRates]
     verdict: Verdict
 
-    @property
-    def is_bounded(self) -> bool:
-        """Return whether the ledger proves anything for a canary."""
-        return any(rates.is_proven for rates in self.bounds.values())
-
-    @property
-    def beats_chance(self) -> bool:
-        """Return whether the attack finds more than guessing would; without that nothing follows about protection."""
-        return are_known(self.groups)
-
     def record(self) -> dict[str, object]:
         """Return the attack as a JSON object, without texts."""
         exposures = self.exposures

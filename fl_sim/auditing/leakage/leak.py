@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +27,11 @@ from fl_sim.auditing.leakage.membership import Sample, UserAttack, attack_users,
 from fl_sim.auditing.leakage.name_ranking import NameAttack, attack_names
 from fl_sim.auditing.leakage.rates import Verdict
 from fl_sim.clients.frozen_states import Observer
-from fl_sim.config import ConfigError
+from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.canaries import read_canaries
 from fl_sim.formats import duration
-from fl_sim.reporting.run_facts import read_facts
+from fl_sim.reporting.run_facts import RunFacts, read_facts
+from fl_sim.storage.run_folder import RunFolder
 
 Attack = Callable[[AttackedRun, Options, Observer], UserAttack | CanaryAttack | NameAttack]
 Progress = Callable[[str], AbstractContextManager[Observer]]
@@ -46,79 +47,35 @@ _OF_AN_ATTACK = 2.0  # seconds, for what it proves and its intervals
 _EPSILONS = ("epsilon_any", "epsilon_stated", "epsilon_user")  # the first that a run has leads
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOutUtility:
-    """Hold a run's figures on held-out text at its start and its end; None where they are not recorded."""
-
-    metric: str
-    initial: float | None
-    final: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedRun:
-    """Hold what a reader must know of an attacked run.
-
-    Attributes:
-        run: its folder.
-        strategy, task, model, corpus: those of its configuration.
-        raw_text: whether it was attacked with the text from before names were removed.
-        rounds: how many it released.
-        epsilon: the ε of its result by their names, the one that leads first.
-        known: what its guarantee takes as known.
-        seconds: of its rounds; None if they are not recorded.
-    """
-
-    run: str
-    strategy: str
-    task: str
-    model: str
-    corpus: str
-    raw_text: bool
-    rounds: int
-    delta: float
-    epsilon: dict[str, float]
-    known: str
-    utility: HeldOutUtility
-    seconds: float | None
-
-    @classmethod
-    def of(cls, attacked: AttackedRun) -> TrainedRun:
-        """Return what the folder of an attacked run says."""
-        folder, config, facts = attacked.folder, attacked.config, read_facts(attacked.folder)
-        result, utility = folder.result or {}, facts.utility
-        return cls(
-            run=str(folder.path),
-            strategy=config.privacy.strategy,
-            task=config.task,
-            model=config.model.name,
-            corpus=str(config.corpus.path),
-            raw_text=attacked.has_raw_text,
-            rounds=folder.last_round or 0,
-            delta=config.privacy.delta,
-            epsilon={name: result[name] for name in _EPSILONS if name in result},
-            known=attacked.bounds.guarantee.known,
-            utility=HeldOutUtility(utility.metric, utility.initial, utility.final),
-            seconds=facts.seconds,
-        )
-
-
 @dataclass(frozen=True)
 class RunLeakage:
     """Hold what the attacks found in one run.
 
     Attributes:
+        facts: what its folder says, as ``fl-sim report`` shows it.
+        raw_text: whether it was attacked with the text from before names were removed.
+        known: what its guarantee takes as known.
         left_out: why attacks make no sense for the run, by name.
         seconds: how long each attack took, by name.
         users, canaries, entities: the results; None where an attack was not asked for or makes no sense.
     """
 
-    trained: TrainedRun
+    folder: RunFolder
+    config: RunConfig
+    facts: RunFacts
+    raw_text: bool
+    known: str
     left_out: Mapping[str, str]
     seconds: Mapping[str, float]
     users: UserAttack | None = None
     canaries: CanaryAttack | None = None
     entities: NameAttack | None = None
+
+    @property
+    def epsilon(self) -> dict[str, float]:
+        """Return the ε of the run's result by their names, the one that leads first."""
+        result = self.folder.result or {}
+        return {name: result[name] for name in _EPSILONS if name in result}
 
     @property
     def attacks(self) -> dict[str, UserAttack | CanaryAttack | NameAttack | str]:
@@ -138,7 +95,22 @@ class RunLeakage:
             name: {"left_out": attack} if isinstance(attack, str) else attack.record() | {"seconds": self.seconds[name]}
             for name, attack in self.attacks.items()
         }
-        return asdict(self.trained) | {"attacks": attacks}
+        config, utility = self.config, self.facts.utility
+        return {
+            "run": str(self.folder.path),
+            "strategy": config.privacy.strategy,
+            "task": config.task,
+            "model": config.model.name,
+            "corpus": str(config.corpus.path),
+            "raw_text": self.raw_text,
+            "rounds": self.folder.last_round,
+            "delta": config.privacy.delta,
+            "epsilon": self.epsilon,
+            "known": self.known,
+            "utility": {"metric": utility.metric, "initial": utility.initial, "final": utility.final},
+            "seconds": self.facts.seconds,
+            "attacks": attacks,
+        }
 
 
 @dataclass(frozen=True)
@@ -151,7 +123,7 @@ class Leakage:
     def in_state(self, state: str) -> list[str]:
         """Return the attacks whose verdict has this state, each as ``run: attack``."""
         return [
-            f"{run.trained.run}: {name}"
+            f"{run.folder.path}: {name}"
             for run in self.runs
             for name, verdict in run.verdicts.items()
             if verdict.state == state
@@ -282,4 +254,14 @@ def _attacked(
             if strict:
                 raise
             left_out[name] = str(error)
-    return RunLeakage(TrainedRun.of(run), left_out, seconds, **results)  # type: ignore[arg-type]
+    facts, known = read_facts(run.folder), run.bounds.guarantee.known
+    return RunLeakage(
+        run.folder,
+        run.config,
+        facts,
+        run.has_raw_text,
+        known,
+        left_out,
+        seconds,
+        **results,  # type: ignore[arg-type]
+    )

@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from fl_sim.auditing.leakage.canary_exposure import CanaryAttack
-from fl_sim.auditing.leakage.leak import PRIVATE, HeldOutUtility, Leakage, RunLeakage, TrainedRun
+from fl_sim.auditing.leakage.canary_exposure import CanaryAttack, are_known
+from fl_sim.auditing.leakage.leak import PRIVATE, Leakage, RunLeakage
 from fl_sim.auditing.leakage.membership import UserAttack
 from fl_sim.auditing.leakage.name_ranking import NameAttack
 from fl_sim.auditing.leakage.proven_rates import ProvenRates
@@ -20,9 +19,8 @@ from fl_sim.formats import duration, format_delta, format_epsilon, round_up
 from fl_sim.reporting.bootstrap import Figure
 from fl_sim.reporting.plots import Axis, Chart, Level, Line, Point, Row, Table
 from fl_sim.reporting.recorded import counted
-from fl_sim.reporting.run_facts import UNITS
+from fl_sim.reporting.run_facts import UNITS, UtilityFigures
 from fl_sim.reporting.templates import Card, Shown, render, whole_delta
-from fl_sim.storage.run_folder import UTILITIES
 
 _VERDICTS = {
     "within": "within its bound",
@@ -48,14 +46,11 @@ def leak_page(found: Leakage) -> str:
     """Return the page as HTML."""
     runs = found.runs
     left_out = [
-        (label_of(run.trained), name, reason)
-        for run in runs
-        for name, reason in run.attacks.items()
-        if isinstance(reason, str)
+        (label_of(run), name, reason) for run in runs for name, reason in run.attacks.items() if isinstance(reason, str)
     ]
-    users = [(run.trained, run.users) for run in runs if run.users is not None]
-    canaries = [(run.trained, run.canaries) for run in runs if run.canaries is not None]
-    entities = [(run.trained, run.entities) for run in runs if run.entities is not None]
+    users = [(run, run.users) for run in runs if run.users is not None]
+    canaries = [(run, run.canaries) for run in runs if run.canaries is not None]
+    entities = [(run, run.entities) for run in runs if run.entities is not None]
     sections = [_users(users)] if users else []
     sections += [_canaries(canaries)] if canaries else []
     sections += [_entities(entities)] if entities else []
@@ -68,60 +63,61 @@ def leak_page(found: Leakage) -> str:
         note=PRIVATE,
         cards=[_card(run) for run in runs],
         first=first,
-        runs=Table(("run", "strategy", "rounds", "ε", "δ", "attacked text"), [_run_row(run.trained) for run in runs]),
+        runs=Table(("run", "strategy", "rounds", "ε", "δ", "attacked text"), [_run_row(run) for run in runs]),
         sections=sections,
         left_out=Table(("run", "attack", "reason"), left_out),
     )
 
 
-def label_of(run: TrainedRun) -> str:
+def label_of(run: RunLeakage) -> str:
     """Return a short name for a run: its folder, and what protects it, with ε."""
     words = _protection(run) + (", names removed" if run.raw_text else "")
     epsilon = format_epsilon(_leading(run)[1])
-    return f"{Path(run.run).name}: {words}{f', ε {epsilon}' if epsilon != '–' else ''}"
+    return f"{run.folder.path.name}: {words}{f', ε {epsilon}' if epsilon != '–' else ''}"
 
 
-def _protection(run: TrainedRun) -> str:
-    return _NAMES.get(run.strategy, run.strategy)
+def _protection(run: RunLeakage) -> str:
+    strategy = run.config.privacy.strategy
+    return _NAMES.get(strategy, strategy)
 
 
-def _leading(run: TrainedRun) -> tuple[str, float | None]:
+def _leading(run: RunLeakage) -> tuple[str, float | None]:
     """Return the unit of the first ε of a run, and this ε; None if it has none."""
     return next(((unit.removeprefix("epsilon_"), value) for unit, value in run.epsilon.items()), ("", None))
 
 
-def _card(found: RunLeakage) -> Card:
-    run = found.trained
-    notes = tuple(f"Attack on {name}: {_VERDICTS[verdict.state]}." for name, verdict in found.verdicts.items())
-    attacks = duration(math.fsum(found.seconds.values()))
-    trained = "–" if run.seconds is None else duration(run.seconds)
-    time = Shown(trained, f"for {counted(run.rounds, 'round')}; {attacks} for the attacks")
-    words = f"{_protection(run)}, {counted(run.rounds, 'round')}"
-    return Card(Path(run.run).name, words, (_shown_epsilon(run), _shown_utility(run.utility), time), notes)
+def _card(run: RunLeakage) -> Card:
+    notes = tuple(f"Attack on {name}: {_VERDICTS[verdict.state]}." for name, verdict in run.verdicts.items())
+    attacks = duration(math.fsum(run.seconds.values()))
+    trained = "–" if run.facts.seconds is None else duration(run.facts.seconds)
+    time = Shown(trained, f"for {counted(run.folder.last_round, 'round')}; {attacks} for the attacks")
+    words = f"{_protection(run)}, {counted(run.folder.last_round, 'round')}"
+    return Card(run.folder.path.name, words, (_shown_epsilon(run), _shown_utility(run.facts.utility), time), notes)
 
 
-def _shown_epsilon(run: TrainedRun) -> Shown:
+def _shown_epsilon(run: RunLeakage) -> Shown:
     unit, epsilon = _leading(run)
     if epsilon is None:
         return Shown("–", "no ε is recorded")
-    words = f"no guarantee for {UNITS[unit]}" if epsilon == math.inf else f"{UNITS[unit]}, {whole_delta(run.delta)}"
+    delta = whole_delta(run.config.privacy.delta)
+    words = f"no guarantee for {UNITS[unit]}" if epsilon == math.inf else f"{UNITS[unit]}, {delta}"
     return Shown(f"ε {format_epsilon(epsilon)}", words)
 
 
-def _shown_utility(utility: HeldOutUtility) -> Shown:
-    kind = next(kind for kind in UTILITIES.values() if kind.column == utility.metric)
+def _shown_utility(utility: UtilityFigures) -> Shown:
+    kind = utility.kind
     if utility.initial is None or utility.final is None:
         return Shown("–", "no utility is recorded")
     return Shown(kind.show(utility.final), f"{kind.words}; {kind.show(utility.initial)} at the start")
 
 
-def _run_row(run: TrainedRun) -> list[str]:
+def _run_row(run: RunLeakage) -> list[str]:
     text = "as it was before names were removed" if run.raw_text else "as it trained"
-    epsilon = format_epsilon(_leading(run)[1])
-    return [run.run, _protection(run), f"{run.rounds:,}", epsilon, format_delta(run.delta), text]
+    epsilon, delta = format_epsilon(_leading(run)[1]), format_delta(run.config.privacy.delta)
+    return [str(run.folder.path), _protection(run), f"{run.folder.last_round:,}", epsilon, delta, text]
 
 
-def _users(found: Sequence[tuple[TrainedRun, UserAttack]]) -> Section:
+def _users(found: Sequence[tuple[RunLeakage, UserAttack]]) -> Section:
     """Return the areas, the rates at 1 % and a table of the attack on users."""
     areas = [_row(label_of(run), attack.rates.area, "{:.3f}", number) for number, (run, attack) in enumerate(found)]
     rates = [
@@ -138,13 +134,13 @@ def _users(found: Sequence[tuple[TrainedRun, UserAttack]]) -> Section:
         "Was this person in the training text?",
         "The attacker has some of a person's text and the model, and asks whether that person's messages trained it "
         "(Kandpal et al. 2023, user inference).",
-        _conclusion([attack.beats_chance for _, attack in found if not attack.bound.is_proven]),
+        _conclusion([attack.rates.area.low > 0.5 for _, attack in found if not attack.bound.is_proven]),
         charts,
         Table(("run", "area", *named, "advantage", "at most", "verdict"), [_user_row(*one) for one in found]),
     )
 
 
-def _user_row(run: TrainedRun, attack: UserAttack) -> list[str]:
+def _user_row(run: RunLeakage, attack: UserAttack) -> list[str]:
     return [
         label_of(run),
         _shown(attack.rates.area, "{:.3f}"),
@@ -155,7 +151,7 @@ def _user_row(run: TrainedRun, attack: UserAttack) -> list[str]:
     ]
 
 
-def _canaries(found: Sequence[tuple[TrainedRun, CanaryAttack]]) -> Section:
+def _canaries(found: Sequence[tuple[RunLeakage, CanaryAttack]]) -> Section:
     """Return the exposure of canaries by their repetitions."""
     owners: dict[Owner, str] = {
         "user": "Secrets of one person",
@@ -176,12 +172,13 @@ def _canaries(found: Sequence[tuple[TrainedRun, CanaryAttack]]) -> Section:
             )
             x, y = Axis("how often the secret was said", log_from=4.0), Axis("exposure, bits", zero=True)
             charts.append(Chart(title, x, y, "Mean exposure, 95 % intervals.", tuple(lines), levels=levels))
+    free = [attack for _, attack in found if not any(bound.is_proven for bound in attack.bounds.values())]
     header = ("run", "owner", "said", "canaries", "exposure", "left out", "any attack at 1 %", "verdict")
     return Section(
         "Does the model know planted secrets?",
         "Made-up secrets were planted in the text, some said once and some often. Exposure is how many bits "
         "of a secret the model gives away (Carlini et al. 2019); one that it never saw has 1.44 bits on average.",
-        _conclusion([attack.beats_chance for _, attack in found if not attack.is_bounded]),
+        _conclusion([are_known(attack.groups) for attack in free]),
         charts,
         Table(header, [row for run, attack in found for row in _canary_rows(run, attack)]),
     )
@@ -196,7 +193,7 @@ def _by_repetitions(attack: CanaryAttack, owner: Owner) -> Iterator[Point]:
             yield Point(float(group.repetitions), mean.value, _shown(mean, "{:.2f}"), low, high)
 
 
-def _canary_rows(run: TrainedRun, attack: CanaryAttack) -> Iterator[list[str]]:
+def _canary_rows(run: RunLeakage, attack: CanaryAttack) -> Iterator[list[str]]:
     """Yield a row per owner and number of repetitions, with what any attack can reach on such a canary."""
     groups_of = {(group.owner, group.repetitions, group.included): group for group in attack.groups}
     for (owner, repetitions), bound in attack.bounds.items():
@@ -212,13 +209,13 @@ def _canary_rows(run: TrainedRun, attack: CanaryAttack) -> Iterator[list[str]]:
         ]
 
 
-def _entities(found: Sequence[tuple[TrainedRun, NameAttack]]) -> Section:
+def _entities(found: Sequence[tuple[RunLeakage, NameAttack]]) -> Section:
     """Return how the models rank names."""
     rows = []
     for number, (run, attack) in enumerate(found):
         figures = attack.groups[0].figures
         rows.append(_row(label_of(run), figures["ahead"], "{:.1%}", number))
-        rows.append(_row(f"{Path(run.run).name}: at the start", figures["initial_ahead"], "{:.1%}", number))
+        rows.append(_row(f"{run.folder.path.name}: at the start", figures["initial_ahead"], "{:.1%}", number))
     axis = Axis("share of the other names", percent=True, guess=0.5)
     chart = _intervals("Names that the true one is ranked before", rows, axis)
     header = ("run", "kind", "mentions", "names", "ranked before", "by ratio", "gain over start", "any attack at 1 %")
@@ -226,13 +223,13 @@ def _entities(found: Sequence[tuple[TrainedRun, NameAttack]]) -> Section:
         "Does the model know the names?",
         "A name of a training sentence is masked, and the model ranks it among other names of its kind (Lukas et al. "
         "2023). Names that stand in public text are left out. The start is the model before training.",
-        _conclusion([attack.beats_chance for _, attack in found if not attack.bound.is_proven]),
+        _conclusion([attack.groups[0].figures["gain"].low > 0 for _, attack in found if not attack.bound.is_proven]),
         [chart],
         Table(header, [row for run, attack in found for row in _entity_rows(run, attack)]),
     )
 
 
-def _entity_rows(run: TrainedRun, attack: NameAttack) -> Iterator[list[str]]:
+def _entity_rows(run: RunLeakage, attack: NameAttack) -> Iterator[list[str]]:
     """Yield a row for all names, per kind, and per number of mentions."""
     for group in attack.groups:
         yield [
@@ -245,11 +242,11 @@ def _entity_rows(run: TrainedRun, attack: NameAttack) -> Iterator[list[str]]:
         ]
 
 
-def _conclusion(beats_chance: Sequence[bool]) -> str:
-    """Say whether an attack tells unprotected models from guessing, without which no protection shows."""
-    if not beats_chance:
+def _conclusion(remembers: Sequence[bool]) -> str:
+    """Say whether an attack finds more than guessing in an unprotected model, at 95 %; else no protection shows."""
+    if not remembers:
         return "No unprotected run is beside these, so the figures do not show what the protection is worth."
-    if any(beats_chance):
+    if any(remembers):
         return "The unprotected model remembers: this attack does better than guessing on it."
     return (
         "Nothing can be concluded: on the unprotected model, too, this attack does no better than guessing. It does "

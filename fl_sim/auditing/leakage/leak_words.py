@@ -19,12 +19,12 @@ def leak_text(found: Leakage) -> str:
     """Return a table per run, as text of several lines of at most 80 columns."""
     lines: list[str] = []
     for run in found.runs:
-        trained = run.trained
-        figures = [f"{name.replace('epsilon', 'ε')} {format_epsilon(value)}" for name, value in trained.epsilon.items()]
+        privacy, rounds = run.config.privacy, run.folder.last_round
+        figures = [f"{name.replace('epsilon', 'ε')} {format_epsilon(value)}" for name, value in run.epsilon.items()]
         epsilon = ", ".join(figures).replace("_", " ")
-        guarantee = f"; {epsilon} at δ = {format_delta(trained.delta)}" if epsilon else ""
-        raw = "; attacked with raw text" if trained.raw_text else ""
-        lines += [f"{printable(trained.run)}: {trained.strategy}, {trained.rounds} rounds{guarantee}{raw}", ""]
+        guarantee = f"; {epsilon} at δ = {format_delta(privacy.delta)}" if epsilon else ""
+        raw = "; attacked with raw text" if run.raw_text else ""
+        lines += [f"{printable(run.folder.path)}: {privacy.strategy}, {rounds} rounds{guarantee}{raw}", ""]
         lines.append(_cells("attack", "measure", "found (95 %)", "at most", "verdict"))
         for name, attack in run.attacks.items():
             if isinstance(attack, UserAttack):

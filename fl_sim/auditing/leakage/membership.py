@@ -85,11 +85,6 @@ class UserAttack:
     verdict: Verdict
     most_exposed: tuple[tuple[str, float], ...] = ()
 
-    @property
-    def beats_chance(self) -> bool:
-        """Return whether the attack finds more than guessing would, at 95 %; else nothing follows about protection."""
-        return self.rates.area.low > 0.5
-
     def record(self) -> dict[str, object]:
         """Return the attack as a JSON object."""
         exposed = [{"user": user, "score": score} for user, score in self.most_exposed]

@@ -213,11 +213,6 @@ class NameAttack:
     named: Target | None = None
     show_names: bool = False
 
-    @property
-    def beats_chance(self) -> bool:
-        """Return whether the model knows more of all names than its start, at 95 %; else nothing follows."""
-        return self.groups[0].figures["gain"].low > 0
-
     def record(self) -> dict[str, object]:
         """Return the attack as one JSON object; names are private and left out unless asked for."""
         one = self.named

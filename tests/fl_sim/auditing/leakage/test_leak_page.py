@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -13,7 +14,7 @@ import pytest
 
 from fl_sim.auditing.leakage.attacked_run import Options
 from fl_sim.auditing.leakage.canary_exposure import CanaryAttack, CanaryExposures, CanaryGroup
-from fl_sim.auditing.leakage.leak import HeldOutUtility, Leakage, RunLeakage, TrainedRun
+from fl_sim.auditing.leakage.leak import Leakage, RunLeakage
 from fl_sim.auditing.leakage.leak_page import label_of, leak_page
 from fl_sim.auditing.leakage.leak_words import leak_text
 from fl_sim.auditing.leakage.membership import UserAttack
@@ -21,9 +22,10 @@ from fl_sim.auditing.leakage.name_ranking import EntityGroup, NameAttack
 from fl_sim.auditing.leakage.proven_rates import ProvenRates
 from fl_sim.auditing.leakage.rates import Rates, Verdict
 from fl_sim.reporting.bootstrap import Figure
+from fl_sim.storage.run_folder import UTILITIES
 
 UNKNOWN = Figure(math.nan, math.nan, math.nan)
-UTILITY = HeldOutUtility("perplexity", 190.5, 111.25)
+UTILITY = SimpleNamespace(kind=UTILITIES["next-word"], initial=190.5, final=111.25)
 WITHIN = Verdict("within", 9, 1e-3)
 
 
@@ -42,12 +44,14 @@ def attack(area: float, bound: float | None) -> UserAttack:
     return UserAttack(rates, figure(0.5), 1.0, bounded(bound), verdict)
 
 
-def run(name: str, strategy: str, *, seconds: Mapping[str, float] | None = None, **given: Any) -> RunLeakage:
-    facts = {name: given.pop(name) for name in TrainedRun.__dataclass_fields__ if name in given}
-    known = {"task": "next-word", "model": "m", "corpus": "c", "raw_text": False, "rounds": 3, "delta": 1e-5}
-    known |= {"epsilon": {}, "known": "counts", "utility": UTILITY, "seconds": 59.0}
-    trained = TrainedRun(**known | {"run": f"runs/{name}", "strategy": strategy} | facts)
-    return RunLeakage(trained, given.pop("left_out", {}), seconds or {}, **given)
+def run(name: str, strategy: str, **given: Any) -> RunLeakage:
+    """The folder has no more than is shown."""
+    utility = given.pop("utility", UTILITY)
+    folder = SimpleNamespace(path=Path("runs") / name, last_round=3, result=given.pop("epsilon", {}))
+    config = SimpleNamespace(privacy=SimpleNamespace(strategy=strategy, delta=1e-5))
+    facts = SimpleNamespace(utility=utility, seconds=given.pop("run_seconds", 59.0))
+    known: dict[str, Any] = {"raw_text": False, "known": "counts", "left_out": {}, "seconds": {}}
+    return RunLeakage(folder, config, facts, **known | given)  # type: ignore[arg-type]
 
 
 def page_of(*runs: RunLeakage) -> str:
@@ -118,8 +122,8 @@ def test_the_page_begins_with_epsilon_utility_and_time() -> None:
         ("59 s", "for 3 rounds; 0 s for the attacks"),
     ]
     assert "Attack on users: within its bound." in begin
-    nothing = replace(run("c", "x", utility=HeldOutUtility("error", None, None)).trained, seconds=None)
-    empty = page_of(RunLeakage(nothing, {}, {}))
+    unmeasured = SimpleNamespace(kind=UTILITIES["classification"], initial=None, final=None)
+    empty = page_of(run("c", "x", run_seconds=None, utility=unmeasured))
     assert empty.count('<p class="big">–</p>') == 3
 
 
@@ -186,8 +190,7 @@ def test_what_was_not_tried_has_its_reason() -> None:
 
 def test_a_run_is_named_by_what_protects_it() -> None:
     infinite = {"epsilon_any": math.inf, "epsilon_user": 1.0}
-    trained = run("x", "user_level", epsilon=infinite, raw_text=True).trained
-    assert label_of(trained) == "x: user-level DP, names removed, ε ∞"
+    assert label_of(run("x", "user_level", epsilon=infinite, raw_text=True)) == "x: user-level DP, names removed, ε ∞"
 
 
 def test_one_mention_has_no_interval_and_nothing_is_concluded_from_it() -> None:
