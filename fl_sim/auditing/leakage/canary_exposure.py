@@ -142,11 +142,6 @@ class CanaryExposures:
         chosen = self._chosen(owner, repetitions)
         return np.array([c.included for c in chosen], dtype=bool), np.array([c.score for c in chosen], dtype=np.float64)
 
-    @property
-    def largest(self) -> float:
-        """Return the largest exposure that can be seen, in bits."""
-        return math.log2(self.drawn + 1)
-
     def _chosen(self, owner: Owner | None, repetitions: int | None) -> list[CanaryExposure]:
         return [c for c in self.canaries if owner in (None, c.owner) and repetitions in (None, c.repetitions)]
 
@@ -286,7 +281,7 @@ class CanaryAttack:
             "included": sum(canary.included for canary in exposures.canaries),
             "drawn_secrets": exposures.drawn,
             "possible_secrets": exposures.possible,
-            "largest_exposure": exposures.largest,
+            "largest_exposure": math.log2(exposures.drawn + 1),
             "exposure_of_left_out": uniform_exposure(exposures.drawn),
             "intervals": METHOD,
             "seed": exposures.seed,

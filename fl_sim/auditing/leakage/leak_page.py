@@ -165,7 +165,7 @@ def _canaries(found: Sequence[tuple[RunLeakage, CanaryAttack]]) -> Section:
         ]
         lines = [line for line in lines if line.points]
         if lines:
-            most = max(attack.exposures.largest for _, attack in found)
+            most = math.log2(1 + max(attack.exposures.drawn for _, attack in found))
             levels = (
                 Level("secrets that were left out: 1.44", 1.44),
                 Level(f"the most that can be seen: {most:.1f}", most),
