@@ -1,4 +1,8 @@
-"""Write what attacks found in trained models as text, beside what is proven of each."""
+"""Write what attacks found in trained models as text, beside what is proven of each.
+
+>>> _percent(Figure(0.25, 0.2, 0.31)), _percent(None), _at_most(0.01231)
+('25.0 % (20–31)', '–', '≤ 1.24 %')
+"""
 
 from __future__ import annotations
 
