@@ -98,7 +98,7 @@ def test_the_notice_names_every_dependency_and_every_folder_that_ships_data() ->
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     assert data.keys() == {
         *("fl_sim", "fl_sim.clients", "fl_sim.data_prep"),
-        *("fl_sim.cli", "fl_sim.reporting.pages"),  # templates, script and style of our own
+        *("fl_sim.cli", "fl_sim.reporting"),  # templates, script and style of our own
     }
     shipped = ["data_prep/bundled", "data_prep/names", "data_prep/models/en_fl_sim_ner"]
     shipped += [f"clients/assets/{name}" for name in ("tokenizer", "small-gpt2-public", "small-awd-lstm-public")]

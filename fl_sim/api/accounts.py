@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -345,7 +345,7 @@ def _event(
     return replace(round_event(strategy, q_u=q_u, **others), epoch_rounds=epoch_rounds)
 
 
-def check_settings(mechanism: Mapping[str, Any], *others: str) -> None:
+def check_settings(mechanism: Iterable[str], *others: str) -> None:
     """Refuse a name that neither :func:`round_event` nor its caller has.
 
     Raises:

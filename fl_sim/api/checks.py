@@ -8,7 +8,6 @@ fl_sim.checking.app_folder.CheckError: no/such/app: has no pyproject.toml; allow
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,99 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from fl_sim.checking.app_folder import AppFolder, CheckError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from fl_sim.checking.faults import Finding
-    from fl_sim.checking.measurements import Measured
+    from fl_sim.checking.faults import Check
 
 NODES = 10
 """The number of nodes where neither the caller nor the app says one."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """Hold what a check found.
-
-    Attributes:
-        app: The name of the app's folder.
-        measured: What was measured.
-        findings: What is wrong, the worst first.
-        seconds: The time that it took.
-    """
-
-    app: str
-    measured: Measured
-    findings: list[Finding]
-    seconds: float
-
-    @property
-    def holds(self) -> bool:
-        """Tell whether nothing was found that contradicts an ε, or leaves beside it."""
-        return all(finding.severity == "note" for finding in self.findings)
-
-    @property
-    def epsilon(self) -> float:
-        """Return ε of any user for what was seen; inf if there is none."""
-        from fl_sim.checking.faults import proven
-
-        return proven(self.measured, self.findings)
-
-    def record(self) -> dict[str, Any]:
-        """Return the check for JSON."""
-        found = self.measured
-        noise = [value for value in found.noise.values() if value]
-        without, present = ([], []) if found.scores is None else (part.tolist() for part in found.scores)
-        return {
-            "app": self.app,
-            "nodes": found.nodes,
-            "rounds": found.rounds,
-            "trials": found.trials,
-            "seconds": round(self.seconds, 1),
-            "holds": self.holds,
-            "epsilon_stated": found.stated.epsilon,
-            "epsilon_proven": self.epsilon,
-            "epsilon_attack": found.attacked(),
-            "measured": {
-                "sampling": found.sampling,
-                "rate": found.rate,
-                "effect": math.inf if found.is_unbounded else found.length,
-                "present": found.present,
-                "noise": min(noise, default=0.0),
-                "mu": found.mu,
-                "fresh": found.fresh,
-                "from_global_seed": found.from_global_seed,
-                "heavier": found.heavier,
-                "nan": found.nan,
-                "failure": found.failure,
-            },
-            "read": {
-                "strategy": [name for name, _ in found.seen.strategy],
-                "mods": [name for name, _ in found.seen.mods],
-                "delta": found.stated.delta,
-                "delta_stated": found.stated.delta_stated,
-            },
-            "unseen": [*found.unseen, *_NEVER_SEEN],
-            "scores": {"without": without, "with": present},
-            "findings": [finding.record() for finding in self.findings],
-        }
-
-    def text(self) -> str:
-        """Return the check as text."""
-        from fl_sim.checking.faults import check_text
-
-        return check_text(self.record())
-
-    def picture(self) -> Figure:
-        """Return a picture: what a user's presence does to the model, beside what ε allows."""
-        from fl_sim.checking.check_picture import check_picture
-
-        return check_picture(self.record())
-
-
-_NEVER_SEEN = (
-    "Effects of updates that were not tried; nodes that share memory; noise that can be predicted; the network and the "
-    "clock.",
-)
 
 
 def check(
@@ -136,12 +46,12 @@ def check(
         say: Called with the name of each part before it starts.
 
     Returns:
-        ``findings``, ``holds``, ``epsilon``, :meth:`Check.text`, :meth:`Check.record`, :meth:`Check.picture`.
+        ``findings``, ``holds``, ``epsilon``, ``text()``, ``record()``, ``picture()``.
 
     Raises:
         CheckError: the app cannot be checked; the message says why.
     """
-    from fl_sim.checking.faults import findings
+    from fl_sim.checking.faults import Check, findings
     from fl_sim.checking.generated_data import stand_in
     from fl_sim.checking.measurements import measure
 
@@ -173,7 +83,7 @@ class Repair:
     check: Check | None
     reason: str = ""
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the repair for JSON."""
         return {"diff": self.diff, "check": None if self.check is None else self.check.record(), "reason": self.reason}
 

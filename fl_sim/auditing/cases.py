@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fl_sim.auditing.audited_rounds import AuditedMechanism, attack, mechanism_of, published_target, worst_case
 from fl_sim.auditing.lower_bounds import (
@@ -119,7 +118,7 @@ class Finding:
             return None
         return self.epsilon_lower <= self.case.as_published
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the finding as one JSON object; an infinite ε is the word ``inf``."""
         worst = self.verdict and {
             "delta": self.verdict.delta,

@@ -163,7 +163,7 @@ class LedgerAudit:
         """Tell whether every check holds."""
         return all(check.holds for check in self.checks)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the audit as one JSON object."""
         refuted = [check.name for check in self.checks if not check.holds]
         return {**asdict(self), "refuted": refuted, "holds": self.holds}

@@ -22,7 +22,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -80,6 +79,11 @@ class OneRunAudit:
     rounds: int
     delta: float
 
+    @property
+    def holds(self) -> bool:
+        """Tell whether the canaries do not refute the ε of our accountant."""
+        return self.epsilon_lower <= self.epsilon_proven
+
     def record(self) -> dict[str, str | float | None]:
         """Return the result as one JSON object."""
         above = self.scores[self.included][:, None] > self.scores[~self.included][None, :]
@@ -92,7 +96,7 @@ class OneRunAudit:
             "epsilon_lower": self.epsilon_lower,
             "confidence": self.confidence,
             "attack_auc": float(above.mean()) if above.size else None,
-            "holds": self.epsilon_lower <= self.epsilon_proven,
+            "holds": self.holds,
         }
 
 
@@ -102,7 +106,7 @@ def audit_training(
     canaries: int,
     seed: int,
     confidence: float,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, str | float] | None = None,
 ) -> OneRunAudit:
     """Plant canaries in a corpus, train on it, and bound ε from the attack's guesses.
 
@@ -194,7 +198,7 @@ class Attacker:
         self._before = self._model.get_vector()  # of the previous round, float32 (d,)
         self.alignment: Floats = np.zeros(len(texts))
 
-    def watch(self, row: Mapping[str, Any]) -> None:
+    def watch(self, row: Mapping[str, object]) -> None:
         """Observe a round that has just been released, from its row of metrics."""
         if row["round"] == 0:
             return

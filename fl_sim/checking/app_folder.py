@@ -14,9 +14,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fl_sim.files import naming
+
+if TYPE_CHECKING:
+    from flwr.app import UserConfig
 
 _PAIR = re.compile(r"""\s*([\w.-]+)\s*=\s*('[^']*'|"[^"]*"|\S+)""")
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -41,7 +44,7 @@ class AppFolder:
     path: Path
     server: str
     client: str
-    config: Mapping[str, Any]
+    config: UserConfig
     nodes: int | None = None
 
     @classmethod
@@ -68,7 +71,8 @@ class AppFolder:
         if unknown := sorted(set(wanted) - set(config)):
             known = ", ".join(sorted(config)) or "none"
             raise CheckError(f"`run_config` has {unknown[0]!r}, which the app does not; allowed: {known}")
-        return cls(path, components["serverapp"], components["clientapp"], config | wanted, _nodes(flower))
+        nodes = _nodes(flower.get("federations", {}))
+        return cls(path, components["serverapp"], components["clientapp"], config | wanted, nodes)
 
     def digest(self) -> str:
         """Return a digest of all files in the folder."""
@@ -82,15 +86,15 @@ class AppFolder:
         return total.hexdigest()
 
 
-def flattened(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def flattened(table: Mapping[str, Any], before: str = "") -> UserConfig:
     """Return a table of TOML with the names of its parts joined by dots."""
-    flat: dict[str, Any] = {}
+    flat: UserConfig = {}
     for name, value in table.items():
         flat |= flattened(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
     return flat
 
 
-def read_words(words: str) -> dict[str, Any]:
+def read_words(words: str) -> UserConfig:
     """Return the values of ``key=value`` pairs, as ``flwr run --run-config`` takes them.
 
     Raises:
@@ -107,8 +111,7 @@ def read_words(words: str) -> dict[str, Any]:
         ) from error
 
 
-def _nodes(flower: Mapping[str, Any]) -> int | None:
-    federations = flower.get("federations", {})
+def _nodes(federations: object) -> int | None:
     federation = federations.get(federations.get("default"), {}) if isinstance(federations, Mapping) else {}
     nodes = federation.get("options", {}).get("num-supernodes") if isinstance(federation, Mapping) else None
     return nodes if isinstance(nodes, int) else None

@@ -8,29 +8,35 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fl_sim.checking.measurements import Measured
+from fl_sim.checking.stated import Stated
 from fl_sim.formats import format_epsilon
 from fl_sim.reporting.plots import RUN_COLOURS
 
 _WITHOUT, _WITH, _ALLOWED = RUN_COLOURS[0], RUN_COLOURS[1], RUN_COLOURS[2]
 
 
-def check_picture(record: dict[str, Any]) -> Figure:
-    """Return the picture of a check's record: the attack's scores, and its true against its false positives."""
+def check_picture(app: str, found: Measured, proven: float) -> Figure:
+    """Return the picture of what was measured: the attack's scores, and its true against its false positives.
+
+    Args:
+        app: the name of the app.
+        proven: ε of any user for what was seen.
+    """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     scores, errors = figure.subplots(1, 2)
-    without, present = (np.array(record["scores"][part]) for part in ("without", "with"))
+    without, present = found.scores or (np.empty(0), np.empty(0))
     _draw_scores(scores, without, present)
-    _draw_allowed(errors, record)
+    _draw_allowed(errors, found.stated, proven)
     if len(without):
         errors.plot(*_rates(without, present), color=_WITH, label="the attack")
     errors.legend(loc="lower right", fontsize=8)
-    figure.suptitle(f"{record['app']}: one user in or out", fontsize=10)
+    figure.suptitle(f"{app}: one user in or out", fontsize=10)
     return figure
 
 
@@ -45,14 +51,13 @@ def _draw_scores(axes: Axes, without: np.ndarray, present: np.ndarray) -> None:
     axes.legend(fontsize=8)
 
 
-def _draw_allowed(axes: Axes, record: dict[str, Any]) -> None:
+def _draw_allowed(axes: Axes, stated: Stated, proven: float) -> None:
     """Draw the largest rates of true positives that the stated and the proven ε allow."""
-    false = np.linspace(0, 1, 400)
+    false, delta = np.linspace(0, 1, 400), stated.delta
     axes.set(xlabel="taken for present though away", ylabel="found when present", xlim=(0, 1), ylim=(0, 1.02))
-    for name, epsilon, dash in (("stated", record["epsilon_stated"], "-"), ("seen", record["epsilon_proven"], ":")):
+    for name, epsilon, dash in (("stated", stated.epsilon, "-"), ("seen", proven, ":")):
         if epsilon is None:
             continue
-        delta = record["read"]["delta"]
         allowed = np.ones_like(false)
         if math.isfinite(epsilon):
             grown = np.exp(min(epsilon, 700.0)) * false + delta

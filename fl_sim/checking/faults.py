@@ -1,4 +1,4 @@
-"""Name what is wrong: the findings that measurements of an app give, and the text of a check.
+"""Name what is wrong: the findings that measurements of an app give, and a check as JSON, text and picture.
 
 A finding breaks the ε of the models, leaks something beside the models, or is a note, which contradicts no ε.
 
@@ -14,12 +14,15 @@ noise-below-claim breaks docs/check.md#noise-below-claim
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fl_sim.checking.measurements import GROWS, Measured
 from fl_sim.formats import aligned, counted, format_delta, format_epsilon, format_lower_bound, printable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Severity = Literal["breaks", "leaks", "note"]
 PAGE = "docs/check.md"
@@ -55,14 +58,14 @@ class Finding:
     name: str
     severity: Severity
     words: str
-    numbers: dict[str, Any]
+    numbers: Mapping[str, object]
 
     @property
     def anchor(self) -> str:
         """Return where the fault is described."""
         return f"{PAGE}#{self.name}"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the finding for JSON."""
         return asdict(self) | {"page": self.anchor}
 
@@ -241,47 +244,124 @@ def _listed(names: list[str], most: int = 4) -> str:
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def check_text(record: dict[str, Any]) -> str:
-    """Return the text of a check's record: what was measured, what was read, what could not be seen, the findings."""
-    measured, read = record["measured"], record["read"]
-    lines = [f"{record['app']}: {counted(record['nodes'], 'node')}, {counted(record['rounds'], 'round')}, "
-             f"{record['trials']} trials in {record['seconds']:.0f} s", "", "measured"]  # fmt: skip
-    lines += _table([
-        ("users in a round", f"{_SAMPLED[measured['sampling']]}, {100 * measured['rate']:.3g} % of them"),
-        ("effect of a user", _length(measured["effect"]) + ("" if measured["present"] else ", of the opposite update")),
-        ("noise", _length(measured["noise"]) + " on a parameter" + _fresh(measured)),
-        ("effect in noise", "none" if not measured["noise"] else f"{measured['mu']:.3g} standard deviations a round"),
-        ("a user of a thousand times the examples", _times(measured["heavier"])),
-        ("a NaN", "reaches the model" if measured["nan"] else "does not reach the model"),
-        ("a failure", _FAILS[measured["failure"]]),
-    ])  # fmt: skip
-    lines += ["", "read"]
-    lines += _table([("strategy", printable(", ".join(read["strategy"]) or "none of Flower's")),
-                     ("mods", printable(", ".join(read["mods"]) or "none")),
-                     ("δ", format_delta(read["delta"]) + ("" if read["delta_stated"] else ", by default")),
-    ])  # fmt: skip
-    lines += ["", f"ε {'stated':>10} {'for what was seen':>20} {'shown by the attack':>22}"]
-    attack = record["epsilon_attack"]
-    lines += [f"  {_stated(record['epsilon_stated']):>10} {format_epsilon(record['epsilon_proven']):>20} "
-              f"{_shown(attack, measured['mu']):>22}", ""]  # fmt: skip
-    if record["unseen"]:
-        lines += ["could not be seen", *(f"  {printable(words)}" for words in record["unseen"]), ""]
-    lines += [
-        f"{each['severity']}: {each['name']} ({each['page']})\n  {printable(each['words'])}"
-        for each in record["findings"]
-    ]
-    return "\n".join(lines + ([] if record["findings"] else ["nothing found"]))
+_NEVER_SEEN = (
+    "Effects of updates that were not tried; nodes that share memory; noise that can be predicted; the network and the "
+    "clock."
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Hold what a check found.
+
+    Attributes:
+        app: The name of the app's folder.
+        measured: What was measured.
+        findings: What is wrong, the worst first.
+        seconds: The time that it took.
+    """
+
+    app: str
+    measured: Measured
+    findings: list[Finding]
+    seconds: float
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether nothing was found that contradicts an ε, or leaves beside it."""
+        return all(finding.severity == "note" for finding in self.findings)
+
+    @property
+    def epsilon(self) -> float:
+        """Return ε of any user for what was seen; inf if there is none."""
+        return proven(self.measured, self.findings)
+
+    @property
+    def unseen(self) -> list[str]:
+        """Return what could not be seen, a sentence each."""
+        return [*self.measured.unseen, _NEVER_SEEN]
+
+    def record(self) -> dict[str, object]:
+        """Return the check for JSON."""
+        found = self.measured
+        without, present = ([], []) if found.scores is None else (part.tolist() for part in found.scores)
+        return {
+            "app": self.app,
+            "nodes": found.nodes,
+            "rounds": found.rounds,
+            "trials": found.trials,
+            "seconds": round(self.seconds, 1),
+            "holds": self.holds,
+            "epsilon_stated": found.stated.epsilon,
+            "epsilon_proven": self.epsilon,
+            "epsilon_attack": found.attacked(),
+            "measured": {
+                "sampling": found.sampling,
+                "rate": found.rate,
+                "effect": found.reach,
+                "present": found.present,
+                "noise": found.least_noise,
+                "mu": found.mu,
+                "fresh": found.fresh,
+                "from_global_seed": found.from_global_seed,
+                "heavier": found.heavier,
+                "nan": found.nan,
+                "failure": found.failure,
+            },
+            "read": {
+                "strategy": [name for name, _ in found.seen.strategy],
+                "mods": [name for name, _ in found.seen.mods],
+                "delta": found.stated.delta,
+                "delta_stated": found.stated.delta_stated,
+            },
+            "unseen": self.unseen,
+            "scores": {"without": without, "with": present},
+            "findings": [finding.record() for finding in self.findings],
+        }
+
+    def text(self) -> str:
+        """Return the check as text: what was measured, what was read, what could not be seen, the findings."""
+        found, stated = self.measured, self.measured.stated
+        strategy, mods = (", ".join(name for name, _ in part) for part in (found.seen.strategy, found.seen.mods))
+        lines = [f"{self.app}: {counted(found.nodes, 'node')}, {counted(found.rounds, 'round')}, "
+                 f"{found.trials} trials in {round(self.seconds, 1):.0f} s", "", "measured"]  # fmt: skip
+        lines += _table([
+            ("users in a round", f"{_SAMPLED[found.sampling]}, {100 * found.rate:.3g} % of them"),
+            ("effect of a user", _length(found.reach) + ("" if found.present else ", of the opposite update")),
+            ("noise", _length(found.least_noise) + " on a parameter" + _fresh(found)),
+            ("effect in noise", f"{found.mu:.3g} standard deviations a round" if found.least_noise else "none"),
+            ("a user of a thousand times the examples", _times(found.heavier)),
+            ("a NaN", "reaches the model" if found.nan else "does not reach the model"),
+            ("a failure", _FAILS[found.failure]),
+        ])  # fmt: skip
+        lines += ["", "read"]
+        lines += _table([("strategy", printable(strategy or "none of Flower's")),
+                         ("mods", printable(mods or "none")),
+                         ("δ", format_delta(stated.delta) + ("" if stated.delta_stated else ", by default")),
+        ])  # fmt: skip
+        lines += ["", f"ε {'stated':>10} {'for what was seen':>20} {'shown by the attack':>22}"]
+        lines += [f"  {_stated(stated.epsilon):>10} {format_epsilon(self.epsilon):>20} "
+                  f"{_shown(found.attacked(), found.mu):>22}", ""]  # fmt: skip
+        lines += ["could not be seen", *(f"  {printable(words)}" for words in self.unseen), ""]
+        lines += [f"{each.severity}: {each.name} ({each.anchor})\n  {printable(each.words)}" for each in self.findings]
+        return "\n".join(lines + ([] if self.findings else ["nothing found"]))
+
+    def picture(self) -> Figure:
+        """Return a picture: what a user's presence does to the model, beside what ε allows."""
+        from fl_sim.checking.check_picture import check_picture
+
+        return check_picture(self.app, self.measured, self.epsilon)
 
 
 def _table(rows: list[tuple[str, str]]) -> list[str]:
     return [f"  {line}" for line in aligned(rows)]
 
 
-def _fresh(measured: dict[str, Any]) -> str:
-    if not measured["noise"] or measured["fresh"] is None:
+def _fresh(found: Measured) -> str:
+    if not found.least_noise or found.fresh is None:
         return ""
-    source = ", from the global generators" if measured["from_global_seed"] else ""
-    return (", fresh in every round" if measured["fresh"] else ", the same in every round") + source
+    source = ", from the global generators" if found.from_global_seed else ""
+    return (", fresh in every round" if found.fresh else ", the same in every round") + source
 
 
 def _times(times: float | None) -> str:

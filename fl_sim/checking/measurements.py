@@ -132,6 +132,16 @@ class Measured:
         return math.sqrt(sum(value**2 for value in self.effect.values()))
 
     @property
+    def reach(self) -> float:
+        """Return :attr:`length`; inf where a longer update moves the model further."""
+        return math.inf if self.is_unbounded else self.length
+
+    @property
+    def least_noise(self) -> float:
+        """Return the smallest standard deviation of the noise on an array that has noise; 0 without any."""
+        return min((value for value in self.noise.values() if value), default=0.0)
+
+    @property
     def mu(self) -> float:
         """Return the effect of a user in standard deviations of the noise; inf where an array has none."""
         total = 0.0
@@ -279,8 +289,7 @@ class _Series:
         return seen
 
     def _trial(self, **changes: Any) -> Trial:
-        settings: dict[str, Any] = {"seed": self._seed, "entropy": self._seed, "target": self._target}
-        return Trial(**(settings | changes))
+        return replace(Trial(seed=self._seed, entropy=self._seed, target=self._target), **changes)
 
     def _affordable(self, most: int, share: float, least: int = 3) -> int:
         """Return how many trials of a round fit into a share of the time that is left."""
@@ -343,12 +352,12 @@ class _Series:
         """Measure the noise: by seeds, over rounds, and of one seed of the global generators."""
         still = Answer("push", scale=self._tiny)
         answer = still if found.sampling == "poisson" else Answer("same")
-        both = {"attacked": answer, "others": answer, "steady": False}
-        steps = [self._step(self._trial(**both, seed=seed, entropy=seed)) for seed in (101, 102, 103)]
+        both = self._trial(attacked=answer, others=answer, steady=False)
+        steps = [self._step(replace(both, seed=seed, entropy=seed)) for seed in (101, 102, 103)]
         size = sum(value.size for value in steps[0].values())
         still_same = all(np.allclose(flat(step), flat(steps[0]), rtol=1e-5, atol=1e3 * self._tiny) for step in steps)
         more = 0 if still_same else min(_MOST_SEEDS, self._affordable(-(-_NOISE_DRAWS // max(1, size)), 0.2))
-        steps += [self._step(self._trial(**both, seed=seed, entropy=seed)) for seed in range(104, 101 + more)]
+        steps += [self._step(replace(both, seed=seed, entropy=seed)) for seed in range(104, 101 + more)]
         steps = [step for step in steps if step]
         for name in steps[0]:
             draws = np.stack([np.ravel(step[name]) for step in steps if name in step])
@@ -374,13 +383,12 @@ class _Series:
             found.from_global_seed = _correlation(first, flat(others[0])) > 0.999
         found.fixed = has_noise and not any(found.noise.values())
 
-    def _later_noise(self, found: Measured, answers: dict[str, Any]) -> None:
+    def _later_noise(self, found: Measured, trial: Trial) -> None:
         """Look for a round, up to the last, in which no noise is added to an array that has some in the first."""
         tried = min(found.rounds, self._affordable(found.rounds, 0.03, least=2))
         number = self._affordable(4, 0.1 / tried)
         runs = [
-            self._run(self._trial(**answers, seed=seed, entropy=seed, rounds=tried)).steps
-            for seed in range(301, 301 + number)
+            self._run(replace(trial, seed=seed, entropy=seed, rounds=tried)).steps for seed in range(301, 301 + number)
         ]
         if tried < found.rounds:
             found.unseen.append(f"Noise after round {tried} of {found.rounds} was not looked at.")

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict, UserConfig
 from flwr.clientapp import ClientApp, client_app
 from flwr.common import Parameters
 from flwr.server import LegacyContext
@@ -270,7 +270,7 @@ class _Stage:
         setattr(strategy, step, aggregate_train)
         strategy.aggregate_evaluate = aggregate_evaluate
 
-    def _released(self, arrays: ArrayRecord | Parameters | None, metrics: Mapping[str, Any] | None) -> None:
+    def _released(self, arrays: ArrayRecord | Parameters | None, metrics: Mapping[str, object] | None) -> None:
         if self._average is not None:
             step: Arrays = {"average": np.array(self._average, np.float64)}
             self._average = None
@@ -305,7 +305,7 @@ class _Stage:
 class _WatchedGrid(InlineGrid):
     """Tell a stage of requests and replies."""
 
-    def __init__(self, stage: _Stage, client: ClientApp, nodes: int, config: dict[str, Any]) -> None:
+    def __init__(self, stage: _Stage, client: ClientApp, nodes: int, config: UserConfig) -> None:
         super().__init__(client, nodes, config)
         self._stage = stage
         self._polls = 0
@@ -469,13 +469,13 @@ def _layers(strategy: Any) -> Iterator[Any]:
         strategy = getattr(strategy, "strategy", None) or getattr(strategy, "_wrapped", None)
 
 
-def _settings(value: Any) -> tuple[str, dict[str, Any]]:
+def _settings(value: Any) -> tuple[str, dict[str, float]]:
     """Return the name of a strategy or mod and its numbers."""
     name = value.__name__ if callable(value) and hasattr(value, "__name__") else type(value).__name__
     own = dict(vars(value)) if hasattr(value, "__dict__") else {}
     if (settings := own.get("settings")) is not None:
         own |= {key: getattr(settings, key) for key in getattr(settings, "__slots__", ())}
-    return name, {key: each for key, each in own.items() if isinstance(each, int | float | str)}
+    return name, {key: each for key, each in own.items() if isinstance(each, int | float)}
 
 
 def _unit(message: Message, context: Context) -> Unit:
@@ -506,7 +506,7 @@ def _times(value: Any, factor: float) -> Any:
     return type(value)(value * factor) if is_number else value
 
 
-def _numbers(metrics: Mapping[str, Any] | None) -> dict[str, float]:
+def _numbers(metrics: Mapping[str, object] | None) -> dict[str, float]:
     """Return the numbers among metrics; those of a list by their places.
 
     >>> _numbers({"losses": [0.5, 0.25], "kind": "mean"})
@@ -524,10 +524,8 @@ def _numbers(metrics: Mapping[str, Any] | None) -> dict[str, float]:
 def _reply(reply: Message, sent: Arrays, trained: Arrays | None) -> dict[str, float]:
     """Return the figures of a reply, and the norm of its update: of the one below all mods, where they mask it."""
     content = reply.content
-    records: list[Mapping[str, Any]] = [
-        *content.metric_records.values(),
-        content.config_records.get(older_api.RESULT, {}),
-    ]
+    records: list[Mapping[str, object]]
+    records = [*content.metric_records.values(), content.config_records.get(older_api.RESULT, {})]
     figures = {name.replace("_", "-"): value for record in records for name, value in _numbers(record).items()}
     record = next(iter(content.array_records.values()), None)
     model = trained if record is None or list(record) != list(sent) else _arrays(record)

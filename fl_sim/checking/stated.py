@@ -14,7 +14,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fl_sim.checking.trials import Seen
 
@@ -63,7 +62,7 @@ class Stated:
     unread: tuple[str, ...] = ()
 
 
-def stated_by(seen: Seen, config: Mapping[str, Any]) -> Stated:
+def stated_by(seen: Seen, config: Mapping[str, object]) -> Stated:
     """Return what an app stated in a whole run; an object that we know counts more than what is printed."""
     read = read_stated(seen.log, seen.metrics, config)
     if read.epsilon is None:
@@ -78,7 +77,7 @@ def stated_by(seen: Seen, config: Mapping[str, Any]) -> Stated:
     return read
 
 
-def read_stated(log: str, metrics: Sequence[Mapping[str, float]], config: Mapping[str, Any] | None = None) -> Stated:
+def read_stated(log: str, metrics: Sequence[Mapping[str, float]], config: Mapping[str, object] | None = None) -> Stated:
     """Return what stands in a log, in which a line ``ROUND n`` ends a round, and in the metrics of the rounds."""
     by_round, last = list[float](), None
     parts = re.split(r"^ROUND \d+\n", log, flags=re.MULTILINE)

@@ -86,8 +86,8 @@ class Seen:
         replies: of the last round: each user's metrics, and the norm of its update as it left the node.
         own: the update of each train function in this trial, and what it returned beside, for later trials.
         log, node_log: what the server and the nodes printed and logged, with a line ``ROUND n`` where a round ends.
-        strategy: the classes of the strategy and of those that it wraps, with their settings.
-        mods: the names of the client's mods, with their settings.
+        strategy: the classes of the strategy and of those that it wraps, with the numbers among their settings.
+        mods: the names of the client's mods, with theirs.
         stated: ε that known objects state at the end of the trial.
         error: why it ended early: ``absent``, ``waits``, ``stopped`` or ``node``, and words.
         seconds: of the trial.
@@ -103,8 +103,8 @@ class Seen:
     own: dict[Unit, tuple[Arrays, RecordDict]] = field(default_factory=dict)
     log: str = ""
     node_log: str = ""
-    strategy: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    mods: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    strategy: list[tuple[str, dict[str, float]]] = field(default_factory=list)
+    mods: list[tuple[str, dict[str, float]]] = field(default_factory=list)
     stated: float | None = None
     error: tuple[str, str] | None = None
     seconds: float = 0.0

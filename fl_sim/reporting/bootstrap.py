@@ -45,6 +45,11 @@ class Figure:
     low: float
     high: float
 
+    @classmethod
+    def of(cls, record: Mapping[str, float | None]) -> Figure:
+        """Return the figure whose :meth:`record` is given."""
+        return cls(**{name: math.nan if value is None else value for name, value in record.items()})
+
     def mapped(self, function: Callable[[float], float]) -> Figure:
         """Return the figure of an increasing function of this one."""
         return Figure(function(self.value), function(self.low), function(self.high))

@@ -194,7 +194,7 @@ class Comparison:
         Args:
             refresh: seconds after which a browser loads the page again; None for a page that stays as it is.
         """
-        from fl_sim.reporting.pages.run_page import run_page
+        from fl_sim.reporting.run_page import run_page
 
         return run_page(self, refresh)
 

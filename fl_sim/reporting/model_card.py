@@ -30,7 +30,6 @@ from fl_sim.clients.models.architectures.model_source import is_registered
 from fl_sim.clients.models.model_names import AWD_LSTM, MINILM, SMOLLM2
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.formats import format_delta, format_epsilon, format_number, printable
-from fl_sim.reporting.pages.templates import render_markdown
 from fl_sim.reporting.run_facts import (
     CLASSES_ARE_PUBLIC,
     DETECTED,
@@ -39,6 +38,7 @@ from fl_sim.reporting.run_facts import (
     SEQUENCE_OF_MODELS,
     RunFacts,
 )
+from fl_sim.reporting.templates import render_markdown
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
 from fl_sim.strategies.ledger import LedgerError
 

@@ -19,7 +19,7 @@ WITHOUT_EXAMPLE = {
     "fl_sim.flower.user_level_strategy": "needs nodes; fl_sim.flower shows it",
     "fl_sim.flower.text.text_client_app": "a Flower app",
     "fl_sim.auditing.leakage.membership": "needs a finished run",
-    "fl_sim.reporting.pages.run_page": "needs a finished run; docs/report.md shows the page",
+    "fl_sim.reporting.run_page": "needs a finished run; docs/report.md shows the page",
     "fl_sim.research.representations.representation_experiment": "trains for seconds",
     "fl_sim.research.representations.trained_run": "needs a finished run",
 }

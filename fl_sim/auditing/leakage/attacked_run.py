@@ -84,7 +84,7 @@ class Options:
         """Return sizes that take a third of the time: intervals are wider, and an exposure is at most 7.7 bits."""
         return cls(secrets=200, entities=100, candidates=25)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the options as a JSON object; the name is left out unless names are shown."""
         hidden = {} if self.show_names or self.entity is None else {"entity": "(hidden)"}
         return asdict(self) | hidden

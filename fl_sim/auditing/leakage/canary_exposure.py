@@ -44,8 +44,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from scipy import special, stats
@@ -59,13 +58,16 @@ from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
 from fl_sim.data_prep.canaries import Canary, Owner, PlantedCanaries, read_canaries
-from fl_sim.reporting.bootstrap import intervals
+from fl_sim.reporting.bootstrap import Figure, intervals
 from fl_sim.strategies.accounting.adjacency import ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.primitives import streams
 
 _FEWEST = 2
 METHOD = "percentile bootstrap over canaries, 95 %"
+
+Group = tuple[Owner | None, int | None, bool]
+"""Canaries of one owner and number of repetitions (None for any) that are all included, or all left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +115,22 @@ class CanaryExposures:
     possible: int
     seed: int
 
-    def groups(self) -> list[dict[str, Any]]:
-        """Return the means with their intervals as JSON values, in bits: of all canaries, by owner, and by repetitions.
-
-        ``owner`` and ``repetitions`` are None for any.
-        """
+    def means(self) -> dict[Group, tuple[int, Figure]]:
+        """Return how many canaries a group has, and their mean exposure in bits: of all, by owner, by repetitions."""
         kinds: list[tuple[Owner | None, int | None]] = [(None, None)]
         kinds += [(owner, None) for owner in dict.fromkeys(c.owner for c in self.canaries)]
         kinds += sorted(
             {(c.owner, c.repetitions) for c in self.canaries}, key=lambda kind: (kind[0] != "user", kind[1])
         )
-        groups = []
+        means = dict[Group, tuple[int, Figure]]()
         for owner, repetitions in kinds:
             for included in (True, False):
                 chosen = [c.exposure for c in self._chosen(owner, repetitions) if c.included == included]
                 if chosen:
                     rng = streams.generator(self.seed, "leak-exposure-bootstrap")
                     (mean,) = intervals(np.stack([chosen, np.ones(len(chosen))], axis=1), rng)
-                    group = {"owner": owner, "repetitions": repetitions, "included": included, "canaries": len(chosen)}
-                    groups.append(group | {"exposure": mean.record(), "most_by_chance": most_by_chance(len(chosen))})
-        return groups
+                    means[owner, repetitions, included] = len(chosen), mean
+        return means
 
     def audit_arrays(self, owner: Owner | None = None, repetitions: int | None = None) -> tuple[Bools, Floats]:
         """Return which canaries are included, bool (m,), and their scores, float64 (m,).
@@ -143,20 +141,6 @@ class CanaryExposures:
         """
         chosen = self._chosen(owner, repetitions)
         return np.array([c.included for c in chosen], dtype=bool), np.array([c.score for c in chosen], dtype=np.float64)
-
-    def record(self) -> dict[str, Any]:
-        """Return the figures as one JSON object, without texts."""
-        return {
-            "canaries": len(self.canaries),
-            "included": sum(canary.included for canary in self.canaries),
-            "drawn_secrets": self.drawn,
-            "possible_secrets": self.possible,
-            "largest_exposure": math.log2(self.drawn + 1),
-            "exposure_of_left_out": uniform_exposure(self.drawn),
-            "intervals": METHOD,
-            "seed": self.seed,
-            "groups": self.groups(),
-        }
 
     def _chosen(self, owner: Owner | None, repetitions: int | None) -> list[CanaryExposure]:
         return [c for c in self.canaries if owner in (None, c.owner) and repetitions in (None, c.repetitions)]
@@ -237,30 +221,71 @@ def uniform_exposure(drawn: int) -> float:
     return math.log2(drawn + 1) - float(special.gammaln(drawn + 2)) / math.log(2) / (drawn + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class CanaryGroup:
+    """Hold the mean exposure of a group of canaries, in bits.
+
+    Attributes:
+        owner, repetitions, included: those of its canaries; None for any.
+        canaries: how many it has.
+        exposure: under the model that the run released last.
+        most_by_chance: what the mean of so many secrets that a model never saw stays below.
+        initial_exposure: under the model with which the run began.
+    """
+
+    owner: Owner | None
+    repetitions: int | None
+    included: bool
+    canaries: int
+    exposure: Figure
+    most_by_chance: float
+    initial_exposure: Figure
+
+    def record(self) -> dict[str, object]:
+        """Return the group as a JSON object."""
+        figures = {"exposure": self.exposure.record(), "initial_exposure": self.initial_exposure.record()}
+        return asdict(self) | figures
+
+
+def are_known(groups: Sequence[CanaryGroup]) -> bool:
+    """Return whether a model knows more of the canaries that were said most than chance and its start explain."""
+    most = max((group.repetitions or 0 for group in groups), default=0)
+    return any(
+        group.exposure.value > max(group.most_by_chance, group.initial_exposure.value)  # NaN is no exposure
+        for group in groups
+        if group.repetitions == most and group.included
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class CanaryAttack:
     """Hold what the attack on canaries found.
 
     Attributes:
         exposures: under the model that the run released last.
-        initial: under the model with which the run began.
+        groups: the means, those of all canaries first, then by owner, and by repetitions.
         bounds: what the ledger proves for a canary in or out, by owner and repetitions.
         verdict: whether the attack contradicts a bound.
     """
 
     exposures: CanaryExposures
-    initial: CanaryExposures
+    groups: tuple[CanaryGroup, ...]
     bounds: dict[tuple[Owner, int], ProvenRates]
     verdict: Verdict
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the attack as a JSON object, without texts."""
+        exposures = self.exposures
         return {
-            **self.exposures.record(),
-            "groups": [
-                group | {"initial_exposure": start["exposure"]}
-                for group, start in zip(self.exposures.groups(), self.initial.groups(), strict=True)
-            ],
+            "canaries": len(exposures.canaries),
+            "included": sum(canary.included for canary in exposures.canaries),
+            "drawn_secrets": exposures.drawn,
+            "possible_secrets": exposures.possible,
+            "largest_exposure": math.log2(exposures.drawn + 1),
+            "exposure_of_left_out": uniform_exposure(exposures.drawn),
+            "intervals": METHOD,
+            "seed": exposures.seed,
+            "groups": [group.record() for group in self.groups],
             "bounds": [
                 {"owner": owner, "repetitions": repetitions, **rates.record()}
                 for (owner, repetitions), rates in self.bounds.items()
@@ -309,7 +334,12 @@ def attack_canaries(run: AttackedRun, options: Options, observer: Observer = lam
         else:
             proven = run.proof.of_entity(entity_contribution(guarantee, repetitions))
         bounds[owner, repetitions] = proven
-    return CanaryAttack(exposures, initial, bounds, judge_canaries(run, planted, exposures, bounds, options.failure))
+    starts = initial.means()
+    groups = tuple(
+        CanaryGroup(*group, count, mean, most_by_chance(count), starts[group][1])
+        for group, (count, mean) in exposures.means().items()
+    )
+    return CanaryAttack(exposures, groups, bounds, judge_canaries(run, planted, exposures, bounds, options.failure))
 
 
 def entity_contribution(guarantee: Guarantee, repetitions: int) -> EntityContribution:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,8 +30,7 @@ from fl_sim.clients.frozen_states import Observer
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.canaries import read_canaries
 from fl_sim.formats import duration
-from fl_sim.reporting.pages.leak_page import leak_page
-from fl_sim.reporting.run_facts import read_facts
+from fl_sim.reporting.run_facts import RunFacts, read_facts
 from fl_sim.storage.run_folder import RunFolder
 
 Attack = Callable[[AttackedRun, Options, Observer], UserAttack | CanaryAttack | NameAttack]
@@ -54,6 +52,7 @@ class RunLeakage:
     """Hold what the attacks found in one run.
 
     Attributes:
+        facts: what its folder says, as ``fl-sim report`` shows it.
         raw_text: whether it was attacked with the text from before names were removed.
         known: what its guarantee takes as known.
         left_out: why attacks make no sense for the run, by name.
@@ -63,6 +62,7 @@ class RunLeakage:
 
     folder: RunFolder
     config: RunConfig
+    facts: RunFacts
     raw_text: bool
     known: str
     left_out: Mapping[str, str]
@@ -72,18 +72,30 @@ class RunLeakage:
     entities: NameAttack | None = None
 
     @property
+    def epsilon(self) -> dict[str, float]:
+        """Return the ε of the run's result by their names, the one that leads first."""
+        result = self.folder.result or {}
+        return {name: result[name] for name in _EPSILONS if name in result}
+
+    @property
+    def attacks(self) -> dict[str, UserAttack | CanaryAttack | NameAttack | str]:
+        """Return the result of each attack by name, or the reason why it was left out, in the order of ATTACKS."""
+        found = {"users": self.users, "canaries": self.canaries, "entities": self.entities, **self.left_out}
+        return {name: attack for name, attack in found.items() if attack is not None}
+
+    @property
     def verdicts(self) -> dict[str, Verdict]:
         """Return the verdict of each attack that has one, by name."""
         judged = {"users": self.users, "canaries": self.canaries}
         return {name: result.verdict for name, result in judged.items() if result is not None}
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return everything as one JSON object, with the attacks under ``attacks``."""
-        attacks: dict[str, Any] = {name: {"left_out": reason} for name, reason in self.left_out.items()}
-        for name, seconds in self.seconds.items():
-            attacks[name] = getattr(self, name).record() | {"seconds": seconds}
-        config, result, facts = self.config, self.folder.result or {}, read_facts(self.folder)
-        utility = facts.utility
+        attacks = {
+            name: {"left_out": attack} if isinstance(attack, str) else attack.record() | {"seconds": self.seconds[name]}
+            for name, attack in self.attacks.items()
+        }
+        config, utility = self.config, self.facts.utility
         return {
             "run": str(self.folder.path),
             "strategy": config.privacy.strategy,
@@ -93,11 +105,11 @@ class RunLeakage:
             "raw_text": self.raw_text,
             "rounds": self.folder.last_round,
             "delta": config.privacy.delta,
-            "epsilon": {name: result[name] for name in _EPSILONS if name in result},
+            "epsilon": self.epsilon,
             "known": self.known,
             "utility": {"metric": utility.metric, "initial": utility.initial, "final": utility.final},
-            "seconds": facts.seconds,
-            "attacks": {name: attacks[name] for name in ATTACKS if name in attacks},
+            "seconds": self.facts.seconds,
+            "attacks": attacks,
         }
 
 
@@ -124,9 +136,11 @@ class Leakage:
 
     def page(self) -> str:
         """Return everything as an HTML page of one file, with pictures."""
-        return leak_page(self.record())
+        from fl_sim.auditing.leakage.leak_page import leak_page
 
-    def record(self) -> dict[str, Any]:
+        return leak_page(self)
+
+    def record(self) -> dict[str, object]:
         """Return everything as one JSON object."""
         return {
             "runs": [run.record() for run in self.runs],
@@ -228,7 +242,7 @@ def _attacked(
     run: AttackedRun, options: Options, names: Sequence[str], progress: Progress, *, strict: bool
 ) -> RunLeakage:
     """Return what is found in one run; attacks that make no sense for it are left out with the reason, or refused."""
-    results: dict[str, Any] = {}
+    results = dict[str, UserAttack | CanaryAttack | NameAttack]()
     left_out, seconds = dict[str, str](), dict[str, float]()
     for name in names:
         begun = time.perf_counter()
@@ -240,6 +254,14 @@ def _attacked(
             if strict:
                 raise
             left_out[name] = str(error)
+    facts, known = read_facts(run.folder), run.bounds.guarantee.known
     return RunLeakage(
-        run.folder, run.config, run.has_raw_text, run.bounds.guarantee.known, left_out, seconds, **results
+        run.folder,
+        run.config,
+        facts,
+        run.has_raw_text,
+        known,
+        left_out,
+        seconds,
+        **results,  # type: ignore[arg-type]
     )

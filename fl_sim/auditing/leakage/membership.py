@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +85,7 @@ class UserAttack:
     verdict: Verdict
     most_exposed: tuple[tuple[str, float], ...] = ()
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the attack as a JSON object."""
         exposed = [{"user": user, "score": score} for user, score in self.most_exposed]
         return {

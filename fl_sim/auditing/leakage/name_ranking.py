@@ -30,7 +30,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -186,7 +185,7 @@ class EntityGroup:
     entities: int
     figures: Mapping[str, Figure]
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the group as JSON values."""
         figures = {name: figure.record() for name, figure in self.figures.items()}
         return {"kind": self.kind, "mentions": self.mentions, "entities": self.entities, **figures}
@@ -214,7 +213,7 @@ class NameAttack:
     named: Target | None = None
     show_names: bool = False
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the attack as one JSON object; names are private and left out unless asked for."""
         one = self.named
         named = {} if one is None else {"kind": one.kind, "mentions": len(one.occurrences), "private": one.is_private}

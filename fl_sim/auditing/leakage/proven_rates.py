@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,7 +110,7 @@ class ProvenRates:
         once = self.largest_true_positive_rate(false_positive_rate)
         return self.largest_true_positive_rate(once) if once < 1 else 1.0
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the bound as a JSON object; its rates are upper bounds."""
         rates = {f"{rate:g}": self.largest_true_positive_rate(rate) for rate in FALSE_POSITIVE_RATES}
         return {

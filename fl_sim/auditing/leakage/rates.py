@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -119,7 +118,7 @@ class Rates:
         advantage = Figure(scores.advantage, low_advantage, high_advantage)
         return cls(members, others, Figure(scores.area, low, high), advantage, at)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the rates as a JSON object."""
         return {
             "members": self.members,

@@ -36,7 +36,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -181,7 +180,7 @@ class CanaryAudit:
         """Tell whether no test refutes a claim."""
         return not self.refuted
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the audit as one JSON object; an infinite ε is the word ``inf``."""
         inside, outside = self.scores[self.included], self.scores[~self.included]
         values = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def published(
     _show(figures, as_json, default_delta=is_default("delta"))
 
 
-def _check_text(settings: dict[str, Any]) -> None:
+def _check_text(settings: Mapping[str, object]) -> None:
     """Refuse missing numbers of the text, on which f_e and f_e_plus depend, and those that are ignored."""
     reads_text = settings["estimator"] in ("f_e", "f_e_plus")
     for name in _OF_TEXT:

@@ -6,6 +6,7 @@ Exit code 1 means that an attack refuted an ε that our accountant proves (docs/
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -79,8 +80,8 @@ def table(as_json: bool, **settings: Any) -> int:
 def one_run(as_json: bool, **settings: Any) -> int:
     """Plant canary users in one real training."""
     with TemporaryDirectory() as folder:
-        record = audits.audit_one_run(folder, **settings).record()
-    return _show(record, as_json, _lines(record), bool(record["holds"]))
+        found = audits.audit_one_run(folder, **settings)
+    return _show(found.record(), as_json, _lines(found.record()), found.holds)
 
 
 @audit.command()
@@ -120,14 +121,14 @@ def ledger(runs: tuple[Path, ...], seed: int, as_json: bool) -> int:
     return _show(report, as_json, "".join(lines), all(audit.holds for audit in found))
 
 
-def _show_findings(told: dict[str, Any], findings: list[Finding], as_json: bool) -> int:
+def _show_findings(told: dict[str, object], findings: list[Finding], as_json: bool) -> int:
     """Print the findings with what the attack was told; return the exit code."""
     records = [finding.record() for finding in findings]
     text = "".join(f"{_lines(record)}\n" for record in records)
     return _show(told | {"audits": records}, as_json, text, all(finding.holds for finding in findings))
 
 
-def _show(record: Any, as_json: bool, text: str, holds: bool) -> int:
+def _show(record: Mapping[str, object], as_json: bool, text: str, holds: bool) -> int:
     """Print the record as JSON or the text; return the exit code."""
     print_json(record) if as_json else print(text, end="")
     return 0 if holds else EXIT_REFUTED
@@ -137,7 +138,7 @@ def _progress(name: str) -> None:
     print(f"auditing {name}", file=sys.stderr)
 
 
-def _lines(record: dict[str, Any]) -> str:
+def _lines(record: Mapping[str, object]) -> str:
     return "".join(f"{name:<24}{format_figure(name, value)}\n" for name, value in record.items() if value is not None)
 
 
@@ -151,8 +152,8 @@ def leak(runs: tuple[Path, ...], html: Path | None, as_json: bool, quiet: bool, 
 
     Exit code 1 means that an attack reached more than a run's ledger allows (docs/audit.md).
     """
+    from fl_sim.auditing.leakage.leak_words import leak_text
     from fl_sim.cli.progress_bar import counting, say
-    from fl_sim.reporting.leak_words import leak_text
 
     check_writable("--html", html, begins=PAGE)
     for path in runs:
@@ -160,7 +161,7 @@ def leak(runs: tuple[Path, ...], html: Path | None, as_json: bool, quiet: bool, 
     found = audits.leak(
         runs, progress=lambda words: counting(words, quiet), say=lambda words: say(words, quiet), **options
     )
-    print_json(found.record()) if as_json else print(leak_text(found.record()))
+    print_json(found.record()) if as_json else print(leak_text(found))
     if html is not None:
         replace_private_file(html, found.page().encode())
     for state, words in _FAILS.items():

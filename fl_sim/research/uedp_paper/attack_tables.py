@@ -16,8 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fl_sim.auditing.leakage.canary_exposure import CanaryGroup, are_known
 from fl_sim.formats import format_epsilon, round_up
-from fl_sim.reporting.leak_words import is_remembered
+from fl_sim.reporting import bootstrap
 from fl_sim.research.uedp_paper.figure_pictures import METRIC_WORDS, show_utility
 from fl_sim.research.uedp_paper.figure_records import AttackedRunRecord
 
@@ -29,6 +30,7 @@ Rows = tuple[list[str], list[list[str]]]
 """The heads of a table's columns, and its rows."""
 
 _RATE = "0.01"
+_EXPOSURES = ("exposure", "initial_exposure")
 _OWNERS = (("user", "a user"), ("entity", "an entity"))
 
 
@@ -190,12 +192,21 @@ def conclusions(attacked: Runs) -> list[str]:
         remembers = [
             method.label
             for method in free
-            if method.attacks(name) and all(is_remembered(name, one) for one in method.attacks(name))
+            if method.attacks(name) and all(beats_chance(name, one) for one in method.attacks(name))
         ]
         found = f"better than guessing with every seed on: {', '.join(remembers)}"
         none = "nothing can be concluded, because no model without a guarantee is told from guessing with every seed"
         lines.append(f"{name.capitalize()}: {found if remembers else none}.")
     return lines
+
+
+def beats_chance(name: str, attack: Mapping[str, Any]) -> bool:
+    """Return whether the record of an attack has more than guessing would find, at 95 %."""
+    if name == "canaries":
+        figures = [{key: bootstrap.Figure.of(one[key]) for key in _EXPOSURES} for one in attack["groups"]]
+        return are_known([CanaryGroup(**group | own) for group, own in zip(attack["groups"], figures, strict=True)])
+    figure, guessed = (attack["groups"][0]["gain"], 0.0) if name == "entities" else (attack["auc"], 0.5)
+    return bootstrap.Figure.of(figure).low > guessed
 
 
 def verdicts(attacked: Runs) -> list[str]:

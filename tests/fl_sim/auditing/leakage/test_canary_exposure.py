@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -49,10 +48,10 @@ def test_a_model_that_memorised_the_included_canaries_is_exposed() -> None:
     included = [c.text(planted.law) for c in planted.canaries if c.included]
     before = canary_exposures(load_model(SPEC, seed=0), planted, seed=0, drawn=200)
     after = canary_exposures(memorised(included, steps=120), planted, seed=0, drawn=200)
-    means = {group["included"]: group["exposure"] for group in after.groups() if group["owner"] is None}
-    assert means[True]["low"] > 5
-    assert means[False]["low"] < 1 / math.log(2) < means[False]["high"]
-    assert next(group["exposure"]["value"] for group in before.groups() if group["included"]) < 3
+    means = {included: after.means()[None, None, included][1] for included in (True, False)}
+    assert means[True].low > 5
+    assert means[False].low < 1 / math.log(2) < means[False].high
+    assert before.means()[None, None, True][1].value < 3
     # Coins and scores are what the one-run audit takes: it refutes ε = 0.5 after, and not before.
     claim = curve_trade_off([(1e-5, 0.5)])
     assert refutes_by_ranking(claim, *after.audit_arrays(), confidence=0.999)
@@ -60,14 +59,10 @@ def test_a_model_that_memorised_the_included_canaries_is_exposed() -> None:
 
 
 @pytest.mark.nightly
-def test_the_record_has_a_mean_per_owner_and_repetitions_and_no_text() -> None:
+def test_every_owner_and_number_of_repetitions_has_a_mean() -> None:
     planted = draw_canaries(CanarySettings(28, seed=1))
     exposures = canary_exposures(load_model(SPEC, seed=0), planted, seed=0, drawn=30)
-    record = exposures.record()
-    text = json.dumps(record, allow_nan=False)
-    assert "secret words" not in text
-    assert not any(canary.name in text for canary in planted.canaries if canary.name)
-    by_kind = {(g["owner"], g["repetitions"], g["included"]): g["canaries"] for g in record["groups"]}
+    by_kind = {group: canaries for group, (canaries, _) in exposures.means().items()}
     assert by_kind[None, None, True] + by_kind[None, None, False] == 28
     assert sum(n for (owner, times, _), n in by_kind.items() if owner == "entity" and times is None) == 14
     assert sum(n for (owner, times, _), n in by_kind.items() if times == 64) == 4

@@ -76,14 +76,14 @@ def attacked(corpus: Corpus, model: LanguageModel, noise: float = 20.0, populati
 def test_a_model_that_remembers_contradicts_a_ledger_with_much_noise(
     with_canaries: Corpus, learned: LanguageModel
 ) -> None:
-    record = attack_canaries(attacked(with_canaries, learned), OPTIONS).record()
-    assert record["verdict"]["state"] == "beyond"
-    assert record["verdict"]["pairs"] == 112
-    by_kind = {(bound["owner"], bound["repetitions"]): bound for bound in record["bounds"]}
-    assert len(by_kind) == 14
-    assert all(bound["largest_advantage"] < 0.2 for bound in by_kind.values())
-    assert by_kind["entity", 64]["largest_advantage"] == by_kind["entity", 2]["largest_advantage"]  # F is 2
-    assert "arrow" not in json.dumps(record)
+    found = attack_canaries(attacked(with_canaries, learned), OPTIONS)
+    assert (found.verdict.state, found.verdict.pairs) == ("beyond", 112)
+    assert len(found.bounds) == 14
+    assert all(bound.largest_advantage < 0.2 for bound in found.bounds.values())
+    assert found.bounds["entity", 64].largest_advantage == found.bounds["entity", 2].largest_advantage  # F is 2
+    record = json.dumps(found.record(), allow_nan=False)
+    names = {canary.name for canary in read_canaries(with_canaries).canaries if canary.name}
+    assert not any(words in record for words in (*names, "secret words", "arrow"))
 
 
 @pytest.mark.system
@@ -92,8 +92,8 @@ def test_nothing_is_proven_for_a_name_that_the_runs_own_text_may_not_mark(
 ) -> None:
     run = attacked(with_canaries, learned)
     run.has_raw_text = True
-    bounds = attack_canaries(run, OPTIONS).record()["bounds"]
-    assert {bound["owner"] for bound in bounds if bound["proven"]} == {"user"}
+    bounds = attack_canaries(run, OPTIONS).bounds
+    assert {owner for (owner, _), bound in bounds.items() if bound.is_proven} == {"user"}
 
 
 def test_every_test_has_its_share_of_the_failure_and_the_largest_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from fl_sim.formats import duration, format_at_risk, format_delta, format_epsilon, format_number
 from fl_sim.reporting.comparison import ComparedRun, Comparison, end_figures, pair_words
 from fl_sim.reporting.held_out import metric_words
-from fl_sim.reporting.pages.templates import Card, Shown, render, whole_delta
 from fl_sim.reporting.plots import (
     ROUND,
     Axis,
@@ -31,6 +30,7 @@ from fl_sim.reporting.plots import (
 from fl_sim.reporting.recorded import contribution_in_words, counted, measured_in_words, setting_in_words
 from fl_sim.reporting.report import attacker_note, bound_notes, way_in_words, whole_percent_down
 from fl_sim.reporting.run_facts import PROVEN, STATES, RunFacts, pooled
+from fl_sim.reporting.templates import Card, Shown, render, whole_delta
 
 Runs = Sequence[ComparedRun]
 

@@ -40,7 +40,7 @@ class Card:
 
 
 _ENVIRONMENT = Environment(
-    loader=FileSystemLoader(Path(__file__).parent),
+    loader=FileSystemLoader(Path(__file__).parent / "pages"),
     autoescape=True,
     finalize=lambda value: value if isinstance(value, Markup) else printable(value),
     undefined=StrictUndefined,
@@ -53,7 +53,7 @@ def render(template: str, *, refresh: int | None = None, **values: Any) -> str:
     """Return a page of one HTML file.
 
     Args:
-        template: a file beside this module.
+        template: a file of ``pages`` beside this module.
         refresh: seconds after which a browser loads the page again.
         values: by the names in the template; only what is :class:`~markupsafe.Markup` is not escaped.
     """
@@ -61,6 +61,6 @@ def render(template: str, *, refresh: int | None = None, **values: Any) -> str:
 
 
 def render_markdown(template: str, **values: Any) -> str:
-    """Return a Markdown document from a template beside this module; nothing is escaped."""
+    """Return a Markdown document from a template in ``pages``; nothing is escaped."""
     environment = _ENVIRONMENT.overlay(autoescape=False, finalize=str, keep_trailing_newline=True)
     return environment.get_template(template).render(**values)

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 import fl_sim
-from fl_sim.reporting import plots
-from fl_sim.reporting.pages import run_page
+from fl_sim.reporting import plots, run_page
 from fl_sim.storage.run_folder import RunFolder
 from tests.browser import NAMES, Tab, browser, chromium
+from tests.fl_sim.auditing.leakage.test_leak_page import pictures
 from tests.fl_sim.conftest import MakeRun, ended_with, made_run, rewritten
-from tests.fl_sim.reporting.pages.test_leak_page import pictures
 from tests.fl_sim.reporting.test_plots import HELD_OUT
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>&amp;\u202e'
