@@ -82,7 +82,7 @@ class RunLeakage:
         attacks: dict[str, Any] = {name: {"left_out": reason} for name, reason in self.left_out.items()}
         for name, seconds in self.seconds.items():
             attacks[name] = getattr(self, name).record() | {"seconds": seconds}
-        config, result, facts = self.config, self.folder.result or {}, read_facts(self.folder)
+        config, result, facts = self.config, dict(self.folder.result or {}), read_facts(self.folder)
         utility = facts.utility
         return {
             "run": str(self.folder.path),
