@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -58,12 +57,11 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 _ALL = {name: entry for verbs in VERBS.values() for name, entry in verbs.items()}
 
 
-@dataclass
 class Running:
     """The command at work, for messages: its words, and its flags by parameter; the object of every context."""
 
-    path: str = "fl-sim"
-    flags: Mapping[str, str] = field(default_factory=dict)
+    def __init__(self, flags: Mapping[str, str] | None = None) -> None:
+        self.path, self.flags = "fl-sim", flags or {}
 
 
 _PARAMETER = re.compile(r"`([a-z]\w*)`")
