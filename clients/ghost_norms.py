@@ -461,7 +461,7 @@ class _Lookups(TorchFunctionMode):
         self.ids: list[torch.Tensor] = []
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, object] | None = None
     ) -> Any:
         if func is functional.embedding:
             self.ids.append(args[0])

@@ -243,7 +243,7 @@ class RunConfig(_Section):
         "`csv` (docs/report.md), names of entry points, or import paths such as `my_module:MyObserver`; also one "
         "text, separated by commas (docs/extending.md)",
     )
-    origin: dict[str, Any] = Field(
+    origin: dict[str, object] = Field(
         {},
         description="the public text that settings were tuned on, as `fl-sim plan trials` writes it, for the record: "
         "no release depends on it, but a run on that text is refused (docs/settings.md)",
@@ -316,7 +316,7 @@ class RunConfig(_Section):
         return Origin.model_validate(self.origin) if self.origin else None
 
     @model_serializer(mode="wrap")
-    def _without_what_is_empty(self, dump: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+    def _without_what_is_empty(self, dump: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, object]:
         """Leave out empty observers and origins, and how to track, so that records stay the same for runs without them.
 
         A record (JSON) states the share of a GPU that a worker had, and the unit of a target or budget; in Python these
@@ -336,7 +336,7 @@ class RunConfig(_Section):
         return {name: value for name, value in values.items() if value or name not in ("observers", "origin")}
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
+    def from_mapping(cls, values: Mapping[str, object]) -> RunConfig:
         """Return the configuration of nested or dotted keys, with ``_`` or ``-``; ConfigError names every mistake."""
         tree = {"privacy": {}} | nested(values)  # the default strategy may be claimed by another package, too
         _check_leaves(tree)
@@ -346,7 +346,7 @@ class RunConfig(_Section):
         except ValidationError as error:
             raise ConfigError(_explain(error, tree)) from error
 
-    def changed(self, overrides: Mapping[str, Any]) -> RunConfig:
+    def changed(self, overrides: Mapping[str, object]) -> RunConfig:
         """Return the configuration with other values for some keys, nested or dotted, as :meth:`load` overrides them.
 
         >>> RunConfig().changed({"privacy.q_s": 0.05, "rounds": 3}).privacy.q_s
@@ -356,14 +356,14 @@ class RunConfig(_Section):
         return self.from_mapping(merged(_without_rival(self.model_dump(), over), over))
 
     @classmethod
-    def load(cls, path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    def load(cls, path: str | Path | None, overrides: Mapping[str, object] | None = None) -> RunConfig:
         """Return the configuration of a TOML file (or the defaults) with ``section.key`` overrides.
 
         A name without ending, such as ``irc``, is that of a configuration that ships, unless there is such a file.
         ``noise_multiplier`` among the overrides takes the place of the file's ``target_epsilon``, and vice versa.
         ConfigError names the file where the mistake is in it.
         """
-        values: dict[str, Any] = {}
+        values: dict[str, object] = {}
         if path is not None:
             values = nested(read_toml(_file_of(path)))
             try:
@@ -431,9 +431,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not TOML ({error})") from error
 
 
-def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
+def parse_assignments(assignments: Sequence[str]) -> dict[str, object]:
     """Return ``section.key=value`` words as a mapping; raise ConfigError for another form, or a key given twice."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
         key = _plain(key)
@@ -443,7 +443,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def add_setting(values: dict[str, Any], key: str, text: str) -> None:
+def add_setting(values: dict[str, object], key: str, text: str) -> None:
     """Add the value that ``text`` means under the dotted ``key``, in place; ConfigError if there is another one."""
     value = parse_value(key, text)
     if key in values and values[key] != value:
@@ -474,22 +474,21 @@ def _plain(key: str) -> str:
     return key.strip().replace("-", "_")
 
 
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+def nested(values: Mapping[str, object]) -> dict[str, object]:
     """Return dotted or nested keys as nested mappings; raise ConfigError if a key is both a value and a section."""
-    tree: dict[str, Any] = {}
+    tree: dict[str, object] = {}
     for key, value in values.items():
         *sections, name = _plain(key).split(".")
         table = tree
         for section in sections:
-            table = table.setdefault(section, {})
-            if not isinstance(table, dict):
+            inner = table.setdefault(section, {})
+            if not isinstance(inner, dict):
                 raise ConfigError(
-                    f"'{section}' is {config_keys.shown(table)}, so '{key}' cannot be set; allowed: one of them"
+                    f"'{section}' is {config_keys.shown(inner)}, so '{key}' cannot be set; allowed: one of them"
                 )
+            table = inner
         item = nested(value) if isinstance(value, Mapping) else _frozen(value)
-        if isinstance(item, dict) and isinstance(table.get(name), dict):
-            item = merged(table[name], item)
-        table[name] = item
+        table[name] = _merged_values(table.get(name), item)
     return tree
 
 
@@ -504,16 +503,16 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
     """Return the values of two nested mappings; those of ``over`` take precedence."""
-    both = dict(base)
-    for key, value in over.items():
-        sections = isinstance(value, dict) and isinstance(both.get(key), dict)
-        both[key] = merged(both[key], value) if sections else value
-    return both
+    return {**base, **{key: _merged_values(base.get(key), value) for key, value in over.items()}}
 
 
-def _without_rival(values: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merged_values(base: object, over: object) -> object:
+    return merged(base, over) if isinstance(base, dict) and isinstance(over, dict) else over
+
+
+def _without_rival(values: dict[str, object], over: Mapping[str, object]) -> dict[str, object]:
     """Return ``values`` without noise multiplier and target ε if ``over`` sets one of them."""
     privacy, chosen = values.get("privacy"), over.get("privacy")
     if not isinstance(privacy, dict) or not isinstance(chosen, dict):
@@ -523,7 +522,7 @@ def _without_rival(values: dict[str, Any], over: dict[str, Any]) -> dict[str, An
     return values | {"privacy": {name: value for name, value in privacy.items() if name not in dropped}}
 
 
-def _check_leaves(values: Mapping[str, Any], section: str = "") -> None:
+def _check_leaves(values: Mapping[str, object], section: str = "") -> None:
     """Refuse values that no key accepts: infinite numbers, and text that no file name or JSON can hold."""
     for name, value in values.items():
         key = f"{section}{name}"
@@ -535,7 +534,7 @@ def _check_leaves(values: Mapping[str, Any], section: str = "") -> None:
             raise ConfigError(f"{key} is {value!r}; allowed: Unicode text without NUL")
 
 
-def _explain(error: ValidationError, tree: Mapping[str, Any]) -> str:
+def _explain(error: ValidationError, tree: Mapping[str, object]) -> str:
     """Return all mistakes of a configuration, given as nested mappings, in one line, each key once."""
     privacy = tree.get("privacy", {})
     strategy = _strategy_of(privacy) if isinstance(privacy, dict) else None

@@ -39,23 +39,14 @@ SHORT_NAMES: Mapping[str, str] = {
     "corpus": "corpus.path",
     "strategy": "privacy.strategy",
     "rounds": "rounds",
-    "q_u": "privacy.q_u",
-    "q_e": "privacy.q_e",
-    "q_s": "privacy.q_s",
-    "noise_multiplier": "privacy.noise_multiplier",
-    "clip_norm": "privacy.clip_norm",
-    "user_cap": "privacy.user_cap",
-    "clipping": "privacy.clipping",
-    "estimator": "privacy.estimator",
-    "noise": "privacy.noise",
-    "delta": "privacy.delta",
-    "target_epsilon": "privacy.target_epsilon",
-    "target_unit": "privacy.target_unit",
-    "epsilon_budget": "privacy.epsilon_budget",
-    "known": "privacy.known",
-    "entity_bound": "privacy.entity_bound",
-    "user_sentences": "privacy.user_sentences",
-    "secure_noise": "privacy.secure_noise",
+    **{
+        name: f"privacy.{name}"
+        for name in (
+            *("q_u", "q_e", "q_s", "noise_multiplier", "clip_norm", "user_cap", "clipping", "estimator", "noise"),
+            *("delta", "target_epsilon", "target_unit", "epsilon_budget"),
+            *("known", "entity_bound", "user_sentences", "secure_noise"),
+        )
+    },
     "model": "model.name",
     "engine": "engine.name",
     "nodes": "engine.nodes",
@@ -120,7 +111,7 @@ def nearest(name: str, keys: Mapping[str, Key]) -> str | None:
     return leaves[close[0]] if close else None
 
 
-def check_table(model: type[BaseModel], values: Mapping[str, Any], section: str, owner: str) -> None:
+def check_table(model: type[BaseModel], values: Mapping[str, object], section: str, owner: str) -> None:
     """Check the keys and values of the table ``section`` that ``owner`` writes against its settings.
 
     Raises:

@@ -175,7 +175,7 @@ def _significant(value: float, digits: int, rounding: str) -> str:
     return text.replace("e-0", "e-").replace("e+0", "e+")
 
 
-def epsilon_in_words(row: Mapping[str, Any]) -> str:
+def epsilon_in_words(row: Mapping[str, float]) -> str:
     """Return the ε that leads in the metrics of a round, and that of a user: "ε any 7.69, user 5.66".
 
     Without a bound on entities, the ε of a stated bound leads, or else that of the 95th percentile of contributions.

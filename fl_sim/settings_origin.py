@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -44,7 +43,7 @@ class Trial(BaseModel):
     rung: int = Field(ge=1)
     sentences: float = Field(ge=0)
     score: float | None = None
-    settings: dict[str, Any]
+    settings: dict[str, object]
 
 
 class Origin(BaseModel):
@@ -74,15 +73,15 @@ class Origin(BaseModel):
     unit: str = "user_entity"
     delta: float = Field(gt=0, lt=1)
     metric: str
-    settings: dict[str, Any]
+    settings: dict[str, object]
     trials: tuple[Trial, ...]
 
-    def changed_since(self, config: Mapping[str, Any]) -> list[str]:
+    def changed_since(self, config: Mapping[str, object]) -> list[str]:
         """Return the keys of :attr:`settings` that have another value in a configuration, given as nested mappings."""
         now = dict(leaves(config))
         return [key for key, value in leaves(self.settings) if now.get(key) != value]
 
-    def in_words(self, config: Mapping[str, Any]) -> str:
+    def in_words(self, config: Mapping[str, object]) -> str:
         """Return the origin in one sentence, for the report of a run with a configuration of nested mappings."""
         count = len(self.trials)
         trials = f"{count} trial{'' if count == 1 else 's'}, seed {self.seed}"
@@ -108,7 +107,7 @@ def _hashes(texts: Iterable[str]) -> Iterator[str]:
             yield hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).hexdigest()
 
 
-def leaves(tree: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Mapping[str, object], section: str = "") -> Iterator[tuple[str, object]]:
     """Yield the values of nested settings, each with its full name, such as ``privacy.q_s``."""
     for name, value in tree.items():
         if isinstance(value, Mapping):

@@ -37,7 +37,7 @@ from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit, public_lists
 from fl_sim.strategies.accounting.random_allocation import EpochEvent
-from fl_sim.strategies.mechanism import Mechanism
+from fl_sim.strategies.mechanism import NUMBERS, Mechanism
 from fl_sim.strategies.primitives import streams
 from fl_sim.strategies.primitives.limits import require
 from fl_sim.strategies.registry import mechanism_from_record
@@ -99,7 +99,7 @@ class ReleaseRecord:
     @classmethod
     def of(cls, mechanism: Mechanism, seed: int | None, guarantee: Guarantee | None = None) -> ReleaseRecord:
         """Return the release record of a mechanism; ``seed`` is that of seeded noise, None for secure noise."""
-        numbers: dict[str, Any] = {name: float(getattr(mechanism, name)) for name in _NUMBERS}
+        numbers: dict[str, Any] = {name: float(getattr(mechanism, name)) for name in NUMBERS}
         return cls(
             mechanism=replace(mechanism, **numbers),
             noise="secure" if seed is None else "seeded",
@@ -112,7 +112,7 @@ class ReleaseRecord:
         """Return the fingerprint of the noise that ``seed`` stands for."""
         return f"{streams.derived_seed(seed, 'ledger'):032x}"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """The terms as an entry keeps them."""
         own = {"mechanism": self.version, "noise": self.noise, "stream": self.stream}
         return self.mechanism.record() | own | {"guarantee": self.guarantee.record()}
@@ -127,9 +127,8 @@ class ReleaseRecord:
         return cls(mechanism=mechanism, version=version, noise=noise, stream=stream, guarantee=bounds)
 
 
-_NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 _KINDS: dict[str, tuple[type, ...]] = (
-    dict.fromkeys(_NUMBERS, (int, float))
+    dict.fromkeys(NUMBERS, (int, float))
     | dict.fromkeys(("mechanism", "population"), (int,))
     | dict.fromkeys(("strategy", "noise", "stream"), (str,))
     | dict.fromkeys(("options", "guarantee"), (dict,))

@@ -41,6 +41,9 @@ from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.primitives.limits import SMALLEST_CLIP, PrivacyError, check_delta, check_rate, require
 from fl_sim.strategies.privacy_config import GaussianSumConfig, PrivacyConfig
 
+NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
+"""The rates, clips and noise of every mechanism."""
+
 LOCAL_STEPS = ("optimizer", "epochs", "batch_size", "learning_rate")
 """The keys of ``[local]`` that are read only if users take local steps."""
 
@@ -160,9 +163,7 @@ class Mechanism(ABC):
         PrivacyError: a value is out of range; the message names the value and what is allowed.
     """
 
-    defaults: ClassVar[dict[str, float]] = dict.fromkeys(
-        ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier"), 1.0
-    )
+    defaults: ClassVar[dict[str, float]] = dict.fromkeys(NUMBERS, 1.0)
     fixed_at_one: ClassVar[tuple[str, ...]] = ()
     needs_entities: ClassVar[bool] = False
     protects: ClassVar[str] = "no user and no entity: the strategy does not say what a round releases"
@@ -201,12 +202,13 @@ class Mechanism(ABC):
     def from_settings(cls, settings: Settings) -> Self:
         """Return the mechanism of a run's settings; PrivacyError names one that is out of range."""
         privacy = settings.privacy
+        own: Any = cls.own_fields(settings)  # of the types that the strategy declares
         return cls(
             strategy=privacy.strategy,
             population=settings.population,
             adaptive=privacy.adaptive_clip() if isinstance(privacy, GaussianSumConfig) else None,
             **cls.numbers(privacy),
-            **cls.own_fields(settings),
+            **own,
         )
 
     @classmethod
@@ -216,7 +218,7 @@ class Mechanism(ABC):
         return {name: default if given[name] is None else given[name] for name, default in cls.defaults.items()}
 
     @classmethod
-    def own_fields(cls, settings: Settings) -> dict[str, Any]:
+    def own_fields(cls, settings: Settings) -> dict[str, object]:
         """Return the fields that the strategy adds to :class:`Mechanism`, by name: those of its own keys."""
         return {name: getattr(settings.privacy, name) for name in cls.fields_of_own_keys()}
 
@@ -321,9 +323,9 @@ class Mechanism(ABC):
         """Return the clips, such as "user clip β 1"."""
         return f"user clip β {self.user_clip(self.clip_norm):.4g}"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the mechanism as a JSON object, for config.json, result.json and the ledger."""
-        values = {name: getattr(self, name) for name in _RECORDED}
+        values = {name: getattr(self, name) for name in ("strategy", "population", *NUMBERS)}
         own = {name: getattr(self, name) for name in self.fields_of_own_keys()}
         return values | {
             "adaptive": self.adaptive and asdict(self.adaptive),
@@ -331,19 +333,17 @@ class Mechanism(ABC):
         }
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any]) -> Self:
+    def from_record(cls, values: Mapping[str, object]) -> Self:
         """Return the mechanism of a :meth:`record`; PrivacyError for a value out of range, TypeError for other keys."""
-        return cls(**cls.recorded_fields(values))
+        recorded: Any = cls.recorded_fields(values)
+        return cls(**recorded)
 
     @classmethod
-    def recorded_fields(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+    def recorded_fields(cls, values: Mapping[str, Any]) -> dict[str, object]:
         """Return the constructor's arguments of a :meth:`record`, with objects in place of mappings."""
         recorded = dict(values)
         adaptive, own = recorded.pop("adaptive", None), recorded.pop("options", {})
         return dict(**recorded, **own, adaptive=None if adaptive is None else AdaptiveClip(**adaptive))
-
-
-_RECORDED = ("strategy", "population", "q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,6 +407,6 @@ class PrivacyPlan:
         # The accountant may be given a multiple of z, which is proportional to z.
         return accounted_noise * self.mechanism.noise_multiplier / event.noise_multiplier
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the plan as a JSON object, for config.json and result.json."""
         return self.mechanism.record() | {"rounds": self.rounds, "delta": self.delta}

@@ -197,9 +197,9 @@ class TrainReply:
         """Return the content of a Flower message that answers ``request``."""
         from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-        counts: dict[str, Any] = {name: getattr(self, name) for name in (*_COUNTS, *_SUMS)}
+        counts = MetricRecord({name: getattr(self, name) for name in (*_COUNTS, *_SUMS)})
         answers = ConfigRecord({_ANSWERS: request.identity})
-        return RecordDict({_ARRAYS: vector_to_arrays(self.vector), _METRICS: MetricRecord(counts), _CONFIG: answers})
+        return RecordDict({_ARRAYS: vector_to_arrays(self.vector), _METRICS: counts, _CONFIG: answers})
 
     @classmethod
     def from_message(cls, message: Message, size: int | None = None) -> TrainReply:
@@ -232,7 +232,7 @@ def _reason(error: Exception) -> str:
     return printable(one_line(error, named=True))[:200]
 
 
-def _check_numbers(metrics: Mapping[str, Any]) -> None:
+def _check_numbers(metrics: Mapping[str, object]) -> None:
     """Check that the metrics are exactly the counts, integers of at least 0, and the sums, finite numbers.
 
     Raises:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import model_validator
 
@@ -62,7 +62,7 @@ class Noiseless(Mechanism):
     local: LocalTrainingConfig = field(default_factory=LocalTrainingConfig, compare=False)
 
     @classmethod
-    def own_fields(cls, settings: Settings) -> dict[str, Any]:
+    def own_fields(cls, settings: Settings) -> dict[str, object]:
         return {"local": settings.local}
 
     @classmethod

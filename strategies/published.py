@@ -239,7 +239,7 @@ class Published(Mechanism):
         require(0 < noise < math.inf, "noise_multiplier", self.noise_multiplier, "what gives a noise above 0")
 
     @classmethod
-    def own_fields(cls, settings: Settings) -> dict[str, Any]:
+    def own_fields(cls, settings: Settings) -> dict[str, object]:
         privacy = settings.privacy_as(PublishedConfig)
         from_corpus = privacy.entity_weights is None or privacy.extended_weights is None
         terms = PublishedTerms.of_corpus(settings)
@@ -338,11 +338,11 @@ class Published(Mechanism):
             )
         return warnings
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         return super().record() | {"options": asdict(self.terms)}
 
     @classmethod
-    def recorded_fields(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+    def recorded_fields(cls, values: Mapping[str, Any]) -> dict[str, object]:
         terms = values.get("options")
         if not terms:
             raise PrivacyError(f"options is {terms}; allowed: the terms of the paper's algorithm")

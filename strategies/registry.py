@@ -65,7 +65,7 @@ def built_in_strategies() -> dict[str, type[Mechanism]]:
     return {name: load_strategy(path) for name, path in STRATEGIES.built_in.items()}
 
 
-def mechanism_from_record(values: Mapping[str, Any]) -> Mechanism:
+def mechanism_from_record(values: Mapping[str, object]) -> Mechanism:
     """Return the mechanism of a :meth:`Mechanism.record`.
 
     Raises:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -104,7 +104,7 @@ class UserEntityDP(Mechanism):
             check_stability("clip_stability", self.clip_stability)
 
     @classmethod
-    def own_fields(cls, settings: Settings) -> dict[str, Any]:
+    def own_fields(cls, settings: Settings) -> dict[str, object]:
         privacy = settings.privacy_as(UserEntityConfig)
         stability = STABILITY if privacy.clipping == "automatic" else None
         return {"clipping": privacy.clipping or "sentence", "clip_stability": privacy.clip_stability or stability}

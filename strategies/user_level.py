@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -109,7 +109,7 @@ class UserLevelDP(Mechanism):
         return super().numbers(privacy) | ({} if epoch_rounds is None else {"q_u": 1 / epoch_rounds})
 
     @classmethod
-    def own_fields(cls, settings: Settings) -> dict[str, Any]:
+    def own_fields(cls, settings: Settings) -> dict[str, object]:
         return super().own_fields(settings) | {"local": settings.local}
 
     @classmethod

@@ -35,7 +35,7 @@ class _Call:
     runs: int = 0
     inputs: torch.Tensor | None = None
     output: torch.Tensor | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
     gradient: torch.Tensor | None = None
 
 
@@ -79,7 +79,9 @@ class Tape:
         self._calls.clear()
         self._leaves.clear()
 
-    def _called(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: torch.Tensor) -> None:
+    def _called(
+        self, module: nn.Module, args: tuple[Any, ...], options: dict[str, object], output: torch.Tensor
+    ) -> None:
         if not args or not isinstance(args[0], torch.Tensor) or not isinstance(output, torch.Tensor):
             raise NotCovered(f"a {type(module).__name__} does not turn one tensor into another")
         is_leaf = not output.requires_grad
@@ -95,7 +97,7 @@ class Tape:
             self._keep(module, call, args, options, output)
 
     def _keep(
-        self, module: nn.Module, call: _Call, args: tuple[Any, ...], options: dict[str, Any], output: torch.Tensor
+        self, module: nn.Module, call: _Call, args: tuple[Any, ...], options: dict[str, object], output: torch.Tensor
     ) -> None:
         if len(args) > 1:
             further = list(inspect.signature(module.forward).parameters)[1 : len(args)]

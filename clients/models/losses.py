@@ -20,14 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fl_sim.clients.batches import NO_TARGET, Batch, Example, micro_batches
 from fl_sim.clients.device import in_parts
-from fl_sim.clients.models.frozen_head import (
-    blocked_layer,
-    blocks_of,
-    frozen_head,
-    left_out,
-    rows_of,
-    scores_of,
-)
+from fl_sim.clients.models.frozen_head import blocked_layer, blocks_of, frozen_head, left_out, rows_of, scores_of
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.tasks import HeldOut
 

@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from fl_sim.clients.models.model_names import SMALL_GPT2, SMALL_GPT2_PUBLIC, Pooling
 
@@ -117,7 +110,7 @@ class ModelSpec(BaseModel):
     end_token: str | None = Field(default=None, min_length=1)
 
     @model_serializer(mode="wrap")
-    def _without_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, object]:
         """Leave out keys of later versions at their defaults, so that records of runs without them stay the same."""
         defaults = {name: type(self).model_fields[name].default for name in _LATER_KEYS}
         return {name: value for name, value in dump(self).items() if name not in defaults or value != defaults[name]}

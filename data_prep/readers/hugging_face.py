@@ -133,7 +133,7 @@ def columns_with_splits(columns: TableColumns, splits: Sequence[str]) -> TableCo
     return replace(columns, split_column=_SPLIT) if len(splits) > 1 and columns.split_column is None else columns
 
 
-def rows_of_splits(name: str, splits: Mapping[str, Any], columns: TableColumns) -> Iterator[Row]:
+def rows_of_splits(name: str, splits: Mapping[str, object], columns: TableColumns) -> Iterator[Row]:
     """Yield the rows of a dataset's splits, each with its split.
 
     Raises:

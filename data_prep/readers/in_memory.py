@@ -54,7 +54,7 @@ def read_in_memory(table: Table, columns: TableColumns, name: str) -> RawCorpus:
     if kind_of(table) == FRAME:
         rows, read_as = partial(_frame_rows, table, columns.columns), columns
     else:
-        splits: Mapping[str, Any] = table if isinstance(table, Mapping) else {str(table.split or "train"): table}
+        splits: Mapping[str, object] = table if isinstance(table, Mapping) else {str(table.split or "train"): table}
         rows = partial(rows_of_splits, DATASET, splits, columns)
         read_as = columns_with_splits(columns, list(splits))
 

@@ -166,7 +166,7 @@ def what_it_reads(reader: type[Reader]) -> str:
     return (inspect.getdoc(reader) or "").partition("\n")[0]
 
 
-def make_reader(kind: str, settings: Mapping[str, Any]) -> Any:
+def make_reader(kind: str, settings: Mapping[str, object]) -> Any:
     """Return the reader called ``kind`` with these settings; a path may be given as text.
 
     Args:
@@ -180,7 +180,7 @@ def make_reader(kind: str, settings: Mapping[str, Any]) -> Any:
     return with_settings(READERS.load(kind), kind, settings)
 
 
-def with_settings(made: Callable[..., Part], kind: str, settings: Mapping[str, Any]) -> Part:
+def with_settings(made: Callable[..., Part], kind: str, settings: Mapping[str, object]) -> Part:
     """Return an object of a dataclass with these settings for its fields; a path may be given as text.
 
     Args:
@@ -208,7 +208,7 @@ def with_settings(made: Callable[..., Part], kind: str, settings: Mapping[str, A
     return made(**values)
 
 
-def read_raw_corpus(kind: str, settings: Mapping[str, Any]) -> RawCorpus:
+def read_raw_corpus(kind: str, settings: Mapping[str, object]) -> RawCorpus:
     """Return the corpus that the reader called ``kind`` makes of its settings (:func:`make_reader`).
 
     A corpus of a plug-in records the plug-in, and its sentences are checked as they come.

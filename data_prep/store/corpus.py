@@ -13,7 +13,7 @@ import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -210,7 +210,7 @@ class Corpus:
 
         mentions = self.mentions(split).column("sentence").to_numpy()
         per_sentence = np.bincount(mentions, minlength=self.manifest.splits[split].sentences)
-        columns: dict[str, Any] = {
+        columns: dict[str, object] = {
             "user": self.ownership(split).user_of_sentence,
             "text": self.texts(split).to_pandas(),
             "mentions": per_sentence,

@@ -106,7 +106,7 @@ class Manifest(Record):
 
     @field_validator("settings")
     @classmethod
-    def _as_written(cls, settings: dict[str, Any]) -> dict[str, Any]:
+    def _as_written(cls, settings: dict[str, object]) -> dict[str, object]:
         """Check those settings that are read again; the others only tell how the corpus was made."""
         for name, kind in _READ_AGAIN.items():
             try:

@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -224,7 +224,7 @@ def prepare(
 
 
 def _raw_corpus(
-    kind: str | Table, source: str | Path | None, out: str | Path | None, options: dict[str, Any]
+    kind: str | Table, source: str | Path | None, out: str | Path | None, options: Mapping[str, object]
 ) -> tuple[RawCorpus, Path]:
     """Return the corpus before preparation, and the folder to make; after a table the folder is next."""
     from fl_sim.data_prep.readers.in_memory import kind_of, read_in_memory

@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from fl_sim.clients.models.model_names import SMALL_GPT2
 from fl_sim.config import ConfigError
@@ -42,7 +42,7 @@ def pretrain(
     learning_rate: float = 3e-3,
     seed: int = 0,
     observer: Callable[[int, int, float], None] = lambda step, steps, loss: None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Train a small GPT-2 or AWD-LSTM centrally on public text, as ``fl-sim corpus pretrain`` does.
 
     Args:
@@ -93,16 +93,18 @@ def pretrain(
     perplexity = train(trained, sentences, held_out, config, observer)
     if not has_finite_scores(trained):
         raise ConfigError(f"`learning_rate` is {learning_rate:g}, at which the model diverged; allowed: a lower one")
+    text_sha256 = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     record = {
         "perplexity": perplexity,
         "sentences": len(sentences),
         "held_out_sentences": len(held_out),
-        "text_sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
+        "text_sha256": text_sha256,
         "model": spec.model_dump(mode="json"),
         "training": asdict(config),
     }
     trained.save(folder)
     replace_file(folder / "pretraining.json", (json.dumps(record, indent=2) + "\n").encode())
-    card = pretraining_card(record, "causal" if model == SMALL_GPT2 else "own")
+    kind = "causal" if model == SMALL_GPT2 else "own"
+    card = pretraining_card(len(sentences), text_sha256, perplexity, kind)
     replace_file(folder / CARD, card.encode())
     return record

@@ -44,7 +44,7 @@ def twin_of(run: Run) -> RunConfig:
     config, mechanism = run.config, plan_from_record(Record.read(run.folder).plan).mechanism
     read = run.metrics.get("cohort_sentences")
     size = (run.result.get("corpus") or {}).get("sentences")
-    if read is None or not read.sum() or not size:
+    if read is None or not read.sum() or not isinstance(size, int) or not size:
         raise ResultsError(f"{run.path}: has read no sentence; allowed: a run that has trained")
     rule = mechanism.client_rule(mechanism.clip_norm)
     every = mechanism.q_e == mechanism.q_s == 1 and (run.result.get("kept") or {"sentences": 1})["sentences"] == 1

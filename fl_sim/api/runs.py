@@ -31,12 +31,12 @@ from fl_sim.experiments.run_record import Record
 from fl_sim.files import owner_only
 from fl_sim.formats import printable
 from fl_sim.reporting.comparison import Comparison, compare_runs
-from fl_sim.reporting.model_card import note_on_texts
+from fl_sim.reporting.model_card import TextsGuarantee, note_on_texts
 from fl_sim.reporting.report import full_report_text, report_text
 from fl_sim.reporting.run_facts import read_facts, strategy_of
 from fl_sim.reporting.run_list import in_one_line
 from fl_sim.storage.run_claim import tidy
-from fl_sim.storage.run_folder import ResultsError, RunFolder, listed
+from fl_sim.storage.run_folder import Result, ResultsError, RunFolder, listed
 from fl_sim.strategies.ledger import LedgerError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Run:
         return self.folder.metrics()
 
     @property
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Result | None:
         """The content of result.json; None for a run that has not finished."""
         return self.folder.result
 
@@ -156,7 +156,7 @@ class Run:
         problem = read_facts(self.folder).problem
         return [problem] if problem else []
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what ``fl-sim report --json`` prints: privacy, utility and settings as plain values."""
         return read_facts(self.folder).record()
 
@@ -230,8 +230,8 @@ class Run:
             observer=observer,
         )
 
-    def note_on_texts(self) -> dict[str, Any]:
-        """Return the guarantee of generated texts: ``guarantee``, ``delta``, ``epsilon``, and ``note`` in words."""
+    def note_on_texts(self) -> TextsGuarantee:
+        """Return the guarantee of generated texts."""
         return note_on_texts(read_facts(self.folder))
 
     def baseline(self, *, observers: Sequence[RunObserver] = ()) -> Run:
@@ -267,7 +267,7 @@ class Run:
 
 
 def run(
-    config: RunConfig | str | Path | Mapping[str, Any] | None = None,
+    config: RunConfig | str | Path | Mapping[str, object] | None = None,
     *,
     out: str | Path | None = None,
     observers: Sequence[RunObserver | str] = (),

@@ -14,14 +14,15 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from fl_sim.config import ConfigError, RunConfig, run_keys
 from fl_sim.config_keys import SHORT_NAMES, nearest, sections_of
 from fl_sim.data_prep.store.corpus import Corpus
 
 
-def configuration(config: RunConfig | str | Path | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> RunConfig:
+def configuration(
+    config: RunConfig | str | Path | Mapping[str, object] | None, settings: Mapping[str, object]
+) -> RunConfig:
     """Return the configuration that the arguments of :func:`fl_sim.run` describe.
 
     Raises:
@@ -41,7 +42,7 @@ def configuration(config: RunConfig | str | Path | Mapping[str, Any] | None, set
 
 
 @contextmanager
-def named_as_given(settings: Mapping[str, Any]) -> Iterator[None]:
+def named_as_given(settings: Mapping[str, object]) -> Iterator[None]:
     """Name the keys of ``settings`` in an error of the project as its caller did: ``q_s`` and not ``privacy.q_s``."""
     try:
         yield
@@ -52,13 +53,13 @@ def named_as_given(settings: Mapping[str, Any]) -> Iterator[None]:
         raise
 
 
-def _keys(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _keys(settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings by the full names of their keys, or of sections; an open corpus stands for its name or folder.
 
     Raises:
         ConfigError: a name is unknown, or two names mean one key.
     """
-    keys: dict[str, Any] = {}
+    keys: dict[str, object] = {}
     for name, value in settings.items():
         key = _key(name, value)
         if "." not in key and key not in run_keys() and key not in sections_of(run_keys()):
@@ -69,7 +70,7 @@ def _keys(settings: Mapping[str, Any]) -> dict[str, Any]:
     return keys
 
 
-def _key(name: str, value: Any) -> str:
+def _key(name: str, value: object) -> str:
     """Return the full name of a key; ``corpus``, ``model`` and ``engine`` are sections if the value is a mapping."""
     if name in SHORT_NAMES and not isinstance(value, Mapping):
         return SHORT_NAMES[name]

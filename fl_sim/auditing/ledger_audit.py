@@ -227,13 +227,13 @@ def audit_ledger(folder: Path | str, *, seed: int = 0) -> LedgerAudit:
 
 def _earlier(run: RunFolder) -> Earlier:
     """Return the runs that trained the initial model, as the folder keeps them; a Flower app's has no corpus."""
-    privacy, corpus = run.config["run"].get("privacy", {}), run.config.get("corpus", {})
-    return earlier_of_record(run.path, corpus.get("fingerprint", ""), privacy.get("initial_model"))
+    initial_model = run.section("run", "privacy").get("initial_model")
+    return earlier_of_record(run.path, run.fingerprint or "", initial_model)
 
 
 def _terms(run: RecordedRun) -> Iterator[Check]:
     """Check that every release was made with the plan of the record."""
-    plan = {name: value for name, value in dict(run.folder.config["plan"]).items() if name not in _PLAN_ALONE}
+    plan = {name: value for name, value in run.folder.section("plan").items() if name not in _PLAN_ALONE}
     recorded = [entry.terms.mechanism.record() for entry in run.entries]
     differing = sorted({name for record in recorded for name in plan if record.get(name) != plan[name]})
     detail = f"{', '.join(differing)} differ from config.json" if differing else "as in config.json"
@@ -242,7 +242,7 @@ def _terms(run: RecordedRun) -> Iterator[Check]:
 
 def _seed(run: RecordedRun) -> Iterator[Check]:
     """Check the source of the noise, and that seeded noise is that of the run's seed."""
-    settings = run.folder.config["run"]
+    settings: Any = run.folder.config["run"]
     secure = settings["seed"] is None if run.is_app else bool(settings["privacy"].get("secure_noise"))
     expected = ReleaseRecord.of(run.mechanism, None if secure else settings["seed"])
     same = all((e.terms.noise, e.terms.stream) == (expected.noise, expected.stream) for e in run.entries)
@@ -251,7 +251,7 @@ def _seed(run: RecordedRun) -> Iterator[Check]:
 
 def _rounds(run: RecordedRun) -> Iterator[Check]:
     """Check that every round of the metrics is in the ledger, and was counted."""
-    last = run.folder.config["plan"]["rounds"]
+    last: Any = run.folder.section("plan")["rounds"]
     released, numbers = sorted({entry.round for entry in run.entries}), run.rows["round"].astype(int)
     missing = set(range(1, len(released) + 1)) ^ set(released) | set(numbers) - set(released)
     counts = zip(numbers, run.rows["releases"].astype(int), strict=True) if "releases" in run.rows else ()
@@ -412,7 +412,7 @@ def _units(run: RecordedRun) -> Iterator[tuple[str, ProtectedUnit]]:
 
 
 def _delta(run: RecordedRun) -> float:
-    return float(run.folder.config["plan"]["delta"])
+    return float(run.folder.setting("delta"))
 
 
 def _clips(run: RecordedRun) -> list[float]:

@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.progress import TaskID
@@ -25,7 +24,7 @@ from fl_sim.experiments.cost import Forecast
 from fl_sim.experiments.observers import Observer, RunObserver, RunStart
 from fl_sim.formats import epsilon_in_words
 from fl_sim.stop_signals import exit_status
-from fl_sim.storage.run_folder import UTILITIES, encode
+from fl_sim.storage.run_folder import UTILITIES, Row, encode, numbers_of, round_of
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_WITHIN_A_ROUND = 30.0
@@ -133,9 +132,9 @@ class ProgressBar(Observer):
         if self._in_lines and now - max(self._round_began, self._last_line) >= _SECONDS_WITHIN_A_ROUND:
             self._line(f"round {server_round}: {words}", due=True)
 
-    def on_round(self, row: Mapping[str, Any]) -> None:
+    def on_round(self, row: Row) -> None:
         """Move the bar to the round and show its figures."""
-        number, self._round_began = row["round"], time.monotonic()
+        number, self._round_began = round_of(row), time.monotonic()
         self._figures = tuple(filter(None, [*_describe(row).split(", "), self._path]))
         self._time_left.see(self._round_began, number)
         self._show(number, number, self._figures)
@@ -162,6 +161,7 @@ class ProgressBar(Observer):
             self._console.print(words, markup=False, highlight=False)
 
 
-def _describe(row: Mapping[str, Any]) -> str:
-    measured = [f"{u.column} {u.show(row[u.column])}, " for u in UTILITIES.values() if u.column in row]
-    return f"{''.join(measured)}{epsilon_in_words(row)}"
+def _describe(row: Row) -> str:
+    figures = numbers_of(row)
+    measured = [f"{u.column} {u.show(figures[u.column])}, " for u in UTILITIES.values() if u.column in figures]
+    return f"{''.join(measured)}{epsilon_in_words(figures)}"

@@ -19,7 +19,7 @@ from typing import Any, TextIO, cast
 import click
 from click.shell_completion import shell_complete
 
-from fl_sim.cli.verbs import PATH, fl_sim, with_flags
+from fl_sim.cli.verbs import Running, fl_sim, with_flags
 from fl_sim.formats import printable_lines
 from fl_sim.stop_signals import Stopped, exit_status, raise_missed_stop, raising_stops
 
@@ -53,18 +53,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _until_stopped(words: list[str]) -> int:
     """Run the verb; return the exit code, also that of a stop by a signal."""
-    running: dict[str, Any] = {}
+    running = Running()
     try:
         with raising_stops():
             return _run(words, running)
     except KeyboardInterrupt as error:
         name = error.name if isinstance(error, Stopped) else "SIGINT"
         said = "interrupted" if name == "SIGINT" else f"interrupted by {name}"
-        print(f"{running.get(PATH, 'fl-sim')}: {'; '.join([said, *_notes(error)])}", file=sys.stderr)
+        print(f"{running.path}: {'; '.join([said, *_notes(error)])}", file=sys.stderr)
         return exit_status(name)
 
 
-def _run(words: list[str], running: dict[str, Any]) -> int:
+def _run(words: list[str], running: Running) -> int:
     """Parse the words and run the verb; return the exit code."""
     try:
         with fl_sim.make_context("fl-sim", words, obj=running) as context:
@@ -74,8 +74,7 @@ def _run(words: list[str], running: dict[str, Any]) -> int:
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except click.ClickException as error:
-        program = running.get(PATH, "fl-sim")
-        print(f"{program}: {_usage_words(error)} (see {program} --help)", file=sys.stderr)
+        print(f"{running.path}: {_usage_words(error)} (see {running.path} --help)", file=sys.stderr)
         return EXIT_BAD_INPUT
     except BrokenPipeError:
         _drop_output()
@@ -92,7 +91,7 @@ def _run(words: list[str], running: dict[str, Any]) -> int:
             sys.stdout.flush()
         except OSError:
             _drop_output()
-        print(f"{running.get(PATH, 'fl-sim')}: {with_flags(_one_line(error), running)}", file=sys.stderr)
+        print(f"{running.path}: {with_flags(_one_line(error), running)}", file=sys.stderr)
         return EXIT_BAD_INPUT
 
 

@@ -56,20 +56,24 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 
 _ALL = {name: entry for verbs in VERBS.values() for name, entry in verbs.items()}
 
-PATH, FLAGS = "fl_sim.command_path", "fl_sim.flags"
-"""Where the object of a context keeps the words of the command at work and its flags by parameter, for messages."""
+
+class Running:
+    """The command at work, for messages: its words, and its flags by parameter; the object of every context."""
+
+    def __init__(self, flags: Mapping[str, str] | None = None) -> None:
+        self.path, self.flags = "fl-sim", flags or {}
+
 
 _PARAMETER = re.compile(r"`([a-z]\w*)`")
 
 
-def with_flags(words: str, running: Mapping[str, Any]) -> str:
+def with_flags(words: str, running: Running) -> str:
     """Return a message of the API, in which parameters stand in backquotes, with the flags of the command at work.
 
-    >>> with_flags("`noise_multiplier` is 0; see `joined_at`", {FLAGS: {"noise_multiplier": "--z"}})
+    >>> with_flags("`noise_multiplier` is 0; see `joined_at`", Running(flags={"noise_multiplier": "--z"}))
     '--z is 0; see --joined-at'
     """
-    flags = running.get(FLAGS, {})
-    return _PARAMETER.sub(lambda match: flags.get(match[1], f"--{match[1].replace('_', '-')}"), words)
+    return _PARAMETER.sub(lambda match: running.flags.get(match[1], f"--{match[1].replace('_', '-')}"), words)
 
 
 class Verb(click.Command):
@@ -77,8 +81,9 @@ class Verb(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; remember the command and its flags, so that any error can name them."""
-        flags = {str(parameter.name): parameter.opts[0] for parameter in self.params}
-        ctx.ensure_object(dict).update({PATH: ctx.command_path, FLAGS: flags})
+        running = ctx.ensure_object(Running)
+        running.path = ctx.command_path
+        running.flags = {str(parameter.name): parameter.opts[0] for parameter in self.params}
         return super().parse_args(ctx, args)
 
 

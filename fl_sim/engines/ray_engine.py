@@ -402,9 +402,9 @@ def _knock(address: str) -> None:
             raise EngineError(f"engine.address is {address}, but nothing answers there ({error})") from error
 
 
-def ray_arguments(engine: EngineConfig) -> dict[str, Any]:
+def ray_arguments(engine: EngineConfig) -> dict[str, object]:
     """Return the arguments of ``ray.init``: join the configured cluster, or start Ray on this machine alone."""
-    arguments: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.CRITICAL}
+    arguments = dict[str, object](include_dashboard=False, log_to_driver=False, logging_level=logging.CRITICAL)
     if engine.address is None:
         return arguments | {"address": "local", "num_cpus": engine.num_cpus, "num_gpus": engine.num_gpus}
     return arguments | {"address": engine.address, "runtime_env": {"env_vars": _worker_environment(engine)}}

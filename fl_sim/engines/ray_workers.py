@@ -188,7 +188,7 @@ _PLACE_SECONDS = 30.0
 _START_LOOK_SECONDS = 0.05
 
 
-def start_workers(number: int, resources: Mapping[str, Any], on_start: Callable[[], None]) -> list[Any]:
+def start_workers(number: int, resources: Mapping[str, object], on_start: Callable[[], None]) -> list[Any]:
     """Return handles of workers that have their cores and GPUs; they load their libraries meanwhile.
 
     ``on_start`` is called in every worker's process.

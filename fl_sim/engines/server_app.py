@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -24,7 +23,7 @@ from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.engines.grids import AttendedGrid
 from fl_sim.experiments.experiment import Experiment, OpenWorkers, expect_workers
 from fl_sim.formats import epsilon_in_words, one_line, printable
-from fl_sim.storage.run_folder import UTILITIES, default_run_path
+from fl_sim.storage.run_folder import UTILITIES, Row, default_run_path, numbers_of
 
 log = logging.getLogger("flwr")  # shown by `flwr run --stream`
 
@@ -80,7 +79,7 @@ def make_server_app(experiment: Experiment, open_workers: OpenWorkers = expect_w
     return prepared
 
 
-def read_run_config(values: Mapping[str, Any], nodes: int) -> RunConfig:
+def read_run_config(values: Mapping[str, object], nodes: int) -> RunConfig:
     """Return the configuration of a run from Flower's run config, on ``nodes`` SuperNodes.
 
     An empty text means the default. The SuperLink that runs the app is detached and has its own working directory, so
@@ -110,11 +109,11 @@ def results_folder() -> Path:
     return (get_flwr_home() / "fl-sim-runs").absolute()
 
 
-def describe_row(row: Mapping[str, Any], rounds: int) -> str:
+def describe_row(row: Row, rounds: int) -> str:
     """Return a round's metrics in one line."""
-    parts = [f"round {row['round']}/{rounds}"]
-    parts += [f"{u.column} {u.show(row[u.column])}" for u in UTILITIES.values() if u.column in row]
-    parts.append(epsilon_in_words(row))
+    parts, figures = [f"round {row['round']}/{rounds}"], numbers_of(row)
+    parts += [f"{u.column} {u.show(figures[u.column])}" for u in UTILITIES.values() if u.column in figures]
+    parts.append(epsilon_in_words(figures))
     if row.get("failed_nodes"):
         parts.append(f"{row['failed_nodes']} nodes failed and count as zero")
     return ", ".join(parts)

@@ -61,6 +61,7 @@ from fl_sim.experiments.run_record import Record
 from fl_sim.experiments.training_text import OpenText, OwnText, TextOfRun, encode
 from fl_sim.experiments.user_utility import summarise, sums_by_user
 from fl_sim.files import close_to_others, owner_only
+from fl_sim.reporting.held_out import HeldOutFigures
 from fl_sim.storage import model_files
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.open_run import NO_ANCHOR, OpenRun, digest_of
@@ -385,17 +386,16 @@ class Experiment:
         initial = {f"initial_{name}": values[0] for name, values in measured.items()}
         return final | initial | dict(self._text.reference(self._held_out)) | {"held_out": self._by_user()}
 
-    def _by_user(self) -> dict[str, object] | None:
+    def _by_user(self) -> HeldOutFigures | None:
         """Return what the last evaluation says by user; a run that was killed after it evaluates once more."""
         if self._diverged:
             return None
         measured = self._measured or evaluate.measure(self._model, self._held_out)
         split = held_out_split(self.config, self.corpus)
         self.folder.write_held_out_users(sums_by_user(self.corpus.ownership(split), self._held_out.ids, measured))
-        by_user = summarise(
+        return summarise(
             self._model, self.corpus, self.config.corpus.train_split, split, self._held_out, measured, self.config.seed
         )
-        return None if by_user is None else by_user.record()
 
     def _rounds_between_checkpoints(self) -> int:
         """Return the rounds that a kill may cost at most; they run again for free only if their noise is seeded."""

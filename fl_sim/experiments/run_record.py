@@ -71,7 +71,7 @@ class Record:
             raise ResultsError(f"{folder.config_file}: is corrupt ('run', 'plan' and 'corpus' are expected)")
         try:
             config = RunConfig.from_mapping(run)
-            return cls(config, plan, str(corpus.get("fingerprint")), folder.config.get("strategy_origin") or {})
+            return cls(config, plan, str(corpus.get("fingerprint")), dict(folder.section("strategy_origin")))
         except ConfigError as error:
             raise ResultsError(f"{folder.config_file}: {error}") from error
 

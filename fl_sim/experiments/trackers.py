@@ -23,7 +23,6 @@ import shutil
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
-from numbers import Real
 from pathlib import PurePath
 from typing import Any
 
@@ -31,8 +30,9 @@ import pandas as pd
 
 from fl_sim.config import RunConfig
 from fl_sim.experiments.observers import Observer, RunStart, mlflow_uri, wandb_mode
+from fl_sim.files import replace_file
 from fl_sim.settings_origin import leaves
-from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, replace_file, rows_of
+from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, Row, numbers_of, round_of, rows_of
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
 
 NOTES_FILE = "trackers.json"
@@ -52,14 +52,13 @@ _NAMES = {
 
 _NOT_SENT = ("out", "anchor", "observers", "tracking", "origin")
 
-Row = Mapping[str, Any]
 Notes = dict[str, str]
 
 
 def figures(row: Row) -> dict[str, float]:
     """Return the figures of a round by the names that trackers see; text and what was not measured is left out."""
-    numbers = {name: value for name, value in row.items() if isinstance(value, Real) and name != "round"}
-    return {_NAMES.get(name, f"private/{name}"): float(value) for name, value in numbers.items()}
+    numbers = {name: value for name, value in numbers_of(row).items() if name != "round"}
+    return {_NAMES.get(name, f"private/{name}"): value for name, value in numbers.items()}
 
 
 def settings(config: RunConfig) -> dict[str, object]:
@@ -114,7 +113,7 @@ class CSVTracker(Tracker):
 
     def on_round(self, row: Row) -> None:
         """Add the round; columns that come later are empty before."""
-        self._rows.append({"round": row["round"], **figures(row)})
+        self._rows.append({"round": round_of(row), **figures(row)})
         pd.DataFrame(self._rows).to_csv(self.folder / ROUNDS_FILE, index=False)
 
 
@@ -138,7 +137,7 @@ class TensorBoardTracker(Tracker):
     def on_round(self, row: Row) -> None:
         """Write the figures of a round to disk."""
         for name, value in figures(row).items():
-            self._writer.add_scalar(name, value, row["round"])
+            self._writer.add_scalar(name, value, round_of(row))
         self._writer.flush()
 
     def on_end(self, result: Mapping[str, object]) -> None:
@@ -201,8 +200,8 @@ class WandbTracker(Tracker):
 
     def on_round(self, row: Row) -> None:
         """Log a round that the server does not have, at its number as the step."""
-        if row["round"] >= self._first:
-            self._run.log(figures(row), step=row["round"])
+        if round_of(row) >= self._first:
+            self._run.log(figures(row), step=round_of(row))
 
     def on_end(self, result: Mapping[str, object]) -> None:
         """Close the run; that of a model that is not finite counts as failed."""
@@ -254,9 +253,9 @@ class MLflowTracker(Tracker):
         """Log the figures of a round that the store does not have, all at once."""
         from mlflow.entities import Metric
 
-        if row["round"] <= self._last_sent:
+        now, step = int(time.time() * 1000), round_of(row)
+        if step <= self._last_sent:
             return
-        now, step = int(time.time() * 1000), row["round"]
         metrics = [Metric(name, value, now, step) for name, value in figures(row).items()]
         self._client.log_batch(self._id, metrics=metrics)
 

@@ -161,7 +161,7 @@ def earlier_of(folder: Path, digest: str, seed: int | None) -> Earlier:
     for file in sorted(folder.parent.glob(f"*/{RELEASED_MODELS}")):
         if file.parent != folder and digest.encode() in file.read_bytes():
             before = model_files.read_ancestors(file.parent)
-            last = Ancestor(Ledger.read(file.parent), "", {USER_METRIC: USER_UNIT.record()})
+            last = Ancestor(Ledger.read(file.parent), "", {USER_METRIC: USER_UNIT})
             lineage = model_files.merged(lineage, replace(before, ancestors=(*before.ancestors, last)))
     if taken := run_of_seed(seed, [ancestor.ledger for ancestor in lineage.ancestors]):
         raise PrivacyError(

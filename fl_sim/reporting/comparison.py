@@ -85,7 +85,7 @@ class ComparedRun:
             return head.unit_words
         return f"{head.unit_words} of {bounds.entity_bound if bounds else None} sentences"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the run as JSON values."""
         return {"key": self.key, "name": self.name, "folder": str(self.path), "report": self.facts.record()}
 
@@ -144,7 +144,7 @@ class Comparison:
         """Return every warning once, with the letters of the runs that have it."""
         return pooled({run.key: run.facts.warnings for run in self.runs})
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return what ``fl-sim report --json`` prints (docs/report.md)."""
         return {
             "format": FORMAT,
@@ -225,7 +225,7 @@ def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
 
 
 def _compared(folder: RunFolder, paths: Sequence[Path], number: int) -> ComparedRun:
-    model = (folder.config.get("run") or {}).get("model") or {}
+    model = folder.section("run", "model")
     return ComparedRun(
         key=string.ascii_uppercase[number],
         name=name_of(paths, number),
@@ -233,7 +233,7 @@ def _compared(folder: RunFolder, paths: Sequence[Path], number: int) -> Compared
         facts=read_facts(folder),
         by_user=folder.held_out_users,
         settings=settings_of(folder) | _versions(folder),
-        fingerprint=(folder.config.get("corpus") or {}).get("fingerprint"),
+        fingerprint=folder.fingerprint,
         tokenizer=str(model.get("tokenizer") or model.get("name")),
     )
 
@@ -250,10 +250,10 @@ def name_of(paths: Sequence[Path], number: int) -> str:
 
 def settings_of(run: RunFolder) -> dict[str, object]:
     """Return a run's settings by dotted key; what was left open has the value that the run resolved it to."""
-    configured = run.config.get("run") or {}
+    configured = run.section("run")
     settings = dict(leaves({name: value for name, value in configured.items() if name not in _NOT_SETTINGS}))
     for part in _RESOLVED:
-        for name, value in ((run.result or {}).get(part) or run.config.get(part) or {}).items():
+        for name, value in (run.setting(part) or {}).items():
             if settings.get(f"privacy.{name}", value) is None:
                 settings[f"privacy.{name}"] = value
     return settings
@@ -263,7 +263,7 @@ def _versions(run: RunFolder) -> dict[str, str]:
     """Return what else may tell two runs apart: the corpus's content, the version and the commit."""
     git = run.environment.get("git")
     values = {
-        "corpus (fingerprint)": str((run.config.get("corpus") or {}).get("fingerprint") or "")[:12] or None,
+        "corpus (fingerprint)": (run.fingerprint or "")[:12] or None,
         "fl_sim": run.environment.get("fl_sim"),
         "commit": str(git.get("commit", ""))[:12] or None if git else None,
     }

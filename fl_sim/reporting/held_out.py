@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from fl_sim.formats import nonzero
 from fl_sim.reporting.bootstrap import Figure
@@ -100,10 +99,6 @@ class HeldOutFigures:
     cut: int = 0
     interval: str = ""
     resamples: int = 0
-
-    def record(self) -> dict[str, Any]:
-        """Return the figures as JSON values, for the run's result."""
-        return asdict(self)
 
     def by_size(self) -> dict[str, Figure]:
         """Return the first figure by class of users, in words."""

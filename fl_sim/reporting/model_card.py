@@ -23,11 +23,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
-from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY
 from fl_sim.clients.models.architectures.model_source import is_registered
-from fl_sim.clients.models.model_names import AWD_LSTM, MINILM, SMOLLM2
+from fl_sim.clients.models.model_names import MINILM, SMOLLM2
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.formats import format_delta, format_epsilon, format_number, printable
 from fl_sim.reporting.run_facts import (
@@ -39,6 +38,7 @@ from fl_sim.reporting.run_facts import (
     RunFacts,
 )
 from fl_sim.reporting.templates import render_markdown
+from fl_sim.storage.model_files import is_own_format
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
 from fl_sim.strategies.ledger import LedgerError
 
@@ -89,19 +89,18 @@ CODE = {"causal": _CAUSAL, "adapters": _ADAPTERS, "own": _OWN, "classifier": _CL
 (an architecture of its own, adapters on a model that it knows by name), and a classifier."""
 
 
-def code(kind: str, classes: Sequence[str], spec: Mapping[str, Any]) -> str:
+def code(kind: str, classes: Sequence[str], settings: Mapping[str, object]) -> str:
     """Return the code that loads a model of ``kind``, for the folder it lies in.
 
     Args:
         kind: a key of :data:`CODE`.
         classes: that it predicts; none for the next word.
-        spec: the content of its spec.json.
+        settings: of the model, as its spec.json has them.
     """
     if kind != "classifier":
         return CODE[kind]
-    made = spec.get("spec") or {}
     return _CLASSIFIER.format(
-        classes=tuple(classes), pooling=made.get("pooling"), normalize=bool(made.get("normalize"))
+        classes=tuple(classes), pooling=settings.get("pooling"), normalize=bool(settings.get("normalize"))
     )
 
 
@@ -120,12 +119,17 @@ _COVERED = (
 )
 
 
-def note_on_texts(facts: RunFacts) -> dict[str, Any]:
-    """Return the guarantee of texts that the model of a run generates.
+class TextsGuarantee(TypedDict):
+    """Whether generated texts have a guarantee, its δ, ε at public bounds by the metrics' names, and that in words."""
 
-    Returns:
-        ``guarantee``, whether there is one; ``delta``; ``epsilon``, by the metrics' names, at public bounds; and
-        ``note``, the same in words.
+    guarantee: bool
+    delta: float | None
+    epsilon: dict[str, float]
+    note: str
+
+
+def note_on_texts(facts: RunFacts) -> TextsGuarantee:
+    """Return the guarantee of texts that the model of a run generates.
 
     Raises:
         LedgerError: the run's ledger does not support its ε.
@@ -178,10 +182,11 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
         LedgerError: the run's ledger does not support its ε.
     """
     guarantee, public = note_on_texts(facts)["guarantee"], facts.at_public_bounds
-    configured, spec = run.config.get("run") or {}, _object(run, "spec.json")
+    spec = _object(run, "spec.json")
     kind, classes = _kind(run, spec), tuple(spec.get("classes") or ())
-    corpus, base = str((configured.get("corpus") or {}).get("path")), _base(configured)
-    model = str((configured.get("model") or {}).get("name"))
+    corpus = str(run.section("run", "corpus").get("path"))
+    model = str(run.section("run", "model").get("name"))
+    base = _base(model)
     shipped = corpus in SHIPPED_CORPORA
     # Settings that were chosen on the corpus may tell of its text: they, and bounds among them, stay out.
     from_corpus = bool(facts.settings_from_corpus)
@@ -204,7 +209,7 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
         claimed=None if facts.epsilon_as_published is None else format_epsilon(facts.epsilon_as_published),
         basis=[text for text in basis if text],
         mechanism=None if from_corpus else ", ".join(facts.mechanism_settings or ()),
-        settings=configured.get("privacy") or {},
+        settings=run.section("run", "privacy"),
         sequence_of_models=SEQUENCE_OF_MODELS,
         public_inputs=PUBLIC_INPUTS.format(weights="" if facts.composed else "initial weights, "),
         classes_are_public=CLASSES_ARE_PUBLIC,
@@ -212,42 +217,40 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
         rounds=f"{format_number(facts.rounds_done)} of {format_number(facts.rounds)}",
         began_with=f"`{model}` of fl_sim" if is_registered(model) else f"`{model}`" if base else "a model of its owner",
         corpus=corpus,
-        fingerprint=(run.config.get("corpus") or {}).get("fingerprint") if shipped else None,
+        fingerprint=run.fingerprint if shipped else None,
         ledger=(run.result or {}).get("ledger"),
-        code=code(kind, classes, spec),
+        code=code(kind, classes, spec.get("spec") or {}),
         software=", ".join([*named, f"Python {run.environment.get('python')}"]),
     )
 
 
-def pretraining_card(record: Mapping[str, Any], kind: str) -> str:
-    """Return the card of a model that ``fl-sim corpus pretrain`` made of public text, from its pretraining.json."""
+def pretraining_card(sentences: int, text_sha256: str, perplexity: float, kind: str) -> str:
+    """Return the card of a model that ``fl-sim corpus pretrain`` made of public text."""
     trained = (
-        f"Trained by `fl-sim corpus pretrain` on {format_number(record['sentences'])} sentences of text that counts as "
-        f"public (SHA-256 `{record['text_sha256']}`), without privacy: {NO_GUARANTEE_WORDS}. Held-out perplexity per "
-        f"token: {record['perplexity']:.1f}. `pretraining.json` has all settings."
+        f"Trained by `fl-sim corpus pretrain` on {format_number(sentences)} sentences of text that counts as "
+        f"public (SHA-256 `{text_sha256}`), without privacy: {NO_GUARANTEE_WORDS}. Held-out perplexity per "
+        f"token: {perplexity:.1f}. `pretraining.json` has all settings."
     )
     head = f"{front_matter(kind)}\n\n# A language model of public text\n\n{trained}"
     return f"{head}\n\n## How to load it\n\nIn this folder:\n\n```python\n{code(kind, (), {})}```\n"
 
 
-def _base(settings: Mapping[str, Any]) -> str | None:
+def _base(name: str) -> str | None:
     """Return the Hugging Face name of the initial model; None for a folder, an import path, or one that fl_sim made."""
-    name = str((settings.get("model") or {}).get("name"))
     if name in _ON_THE_HUB:
         return _ON_THE_HUB[name]
     is_hub_name = not is_registered(name) and not name.startswith(("/", ".")) and ":" not in name and "\\" not in name
     return name if is_hub_name else None
 
 
-def _kind(run: RunFolder, spec: Mapping[str, Any]) -> str:
+def _kind(run: RunFolder, spec: Mapping[str, object]) -> str:
     """Return how the model in a run's folder loads."""
     if spec.get("classes"):
         return "classifier"
     if (run.model_dir / "adapter_config.json").is_file():
         base = str(_object(run, "adapter_config.json").get("base_model_name_or_path"))
         return "own" if is_registered(base) else "adapters"
-    config = _object(run, "config.json")
-    return "own" if config.get("model_type") == AWD_LSTM or ARCHITECTURE_KEY in config else "causal"
+    return "own" if is_own_format(_object(run, "config.json")) else "causal"
 
 
 def _object(run: RunFolder, name: str) -> dict[str, Any]:

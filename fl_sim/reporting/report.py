@@ -23,13 +23,7 @@ from fl_sim.formats import (
     printable_lines,
 )
 from fl_sim.reporting.recorded import contribution_in_words, measured_in_words
-from fl_sim.reporting.run_facts import (
-    NO_GUARANTEE,
-    NO_GUARANTEE_WORDS,
-    NO_ROUND,
-    UNTRUSTED,
-    RunFacts,
-)
+from fl_sim.reporting.run_facts import NO_GUARANTEE, NO_GUARANTEE_WORDS, NO_ROUND, UNTRUSTED, RunFacts
 
 _WIDTH = 80
 

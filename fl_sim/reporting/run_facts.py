@@ -27,14 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fl_sim.formats import format_number, printable
 from fl_sim.plugins import PluginError
 from fl_sim.reporting.held_out import HeldOutFigures
-from fl_sim.reporting.recorded import (
-    Attacker,
-    CorpusSize,
-    Gradients,
-    Kept,
-    parsed,
-    rejected_in_words,
-)
+from fl_sim.reporting.recorded import Attacker, CorpusSize, Gradients, Kept, parsed, rejected_in_words
 from fl_sim.reporting.without_privacy import WithoutPrivacy, find_without_privacy
 from fl_sim.settings_origin import Origin
 from fl_sim.storage.ledger_check import check_ledger
@@ -44,7 +37,7 @@ from fl_sim.strategies.accounting.adjacency import ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
 from fl_sim.strategies.ledger import Ledger
-from fl_sim.strategies.mechanism import Mechanism
+from fl_sim.strategies.mechanism import NUMBERS, Mechanism
 from fl_sim.strategies.primitives.limits import PrivacyError
 from fl_sim.strategies.registry import plan_from_record
 
@@ -141,18 +134,12 @@ _STOPPED = {
     INTERRUPTED: "interrupted; it can be resumed",
     DIVERGED: "diverged: the model is no longer finite, and is of no use",
 }
-_NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 _LIMITS = {
     "entity_bound": "sentences with an entity",
     "entity_users": "users with an entity",
     "user_sentences": "sentences of a user",
 }
 _MEASURED_AT_AN_END = ("perplexity_per_word", "bits_per_byte", "initial_bits_per_byte", "accuracy", "initial_accuracy")
-_AS_RECORDED = (
-    "kept", "most_mentions", "public_entities", "mentions_of_public_names", "settings_from_corpus",
-    "attacker", "user_sentences", "reach", "reach_coverage", "stopped", "corpus", "gradients", "held_out",
-    "failed_nodes", "measured",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +310,7 @@ class RunFacts(BaseModel):
     find_twin: Callable[[], WithoutPrivacy | None] = Field(exclude=True, repr=False)
     by_round: dict[str, list[Any]] = Field(exclude=True, repr=False)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the facts as JSON values (``fl-sim report --json``)."""
         twin = self.without_privacy and asdict(self.without_privacy)
         derived = {"seconds": self.seconds, "without_privacy": twin, "headline": asdict(self.headline)}
@@ -399,7 +386,7 @@ class RunFacts(BaseModel):
         """Return the settings of the mechanism, N and the seed."""
         words = self.mechanism_settings
         if words is None:
-            recorded = {name: getattr(self.settings, name) for name in _NUMBERS}
+            recorded = {name: getattr(self.settings, name) for name in NUMBERS}
             words = tuple(f"{name} {format_number(value)}" for name, value in recorded.items() if value is not None)
         return [*words, f"N {format_number(self.settings.population)}", f"seed {self.settings.seed}"]
 
@@ -470,12 +457,13 @@ def read_facts(run: RunFolder) -> RunFacts:
     spent = {name: value for name, value in result.items() if value is not None} if run.finished else {}
     names = (name for name in last if name.startswith("epsilon_") and name != AS_PUBLISHED)
     epsilon = {name: max(last[name], spent.get(name, last[name])) for name in names}
-    recorded = {name: result.get(name) for name in _AS_RECORDED}
+    recorded = {name: result.get(name) for name in RunFacts.model_fields}
     if ledger.problem and has_guarantee(mechanism, epsilon):
         epsilon, recorded["attacker"] = {}, None
     guarantee = has_guarantee(mechanism, epsilon)
     hidden = [] if guarantee else [name for name in metrics if str(name).startswith("epsilon_")]
     facts = {
+        **recorded,
         "run": run.path.name,
         "state": state_of(run),
         "app": app,
@@ -486,7 +474,6 @@ def read_facts(run: RunFolder) -> RunFacts:
         "epsilon": epsilon,
         "epsilon_as_published": last.get(AS_PUBLISHED),
         "bounds": bounds,
-        **recorded,
         "ledger": LedgerState(ledger.problem, list(ledger.notes)),
         "origin": _origin(run),
         "rounds_done": run.last_round,
@@ -550,7 +537,7 @@ def _bounds(run: RunFolder, ledger: Ledger | None) -> Guarantee | None:
     Raises:
         ResultsError: nothing is released, and the run's configuration states bounds that no release may have.
     """
-    recorded = (run.result or {}).get("guarantee") or run.config.get("guarantee")
+    recorded = run.setting("guarantee")
     if not recorded:
         return None
     if ledger is not None and ledger.entries:
@@ -561,7 +548,7 @@ def _bounds(run: RunFolder, ledger: Ledger | None) -> Guarantee | None:
         raise ResultsError(f"{run.config_file}: {error}") from error
 
 
-def _utility(run: RunFolder, utility: Utility) -> dict[str, Any]:
+def _utility(run: RunFolder, utility: Utility) -> dict[str, object]:
     result, by_round = run.result or {}, run.measured_by_round(utility.column)
     measured = list(by_round.values())
     return {
@@ -578,8 +565,7 @@ def _utility(run: RunFolder, utility: Utility) -> dict[str, Any]:
 
 def _origin(run: RunFolder) -> str | None:
     """Return where the settings of a run come from, in words; None if its configuration does not say."""
-    configured = run.config.get("run") or {}
-    recorded = configured.get("origin")
+    configured, recorded = run.section("run"), run.section("run", "origin")
     if not recorded:
         return None
     try:

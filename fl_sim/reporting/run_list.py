@@ -18,7 +18,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from fl_sim.formats import format_delta, format_epsilon, one_line, printable, printable_lines, round_up
 from fl_sim.reporting.recorded import measured_in_words
@@ -135,7 +134,7 @@ class RunList:
             *(f"{run.problem}; no ε of this run can be trusted" for run in self.runs if run.problem),
         ]
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return what ``fl-sim list --json`` prints."""
         return {"format": FORMAT, "runs": [asdict(run) for run in self.runs], "unreadable": list(self.unreadable)}
 

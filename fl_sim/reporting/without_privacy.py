@@ -9,11 +9,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from fl_sim.storage.run_folder import ResultsError, RunFolder, utility_of
+from fl_sim.storage.run_folder import ResultsError, RunFolder, numbers_of, utility_of
 
 NOISELESS = "noiseless"
 _EQUAL = math.log(1.1)  # the distance up to which two runs count as equally long
@@ -76,7 +75,7 @@ def find_without_privacy(run: RunFolder) -> WithoutPrivacy | None:
     final, rounds = twin.measured(metric)[-1], twin.last_round or 1
     as_long = by_distance[twin] <= _EQUAL
     share = share_of_the_way(metric, measured[0], measured[-1], final) if as_long else None
-    bits = (twin.result or {}).get("bits_per_byte")
+    bits = numbers_of(twin.result or {}).get("bits_per_byte")
     return WithoutPrivacy(twin.path.name, final, bits, rounds, beside[twin] / rounds, as_long, share)
 
 
@@ -98,29 +97,23 @@ def _beside(run: RunFolder, metric: str, start: float) -> Iterator[RunFolder]:
             yield other
 
 
-def _what_is_trained(run: RunFolder) -> dict[str, Any]:
+def _what_is_trained(run: RunFolder) -> dict[str, object]:
     """Return the corpus, the model, the task and the held-out text of a run, as its configuration has them."""
-    configured = run.config.get("run") or {}
-    model = _section(configured, "model")
-    corpus = _section(configured, "corpus")
+    model = run.section("run", "model")
+    corpus = run.section("run", "corpus")
     return {
-        "fingerprint": _section(run.config, "corpus").get("fingerprint"),
+        "fingerprint": run.fingerprint,
         "splits": [corpus.get("train_split"), corpus.get("held_out_split")],
-        "held out": _section(configured, "evaluation").get("max_sentences"),
-        "task": configured.get("task"),
+        "held out": run.section("run", "evaluation").get("max_sentences"),
+        "task": run.section("run").get("task"),
         "model": {name: value for name, value in model.items() if name not in ("device", "precision")},
     }
 
 
 def _how_it_is_trained(run: RunFolder) -> list[object]:
     """Return the settings that a run shares with a twin that was made for it."""
-    configured = run.config.get("run") or {}
+    configured = run.section("run")
     return [configured.get(name) for name in ("seed", "server", "averaging", "local")]
-
-
-def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = tree.get(name)
-    return section if isinstance(section, Mapping) else {}
 
 
 def _sentences(run: RunFolder) -> float:

@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -112,7 +112,7 @@ def check(points: int, seed: int | None, out: Path, as_json: bool, quiet: bool, 
         )
         checked = list(check_records.check(asked))
     if as_json:
-        print(json.dumps(encode([asdict(one) for one in checked]), ensure_ascii=False))
+        print(json.dumps(encode(checked), ensure_ascii=False))
     else:
         print(check_records.table(checked))
     return int(any(one.verdict in (check_records.DIFFERS, check_records.FAILED) for one in checked))

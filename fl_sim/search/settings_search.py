@@ -46,7 +46,7 @@ from fl_sim.search.sweep import DONE, claim_folder, run_batch
 from fl_sim.settings_origin import Origin, Trial, sentence_sample
 from fl_sim.stop_signals import stops_seen
 from fl_sim.storage import environment
-from fl_sim.storage.run_folder import INTERRUPTED, RunFolder, replace_file
+from fl_sim.storage.run_folder import INTERRUPTED, RunFolder, numbers_of, replace_file
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.primitives import streams
 from fl_sim.strategies.privacy_config import GaussianSumConfig, PrivacyConfig
@@ -495,9 +495,10 @@ def tuned_settings(
     )
     given = run.config.model_dump(mode="json", exclude_unset=True, exclude={"out", "origin"}, exclude_none=True)
     tree = merged(given, chosen)
-    if run.target is not None:
-        tree["privacy"] = {k: v for k, v in tree["privacy"].items() if k != "noise_multiplier"}
-        tree["privacy"] |= {"target_epsilon": run.target, "target_unit": origin.unit}
+    privacy = tree.get("privacy")
+    if run.target is not None and isinstance(privacy, dict):
+        calibrated = {key: value for key, value in privacy.items() if key != "noise_multiplier"}
+        tree["privacy"] = calibrated | {"target_epsilon": run.target, "target_unit": origin.unit}
     tree["origin"] = origin.model_dump(mode="json", exclude_none=True)
     RunConfig.from_mapping(tree)
     return tree
@@ -506,7 +507,7 @@ def tuned_settings(
 def _score(config: RunConfig) -> float | None:
     """Return the final metric of a finished trial; None if it is not finite."""
     result = RunFolder.open(Path(config.out or "")).result or {}
-    value = float(result.get(_metric(config), math.nan))
+    value = numbers_of(result).get(_metric(config), math.nan)
     return _short(value, 6) if math.isfinite(value) else None
 
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -383,15 +383,11 @@ class AllRuns(Account, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The table of a sweep: its metric, a row per setting with the best first, and ε of all runs together."""
+    """The table of a sweep (table.json): metric, a row per setting with the best first, and ε of all runs together."""
 
     metric: str
     rows: list[Row]
     all_runs: AllRuns
-
-    def record(self) -> dict[str, object]:
-        """Return the content of table.json."""
-        return asdict(self)
 
     def text(self) -> str:
         """Return the table for a terminal of 80 columns: the settings, numbered, and under them their figures."""
@@ -439,7 +435,7 @@ def run_sweep(
     others = [out / "runs" / name for name in points if name not in folders]
     unfinished = [RunFolder.open(path) for path in others if (path / LEDGER_FILE).exists()]
     table = Table(sweep.metric, rows, _joint_account(list(folders.values()), unfinished))
-    replace_file(out / "table.json", json.dumps(encode(table.record()), indent=2).encode() + b"\n")
+    replace_file(out / "table.json", json.dumps(encode(table), indent=2).encode() + b"\n")
     replace_file(out / "table.txt", table.text().encode())
     return endings, table
 
@@ -459,7 +455,7 @@ def _row(
         values=values,
         mean=statistics.fmean(finite) if finite else None,
         deviation=statistics.stdev(finite) if len(finite) > 1 else None,
-        noise_multiplier=results[0].get("plan", {}).get("noise_multiplier") if results else None,
+        noise_multiplier=ended[0].setting("noise_multiplier") if ended else None,
         **epsilons,
         failed={ending.name: ending.reason for ending in group if ending.status == FAILED},
         diverged={ending.name: ending.reason for ending in group if ending.status == DIVERGED},
@@ -497,7 +493,7 @@ def _joint_account(finished: Sequence[RunFolder], unfinished: Sequence[RunFolder
     entity_bound = covering(bounds) if bounds else NO_ENTITY
     sentences = max((float(result["user_sentences"]) for result in results), default=math.inf)
     covered = _guarantees(ledgers, unfinished) <= _guarantees(ledgers, finished)
-    delta = max(float(run.config["plan"]["delta"]) for run in runs)
+    delta = max(float(run.setting("delta")) for run in runs)
     user = Adjacency(sentences if covered else math.inf)
     account = account_for(ledgers, user, replace(user, entity_bound=entity_bound), delta, None)
     if not covered:

@@ -19,12 +19,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
 
 from fl_sim.formats import format_epsilon, one_line
 from fl_sim.plugins import PluginError
 from fl_sim.storage.checkpoint import Heads, heads_of
-from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.storage.run_folder import Result, ResultsError, RunFolder, numbers_of
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.ledger import LEDGER_FILE, Ledger, LedgerError, epsilon_of, epsilon_of_any
 
@@ -110,8 +109,8 @@ def _contradictions(run: RunFolder, ledger: Ledger, row: Mapping[str, float], he
 def _other_bounds(run: RunFolder, ledger: Ledger) -> Iterator[str]:
     """Yield what bounds the run's files state that its releases do not have: they say which adjacency ε is of."""
     released = [guarantee.record() for guarantee in {entry.terms.guarantee for entry in ledger.entries}]
-    for file, tree in {run.config_file: run.config, run.result_file: run.result or {}}.items():
-        stated = tree.get("guarantee") or {}
+    of_result = (run.result or {}).get("guarantee") or {}
+    for file, stated in {run.config_file: run.section("guarantee"), run.result_file: of_result}.items():
         for bounds in released if stated else ():
             for name in sorted(name for name in bounds if bounds[name] != stated.get(name)):
                 yield f"{file}: {name} is {stated.get(name)}, but the releases in its ledger have {bounds[name]}"
@@ -138,7 +137,7 @@ def _understated(run: RunFolder, ledger: Ledger, row: Mapping[str, float]) -> It
 
 
 def _contradictions_of_result(
-    run: RunFolder, result: Mapping[str, Any], ledger: Ledger, row: Mapping[str, float]
+    run: RunFolder, result: Result, ledger: Ledger, row: Mapping[str, float]
 ) -> Iterator[str]:
     """Yield what the result says that ledger or metrics do not."""
     entries = (result.get("ledger") or {}).get("entries")
@@ -149,12 +148,11 @@ def _contradictions_of_result(
         yield f"{run.metrics_file}: ends after round {row['round']:.0f}, result.json counts {rounds} rounds"
     if not run.finished or rounds != row["round"]:
         return  # a run that was interrupted and went on has a newer row than result
-    for name, value in result.items():
-        if not name.startswith("epsilon_") or name not in row:
-            continue
-        if value is None or value < row[name] * (1 - _TOLERANCE):
-            after = f"{row[name]:g} after round {row['round']:.0f}"
-            yield f"{run.metrics_file}: has {name} {after}, result.json has {'none' if value is None else f'{value:g}'}"
+    stated = numbers_of(result)
+    for name in (name for name in result if name.startswith("epsilon_") and name in row):
+        if name not in stated or stated[name] < row[name] * (1 - _TOLERANCE):
+            after, ended = f"{row[name]:g} after round {row['round']:.0f}", stated.get(name)
+            yield f"{run.metrics_file}: has {name} {after}, result.json has {'none' if ended is None else f'{ended:g}'}"
 
 
 def _notes(run: RunFolder, ledger: Ledger, row: Mapping[str, float]) -> Iterator[str]:

@@ -38,6 +38,7 @@ from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY
 from fl_sim.clients.models.model_names import AWD_LSTM
 from fl_sim.files import json_object, read_bytes, replace_file, sha256_of, sha256_of_json
 from fl_sim.storage.run_folder import ResultsError, decode, encode
+from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError, LedgerHead, is_head
 
 KEY = "model_files"
@@ -98,13 +99,13 @@ class Ancestor:
     """Describe one run that trained a model.
 
     Attributes:
-        units: its protected unit by metric, as JSON objects of the layer above.
+        units: its protected unit by metric.
         apart_from: fingerprints of corpora that share no user and no entity with this one, as their owner stated.
     """
 
     ledger: Ledger
     corpus: str
-    units: Mapping[str, Mapping[str, Any]]
+    units: Mapping[str, ProtectedUnit]
     apart_from: tuple[str, ...] = ()
 
 
@@ -160,7 +161,7 @@ def write_model(folder: Path, lineage: Lineage) -> None:
     """Mark the saved model in ``folder`` as trained, and write the lineage beside it."""
     for file in (folder / name for name in _MARKED):
         content = _object(file) if file.is_file() else {}
-        if content and not _is_own_format(content):
+        if content and not is_own_format(content):
             _write_object(file, content | {_MARK: True})
     shutil.rmtree(folder / LINEAGE, ignore_errors=True)
     _write(folder / LINEAGE, lineage, checksums(folder))
@@ -226,7 +227,8 @@ def _read(folder: Path) -> tuple[Lineage, dict[str, str]]:
                 raise LineageError(f"{folder / _INDEX}: is corrupt (a head of a ledger is expected)")
             ledger = _read_ledger(folder / head["run"], head)
             values = owner["runs"][ledger.run]
-            ancestors.append(Ancestor(ledger, values["corpus"], values["units"], tuple(values["apart_from"])))
+            units = _units(ledger, values["units"])
+            ancestors.append(Ancestor(ledger, values["corpus"], units, tuple(values["apart_from"])))
         return Lineage(tuple(ancestors), index["lost"], tuple(owner["lost_apart_from"])), index["weights"]
     except (KeyError, TypeError) as error:
         raise LineageError(f"{folder}: is corrupt (it lacks {error})") from error
@@ -237,6 +239,13 @@ def _read_ledger(folder: Path, head: LedgerHead) -> Ledger:
     if ledger.head != head:
         raise LineageError(f"{ledger.file}: is not the ledger that {folder.parent / _INDEX} names")
     return ledger
+
+
+def _units(ledger: Ledger, values: Mapping[str, Mapping[str, Any]]) -> dict[str, ProtectedUnit]:
+    try:
+        return {metric: ProtectedUnit.from_record(unit) for metric, unit in values.items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise LineageError(f"{ledger.folder}: its contribution bounds are of another version of fl-sim") from error
 
 
 def _write(folder: Path, lineage: Lineage, weights: Mapping[str, str]) -> None:
@@ -275,11 +284,11 @@ def _is_trained(folder: Path) -> bool:
     contents = [_object(folder / name) for name in _MARKED if (folder / name).is_file()]
     if any(content.get(_MARK) for content in contents):
         return True
-    saved_by_us = (folder / "spec.json").is_file() or any(map(_is_own_format, contents))
+    saved_by_us = (folder / "spec.json").is_file() or any(map(is_own_format, contents))
     return saved_by_us and not (folder / PRETRAINING).is_file()
 
 
-def _is_own_format(content: Mapping[str, object]) -> bool:
+def is_own_format(content: Mapping[str, object]) -> bool:
     """Return whether a ``config.json`` is one that fl_sim alone writes, so that it needs no mark."""
     return content.get("model_type") == AWD_LSTM or ARCHITECTURE_KEY in content
 

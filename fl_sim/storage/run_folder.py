@@ -29,17 +29,6 @@ and ``failed_KIND`` of each kind that occurred (``fl_sim.strategies.messages.REJ
 ``clip_norm`` if the clip adapts. Without noise every ε is inf. A run of ``published`` also has
 ``epsilon_as_published``: its paper's claim, always shown beside the proven ε.
 
-result.json has ``stopped`` ("rounds", "epsilon_budget", "interrupted" or "diverged"), ``signal`` (the name of the one
-that interrupted the run), ``plan`` (the fields of ``fl_sim.strategies.mechanism.PrivacyPlan.record``), ``corpus``
-(``name``, ``users``, ``sentences``), ``user_sentences`` (n'), ``releases`` and ``ledger`` (all releases, which ε
-covers, and the head hash of the ledger), ``model_files`` (the checksum of each file of the model), ``initial_model``
-(the earlier runs that trained it, if any: the heads of those ``composed``, the number ``left_out``, and whether its
-owner stated that it is ``disjoint``), ``reach`` (contribution bounds: median, p95 and max, each with the fields of
-``fl_sim.strategies.accounting.adjacency.ContributionBound``), ``task``, ``failed_nodes`` (replies that count as zero,
-by kind), the held-out figures at the end and (``initial_…``) at the start with ``unigram_perplexity`` or
-``majority_error`` as a reference, ``held_out`` (the last evaluation by user, fl_sim.experiments.user_utility), and
-``warnings`` (a list of texts). Readers accept missing keys.
-
 JSON has no infinity, and null would make "no guarantee" look like "unknown". So the floats inf, -inf and nan are stored
 as the strings "inf", "-inf" and "nan", and this module reads them as floats. ``None`` is null.
 
@@ -62,7 +51,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from numbers import Integral, Real
 from pathlib import Path
@@ -111,6 +100,47 @@ class FolderHead(TypedDict):
     metrics_bytes: int
 
 
+class Result(TypedDict, total=False):
+    """The content of result.json; a key may be missing.
+
+    Besides it has ε after the last round by the metrics' names, and the held-out figures at the end and (``initial_…``)
+    at the start, with ``unigram_perplexity`` or ``majority_error`` as a reference (:func:`numbers_of`).
+
+    Attributes:
+        stopped: "rounds", "epsilon_budget", "interrupted" or "diverged"; ``signal`` is the one that interrupted it.
+        plan: the fields of :meth:`fl_sim.strategies.mechanism.PrivacyPlan.record`.
+        corpus: ``name``, ``users`` and ``sentences``.
+        failed_nodes: replies that count as zero, by kind.
+        held_out: the last evaluation by user (:mod:`fl_sim.experiments.user_utility`).
+        releases, ledger: all releases, which ε covers, and the head hash of the ledger.
+        model_files: the checksum of each file of the model.
+        initial_model: the earlier runs that trained it, if any: the heads of those ``composed``, the number
+            ``left_out``, and whether its owner stated that it is ``disjoint``.
+        user_sentences: n'.
+        reach: contribution bounds: median, p95 and max, each with the fields of
+            :class:`fl_sim.strategies.accounting.adjacency.ContributionBound`.
+    """
+
+    format: int
+    stopped: str
+    signal: str
+    rounds: int
+    plan: dict[str, object]
+    corpus: dict[str, object]
+    task: str
+    failed_nodes: dict[str, int]
+    held_out: dict[str, object] | None
+    releases: int
+    ledger: Mapping[str, object]
+    model_files: dict[str, str]
+    initial_model: dict[str, object]
+    user_sentences: float
+    guarantee: dict[str, object]
+    reach: dict[str, dict[str, Any]]
+    kept: dict[str, object]
+    warnings: list[str]
+
+
 class RunFolder:
     """The folder of one run, by :meth:`create` (a new run) or :meth:`open` (an existing one); it has one writer."""
 
@@ -124,11 +154,11 @@ class RunFolder:
         self.model_dir = path / MODEL_FOLDER
         self.checkpoint_dir = path / CHECKPOINT_FOLDER
         self.plots_dir = path / "plots"
-        self.config: dict[str, Any] = dict(config)
+        self.config: Mapping[str, object] = dict(config)
         self.environment = environment
         self._last_round: int | None = None
         self._rows_hash, self._rows_hashed = hashlib.sha256(), 0
-        self._closing: dict[str, Any] | None = None
+        self._closing: Result | None = None
 
     @classmethod
     def create(cls, path: Path | str, *, config: Mapping[str, object], environment: Environment) -> RunFolder:
@@ -162,7 +192,7 @@ class RunFolder:
         environment = cast("Environment", _read_json(path / "environment.json"))
         run = cls(path, config=_read_tree(path / "config.json"), environment=environment)
         rows, _ = _read_rows(run.metrics_file)
-        run._last_round = _round_of(rows[-1]) if rows else None
+        run._last_round = round_of(rows[-1]) if rows else None
         return run
 
     @property
@@ -199,11 +229,27 @@ class RunFolder:
         return None
 
     @property
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Result | None:
         """Return the result of :meth:`finish`; None for an unfinished run."""
         if self._closing is not None:
             return self._closing
-        return _with_epsilons(_read_tree(self.result_file), self.result_file) if self.result_file.exists() else None
+        if not self.result_file.exists():
+            return None
+        return cast("Result", _with_epsilons(_read_tree(self.result_file), self.result_file))
+
+    def section(self, *names: str) -> Mapping[str, object]:
+        """Return a section of config.json, such as that of ``"run", "model"``; empty if it is not there."""
+        tree = self.config
+        for name in names:
+            value = tree.get(name)
+            tree = value if isinstance(value, Mapping) else {}
+        return tree
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Return the fingerprint of the run's corpus; None if it has none, as the run of a Flower app."""
+        value = self.section("corpus").get("fingerprint")
+        return None if value is None else str(value)
 
     @property
     def finished(self) -> bool:
@@ -261,7 +307,7 @@ class RunFolder:
         Raises:
             ResultsError: a value is no number.
         """
-        found = {_round_of(row): row.get(metric) for row in _read_rows(self.metrics_file)[0]}
+        found = {round_of(row): row.get(metric) for row in _read_rows(self.metrics_file)[0]}
         for number, value in found.items():
             if value is not None and not _is_number(value):
                 kind = type(value).__name__
@@ -273,7 +319,7 @@ class RunFolder:
     def truncate_metrics(self, after_round: int) -> None:
         """Remove the rows after round ``after_round``, which a resumed run computes again."""
         rows, _ = _read_rows(self.metrics_file)
-        self._rewrite([row for row in rows if _round_of(row) <= after_round])
+        self._rewrite([row for row in rows if round_of(row) <= after_round])
 
     def head(self) -> FolderHead:
         """Return the hashes of settings and metrics; a checkpoint stores them for :meth:`check_head`."""
@@ -304,8 +350,7 @@ class RunFolder:
 
         A resumed run calls it again, as does a run that was killed in this method.
         """
-        self._closing = {"format": RESULT_FORMAT, **result}
-        content = _dump(self._closing, self.result_file, indent=2) + b"\n"
+        content = _dump({"format": RESULT_FORMAT, **result}, self.result_file, indent=2) + b"\n"
         self._closing = decode(json.loads(content))
         try:
             if present is not None:
@@ -316,13 +361,13 @@ class RunFolder:
 
     def _rewrite(self, rows: Sequence[Row]) -> None:
         replace_file(self.metrics_file, b"".join(_dump(row, self.metrics_file) + b"\n" for row in rows))
-        self._last_round = _round_of(rows[-1]) if rows else None
+        self._last_round = round_of(rows[-1]) if rows else None
         self._rows_hash, self._rows_hashed = hashlib.sha256(), 0
 
 
 def rows_of(run: Path, last_round: int) -> list[Row]:
     """Return the metrics of a run up to round ``last_round`` as its observers saw them, a row each."""
-    return [row for row in _read_rows(run / "metrics.jsonl")[0] if _round_of(row) <= last_round]
+    return [row for row in _read_rows(run / "metrics.jsonl")[0] if round_of(row) <= last_round]
 
 
 def check_is_folder(path: Path) -> None:
@@ -360,11 +405,18 @@ def default_run_path(
     return path
 
 
+def numbers_of(row: Mapping[str, object]) -> dict[str, float]:
+    """Return the figures of a row of the metrics, or of a result, that are numbers."""
+    return {name: float(value) for name, value in row.items() if _is_number(value)}
+
+
 def encode(value: Any) -> Any:
     """Return ``value`` as strict JSON values: inf and nan as strings, numpy scalars and paths as plain values.
 
+    A dataclass is an object of its fields.
+
     Raises:
-        TypeError: for a value other than text, number, None, mapping or sequence.
+        TypeError: for a value other than text, number, None, mapping, sequence or dataclass.
     """
     if value is None or isinstance(value, str | bool):
         return value
@@ -379,6 +431,8 @@ def encode(value: Any) -> Any:
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, Sequence):
         return [encode(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
     raise TypeError(f"cannot store a {type(value).__name__}")
 
 
@@ -401,9 +455,9 @@ _OF_OTHERS = ("origin",)
 """What a run records of others: the search that its settings come from."""
 
 
-def _nearest(tree: Mapping[str, Any], name: str) -> Any:
+def _nearest(tree: Mapping[str, object], name: str) -> object:
     """Return the value of the shallowest key ``name`` that is not None, in nested mappings."""
-    level: list[Mapping[str, Any]] = [tree]
+    level: list[Mapping[str, object]] = [tree]
     while level:
         for section in level:
             if section.get(name) is not None:
@@ -428,7 +482,7 @@ def _write_json(path: Path, value: Mapping[str, object]) -> None:
     replace_file(path, _dump(value, path, indent=2) + b"\n")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, object]:
     try:
         return {name: decode(value) for name, value in json_object(read_bytes(path)).items()}
     except FileNotFoundError as error:
@@ -442,18 +496,18 @@ def _read_json(path: Path) -> dict[str, Any]:
 class _Sums(dict[str, list[float]]):
     """Sums by user, of equal lengths; one that the file lacks is an error in one line."""
 
-    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
-        super().__init__(values)
+    def __init__(self, path: Path, values: Mapping[str, object]) -> None:
+        columns = [value for value in values.values() if isinstance(value, list) and all(map(_is_number, value))]
+        super().__init__(zip(values, columns, strict=False))
         self._path = path
-        lists = all(isinstance(column, list) and all(map(_is_number, column)) for column in values.values())
-        if not lists or len({len(column) for column in values.values()}) != 1:
+        if len(columns) != len(values) or len(set(map(len, columns))) != 1:
             raise ResultsError(f"{path}: is corrupt (lists of numbers, one a user, are expected)")
 
     def __missing__(self, name: str) -> list[float]:
         raise ResultsError(f"{self._path}: is corrupt (it has no {name})")
 
 
-def _read_tree(path: Path) -> dict[str, Any]:
+def _read_tree(path: Path) -> dict[str, object]:
     """Return what config.json or result.json has; ResultsError names a value of another kind than readers take it for.
 
     None in the place of an object or a list is as good as nothing.
@@ -487,7 +541,7 @@ def _with_epsilons(values: Values, where: Path | str) -> Values:
     return values
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -517,12 +571,13 @@ def _parse_row(line: bytes, path: Path, number: int, earlier: Sequence[Row]) -> 
         raise ResultsError(f"{path}, line {number}: is corrupt (no JSON object)") from error
     if not _is_round(row.get("round")):
         raise ResultsError(f"{path}, line {number}: is corrupt (no object with an integer 'round')")
-    if earlier and _round_of(row) <= (before := _round_of(earlier[-1])):
+    if earlier and round_of(row) <= (before := round_of(earlier[-1])):
         raise ResultsError(f"{path}, line {number}: is corrupt (round {row['round']} after round {before})")
     return _with_epsilons(row, f"{path}, line {number}")
 
 
-def _round_of(row: Row) -> int:
+def round_of(row: Row) -> int:
+    """Return the round of a row."""
     return cast("int", row["round"])
 
 

@@ -47,13 +47,9 @@ class ProtectedUnit:
     adjacency: Adjacency
     robust: bool
 
-    def record(self) -> dict[str, Any]:
-        """Return the unit as a JSON object, which :meth:`from_record` reads."""
-        return asdict(self)
-
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> ProtectedUnit:
-        """Return the unit of a :meth:`record`; raises as its parts do, and TypeError or KeyError for other fields."""
+        """Return the unit of its fields in JSON; raises as its parts do, and TypeError or KeyError for other fields."""
         fields = dict(values["adjacency"])
         entity_bound = ContributionBound(**fields.pop("entity_bound"))
         return cls(Adjacency(entity_bound=entity_bound, **fields), values["robust"])
@@ -169,7 +165,7 @@ class Guarantee:
         each = ANY_NUMBER if self.weighted else total  # any number of sentences may have weights that add up to k
         return ContributionBound(users=users, sentences_per_user=each, sentences=total, weighted=self.weighted)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the bounds as a JSON object, for config.json, result.json and the ledger."""
         values = asdict(self)
         if not self.public_names:  # no part of the noise's key where there is no list

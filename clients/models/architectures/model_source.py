@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fl_sim.clients.errors import ModelError
 from fl_sim.clients.models.architectures.architecture import ARCHITECTURE_KEY, SETTINGS_KEY, Architecture
@@ -70,7 +70,7 @@ class ModelSource:
     architecture: Architecture
     name: str
     folder: Path | None = None
-    sizes: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, object] = field(default_factory=dict)
     ships: bool = True
 
     @property

@@ -31,7 +31,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.canaries import read_canaries
 from fl_sim.formats import duration
 from fl_sim.reporting.run_facts import RunFacts, read_facts
-from fl_sim.storage.run_folder import RunFolder
+from fl_sim.storage.run_folder import RunFolder, numbers_of
 
 Attack = Callable[[AttackedRun, Options, Observer], UserAttack | CanaryAttack | NameAttack]
 Progress = Callable[[str], AbstractContextManager[Observer]]
@@ -74,8 +74,8 @@ class RunLeakage:
     @property
     def epsilon(self) -> dict[str, float]:
         """Return the ε of the run's result by their names, the one that leads first."""
-        result = self.folder.result or {}
-        return {name: result[name] for name in _EPSILONS if name in result}
+        figures = numbers_of(self.folder.result or {})
+        return {name: figures[name] for name in _EPSILONS if name in figures}
 
     @property
     def attacks(self) -> dict[str, UserAttack | CanaryAttack | NameAttack | str]:

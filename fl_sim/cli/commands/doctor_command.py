@@ -61,7 +61,7 @@ def doctor(
     )
     verdict = worst(findings)
     if as_json:
-        print_json({"verdict": verdict, "findings": [asdict(finding) for finding in findings]})
+        print_json({"verdict": verdict, "findings": findings})
     else:
         table = Table(box=None, pad_edge=False)
         for column in ("check", "found", "verdict", "advice"):

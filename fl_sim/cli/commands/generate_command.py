@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +50,7 @@ def generate(
         texts = opened.generate(whole or [""], observer=show, **sampling)
     written = None if out is None else _write(out, texts)
     if as_json:
-        shown = [] if written is not None else [asdict(text) for text in texts]
+        shown = [] if written is not None else texts
         print_json({"run": run.name, "texts": shown, "written": written, "privacy": note})
         return
     if written is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ def formula(corpus: str, public: bool, as_json: bool, quiet: bool, **settings: A
 def trials(
     config: Path | None,
     users: str | None,
-    overrides: dict[str, Any],
+    overrides: dict[str, object],
     out: str,
     as_json: bool,
     quiet: bool,
@@ -101,7 +101,7 @@ def trials(
 @configuration_flags(but=("out", "anchor"))
 @as_json
 @quiet
-def auto(out: str, overrides: dict[str, Any], as_json: bool, quiet: bool, **search: Any) -> int:
+def auto(out: str, overrides: dict[str, object], as_json: bool, quiet: bool, **search: Any) -> int:
     """Choose bounds, rates, noise, clip norm and optimizer by trials on public text, for ε 8 or --target-epsilon.
 
     The file tuned.toml in the folder has the settings; fl-sim run takes it. Repeat the command to continue.
@@ -155,7 +155,7 @@ def _interrupted(tried: Tried) -> int:
     return exit_status(tried.reason)
 
 
-def _command(corpus: str, settings: dict[str, Any], report: Figures) -> str:
+def _command(corpus: str, settings: Mapping[str, object], report: Figures) -> str:
     """Return the ``fl-sim run`` command of the proposal; the run computes the noise for the target again."""
     best = report["proposal"]
     words = ["fl-sim", "run", "--corpus", corpus, "--strategy", "uedp", "--rounds", str(best["rounds"])]

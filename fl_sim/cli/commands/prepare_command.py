@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,12 +121,15 @@ _COMMON: list[click.Parameter] = [
 def _prepare(kind: str, own: dict[str, Any], as_json: bool, quiet: bool, **values: Any) -> None:
     """Prepare the corpus and print its counts."""
     done: list[PreparedCorpus] = []
+    source = click.get_current_context().get_parameter_source
+    as_always = all(source(name) is ParameterSource.DEFAULT for name in Identity.__dataclass_fields__)
+    identity = Identity(*(values.pop(name) for name in Identity.__dataclass_fields__))
     corpora.prepare(
         kind,
         own.pop("source", None),
         progress=lambda raw: _progress(raw, quiet),
         observer=done.append,
-        identity=_identity({name: values.pop(name) for name in Identity.__dataclass_fields__}),
+        identity=None if as_always else identity,
         preprocessing=Preprocessing(*(values.pop(name) for name in Preprocessing.__dataclass_fields__)),
         **values,
         **own,
@@ -139,12 +142,6 @@ def _prepare(kind: str, own: dict[str, Any], as_json: bool, quiet: bool, **value
             file=sys.stderr,
         )
     _report(done[0], as_json=as_json)
-
-
-def _identity(values: Mapping[str, Any]) -> Identity | None:
-    """Return the identity that flags ask for; None if none is given."""
-    source = click.get_current_context().get_parameter_source
-    return None if all(source(name) is ParameterSource.DEFAULT for name in values) else Identity(**values)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ _baseline_too: Callable[[Any], Any] = click.option(
 @as_json
 @quiet
 def run(
-    config: Path | None, overrides: dict[str, Any], track: tuple[str, ...], baseline: bool, as_json: bool, quiet: bool
+    config: Path | None, overrides: dict[str, object], track: Sequence[str], baseline: bool, as_json: bool, quiet: bool
 ) -> int:
     """Simulate private federated training of a language model, and print its ε and utility.
 
@@ -131,7 +131,7 @@ def sweep(config: Path, out: Path, jobs: int, as_json: bool, quiet: bool) -> int
                 say(f"{ending.name} {ending.status}: {ending.reason}", quiet)
 
         endings, table = run_sweep(runs, out.expanduser().absolute(), jobs, show)
-    print_json(table.record()) if as_json else print(table.text(), end="")
+    print_json(table) if as_json else print(table.text(), end="")
     for ending in endings:
         if ending.status == INTERRUPTED:
             print(f"interrupted; continue with: fl-sim sweep {config} --out {out}", file=sys.stderr)

@@ -173,7 +173,7 @@ class Earlier:
         """Return the lineage of the model that this run trained, with its ledger and the units of its metrics."""
         apart = (self.fingerprint,) if self.disjoint else ()
         before = (replace(a, apart_from=(*a.apart_from, *apart)) for a in self.lineage.ancestors)
-        own = Ancestor(ledger, self.fingerprint, {name: unit.record() for name, unit in units.items()})
+        own = Ancestor(ledger, self.fingerprint, units)
         lost_apart = (*self.lineage.lost_apart_from, *apart) if self.lineage.lost else ()
         return Lineage((*before, own), self.lineage.lost, tuple(dict.fromkeys(lost_apart)))
 
@@ -261,12 +261,5 @@ def _unit_of(ancestor: Ancestor, metric: str, *, same_corpus: bool) -> Protected
     On another corpus an entity of this run may have been a sentence without any: a missed entity dominates both.
     """
     several = ", unit " in metric and not same_corpus
-    values = ancestor.units.get(f"{metric.partition(', unit ')[0]}, unit 0" if several else metric)
-    if values is None:
-        return None
-    try:
-        unit = ProtectedUnit.from_record(values)
-        return replace(unit, robust=True) if several else unit
-    except (KeyError, TypeError, AttributeError) as error:
-        file = ancestor.ledger.folder
-        raise LineageError(f"{file}: its contribution bounds are of another version of fl-sim") from error
+    unit = ancestor.units.get(f"{metric.partition(', unit ')[0]}, unit 0" if several else metric)
+    return replace(unit, robust=True) if unit is not None and several else unit

@@ -13,7 +13,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -91,7 +90,7 @@ def create(grid: Grid, config: RunConfig) -> Experiment:
         raise
 
 
-def own_settings(run_config: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+def own_settings(run_config: Mapping[str, object]) -> tuple[dict[str, object], int]:
     """Return the settings of the run in Flower's run config, and the number of nodes to wait for.
 
     Raises:

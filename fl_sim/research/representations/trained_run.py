@@ -8,15 +8,15 @@ an encoder that is trained further) is trained. The run's ε covers everything c
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from fl_sim.config import ConfigError
 from fl_sim.experiments.privacy_spent import account_for, read_ledgers
 from fl_sim.research.representations.experiment_record import TrainingGuarantee
 from fl_sim.storage import model_files
-from fl_sim.storage.run_folder import MODEL_FOLDER, RunFolder
+from fl_sim.storage.run_folder import MODEL_FOLDER, Result, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.ledger import LedgerError
+from fl_sim.strategies.registry import plan_from_record
 
 _CONTRIBUTION_QUANTILES = ("median", "p95", "max")
 
@@ -31,22 +31,22 @@ def guarantee_of_run(folder: Path) -> TrainingGuarantee:
     """
     ledgers = read_ledgers([folder])
     result = _checked_result(folder, ledgers[-1].last_round)
-    bound, delta = result["user_sentences"], result["plan"]["delta"]
+    bound, plan = result["user_sentences"], plan_from_record(result["plan"])
     entity_bounds = {name: ContributionBound(**result["reach"][name]) for name in _CONTRIBUTION_QUANTILES}
     accounts = {
-        name: account_for(ledgers, Adjacency(bound), Adjacency(bound, r), delta, None)
+        name: account_for(ledgers, Adjacency(bound), Adjacency(bound, r), plan.delta, None)
         for name, r in entity_bounds.items()
     }
-    unbounded = account_for(ledgers, Adjacency(), Adjacency(), delta, None)
+    unbounded = account_for(ledgers, Adjacency(), Adjacency(), plan.delta, None)
     first = accounts[_CONTRIBUTION_QUANTILES[0]]
     return {
         "covers": "the training data of the run",
         "run": ledgers[-1].run,
-        "strategy": result["plan"]["strategy"],
-        "corpus": result["corpus"]["name"],
+        "strategy": plan.mechanism.strategy,
+        "corpus": str(result["corpus"]["name"]),
         "releases": first["releases"],
         "noiseless_releases": first["noiseless_releases"],
-        "delta": delta,
+        "delta": plan.delta,
         "user_sentences": bound,
         "epsilon_user": first["epsilon_user"],
         "epsilon_user_unbounded": unbounded["epsilon_user"],
@@ -61,7 +61,7 @@ def guarantee_of_run(folder: Path) -> TrainingGuarantee:
     }
 
 
-def _checked_result(folder: Path, last_round: int) -> dict[str, Any]:
+def _checked_result(folder: Path, last_round: int) -> Result:
     """Return the result of a finished run whose model is that of ``last_round`` and has its checksums."""
     run = RunFolder.open(folder)
     result = run.result

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fl_sim.reporting.bootstrap import resampled_sums
 from fl_sim.research.uedp_paper.figure_records import Comparison, CurveRecord, Estimate, PointRecord
 from fl_sim.research.uedp_paper.figures import TrainingFigure
-from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.storage.run_folder import ResultsError, RunFolder, numbers_of
 from fl_sim.strategies.primitives import streams
 
 RESAMPLES = 2000
@@ -103,9 +103,9 @@ def _predictions(
 
 
 def _initial_accuracy(folders: Sequence[RunFolder]) -> float:
-    results = [folder.result or {} for folder in folders]
+    results = [numbers_of(folder.result or {}) for folder in folders]
     return float(
-        np.mean([r["initial_accuracy"] if "initial_accuracy" in r else 1 - float(r["initial_error"]) for r in results])
+        np.mean([r["initial_accuracy"] if "initial_accuracy" in r else 1 - r["initial_error"] for r in results])
     )
 
 

@@ -52,7 +52,7 @@ from fl_sim.research.uedp_paper.figures import (
     TrainingFigure,
 )
 from fl_sim.search.sweep import DONE, FAILED, Ending
-from fl_sim.storage.run_folder import DIVERGED, MODEL_FOLDER, RunFolder, utility_of
+from fl_sim.storage.run_folder import DIVERGED, MODEL_FOLDER, Result, RunFolder, numbers_of, utility_of
 from fl_sim.strategies.accounting.accountant import RoundEvent, solve
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
@@ -379,16 +379,16 @@ def _panel_record(
 def point_record(plan: Plan, curve: CurveSettings, runs: Sequence[tuple[PlannedRun, RunFolder]]) -> PointRecord:
     """Return the record of the runs of one setting, an own one for each seed."""
     figure, first, folders = plan.figure, runs[0][0], [folder for _, folder in runs]
-    results = [folder.result or {} for folder in folders]
+    results = [numbers_of(folder.result or {}) for folder in folders]
     strategy = strategy_of(folders[0])
     last = {str(name): value for name, value in folders[0].metrics().iloc[-1].items()}
     return PointRecord(
         x=first.point.x,
         settings=first.given,
-        noise_multiplier=results[0]["plan"]["noise_multiplier"] or None,
-        utility=spread([float(result[figure.metric]) for result in results]),
-        initial=spread([float(result[f"initial_{figure.metric}"]) for result in results]),
-        epsilon=_epsilons(curve, strategy, last, results[0]),
+        noise_multiplier=folders[0].setting("noise_multiplier") or None,
+        utility=spread([result[figure.metric] for result in results]),
+        initial=spread([result[f"initial_{figure.metric}"] for result in results]),
+        epsilon=_epsilons(curve, strategy, last, folders[0].result or {}),
         trace=None if curve.points or figure.x == "joint" else _trace(figure, curve, strategy, folders),
         seconds=sum(float(folder.metrics()["seconds"].sum()) for folder in folders),
         parts=_parts([run for run, _ in runs], folders) if figure.x == "joint" else None,
@@ -414,7 +414,7 @@ def _kept(run: PlannedRun, folder: RunFolder) -> dict[str, float]:
     """Return the shares of the corpus's sentences and mentions that a run trained on, in weight."""
     whole = Corpus.open(run.whole).manifest.splits[TRAIN]
     own = Corpus.open(str(run.config.corpus.path)).manifest.splits[TRAIN]
-    bounds = (folder.result or {}).get("kept") or {"sentences": 1.0, "mentions": 1.0}
+    bounds = numbers_of((folder.result or {}).get("kept") or {"sentences": 1.0, "mentions": 1.0})
     shares = {"sentences": own.sentences / whole.sentences, "mentions": own.mentions / max(whole.mentions, 1)}
     return {name: bounds[name] * share for name, share in shares.items()}
 
@@ -425,7 +425,7 @@ def _spreads(seeds: Sequence[Mapping[str, Figure]]) -> dict[str, Spread]:
     return {name: spread([one[name].value for one in seeds if name in one]) for name in names}
 
 
-def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any], result: Mapping[str, Any]) -> Epsilons:
+def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any], result: Result) -> Epsilons:
     claimed, plan = _claim_column(strategy), plan_from_record(result["plan"])
     if claimed == AS_PUBLISHED and claimed not in row:  # after another training the run itself claims nothing
         row = {**row, claimed: plan.mechanism.claims(plan.rounds, plan.delta)[claimed][-1]}
@@ -504,7 +504,7 @@ def _references(figure: TrainingFigure, runs: Sequence[tuple[PlannedRun, RunFold
     own = [folder for run, folder in runs if run.curve.deidentified is None] or [folder for _, folder in runs]
     utility = utility_of(own[0])
     key = utility.reference + figure.metric.removeprefix(utility.column)  # per token or per word
-    values = [float(value) for folder in own if (value := (folder.result or {}).get(key)) is not None]
+    values = [figures[key] for folder in own if key in (figures := numbers_of(folder.result or {}))]
     return {utility.reference_words: spread(values).mean} if values else {}
 
 

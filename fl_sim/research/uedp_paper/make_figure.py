@@ -70,7 +70,7 @@ from fl_sim.search.sweep import INTERRUPTED, Ending, run_batch
 from fl_sim.stop_signals import raise_missed_stop
 from fl_sim.storage import model_files
 from fl_sim.storage.environment import Environment, describe
-from fl_sim.storage.run_folder import RunFolder, decode, encode, replace_file
+from fl_sim.storage.run_folder import RunFolder, decode, encode, numbers_of, replace_file
 from fl_sim.strategies.accounting.accountant import epsilon, epsilon_curve
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.paper_model import (
@@ -359,10 +359,9 @@ def published(value: Any, *, measured: bool = True) -> Any:
 
 def _attacked(run: PlannedRun, metric: str, attack: AttackSettings, raw: str | None, kept: Path) -> AttackedRunRecord:
     folder = RunFolder.open(str(run.config.out))
-    result: Mapping[str, Any] = folder.result or {}
+    figures = numbers_of(folder.result or {})
     options = Options(seed=run.seed, **attack.model_dump(exclude={"joint"}))
-    epsilon = result.get("epsilon_any")
-    proven = raw is None and epsilon is not None and math.isfinite(float(epsilon))
+    epsilon = figures.get("epsilon_any", math.inf)
     attacks = _kept_attacks(folder, options, raw, kept)
     spent = [float(folder.metrics()["seconds"].sum()), *(float(str(one.get("seconds", 0))) for one in attacks.values())]
     return AttackedRunRecord(
@@ -372,9 +371,9 @@ def _attacked(run: PlannedRun, metric: str, attack: AttackSettings, raw: str | N
         deidentified=raw is not None,
         joint=run.point.x,
         seed=run.seed,
-        epsilon_any=float(epsilon) if proven and epsilon is not None else None,
-        utility=float(result[metric]),
-        initial=float(result[f"initial_{metric}"]),
+        epsilon_any=epsilon if raw is None and math.isfinite(epsilon) else None,
+        utility=figures[metric],
+        initial=figures[f"initial_{metric}"],
         attacks=attacks,
         seconds=sum(spent),
     )
@@ -383,7 +382,8 @@ def _attacked(run: PlannedRun, metric: str, attack: AttackSettings, raw: str | N
 def _kept_attacks(folder: RunFolder, options: Options, raw: str | None, kept: Path) -> Attacks:
     """Return the records of the attacks on a run: those that are kept, if model, ledger and options are the same."""
     file, result = kept / f"{folder.path.name}.json", folder.result or {}
-    parts = {"options": options.record(), "raw": raw} | {key: result[key] for key in ("ledger", model_files.KEY)}
+    heads = {"ledger": result["ledger"], model_files.KEY: result["model_files"]}
+    parts = {"options": options.record(), "raw": raw, **heads}
     of = json.dumps(encode(parts), sort_keys=True)
     try:
         known = decode(json.loads(file.read_bytes()))

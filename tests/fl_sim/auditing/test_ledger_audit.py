@@ -310,7 +310,7 @@ def test_every_figure_is_recomputed_for_the_unit_of_its_name(tmp_path: Path, kno
 def test_every_epsilon_counts_the_releases_of_ancestors(tmp_path: Path) -> None:
     ledger, before = released(tmp_path / "a", 3.0, 3.0), released(tmp_path / "b", 4.0, seeds=(5,))
     unit = ProtectedUnit(Adjacency(9), robust=False)
-    earlier = Earlier(Lineage((Ancestor(before, "", {"epsilon_user": unit.record()}),)))
+    earlier = Earlier(Lineage((Ancestor(before, "", {"epsilon_user": unit}),)))
     both = [*before.entries, *ledger.entries]
     together = {"epsilon_any": epsilon_of_any(both, 1e-5), "epsilon_user": epsilon_of(both, Adjacency(9), 1e-5)}
     alone = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -131,7 +131,7 @@ def test_a_unit_survives_its_record(robust: bool) -> None:
     bounds = (NO_ENTITY, ContributionBound(3, 4, 6), ContributionBound(3, 4, 1.5, weighted=True))
     for bound, weighted in itertools.product(bounds, (False, True)):
         unit = ProtectedUnit(Adjacency(5, bound, weighted), robust)
-        assert ProtectedUnit.from_record(json.loads(json.dumps(unit.record()))) == unit
+        assert ProtectedUnit.from_record(json.loads(json.dumps(asdict(unit)))) == unit
 
 
 def test_a_covering_bound_holds_for_every_entity_within_one_of_them() -> None:

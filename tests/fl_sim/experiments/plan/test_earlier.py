@@ -34,7 +34,7 @@ DELTA = 1e-5
 @pytest.fixture
 def ancestors(tmp_path: Path) -> tuple[Ancestor, Ancestor]:
     """Two runs of three and four rounds, the first on another corpus."""
-    units = {ANY: SMALLER.record(), "epsilon_any, unit 1": SENTENCE.record(), "epsilon_user": SMALLER.record()}
+    units = {ANY: SMALLER, "epsilon_any, unit 1": SENTENCE, "epsilon_user": SMALLER}
     return (
         Ancestor(ledger_of(tmp_path / "first", FIRST, 3), ELSEWHERE, units),
         Ancestor(ledger_of(tmp_path / "second", SECOND, 4, seed=8), HERE, units),
@@ -72,7 +72,7 @@ def test_all_earlier_runs_count_each_at_its_own_unit(
 
 def test_an_earlier_line_says_itself_whether_sentences_have_weights(tmp_path: Path) -> None:
     counted = replace(GRAPH, known="counts")
-    ancestor = Ancestor(ledger_of(tmp_path / "first", FIRST, 3, counted), HERE, {ANY: SMALLER.record()})
+    ancestor = Ancestor(ledger_of(tmp_path / "first", FIRST, 3, counted), HERE, {ANY: SMALLER})
     weighted = replace(SMALLER.adjacency, weighted=True)
     event = FIRST.event()
     expected = composed_epsilon([(event, weighted, 3)], DELTA)
@@ -101,7 +101,7 @@ def test_a_continued_run_has_spent_before_its_first_round(ancestors: tuple[Ances
     no_entities = replace(OWN, rounds=2, mechanism=replace(OWN.mechanism, q_e=1.0))
     bounds = dict.fromkeys(("median", "p95", "max"), ContributionBound(2, 1))
     names = (f"epsilon_user_entity{kind}_{name}" for kind in ("", "_robust") for name in bounds)
-    units = {name: replace(SMALLER, robust="robust" in name).record() for name in names}
+    units = {name: replace(SMALLER, robust="robust" in name) for name in names}
     (_, ancestor) = ancestors
     earlier = Earlier(Lineage((replace(ancestor, units={**ancestor.units, **units}),)), HERE)
     guarantees = EpsilonCurves.of(no_entities, units_of(GRAPH, bounds, no_entities.mechanism), earlier)
@@ -154,7 +154,7 @@ def test_a_ledger_names_the_runs_that_count(ancestors: tuple[Ancestor, Ancestor]
 def test_a_model_passes_on_all_runs_before_it(ancestors: tuple[Ancestor, Ancestor], tmp_path: Path) -> None:
     own = ledger_of(tmp_path / "own", OWN.mechanism, 2, seed=1)
     on = Earlier(Lineage(ancestors), HERE).lineage_with(own, {ANY: ENTITY})
-    assert on.ancestors == (*ancestors, Ancestor(own, HERE, {ANY: ENTITY.record()}))
+    assert on.ancestors == (*ancestors, Ancestor(own, HERE, {ANY: ENTITY}))
     apart = Earlier(Lineage(ancestors), HERE, disjoint=True).lineage_with(own, {ANY: ENTITY})
     assert [ancestor.apart_from for ancestor in apart.ancestors] == [(HERE,), (HERE,), ()]
     # On that corpus they stay apart, on any other they count again.
