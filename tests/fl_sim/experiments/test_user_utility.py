@@ -17,6 +17,7 @@ from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.experiments.evaluation import HeldOutSentences
 from fl_sim.experiments.user_utility import covered_bytes, is_entity_token, summarise, sums_by_user, token_spans
+from fl_sim.storage.run_folder import encode
 from tests.clients.models import models_to_try
 from tests.clients.models.models_to_try import CLASSES
 
@@ -49,7 +50,7 @@ def evaluated(model: Any, corpus: fl_sim.Corpus) -> tuple[dict[str, Any], Any, l
     sentences = HeldOutSentences(examples, TextSizes.of(texts, whole), IDS)
     measured = held_out(model, examples)
     found = summarise(model, corpus, "train", "validation", sentences, measured, seed=3)
-    facts = found.record()
+    facts = encode(found)
     assert found == summarise(model, corpus, "train", "validation", sentences, measured, seed=3)
     return facts, measured, texts, sentences
 

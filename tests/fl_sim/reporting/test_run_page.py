@@ -114,7 +114,7 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_and_lines_can_be_read_on_their_paper(scheme: str) -> None:
-    style = Path(run_page.__file__).with_name("page.css").read_text()
+    style = (Path(run_page.__file__).parent / "pages" / "page.css").read_text()
     rules = style[style.index(f"color-scheme: {scheme}") :].partition("}")[0]
     colours = dict(re.findall(r"--(\w+): (#\w{6})", rules))
 
