@@ -126,14 +126,14 @@ def _serve(
     tracker: Any = resource_tracker._resource_tracker
     tracker._fd = tracker._pid = None  # one of its own, so that what an app leaves is not told on our terminal
     multiprocessing.set_start_method(None, force=True)  # the app's own processes start as they do without METHOD
-    from fl_sim.checking.observed_app import LoadedApp, told
+    from fl_sim.checking.observed_app import LoadedApp, cause_of
 
     try:
         if prepare is not None:
             prepare()
         loaded = LoadedApp(app, nodes, scratch)
     except BaseException as error:
-        connection.send(("error", f"it does not start: {told(error, app.path, 'start')[1]}"))
+        connection.send(("error", f"it does not start: {cause_of(error, app.path, 'start')[1]}"))
         return
     connection.send(("ready", None))
     with contextlib.suppress(EOFError):

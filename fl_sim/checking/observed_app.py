@@ -4,9 +4,9 @@ What is watched: requests, replies, what the strategy's ``aggregate_train`` gets
 printed and logged. Nothing of the app's code is changed: Flower hands every function that an app registers to
 ``make_ffn``, where answers are put in below all mods, and the strategy is found on the stack when it sends a request.
 
->>> told(FileNotFoundError(2, "No such file", "rows.csv"), Path("app"), "stopped")
+>>> cause_of(FileNotFoundError(2, "No such file", "rows.csv"), Path("app"), "stopped")
 ('absent', 'it needs rows.csv, which is not there')
->>> told(ValueError("a private row"), Path("app"), "stopped")
+>>> cause_of(ValueError("a private row"), Path("app"), "stopped")
 ('stopped', 'ValueError')
 """
 
@@ -126,7 +126,7 @@ class LoadedApp:
         except MissingNodes as waits:
             stage.seen.error, stage.seen.waits_for = ("waits", "it waits for more nodes"), waits.args[0]
         except BaseException as error:
-            stage.seen.error = stage.seen.error or told(error, self._app.path, "stopped")
+            stage.seen.error = stage.seen.error or cause_of(error, self._app.path, "stopped")
         stage.finish()
         stage.seen.log, stage.seen.node_log = output.texts()
         stage.seen.seconds = time.monotonic() - began
@@ -231,7 +231,7 @@ class _Stage:
         try:
             reply = function(message, context)
         except Exception as error:
-            self.seen.error = self.seen.error or told(error, self.app._app.path, "node")
+            self.seen.error = self.seen.error or cause_of(error, self.app._app.path, "node")
             raise
         records = list(reply.content.array_records.items()) if not reply.has_error() else []
         if len(records) != 1 or list(records[0][1]) != list(sent):
@@ -368,7 +368,7 @@ class _Entropy:
         return self._generator.bytes(size)
 
 
-def told(error: BaseException, folder: Path, kind: str) -> tuple[str, str]:
+def cause_of(error: BaseException, folder: Path, kind: str) -> tuple[str, str]:
     """Return what ended a trial, without the text of an exception, which may quote data."""
     chain = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:

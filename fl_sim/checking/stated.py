@@ -104,8 +104,8 @@ def read_stated(log: str, metrics: Sequence[Mapping[str, float]], config: Mappin
     ]
     deltas = deltas or configured or [delta for line in log.splitlines() for delta in _deltas(line)]
     unread = [] if last is not None else [line.strip() for line in log.splitlines() if _SPEAKS.search(line)]
-    told = tuple(dict.fromkeys(unread))[:_MOST_LINES]
-    return Stated(last, deltas[-1] if deltas else DELTA, tuple(by_round), bool(deltas), told)
+    shown = tuple(dict.fromkeys(unread))[:_MOST_LINES]
+    return Stated(last, deltas[-1] if deltas else DELTA, tuple(by_round), bool(deltas), shown)
 
 
 def _read_line(line: str) -> list[tuple[float, float | None]]:

@@ -56,10 +56,10 @@ class CorpusType(click.ParamType):
 
 
 class Words(click.Choice[str]):
-    """Some words, of which another is told as every mistake is."""
+    """A choice of words; any other is refused in the grammar of all mistakes."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Return what is said of another word."""
+        """Return the message for a word that is not among them."""
         return f"is {value!r}; allowed: {', '.join(self.choices)}"
 
 
@@ -124,9 +124,9 @@ def options_of(source: Callable[..., Any], but: Sequence[str] = (), **flags: str
 
 def parameters_of(source: Callable[..., Any], but: Sequence[str] = (), **flags: str) -> list[click.Parameter]:
     """Return the arguments and options for the parameters of a function or dataclass, in their order."""
-    told = meanings(source)
+    described = meanings(source)
     return [
-        _parameter(source, parameter, told.get(parameter.name, ""), flags.get(parameter.name))
+        _parameter(source, parameter, described.get(parameter.name, ""), flags.get(parameter.name))
         for parameter in inspect.signature(source).parameters.values()
         if parameter.name not in but and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
     ]
@@ -138,7 +138,7 @@ def meanings(source: Callable[..., Any]) -> dict[str, str]:
     >>> meanings(Look)["metavar"]
     'The placeholder of the value.'
     """
-    told: dict[str, str] = {}
+    described: dict[str, str] = {}
     names: list[str] = []
     within = False
     bases = reversed(inspect.getmro(source)[:-1]) if isinstance(source, type) else [source]
@@ -147,12 +147,12 @@ def meanings(source: Callable[..., Any]) -> dict[str, str]:
             within = line in ("Args:", "Attributes:")
         elif within and (entry := _ENTRY.match(line)):
             names = entry[1].split(", ")
-            told |= dict.fromkeys(names, line[entry.end() :])
+            described |= dict.fromkeys(names, line[entry.end() :])
         elif within and line.strip():
-            told |= {name: f"{told[name]} {line.strip()}" for name in names}
-    told = {name: plain(words) for name, words in told.items()}
+            described |= {name: f"{described[name]} {line.strip()}" for name in names}
+    described = {name: plain(words) for name, words in described.items()}
     # a symbol at the beginning, such as z or ε, gets no capital
-    return {name: words[:1].upper() + words[1:] if words[1:2].isalpha() else words for name, words in told.items()}
+    return {name: words[:1].upper() + words[1:] if words[1:2].isalpha() else words for name, words in described.items()}
 
 
 def plain(words: str) -> str:

@@ -108,8 +108,8 @@ def attack_users(run: AttackedRun, options: Options, observer: Observer = lambda
     ln_p: list[list[Floats]] = [[], []]
     for of_model, model in zip(ln_p, (run.model, run.before.model), strict=True):
         for side in samples:
-            told = partial(lambda before, done, of: observer(before + done, total), begun)
-            of_model.append(log_likelihoods(model, side, told))
+            report = partial(lambda before, done, of: observer(before + done, total), begun)
+            of_model.append(log_likelihoods(model, side, report))
             begun += len(side.ids)
     own, before = ln_p
     users, member_scores = samples[0].mean_by_user(own[0] - before[0])

@@ -46,8 +46,8 @@ def audit() -> None:
 def mechanism(as_json: bool, **settings: Any) -> int:
     """Attack user-entity or user-level privacy on its worst-case corpora."""
     findings = audits.audit(progress=_progress, **settings)
-    told = {name: settings[name] for name in ("strategy", "seed")}
-    return _show_findings(told, findings, as_json)
+    attacked = {name: settings[name] for name in ("strategy", "seed")}
+    return _show_findings(attacked, findings, as_json)
 
 
 @audit.command()
@@ -121,11 +121,11 @@ def ledger(runs: tuple[Path, ...], seed: int, as_json: bool) -> int:
     return _show(report, as_json, "".join(lines), all(audit.holds for audit in found))
 
 
-def _show_findings(told: dict[str, object], findings: list[Finding], as_json: bool) -> int:
-    """Print the findings with what the attack was told; return the exit code."""
+def _show_findings(attacked: dict[str, object], findings: list[Finding], as_json: bool) -> int:
+    """Print the findings with what was attacked; return the exit code."""
     records = [finding.record() for finding in findings]
     text = "".join(f"{_lines(record)}\n" for record in records)
-    return _show(told | {"audits": records}, as_json, text, all(finding.holds for finding in findings))
+    return _show(attacked | {"audits": records}, as_json, text, all(finding.holds for finding in findings))
 
 
 def _show(record: Mapping[str, object], as_json: bool, text: str, holds: bool) -> int:
