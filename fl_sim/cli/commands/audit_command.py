@@ -152,12 +152,13 @@ def leak(runs: tuple[Path, ...], html: Path | None, as_json: bool, quiet: bool, 
 
     Exit code 1 means that an attack reached more than a run's ledger allows (docs/audit.md).
     """
-    from fl_sim.auditing.leakage.leak_words import leak_text
     from fl_sim.cli.progress_bar import counting, say
 
     check_writable("--html", html, begins=PAGE)
     for path in runs:
-        open_run(path)  # a folder that is none is told before libraries are imported for seconds
+        open_run(path)  # a folder that is none is refused before libraries are imported for seconds
+    from fl_sim.auditing.leakage.leak_words import leak_text
+
     found = audits.leak(
         runs, progress=lambda words: counting(words, quiet), say=lambda words: say(words, quiet), **options
     )

@@ -83,7 +83,7 @@ def resume(run: Path, anchor: str | None, baseline: bool, as_json: bool, quiet: 
     from fl_sim.api.runs import open_run
     from fl_sim.clients.worker.libraries import OF_A_RUN, load_libraries
 
-    opened = open_run(run)  # a folder that is none is told before libraries are imported for seconds
+    opened = open_run(run)  # a folder that is none is refused before libraries are imported for seconds
     load_libraries(*OF_A_RUN)
 
     from fl_sim.api import runs
