@@ -21,6 +21,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,9 +63,11 @@ _BAND = 16  # numbers of rounds that share a grid differ by at most this factor
 _MOST_SUMMED = 4096  # from this number of rounds on, blocks of rounds are summed on a finer grid first
 _FEWEST_BLOCKS = 1024
 _LEAST_WIDTH = 1e-15  # of a window of losses, which may hold a single one
-_MOST_SHIFT = 5e3  # in standard deviations of the noise; ε of a longer one is above ten million, and doubles fail
+_MOST_SHIFT = 1e6  # in standard deviations of the noise; doubles cannot resolve the tails of a longer one
+_MOST_CELLS = 1 << 20  # of one round's losses: a grid that is wider than the window asks still gives an upper bound
 _LEAST_SHIFT = 1e-12  # in standard deviations of the noise; doubles cannot resolve the loss of a smaller shift
 _MOST_TILTS = 4
+_MOST_EXPONENT = 700.0  # exp of more overflows
 _SMALL_ERROR = 1e-7  # share of δ; another tilt would hardly do better
 _TYPICAL_ERROR = 1e-10  # of a convolution, relative to the tilted mass
 _TAIL_SHARE = 1e-4  # share of δ that each kind of truncation may use
@@ -113,12 +116,14 @@ def epsilon_curve(
     result: Floats = np.zeros(len(counts))
     if not _moves(mixtures):
         return result
-    if _is_beyond(mixtures, noise_multiplier):
-        return np.full(len(counts), np.inf)
     size = _CURVE_GRID if len(counts) > SHORT_CURVE else _SINGLE_GRID
     for band in _bands(counts):
         numbers = counts[band]
-        for series in _on_grids([Part(mixtures, noise_multiplier, int(numbers[-1]))], delta, size):
+        part = Part(mixtures, noise_multiplier, int(numbers[-1]))
+        if _is_beyond(part):
+            result[band] = np.inf
+            continue
+        for series in _on_grids([part], delta, size):
             result[band] = np.maximum(result[band], series.epsilons(numbers[:, None], delta))
     return result
 
@@ -127,9 +132,10 @@ def delta_at(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float,
     """Return an upper bound on δ(ε) after ``rounds`` rounds, the larger of both directions."""
     if not _moves(mixtures):
         return 0.0
-    if _is_beyond(mixtures, noise_multiplier):
+    part = Part(mixtures, noise_multiplier, rounds)
+    if _is_beyond(part):
         return 1.0
-    both = _on_grids([Part(mixtures, noise_multiplier, rounds)], DELTA_IN_SEARCH, _SINGLE_GRID)
+    both = _on_grids([part], DELTA_IN_SEARCH, _SINGLE_GRID)
     return max(float(series.deltas(np.array([rounds]), np.array([epsilon]))[0]) for series in both)
 
 
@@ -138,7 +144,7 @@ def epsilon_of_parts(parts: Sequence[Part | AtomPart], delta: float) -> float:
     moving = [part for part in parts if isinstance(part, AtomPart) or _moves(part.mixtures)]
     if not moving:
         return 0.0
-    if any(isinstance(part, Part) and _is_beyond(part.mixtures, part.noise_multiplier) for part in moving):
+    if any(isinstance(part, Part) and _is_beyond(part) for part in moving):
         return np.inf
     counts = np.array([[part.rounds for part in moving]])
     return max(float(series.epsilons(counts, delta)[0]) for series in _on_grids(moving, delta, _SINGLE_GRID))
@@ -331,8 +337,9 @@ class _Series:
         tried: set[int] = set()
         while (best := int(errors.argmin())) not in tried:
             tried.add(best)
-            for part, sums in self._tail_sums(counts, float(ORDERS[best])):
-                result[part] = np.minimum(result[part], sums.epsilons(allowed[part]))
+            with suppress(FloatingPointError), _overflow_raised():  # what stood there before is an upper bound as well
+                for part, sums in self._tail_sums(counts, float(ORDERS[best])):
+                    result[part] = np.minimum(result[part], sums.epsilons(allowed[part]))
             errors = self._likely_errors(order_moments[-1], float(result[-1]))
             if len(tried) == _MOST_TILTS or errors[best] < np.log(_SMALL_ERROR) + np.log(delta):
                 break
@@ -346,12 +353,12 @@ class _Series:
         lowered = np.maximum(epsilons - relative, 0.0)
         chernoff = order_moments - np.multiply.outer(lowered, ORDERS) + _CONVERSION
         order = float(ORDERS[self._likely_errors(order_moments, float(lowered[0])).argmin()])
-        ((_, sums),) = self._tail_sums(rows, order)
-        bounds = np.minimum(
-            sums.deltas(lowered) + self._mass_above(order_moments[None]), np.exp(np.minimum(chernoff.min(axis=1), 0.0))
-        )
+        bounds = np.exp(np.minimum(chernoff.min(axis=1), 0.0))
+        with suppress(FloatingPointError), _overflow_raised():
+            ((_, sums),) = self._tail_sums(rows, order)
+            bounds = np.minimum(sums.deltas(lowered) + self._mass_above(order_moments[None]), bounds)
         bounds += np.maximum(relative - epsilons, 0.0)  # δ falls by at most as much as ε rises
-        return np.minimum(bounds * np.exp(relative) + certain, 1.0)
+        return np.minimum(bounds * np.exp(min(relative, _MOST_EXPONENT)) + certain, 1.0)
 
     def _tail_sums(self, counts: Counts, order: float) -> Iterator[tuple[slice, TailSums]]:
         """Yield rows of ``counts`` and the sums over their composed losses, tilted by ``order``."""
@@ -397,7 +404,9 @@ def _on_grids(parts: Sequence[Part | AtomPart], delta: float, size: int) -> tupl
     tail = tail_share(delta, sum(rounds))
     coarse = [_on_own_grid(part, tail) for part in parts]
     windows = [window_of([both[k] for both in coarse], rounds, delta) for k in (0, 1)]
+    reach = max(loss.width * len(loss.masses) for both in coarse for loss in both)
     width = max(*(window.high - window.low for window in windows), _LEAST_WIDTH) / (size - 2)
+    width = max(width, reach / _MOST_CELLS)
     circle = size
     if size == _SINGLE_GRID and (delta < _SMALL_DELTA or max(rounds) >= _MOST_SUMMED):
         circle *= _ROOM
@@ -418,7 +427,8 @@ def _kinds(
         return _Kind(one[0]), _Kind(one[1])
     rounds = 1 << ((part.rounds // _FEWEST_BLOCKS).bit_length() - 1)
     windows = [window_of([loss], [rounds], rounds * tail / _TAIL_SHARE) for loss in coarse]
-    factor = max(1, int(width * (size - 2) / max(window.high - window.low for window in windows)))
+    factor = max(1, int(width * (size - 2) / max(*(window.high - window.low for window in windows), _LEAST_WIDTH)))
+    factor = min(factor, max(1, _MOST_CELLS // max(len(loss.masses) for loss in one)))
     fine = _on_grid(part, width / factor, tail)
     forward, reverse = (
         _Kind(loss, _Blocks.of(finer, rounds, window, circle, factor))
@@ -459,9 +469,9 @@ def _on_grid(part: Part | AtomPart, width: float, tail: float) -> tuple[GridLoss
     return discretize(part.mixtures, _computable(part.mixtures, part.noise_multiplier), width, tail)
 
 
-def _is_beyond(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float) -> bool:
-    """Return whether a shift is so long that no ε of use could be proven."""
-    return max(mixture.spread for mixture in mixtures) > _MOST_SHIFT * noise_multiplier
+def _is_beyond(part: Part) -> bool:
+    """Return whether floating point could not resolve the losses of the longest shift."""
+    return max(mixture.spread for mixture in part.mixtures) > _MOST_SHIFT * part.noise_multiplier
 
 
 def _computable(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float) -> float:
@@ -482,6 +492,11 @@ def _bands(counts: Counts) -> list[slice]:
 
 def _moves(mixtures: tuple[GaussianMixturePair, ...]) -> bool:
     return any(mixture.moves for mixture in mixtures)
+
+
+def _overflow_raised() -> np.errstate:
+    """Return a context in which tilted sums that overflow, as where ε is many millions, raise FloatingPointError."""
+    return np.errstate(over="raise", divide="raise", invalid="raise")
 
 
 def _chernoff(order_moments: Floats, allowed: Floats) -> Floats:

@@ -88,6 +88,9 @@ def block_of(loss: TiltedLoss, rounds: int, low: int, size: int, factor: int) ->
 
     The circle has ``size`` points, a power of two, from the index ``low`` on. Sums outside of it are wrapped into it:
     their probability is for the caller to count as lost.
+
+    Raises:
+        FloatingPointError: rounding left no mass.
     """
     convolution = Convolution([loss], low, size)
     _, masses, _, errors = next(convolution.composed(np.array([[rounds]])))
@@ -102,6 +105,8 @@ def block_of(loss: TiltedLoss, rounds: int, low: int, size: int, factor: int) ->
     coarse = np.append(cells @ to_lower, 0.0)
     coarse[1:] += cells @ to_upper
     total = float(coarse.sum())
+    if not total > 0:
+        raise FloatingPointError("rounding left no mass")
     error = float(errors[0]) * float((to_upper + to_lower).max()) / total + 4 * factor * UNIT_ROUND_OFF
     log_scale = rounds * loss.log_scale + math.log(total)
     return TiltedLoss(width, first, coarse / total, loss.order, log_scale, error)
@@ -253,7 +258,8 @@ class TailSums:
         after = np.minimum(np.searchsorted(self.points, epsilons), last)
         before = np.clip(np.searchsorted(self.points, epsilons, side="right") - 1, 0, last)
         above = np.where(epsilons > self.points[-1], 0.0, self.above[0, after])
-        discounted = np.minimum(np.exp(epsilons - self.points[after]) * self.discounted[0, after], above)
+        beyond = np.minimum(epsilons - self.points[after], 0.0)
+        discounted = np.minimum(np.exp(beyond) * self.discounted[0, after], above)
         bounds = above - discounted + self._errors(np.zeros_like(before), before, above + discounted)
         with np.errstate(divide="ignore"):
             return np.where(epsilons < self.points[0], np.inf, np.exp(np.log(bounds) + self.log_units[0]))

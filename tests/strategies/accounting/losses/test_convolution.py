@@ -12,7 +12,7 @@ import pytest
 from scipy import optimize, stats
 from scipy.special import log_ndtr
 
-from fl_sim.strategies.accounting.accountant import RoundEvent, composed_epsilon, epsilon
+from fl_sim.strategies.accounting.accountant import RoundEvent, composed_epsilon, delta, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.losses import composition
 from fl_sim.strategies.accounting.losses.convolution import Convolution, TailSums, block_of, tilt
@@ -131,6 +131,22 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 def test_extremes_of_the_plain_gaussian_are_exact(z: float, rounds: int, delta: float) -> None:
     exact = gaussian_epsilon(math.sqrt(rounds) / z, delta)
     assert exact <= epsilon(RoundEvent("user_level", z), Adjacency(), rounds, delta) <= exact * 1.0006
+
+
+@pytest.mark.parametrize(("z", "rounds"), [(1e-3, 1), (1e-5, 1), (1e-5, 40), (1e-6, 500), (1e-3, 20_000)])
+def test_shifts_of_many_standard_deviations_have_the_epsilon_of_the_closed_form(z: float, rounds: int) -> None:
+    """Their losses reach so far that the grid is wider than the sum of the rounds asks."""
+    exact = gaussian_epsilon(math.sqrt(rounds) / z, 1e-5)
+    assert exact <= epsilon(RoundEvent("user_level", z), Adjacency(), rounds, 1e-5) <= exact * 1.0006
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("q_u", [0.5, 1e-7])
+@pytest.mark.parametrize("z", [1e-3, 1e-4])
+def test_losses_that_overflow_in_tilted_sums_keep_the_bound_without(q_u: float, z: float) -> None:
+    event = RoundEvent("user_level", z, q_u=q_u)
+    assert epsilon(event, Adjacency(), 10**6, 1e-5) > 1e4
+    assert 0 < delta(event, Adjacency(), 10**6, 1e4) <= 1
 
 
 @pytest.mark.sample(16)
