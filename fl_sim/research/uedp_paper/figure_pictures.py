@@ -34,6 +34,7 @@ _CLAIMED, _PROVEN = "claimed", "proven"
 _X_WORDS = {_CLAIMED: "ε as claimed", _PROVEN: "ε proven, user + entity (95th percentile of bounds)"}
 _LOG_FROM = {"perplexity": 2.5, "error": 4.0}
 _WIDE = 300  # an ε axis of a smaller range has ticks between the powers of ten, too
+_FAR_WORSE = 1.5
 _BESIDE = 1.036  # the factor between two methods of the same ε, so that neither hides the other
 _PRINTED: dict[str, Any] = {"color": GREY, "marker": "D", "fillstyle": "none", "linestyle": "none", "markersize": 5}
 
@@ -119,10 +120,16 @@ def _draw_joint(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> None:
     """Draw utility against ε of any user with any entity, with 95 % intervals.
 
     Curves with an ε of a user alone are not in it, because no axis mixes the two. Marks are hollow where ε is that of
-    an entity that the tagger missed.
+    an entity that the tagger missed. A curve that ends far worse than the start is in the legend alone, since its
+    points would press the others together.
     """
     joint = [curve for curve in panel.curves if curve.budget == "joint"]
+    start = panel.curves[0].points[0].initial.mean
     for curve, look in zip(joint, looks(len(joint)), strict=True):
+        label = f"{curve.label}{' (ε of a missed entity)' if curve.deidentified else ''}"
+        if min(point.utility.mean for point in curve.points) > _FAR_WORSE * start:
+            axes.plot([], [], color=look.colour, marker=look.marker, label=f"{label}: {_utility_range(record, curve)}")
+            continue
         points = [(point.x, point.comparison.utility) for point in curve.points if point.x and point.comparison]
         ends = np.array([[u.value - u.low, u.high - u.value] for _, u in points]).T
         axes.errorbar(
@@ -130,9 +137,8 @@ def _draw_joint(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> None:
             [utility.value for _, utility in points],
             yerr=np.maximum(ends, 0), color=look.colour, marker=look.marker, capsize=3, markersize=6, linewidth=1.4,
             fillstyle="none" if curve.deidentified else "full",
-            label=f"{curve.label}{' (ε of a missed entity)' if curve.deidentified else ''}",
+            label=label,
         )  # fmt: skip
-    start = panel.curves[0].points[0].initial.mean
     axes.axhline(start, color=GREY, linestyle=":", linewidth=1.2, label=f"start: {show_utility(record.metric, start)}")
     for curve, dash in zip([c for c in panel.curves if c.budget is None], ("--", "-.", (0, (1, 3))), strict=False):
         end = curve.points[-1].utility.mean

@@ -227,6 +227,16 @@ def test_the_picture_has_an_axis_of_one_epsilon() -> None:
     assert drawn[0] < 2.0 < drawn[1]  # side by side, so that neither hides the other
 
 
+def test_a_curve_far_worse_than_the_start_is_in_the_legend_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WRONG, "users", 20)
+    picture = picture_of(record())
+    assert picture is not None
+    (axes,) = picture.axes
+    assert "users: 200.0% to 200.0%" in [text.get_text() for text in axes.get_legend().get_texts()]
+    assert len(axes.containers) == 1
+    assert axes.get_ylim()[1] < 1.0
+
+
 def test_trials_are_the_combinations_of_a_grid() -> None:
     grid = {"privacy.user_cap": (1.0, 2.0), "server.learning_rate": (0.1, 0.2, 0.3)}
     curve = CurveSettings(name="uedp", label="ours", set={"rounds": 2}, grid=grid)
