@@ -13,12 +13,10 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
+from flwr.app import Message
 
 from fl_sim.clients.gradients.clipped_sums import clipped_gradient_sum
 from fl_sim.clients.models.language_model import load_model
@@ -32,9 +30,9 @@ from fl_sim.research.uedp_paper.figure_corpora import CorpusStore
 from fl_sim.research.uedp_paper.figure_training import plan_figure
 from fl_sim.research.uedp_paper.figures import find_figures, load_figure
 from fl_sim.storage.run_folder import RunFolder
-from fl_sim.strategies.aggregation import BoundedSumStrategy
-from fl_sim.strategies.postprocessing import Model, ServerOptimizer, Vector
+from fl_sim.strategies.aggregation import BoundedSumStrategy, RoundParts
 from fl_sim.strategies.primitives import streams
+from fl_sim.strategies.primitives.noise import Floats
 
 SENTENCES = 1000  # of a round, as the private ones in expectation
 SHARES = (0.0, 0.5, 1.0)
@@ -82,38 +80,26 @@ class MixedExperiment(Experiment):
     share = 0.0
 
     def _build_strategy(self) -> BoundedSumStrategy:
-        parts = super()._build_strategy()._parts
-        return BoundedSumStrategy(replace(parts, optimizer=PublicBatches(self, parts.optimizer)))
+        return PublicBatches(super()._build_strategy()._parts, self)
 
 
-class PublicBatches(ServerOptimizer):
-    """Step an optimizer by the noisy average and the clipped gradients of public sentences, in the same units."""
+class PublicBatches(BoundedSumStrategy):
+    """Add the clipped gradients of public sentences to the noisy average, in the same units."""
 
-    def __init__(self, experiment: MixedExperiment, optimizer: ServerOptimizer) -> None:
-        config = experiment.config
-        self._inner, self._experiment, self._seed = optimizer, experiment, config.seed
-        self._mechanism = experiment.planned.plan.mechanism
+    def __init__(self, parts: RoundParts, experiment: MixedExperiment) -> None:
+        super().__init__(parts)
+        self._experiment, config = experiment, experiment.config
         self._model = load_model(config.model, config.seed)
         self._sentences = self._model.encode(Corpus.open("bundled").texts("train").to_pylist())
-        self._round = 0
 
-    def stepped(self, model: Model, update: Vector) -> Model:
-        """Return the model after the round's step."""
-        self._round += 1
-        self._model.set_vector(model)
-        drawn = streams.generator(self._seed, "public batches", self._round)
+    def noisy_average(self, server_round: int, replies: Iterable[Message]) -> Floats:
+        """Return the round's release and the public gradients, float64 (d,)."""
+        self._model.set_vector(self._open.vector)
+        drawn = streams.generator(self._experiment.config.seed, "public batches", server_round)
         ids = drawn.choice(len(self._sentences), SENTENCES, replace=False)
-        total = clipped_gradient_sum(self._model, [self._sentences[n] for n in ids], self._mechanism.clip_norm)
-        return self._inner.stepped(model, update + self._experiment.share * total.vector / self._mechanism.denominator)
-
-    def _direction(self, update: Vector, *moments: Model) -> Vector:
-        raise NotImplementedError("the optimizer within has the direction")
-
-    def state(self) -> dict[str, npt.NDArray[np.floating]]:
-        return self._inner.state()
-
-    def restore(self, state: Mapping[str, npt.NDArray[np.floating]]) -> None:
-        self._inner.restore(state)
+        total = clipped_gradient_sum(self._model, [self._sentences[n] for n in ids], self.mechanism.clip_norm)
+        public = self._experiment.share * total.vector / self.mechanism.denominator
+        return super().noisy_average(server_round, replies) + public
 
 
 if __name__ == "__main__":

@@ -497,10 +497,10 @@ class _Sums(dict[str, list[float]]):
     """Sums by user, of equal lengths; one that the file lacks is an error in one line."""
 
     def __init__(self, path: Path, values: Mapping[str, object]) -> None:
-        columns = [value for value in values.values() if isinstance(value, list) and all(map(_is_number, value))]
-        super().__init__(zip(values, columns, strict=False))
+        columns = {k: v for k, v in values.items() if isinstance(v, list) and all(map(_is_number, v))}
+        super().__init__(columns)
         self._path = path
-        if len(columns) != len(values) or len(set(map(len, columns))) != 1:
+        if len(columns) != len(values) or len(set(map(len, columns.values()))) != 1:
             raise ResultsError(f"{path}: is corrupt (lists of numbers, one a user, are expected)")
 
     def __missing__(self, name: str) -> list[float]:
