@@ -3,7 +3,8 @@
 The same code gives the same figures to the last digit on one type of machine with one version of torch. On another,
 sums of floats are rounded otherwise, and training carries that on: a relative difference of up to ``TOLERANCE`` is
 taken for rounding, of an ε or z, which no training is in, up to ``EXACT``. Training may carry more on: where the record
-names another machine or library, and neither ε nor the corpus nor the start differ, nothing is decided.
+names another machine or library, or z differs in its last digits, on which seeded noise depends, and neither ε nor the
+corpus nor the start differ, nothing is decided.
 
 >>> found = compared({"perplexity": 380.88, "ε": {"user": math.inf}}, {"perplexity": 378.67, "ε": {"user": math.inf}})
 >>> found.figures, found.name, round(found.difference, 4)
@@ -151,7 +152,8 @@ def _drawn(path: Path, asked: Check) -> Iterator[tuple[Mapping[str, Any], Point]
 def _judged(point: Point, others: tuple[str, ...]) -> tuple[str, Comparison | None, tuple[str, ...]]:
     """Return the verdict on a point, the comparison, and reasons: ``others`` are other versions than the record's."""
     try:
-        comparison = compared(*point.compared())
+        recorded, again = point.compared()
+        comparison = compared(recorded, again)
     except (ValueError, OSError, RuntimeError) as error:
         reason = one_line(error)
         absent = isinstance(error, CorpusError | FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)
@@ -161,6 +163,7 @@ def _judged(point: Point, others: tuple[str, ...]) -> tuple[str, Comparison | No
     reasons = comparison.reasons
     if comparison.is_rounding:
         return ROUNDING if comparison.difference else SAME, comparison, reasons
+    others += _other_noise(recorded, again)
     undecided = others and not reasons and not comparison.is_computed
     return UNDECIDED if undecided else DIFFERS, comparison, reasons + others
 
@@ -210,6 +213,12 @@ def _other_versions(then: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _other_noise(recorded: Any, again: Any) -> tuple[str, ...]:
+    """Say that z differs, on whose last digit seeded noise depends (docs/privacy-threats.md, section 10)."""
+    then, now = (point.get("z") if isinstance(point, Mapping) else None for point in (recorded, again))
+    return (f"z was {then}, and is {now}, so its seeded noise is another",) if then != now else ()
+
+
 def table(checked: Sequence[Checked]) -> str:
     """Return the table of checked points, and under it the reasons and the tolerance."""
     lines = aligned([_HEAD, *(one.row() for one in checked)])
@@ -217,6 +226,6 @@ def table(checked: Sequence[Checked]) -> str:
     lines.append(
         f"Of each point the figure that differs most. {ROUNDING}: relatively by at most {TOLERANCE:g}, of ε and z "
         f"{EXACT:g}, as other machines sum floats in another order; the same machine and libraries give the same. "
-        f"{UNDECIDED}: by more, of what is measured, on another machine than the record's."
+        f"{UNDECIDED}: by more, of what is measured, on another machine than the record's or under other seeded noise."
     )
     return "\n".join(lines)

@@ -13,9 +13,20 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.research import study_files
-from fl_sim.research.check_records import DIFFERS, FAILED, ROUNDING, SAME, SKIPPED, Check, check, compared
+from fl_sim.research.check_records import (
+    DIFFERS,
+    FAILED,
+    ROUNDING,
+    SAME,
+    SKIPPED,
+    UNDECIDED,
+    Check,
+    _judged,
+    check,
+    compared,
+)
 from fl_sim.research.figure_points import _parts_of
-from fl_sim.research.study_files import check_commits, made_from
+from fl_sim.research.study_files import Point, check_commits, made_from
 from fl_sim.research.uedp_paper.figure_records import Parts, TableRecord, read_record, spread, write_record
 from fl_sim.research.uedp_paper.figures import EpsilonFigure
 from fl_sim.research.uedp_paper.make_figure import epsilon_record
@@ -148,6 +159,14 @@ def test_parts_of_the_text_are_compared_seed_by_seed() -> None:
     expected = {"by_text": {"all text": 2.0}, "by_sentences": {}, "by_mentions": {"0": 5.0}, "kept": {"sentences": 0.6}}
     assert _parts_of(of_two, 1) == expected
     assert _parts_of(point("noiseless", None), 0) == {}
+
+
+@pytest.mark.parametrize(("z", "verdict"), [(2.0, DIFFERS), (2.0000000001, UNDECIDED), (2.1, DIFFERS)])
+def test_what_is_measured_under_other_seeded_noise_is_undecided(z: float, verdict: str) -> None:
+    point = Point("a run", None, lambda: ({"z": 2.0, "error": 0.2}, {"z": z, "error": 0.3}))
+    found, _, reasons = _judged(point, ())
+    assert found == verdict
+    assert len(reasons) == (z != 2.0)
 
 
 def test_every_figure_counts_and_times_do_not() -> None:
