@@ -39,16 +39,13 @@ from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit, pub
 from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.mechanism import NUMBERS, Mechanism
 from fl_sim.strategies.primitives import streams
-from fl_sim.strategies.primitives.limits import require
+from fl_sim.strategies.primitives.limits import SMALLEST_NOISE, require
 from fl_sim.strategies.registry import mechanism_from_record
 
 LEDGER_FILE = "ledger.jsonl"
 HEAD_FILE = "ledger.head.json"
 MECHANISM = 1
 """Version of a round's computation; raised when equal release records would stand for releases with another proof."""
-
-LEAST_NOISE = 1e-3
-"""Smallest noise multiplier with a finite ε; below it ε exceeds 100,000 and the accountant's grid loses precision."""
 
 NoiseSource = Literal["seeded", "secure"]
 
@@ -427,7 +424,7 @@ def parts_of(entries: Sequence[Entry], exposed: Exposed) -> list[accountant.Part
     lengths: dict[str, int] = {}
     for entry, sums in _rounds_of(entries):
         event = entry.terms.mechanism.event()
-        if event is None or entry.terms.mechanism.noise_multiplier < LEAST_NOISE * math.sqrt(sums):
+        if event is None or entry.terms.mechanism.noise_multiplier < SMALLEST_NOISE * math.sqrt(sums):
             return None
         event = replace(event, noise_multiplier=event.noise_multiplier / math.sqrt(sums))
         accounted, adjacency = exposed(entry, event)

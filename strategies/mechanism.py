@@ -38,7 +38,14 @@ from fl_sim.strategies.client_rules import ClientRule, ClippedGradients, LocalOp
 from fl_sim.strategies.postprocessing import ServerOptimizerConfig
 from fl_sim.strategies.primitives import sampling
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
-from fl_sim.strategies.primitives.limits import SMALLEST_CLIP, PrivacyError, check_delta, check_rate, require
+from fl_sim.strategies.primitives.limits import (
+    SMALLEST_CLIP,
+    SMALLEST_NOISE,
+    PrivacyError,
+    check_delta,
+    check_rate,
+    require,
+)
 from fl_sim.strategies.privacy_config import GaussianSumConfig, PrivacyConfig
 
 NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
@@ -391,7 +398,7 @@ class PrivacyPlan:
         return replace(self, mechanism=replace(self.mechanism, noise_multiplier=noise_multiplier))
 
     def noise_for(self, target: float, adjacency: Adjacency, *, robust: bool = False) -> float:
-        """Return the smallest noise multiplier z for which ε after all rounds is at most ``target``.
+        """Return the smallest noise multiplier z of a run for which ε after all rounds is at most ``target``.
 
         ``adjacency`` is the protected unit; a ``robust`` z also protects an entity that the tagger misses (q_e := 1).
 
@@ -405,7 +412,7 @@ class PrivacyPlan:
         accounted = event.robust() if robust else event
         accounted_noise = accountant.solve("noise_multiplier", accounted, units, self.rounds, self.delta, target)
         # The accountant may be given a multiple of z, which is proportional to z.
-        return accounted_noise * self.mechanism.noise_multiplier / event.noise_multiplier
+        return max(SMALLEST_NOISE, accounted_noise * self.mechanism.noise_multiplier / event.noise_multiplier)
 
     def record(self) -> dict[str, object]:
         """Return the plan as a JSON object, for config.json and result.json."""

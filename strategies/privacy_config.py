@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from fl_sim.strategies.accounting.guarantee import Known
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
-from fl_sim.strategies.primitives.limits import SMALLEST_CLIP, SMALLEST_DELTA, SMALLEST_RATE, is_rate
+from fl_sim.strategies.primitives.limits import SMALLEST_CLIP, SMALLEST_DELTA, SMALLEST_NOISE, SMALLEST_RATE, is_rate
 
 MOST_PEOPLE = 10**12
 """The largest number of users: wide enough for any run, narrow enough that accounting and messages stay exact."""
@@ -71,7 +71,7 @@ class PrivacyConfig(BaseModel):
     )
     noise_multiplier: float | None = Field(
         None,
-        ge=1e-3,
+        ge=SMALLEST_NOISE,
         le=1e6,
         description="z; the noise on the sum has standard deviation z·ŵ·c (published: that of docs/strategies.md)",
     )

@@ -27,6 +27,7 @@ from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import Clipping, RoundEvent, Strategy, Unknown
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.guarantee import Guarantee, Known
+from fl_sim.strategies.primitives.limits import SMALLEST_NOISE
 from fl_sim.strategies.privacy_config import MOST_PEOPLE
 from fl_sim.strategies.uedp import GradientClipping
 
@@ -40,9 +41,6 @@ Figures = dict[str, Any]
 
 DELTA = 1e-5
 """δ unless another is stated, as in a run."""
-
-LEAST_NOISE = 1e-3
-"""Below this noise multiplier ε is of hundreds of thousands, and no grid is fine enough for it."""
 
 _OF_TEXT = frozenset({"releases_robust", "epsilon_any", "known", "epsilon_user_entity", "epsilon_user_entity_robust"})
 """Figures that runs of Flower apps, which know users alone, do not have."""
@@ -326,8 +324,10 @@ def round_event(
         PrivacyError: a value is impossible, or the strategy does not read it.
     """
     check_numbers(noise_multiplier=noise_multiplier, q_u=q_u, q_e=q_e, q_s=q_s, user_cap=user_cap)
-    if 0 < noise_multiplier < LEAST_NOISE:
-        raise PrivacyError(f"noise_multiplier is {noise_multiplier:g}; allowed: at least {LEAST_NOISE:g}, as in a run")
+    if 0 < noise_multiplier < SMALLEST_NOISE:
+        raise PrivacyError(
+            f"noise_multiplier is {noise_multiplier:g}; allowed: at least {SMALLEST_NOISE:g}, as in a run"
+        )
     if strategy == "user_level" and (user_cap, clipping) != (1.0, "sentence"):  # its caller expects another guarantee
         name, value = ("user_cap", f"{user_cap:g}") if user_cap != 1 else ("clipping", clipping)
         raise PrivacyError(f"{name} is {value} with user_level; allowed: nothing, because it clips users alone")

@@ -38,10 +38,10 @@ from fl_sim.storage.run_folder import ResultsError, Row, RunFolder, rows_of
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
 from fl_sim.strategies.aggregation import RoundTally
-from fl_sim.strategies.ledger import LEAST_NOISE, Ledger, ReleaseRecord, has_repeated_sums
+from fl_sim.strategies.ledger import Ledger, ReleaseRecord, has_repeated_sums
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.messages import REJECTIONS
-from fl_sim.strategies.primitives.limits import PrivacyError, check_delta, check_rate, require
+from fl_sim.strategies.primitives.limits import SMALLEST_NOISE, PrivacyError, check_delta, check_rate, require
 from fl_sim.strategies.user_level import UserLevelDP
 
 USER = Adjacency()
@@ -81,8 +81,8 @@ class PrivateSettings:
         given = "missing" if self.noise_multiplier is None else "given with target_epsilon"
         require(one, "noise_multiplier", given, "one of noise_multiplier and target_epsilon")
         if self.noise_multiplier is not None:
-            least = f"at least {LEAST_NOISE:g}"
-            require(LEAST_NOISE <= self.noise_multiplier < math.inf, "noise_multiplier", self.noise_multiplier, least)
+            z, least = self.noise_multiplier, f"at least {SMALLEST_NOISE:g}"
+            require(SMALLEST_NOISE <= z < math.inf, "noise_multiplier", z, least)
         for name in ("target_epsilon", "epsilon_budget"):
             value = getattr(self, name)
             require(value is None or 0 < value < math.inf, name, value, "a number above 0")
@@ -113,8 +113,7 @@ class PrivateSettings:
         plan = PrivacyPlan(mechanism=mechanism, rounds=rounds, delta=self.delta)
         if self.target_epsilon is None:
             return plan
-        least = (earlier or Earlier()).noise_for(plan, self.target_epsilon, USER_METRIC, USER_UNIT)
-        return plan.with_noise(max(LEAST_NOISE, least))
+        return plan.with_noise((earlier or Earlier()).noise_for(plan, self.target_epsilon, USER_METRIC, USER_UNIT))
 
     def warnings(self) -> list[str]:
         """Return what the owner of a run should know of its settings, one sentence each."""

@@ -17,6 +17,9 @@ SMALLEST_RATE = 1e-15
 SMALLEST_CLIP = 1e-12
 """The smallest clip; near the smallest doubles, noise of z·c would be rounded to less than ε assumes."""
 
+SMALLEST_NOISE = 1e-3
+"""The smallest noise multiplier of a run; below it ε is of hundreds of thousands and guarantees nothing."""
+
 MOST_EPOCH_ROUNDS = 100_000
 """The longest epoch of random allocation, in rounds."""
 

@@ -13,6 +13,7 @@ from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound,
 from fl_sim.strategies.accounting.paper_model import epsilon_as_published, proven_event
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
+from fl_sim.strategies.primitives.limits import SMALLEST_NOISE
 from fl_sim.strategies.registry import plan_from_record
 from tests.strategies.federation import TERMS, plan
 
@@ -77,6 +78,11 @@ def test_the_noise_for_a_target_meets_it(changes: dict, robust: bool) -> None:
         target = 0.5 * float(few.epsilon_curve(adjacency, [2], robust=robust)[0])
         met = few.with_noise(few.noise_for(target, adjacency, robust=robust))
         assert 0.99 * target <= met.epsilon_curve(adjacency, [2], robust=robust)[0] <= target
+
+
+def test_no_target_has_less_noise_than_a_run_may_have() -> None:
+    """Where the noise of the sum is many times z·β, a z below that would do for a large ε."""
+    assert published().noise_for(1e5, Adjacency(1.0, ContributionBound(1, 1))) == SMALLEST_NOISE
 
 
 def test_a_robust_curve_does_not_rely_on_the_tagger() -> None:

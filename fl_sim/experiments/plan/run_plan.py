@@ -30,6 +30,7 @@ from fl_sim.formats import format_epsilon, format_number
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.mechanism import CorpusCounts, PrivacyPlan, Settings
+from fl_sim.strategies.primitives.limits import SMALLEST_NOISE
 from fl_sim.strategies.privacy_config import GaussianSumConfig, PrivacyConfig
 from fl_sim.strategies.registry import built_in_strategies, load_strategy, target_unit
 
@@ -84,9 +85,6 @@ def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
 def _is_changed(values: BaseModel, name: str) -> bool:
     return bool(getattr(values, name) != getattr(type(values)(), name))
 
-
-_LEAST_NOISE = 1e-3
-"""The smallest noise multiplier of a run (privacy.noise_multiplier)."""
 
 _MANY_PUBLIC = 0.5  # share of mentions from which on a list of public names is worth a warning
 
@@ -244,10 +242,10 @@ def _with_larger_cohort(privacy: PrivacyConfig, plan: PrivacyPlan) -> tuple[Priv
             f"privacy.noise_cohort is {cohort}; allowed: at least {math.ceil(plan.mechanism.expected_cohort)}, the "
             "expected users of a round of this run"
         )
-    if z * share < _LEAST_NOISE:
+    if z * share < SMALLEST_NOISE:
         raise ConfigError(
-            f"privacy.noise_cohort is {cohort}; allowed: at most {math.floor(cohort * z * share / _LEAST_NOISE)} at z "
-            f"{z:.4g}, so that the run's own noise multiplier is at least {_LEAST_NOISE:g}"
+            f"privacy.noise_cohort is {cohort}; allowed: at most {math.floor(cohort * z * share / SMALLEST_NOISE)} at "
+            f"z {z:.4g}, so that the run's own noise multiplier is at least {SMALLEST_NOISE:g}"
         )
     words = (
         f"the noise is {share:.3g} of z·ŵ·c, as for rounds of {format_number(cohort)} users (privacy.noise_cohort); "
