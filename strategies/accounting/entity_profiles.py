@@ -53,7 +53,6 @@ Profile = NDArray[np.int64]
 
 _MOST_CASES = 256  # revealed cases of one round
 _MOST_CASES_BETWEEN = 2048
-_NEGLIGIBLE = 1e-60
 _STEPS = 16  # a fractional cap is rounded up to a multiple of 1/16 of a sentence
 _TRIM = 1e-3  # share of the tail that each convolution may cut off
 _cached_binomial = functools.lru_cache(maxsize=1 << 14)(dominating_pairs.binomial)
@@ -132,7 +131,7 @@ def _plus_multiple(ladder: _Ladder, users: dominating_pairs.Distribution, count:
 def _trimmed(first: int, masses: Floats, tail: float) -> _Ladder:
     """Cut off a small share of ``tail`` at the top and move negligible mass at the bottom up."""
     high = max(1, int(np.count_nonzero(np.cumsum(masses[::-1])[::-1] > _TRIM * tail)))
-    low = min(int(np.count_nonzero(np.cumsum(masses) <= _NEGLIGIBLE)), high - 1)
+    low = min(int(np.count_nonzero(np.cumsum(masses) <= dominating_pairs.NEGLIGIBLE)), high - 1)
     kept = masses[low:high].copy()
     kept[0] += masses[:low].sum()
     return _Ladder(first + low, kept)

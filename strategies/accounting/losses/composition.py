@@ -36,6 +36,7 @@ from fl_sim.strategies.accounting.losses.convolution import (
     tilt,
 )
 from fl_sim.strategies.accounting.losses.privacy_loss import (
+    EXPONENT_LIMIT,
     Floats,
     GaussianMixturePair,
     GridLoss,
@@ -67,7 +68,6 @@ _MOST_SHIFT = 1e6  # in standard deviations of the noise; doubles cannot resolve
 _MOST_CELLS = 1 << 20  # of one round's losses: a grid that is wider than the window asks still gives an upper bound
 _LEAST_SHIFT = 1e-12  # in standard deviations of the noise; doubles cannot resolve the loss of a smaller shift
 _MOST_TILTS = 4
-_MOST_EXPONENT = 700.0  # exp of more overflows
 _SMALL_ERROR = 1e-7  # share of δ; another tilt would hardly do better
 _TYPICAL_ERROR = 1e-10  # of a convolution, relative to the tilted mass
 _TAIL_SHARE = 1e-4  # share of δ that each kind of truncation may use
@@ -358,7 +358,7 @@ class _Series:
             ((_, sums),) = self._tail_sums(rows, order)
             bounds = np.minimum(sums.deltas(lowered) + self._mass_above(order_moments[None]), bounds)
         bounds += np.maximum(relative - epsilons, 0.0)  # δ falls by at most as much as ε rises
-        return np.minimum(bounds * np.exp(min(relative, _MOST_EXPONENT)) + certain, 1.0)
+        return np.minimum(bounds * np.exp(min(relative, EXPONENT_LIMIT)) + certain, 1.0)
 
     def _tail_sums(self, counts: Counts, order: float) -> Iterator[tuple[slice, TailSums]]:
         """Yield rows of ``counts`` and the sums over their composed losses, tilted by ``order``."""

@@ -26,7 +26,7 @@ from scipy.special import pdtrc
 from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, ContributionBound
 from fl_sim.strategies.accounting.losses.privacy_loss import Floats, GaussianMixturePair
 
-_NEGLIGIBLE = 1e-60
+NEGLIGIBLE = 1e-60  # of a probability
 _EQUAL = 1e-12  # relative difference at which two products of the same numbers count as equal
 _MOST_CASES = 128
 _COUNTABLE = 1 << 50  # sentences: more than any corpus has, and few enough for the quantiles of a binomial
@@ -129,13 +129,13 @@ def active_sentences(sentences: int, rate: float, mean: float, tail: float) -> D
 
     if mean <= 0:
         return constant(0.0)
-    rate, mean = max(rate, _NEGLIGIBLE), max(mean, _NEGLIGIBLE)  # SciPy overflows at subnormal rates
+    rate, mean = max(rate, NEGLIGIBLE), max(mean, NEGLIGIBLE)  # SciPy overflows at subnormal rates
     if mean >= (1 - _EQUAL) * sentences * rate:
         return binomial(sentences, rate, tail)
     first_bounded = math.ceil(mean + 1)
     inflated = -mean * math.log1p(-rate) / rate if rate < 1 else math.inf
     high = first_bounded + 1 + _rarely_exceeded(mean, tail)
-    low = min(first_bounded - 1, int(stats.poisson.ppf(_NEGLIGIBLE, mean)))
+    low = min(first_bounded - 1, int(stats.poisson.ppf(NEGLIGIBLE, mean)))
     values = np.arange(low, high + 1)
     candidates = [stats.binom(sentences, rate), stats.poisson(mean)]
     if inflated < math.inf:
@@ -236,7 +236,7 @@ def binomial(n: int, p: float, tail: float) -> Distribution:
 
     if p >= 1.0 or n == 0:
         return constant(n)
-    low = int(stats.binom.ppf(_NEGLIGIBLE, n, p))
+    low = int(stats.binom.ppf(NEGLIGIBLE, n, p))
     high = binomial_quantile(n, p, tail)
     values = np.arange(low, high + 1)
     probabilities = stats.binom.pmf(values, n, p)
@@ -319,12 +319,12 @@ def _prune(distribution: Distribution, tail: float) -> Distribution:
     from_top = np.cumsum(distribution.probabilities[::-1])[::-1]
     kept = max(1, int(np.count_nonzero(from_top > tail)))
     cut = None if distribution.cut is None else distribution.cut + float(np.append(from_top, 0.0)[kept])
-    if distribution.probabilities[:kept].min() > _NEGLIGIBLE:
+    if distribution.probabilities[:kept].min() > NEGLIGIBLE:
         return Distribution(distribution.values[:kept], distribution.probabilities[:kept], cut)
     values, probabilities, carried = [], [], 0.0
     for value, probability in zip(distribution.values[:kept], distribution.probabilities[:kept], strict=True):
         carried += probability
-        if carried > _NEGLIGIBLE or value == distribution.values[kept - 1]:
+        if carried > NEGLIGIBLE or value == distribution.values[kept - 1]:
             values.append(value)
             probabilities.append(carried)
             carried = 0.0

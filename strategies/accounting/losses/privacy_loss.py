@@ -36,7 +36,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 Floats = NDArray[np.float64]
 
 UNIT_ROUND_OFF = 2.0**-53
-_EXPONENT_LIMIT = 700.0
+EXPONENT_LIMIT = 700.0  # exp of more overflows
 _TABLE_POINTS = 512
 _CELLS = 1 << 21  # entries of the largest temporary matrix
 _OUTWARD = 80  # the search for a loss ends this many standard deviations beyond the central range
@@ -306,12 +306,12 @@ def _discretize_mixture(mixture: GaussianMixturePair, noise_multiplier: float, w
     spread = -np.expm1(-width)
     larger, smaller = np.zeros(len(losses)), np.zeros(len(losses))
     p_high = np.clip((p - q * _exp(losses[:-1])) / spread, 0.0, p)
-    p_high[losses[:-1] > _EXPONENT_LIMIT] = p[losses[:-1] > _EXPONENT_LIMIT]
+    p_high[losses[:-1] > EXPONENT_LIMIT] = p[losses[:-1] > EXPONENT_LIMIT]
     larger[1:] += p_high
     larger[:-1] += p - p_high
     larger[0] += under_p[0]
     q_low = np.clip((q - p * _exp(-losses[1:])) / spread, 0.0, q)
-    q_low[losses[1:] < -_EXPONENT_LIMIT] = q[losses[1:] < -_EXPONENT_LIMIT]
+    q_low[losses[1:] < -EXPONENT_LIMIT] = q[losses[1:] < -EXPONENT_LIMIT]
     smaller[:-1] += q_low
     smaller[1:] += q - q_low
     smaller[-1] += under_q[-1]
@@ -320,7 +320,7 @@ def _discretize_mixture(mixture: GaussianMixturePair, noise_multiplier: float, w
 
 def _exp(losses: Floats) -> Floats:
     """Return exp(losses), bounded where it would overflow; the masses of those intervals all move up."""
-    return np.exp(np.minimum(losses, _EXPONENT_LIMIT))
+    return np.exp(np.minimum(losses, EXPONENT_LIMIT))
 
 
 _STEP = 1 / 32  # distance of two x, in standard deviations of a cluster of shifts, noise included
