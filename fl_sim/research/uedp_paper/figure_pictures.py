@@ -34,7 +34,7 @@ _CLAIMED, _PROVEN = "claimed", "proven"
 _X_WORDS = {_CLAIMED: "ε as claimed", _PROVEN: "ε proven, user + entity (95th percentile of bounds)"}
 _LOG_FROM = {"perplexity": 2.5, "error": 4.0}
 _WIDE = 300  # an ε axis of a smaller range has ticks between the powers of ten, too
-_FAR_WORSE = 1.5
+_FAR_WORSE = 1.5  # times the utility of the start
 _BESIDE = 1.036  # the factor between two methods of the same ε, so that neither hides the other
 _PRINTED: dict[str, Any] = {"color": GREY, "marker": "D", "fillstyle": "none", "linestyle": "none", "markersize": 5}
 

@@ -116,14 +116,12 @@ def epsilon_curve(
     result: Floats = np.zeros(len(counts))
     if not _moves(mixtures):
         return result
+    if _is_beyond(mixtures, noise_multiplier):
+        return np.full(len(counts), np.inf)
     size = _CURVE_GRID if len(counts) > SHORT_CURVE else _SINGLE_GRID
     for band in _bands(counts):
         numbers = counts[band]
-        part = Part(mixtures, noise_multiplier, int(numbers[-1]))
-        if _is_beyond(part):
-            result[band] = np.inf
-            continue
-        for series in _on_grids([part], delta, size):
+        for series in _on_grids([Part(mixtures, noise_multiplier, int(numbers[-1]))], delta, size):
             result[band] = np.maximum(result[band], series.epsilons(numbers[:, None], delta))
     return result
 
@@ -132,10 +130,9 @@ def delta_at(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float,
     """Return an upper bound on δ(ε) after ``rounds`` rounds, the larger of both directions."""
     if not _moves(mixtures):
         return 0.0
-    part = Part(mixtures, noise_multiplier, rounds)
-    if _is_beyond(part):
+    if _is_beyond(mixtures, noise_multiplier):
         return 1.0
-    both = _on_grids([part], DELTA_IN_SEARCH, _SINGLE_GRID)
+    both = _on_grids([Part(mixtures, noise_multiplier, rounds)], DELTA_IN_SEARCH, _SINGLE_GRID)
     return max(float(series.deltas(np.array([rounds]), np.array([epsilon]))[0]) for series in both)
 
 
@@ -144,7 +141,7 @@ def epsilon_of_parts(parts: Sequence[Part | AtomPart], delta: float) -> float:
     moving = [part for part in parts if isinstance(part, AtomPart) or _moves(part.mixtures)]
     if not moving:
         return 0.0
-    if any(isinstance(part, Part) and _is_beyond(part) for part in moving):
+    if any(isinstance(part, Part) and _is_beyond(part.mixtures, part.noise_multiplier) for part in moving):
         return np.inf
     counts = np.array([[part.rounds for part in moving]])
     return max(float(series.epsilons(counts, delta)[0]) for series in _on_grids(moving, delta, _SINGLE_GRID))
@@ -427,8 +424,8 @@ def _kinds(
         return _Kind(one[0]), _Kind(one[1])
     rounds = 1 << ((part.rounds // _FEWEST_BLOCKS).bit_length() - 1)
     windows = [window_of([loss], [rounds], rounds * tail / _TAIL_SHARE) for loss in coarse]
-    factor = max(1, int(width * (size - 2) / max(*(window.high - window.low for window in windows), _LEAST_WIDTH)))
-    factor = min(factor, max(1, _MOST_CELLS // max(len(loss.masses) for loss in one)))
+    finest = int(width * (size - 2) / max(*(window.high - window.low for window in windows), _LEAST_WIDTH))
+    factor = max(1, min(finest, _MOST_CELLS // max(len(loss.masses) for loss in one)))
     fine = _on_grid(part, width / factor, tail)
     forward, reverse = (
         _Kind(loss, _Blocks.of(finer, rounds, window, circle, factor))
@@ -469,9 +466,9 @@ def _on_grid(part: Part | AtomPart, width: float, tail: float) -> tuple[GridLoss
     return discretize(part.mixtures, _computable(part.mixtures, part.noise_multiplier), width, tail)
 
 
-def _is_beyond(part: Part) -> bool:
+def _is_beyond(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float) -> bool:
     """Return whether floating point could not resolve the losses of the longest shift."""
-    return max(mixture.spread for mixture in part.mixtures) > _MOST_SHIFT * part.noise_multiplier
+    return max(mixture.spread for mixture in mixtures) > _MOST_SHIFT * noise_multiplier
 
 
 def _computable(mixtures: tuple[GaussianMixturePair, ...], noise_multiplier: float) -> float:
