@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -143,8 +144,9 @@ def _run_again(
     corpus = next(one.corpus for one in figure.panels if one.name == panel)
     store.prepared(corpus, figure.corpora[corpus], seed=seed)  # whose error has its cause
     plan = figure_training.plan_figure(figure, out, store, (panel,))
-    if panel in plan.skipped:
-        raise ResultsError(plan.skipped[panel])
+    reason = plan.skipped.get(panel) or next(iter(plan.left_out[panel].values()), None)
+    if reason is not None:
+        raise ResultsError(reason)
     run = [run for run in plan.runs if run.curve.name == curve][number]
     for one in (*(one for one in plan.runs if one.curve.name == before), run):
         ending = run_one(one.name, one.config)
@@ -152,4 +154,4 @@ def _run_again(
             raise Stopped(ending.reason)
         if ending.status != DONE:
             raise ResultsError(f"{one.name} {ending.status}: {ending.reason}")
-    return Plan(figure, plan.corpora, (run,), plan.skipped), run, ending
+    return replace(plan, runs=(run,)), run, ending

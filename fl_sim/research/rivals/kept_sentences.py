@@ -75,7 +75,7 @@ def write_kept(corpus: Corpus, out: Path, kept: Kept, train: str) -> Corpus:
         _, first = np.unique(corpus.texts(train).to_numpy(), return_index=True)
         chosen &= np.isin(np.arange(len(chosen)), first)
     if not chosen.any():
-        raise CorpusError(f"{corpus.path}: {kept.rule} keeps no sentence of {train}")
+        raise CorpusError(f"{kept.rule} keeps no sentence of {train}")
     beside = {CANARIES_FILE: read_canaries(corpus).to_json()} if corpus.has_canaries else None
     of_split = (sentence for sentence in sentences_of(corpus) if sentence.split == train)
     others = (sentence for sentence in sentences_of(corpus) if sentence.split != train)

@@ -157,6 +157,12 @@ def decision_page(record: TrainingRecord) -> list[str]:
         "",
         *markdown_table(["", *(panel.title for panel in panels)], measured),
         "",
+        *(
+            line
+            for panel in panels
+            for label, reason in panel.left_out.items()
+            for line in (f"Left out of {panel.title}: {label}: {reason}.", "")
+        ),
         "Noise whose scale follows the text, as two proposals of 2025 have it, is no row "
         "(fl_sim/research/rivals/noise_by_sensitivity.py says which, and what of them we could read): of one round "
         f"that would state ε {format_epsilon(audited.claimed)} an attack on its variance shows at least "

@@ -217,6 +217,7 @@ class PanelRecord(RecordModel):
     Attributes:
         references: utility without a model, by description.
         failed: reason of each failed run.
+        left_out: reason of each curve whose corpus cannot be made, by its label.
         predictions: with x = "joint": the prediction targets of each held-out user, a list per seed, without names.
         attacked: what attacks found in the models, if the figure asks for it.
     """
@@ -227,6 +228,7 @@ class PanelRecord(RecordModel):
     curves: tuple[CurveRecord, ...]
     references: dict[str, float]
     failed: dict[str, str]
+    left_out: dict[str, str] = Field(default_factory=dict)
     predictions: tuple[tuple[int, ...], ...] = ()
     attacked: tuple[AttackedRunRecord, ...] = ()
 

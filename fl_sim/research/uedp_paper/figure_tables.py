@@ -49,15 +49,19 @@ def training_panel(record: TrainingRecord, panel: PanelRecord) -> list[str]:
     for words, value in panel.references.items():
         facts.append(f"{words[0].upper()}{words[1:]}: {show_utility(record.metric, value)}.")
     lines = [f"### {panel.title}", "", " ".join(facts), ""]
-    failed = [f"Failed: {name}: {reason}  " for name, reason in panel.failed.items()]
+    missing = [
+        f"{how}: {name}: {reason}  "
+        for how, reasons in (("Left out", panel.left_out), ("Failed", panel.failed))
+        for name, reason in reasons.items()
+    ]
     if record.x == "joint":
-        return [*lines, *_joint_tables(record, panel), *failed, "", *_tuning_lines(record)]
+        return [*lines, *_joint_tables(record, panel), *missing, "", *_tuning_lines(record)]
     names = ["", *([record.x_words] if record.x == "value" else []), METRIC_WORDS[record.metric]]
     names += ["gap closed"] if record.baseline else []
     names += [f"ε claimed, δ = {format_delta(record.delta)}", "ε user", "ε + entity p95", "robust", "ε + entity max"]
     rows = [_point_row(record, panel, curve, point) for curve in panel.curves for point in curve.points]
     printed = [number for number in record.published if number.panel == panel.name]
-    return [*lines, *markdown_table(names, rows), "", *_published_line(record, printed), *failed, ""]
+    return [*lines, *markdown_table(names, rows), "", *_published_line(record, printed), *missing, ""]
 
 
 def _point_row(record: TrainingRecord, panel: PanelRecord, curve: CurveRecord, point: PointRecord) -> Row:
@@ -118,8 +122,9 @@ def _joint_tables(record: TrainingRecord, panel: PanelRecord) -> list[str]:
 
 
 def _guarantee_table(record: TrainingRecord, measured: Sequence[Measured]) -> list[str]:
-    """Return what each method claims, what is proven for whom and known then, and what its bounds leave of the text."""
+    """Return what each method claims, what is proven for whom and known then, what its bounds leave, and its time."""
     heads = ["", "ε claimed", "proven: any user", "any name", "both", "known", "sentences kept", "mentions kept"]
+    heads.append("seconds in rounds")
     rows = []
     for curve, point, parts in measured:
         epsilon = point.epsilon
@@ -127,7 +132,8 @@ def _guarantee_table(record: TrainingRecord, measured: Sequence[Measured]) -> li
         proven = [epsilon.user, epsilon.any_name, epsilon.any_entity]
         shares = [_share(parts.kept[n].mean if n in parts.kept else None) for n in ("sentences", "mentions")]
         known = shown_known(point)
-        rows.append([_row_label(curve, point), claimed, *map(_proven, proven), known, *shares])
+        seconds = f"{point.seconds / len(point.utility.values):.0f}"
+        rows.append([_row_label(curve, point), claimed, *map(_proven, proven), known, *shares, seconds])
     return ["**Claimed and proven.**", "", *markdown_table(heads, rows)]
 
 

@@ -85,16 +85,23 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a figure, and the reason for each panel without runs."""
+    """All runs of a figure, and the reason for each panel without runs.
+
+    ``left_out`` has, by panel, the reason for each curve without runs by its label.
+    """
 
     figure: TrainingFigure
     corpora: Mapping[str, str]
     runs: tuple[PlannedRun, ...]
     skipped: Mapping[str, str]
+    left_out: Mapping[str, Mapping[str, str]]
 
 
 def plan_figure(figure: TrainingFigure, out: Path, store: CorpusStore, panels: Sequence[str] = ()) -> Plan:
     """Prepare the corpora, check every run's configuration and return the plan.
+
+    A curve whose corpus cannot be made is left out. Its panel goes with it if the curve is the figure's reference or
+    baseline, or the last one.
 
     Args:
         figure: at the requested size.
@@ -113,6 +120,7 @@ def plan_figure(figure: TrainingFigure, out: Path, store: CorpusStore, panels: S
     corpora: dict[str, str] = {}
     runs: list[PlannedRun] = []
     skipped: dict[str, str] = {}
+    left_out: dict[str, dict[str, str]] = {}
     for panel in figure.panels:
         if panels and panel.name not in panels:
             skipped[panel.name] = "not run (--panel)"
@@ -120,19 +128,48 @@ def plan_figure(figure: TrainingFigure, out: Path, store: CorpusStore, panels: S
         source = figure.corpora[panel.corpus]
         try:
             wholes = {seed: store.prepared(panel.corpus, source, seed=seed) for seed in figure.seeds}
-            paths = {
-                (curve.name, seed): store.prepared(
-                    panel.corpus, source, curve.entities, curve.deidentified, seed, curve.kept, curve.missed
-                )
-                for curve in curves_of(figure, panel)
-                for seed in figure.seeds
-            }
         except MissingCorpusError as error:
             skipped[panel.name] = str(error)
             continue
+        paths, reasons = _corpora_of_curves(figure, panel, store)
+        needed = {figure.reference, figure.baseline} if paths else reasons.keys()
+        missing = [reasons[name] for name in reasons if name in needed]
+        if missing:
+            skipped[panel.name] = missing[0]
+            continue
+        labels = {curve.name: curve.label for curve in figure.curves if curve.name not in figure.beginnings}
+        left_out[panel.name] = {labels[name]: reason for name, reason in reasons.items() if name in labels}
         corpora[panel.name] = wholes[figure.seeds[0]]
         runs += _runs(figure, panel, paths, wholes, out, store.folder.parent / "features")
-    return Plan(figure, corpora, tuple(runs), skipped)
+    return Plan(figure, corpora, tuple(runs), skipped, left_out)
+
+
+def _corpora_of_curves(
+    figure: TrainingFigure, panel: PanelSettings, store: CorpusStore
+) -> tuple[dict[tuple[str, int], str], dict[str, str]]:
+    """Return the paths of the corpora by curve and seed, and the reason for each curve that lacks one, by its name.
+
+    A curve that starts from another's model lacks what that one lacks.
+    """
+    paths: dict[tuple[str, int], str] = {}
+    reasons: dict[str, str] = {}
+    for curve in _beginnings_first(figure, panel):
+        if curve.after in reasons:
+            reasons[curve.name] = reasons[curve.after]
+            continue
+        changes = (curve.entities, curve.deidentified)
+        try:
+            of_seeds = {
+                (curve.name, seed): store.prepared(
+                    panel.corpus, figure.corpora[panel.corpus], *changes, seed, curve.kept, curve.missed
+                )
+                for seed in figure.seeds
+            }
+        except MissingCorpusError as error:
+            reasons[curve.name] = str(error)
+            continue
+        paths |= of_seeds
+    return paths, reasons
 
 
 def check_settings(figure: TrainingFigure) -> None:
@@ -148,6 +185,11 @@ def check_settings(figure: TrainingFigure) -> None:
 
 def curves_of(figure: TrainingFigure, panel: PanelSettings) -> list[CurveSettings]:
     return [curve for curve in figure.curves if not curve.panels or panel.name in curve.panels]
+
+
+def _beginnings_first(figure: TrainingFigure, panel: PanelSettings) -> list[CurveSettings]:
+    """Return a panel's curves, those first from whose models others start."""
+    return sorted(curves_of(figure, panel), key=lambda curve: curve.name not in figure.beginnings)
 
 
 def points_of(
@@ -209,7 +251,9 @@ def _runs(
     runs = []
     spent = _user_epsilons(figure, panel, paths)
     models: dict[tuple[str, int], Path] = {}  # of the curves from which others start
-    for curve in sorted(curves_of(figure, panel), key=lambda curve: curve.name not in figure.beginnings):
+    for curve in _beginnings_first(figure, panel):
+        if (curve.name, figure.seeds[0]) not in paths:
+            continue
         rate = _rate(figure, panel, curve, paths[curve.name, figure.seeds[0]])
         noise = _noise_of_claims(figure, panel, curve, paths[curve.name, figure.seeds[0]], rate)
         for number, point in enumerate(points_of(figure, curve, spent, noise)):
@@ -372,6 +416,7 @@ def _panel_record(
         curves=tuple(curves),
         references=_references(plan.figure, [(run, folders[run.name]) for run in runs]),
         failed=dict(failed),
+        left_out=dict(plan.left_out[panel.name]),
         predictions=predictions,
     )
 

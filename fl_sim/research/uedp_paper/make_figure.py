@@ -24,7 +24,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ class FigureJob:
 class FigureResult:
     """The result of a job: no record if nothing could be made, or the job was interrupted.
 
-    ``skipped`` has the reason of each missing panel or corpus.
+    ``skipped`` has the reason of each missing panel, curve or corpus.
     """
 
     record: Record | None
@@ -176,7 +176,12 @@ def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
     remove_temporaries(making.folder)
     plan = figure_training.plan_figure(figure, making.folder, making.store, making.panels)
     endings = tuple(_run_plan(making, plan))
-    skipped = dict(plan.skipped)
+    skipped = {
+        **plan.skipped,
+        **{
+            f"{panel}, {label}": reason for panel, reasons in plan.left_out.items() for label, reason in reasons.items()
+        },
+    }
     if any(ending.status == INTERRUPTED for ending in endings):
         return FigureResult(None, skipped, endings)
     attacked: dict[str, tuple[AttackedRunRecord, ...]] = {}
@@ -189,7 +194,7 @@ def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
     # The environments of the runs may differ from the current one.
     folders = [Path(str(run.config.out)) for run in plan.runs]
     environments = [RunFolder.open(folder).environment for folder in folders if (folder / "config.json").exists()]
-    common = _common_fields(making.name, figure, skipped, environments, making.size)
+    common = _common_fields(making.name, figure, dict(plan.skipped), environments, making.size)
     shown = {panel.name for panel in panels}
     panels = [panel.model_copy(update={"attacked": attacked.get(panel.name, ())}) for panel in panels]
     record = TrainingRecord(
@@ -205,7 +210,7 @@ def _make_runs(making: FigureJob, figure: TrainingFigure) -> FigureResult:
         panels=tuple(panels),
         published=tuple(number for number in figure.published if number.panel in shown),
     )
-    return _write_results(making, record, endings)
+    return replace(_write_results(making, record, endings), skipped=skipped)
 
 
 def _run_plan(making: FigureJob, plan: Plan) -> Iterator[Ending]:

@@ -150,6 +150,24 @@ def test_an_attacked_comparison_has_a_page_with_every_method_on_every_corpus(tmp
     assert "found at 1 %" not in (tmp_path / README).read_text(encoding="utf-8")
 
 
+def test_a_method_that_a_corpus_leaves_out_has_the_reason_on_the_page(tmp_path: Path) -> None:
+    made = attacked_comparison(0.2)
+    bare = made.panels[1].model_copy(
+        update={
+            "curves": made.panels[1].curves[:1],
+            "attacked": made.panels[1].attacked[: len(SEEDS)],
+            "left_out": {"ours": "two: keeps no sentence"},
+        }
+    )
+    write_record(made.model_copy(update={"panels": (made.panels[0], bare)}), tmp_path / "decide_none.json")
+    write_document(tmp_path)
+    page = (tmp_path / "decide_none.md").read_text(encoding="utf-8")
+    assert "| ours | 150.0; 1.6; 1.6 | – |" in page
+    assert "Left out of Two: ours: two: keeps no sentence.\n\n" in page
+    tables = (tmp_path / "decide_none-tables.md").read_text(encoding="utf-8")
+    assert "Left out: ours: two: keeps no sentence  \n" in tables
+
+
 def test_an_attacked_comparison_without_canaries_has_a_page(tmp_path: Path) -> None:
     made = attacked_comparison(0.2)
 

@@ -175,7 +175,7 @@ def test_claims_and_parts_of_the_text_have_tables() -> None:
         for curve in panel.curves
     )
     text = section(whole.model_copy(update={"panels": (panel.model_copy(update={"curves": curves}),)}))
-    assert "| ours, ε 2 | none | 1.50 | ∞ | 2.00 | counts | 50% | – |" in text
+    assert "| ours, ε 2 | none | 1.50 | ∞ | 2.00 | counts | 50% | – | 20 |" in text
     assert "| noiseless | 2.50 | 4.50 |" in text
     assert "by how often the training text" not in text
     assert "Claimed and proven" not in section(whole)

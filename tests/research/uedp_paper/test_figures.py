@@ -36,7 +36,7 @@ from fl_sim.research.uedp_paper.figure_records import (
     with_earlier_panels,
     write_record,
 )
-from fl_sim.research.uedp_paper.figure_training import check_settings, plan_figure, points_of
+from fl_sim.research.uedp_paper.figure_training import Plan, check_settings, plan_figure, points_of
 from fl_sim.research.uedp_paper.figures import (
     EpsilonFigure,
     PublishedNumber,
@@ -212,6 +212,39 @@ def test_what_a_run_keeps_is_a_share_of_the_corpus_with_its_own_held_out_users(t
     runs = plan_figure(figure, tmp_path / "out", CorpusStore(tmp_path, tmp_path / "corpora")).runs
     assert [run.whole == "bundled" for run in runs] == [True, False, False]
     assert all(run.whole == str(run.config.corpus.path) for run in runs)  # nothing is left out, so all of it is kept
+
+
+def test_a_curve_without_the_text_that_it_needs_is_left_out_by_name_and_a_panel_without_its_reference(
+    tmp_path: Path,
+) -> None:
+    marked = {"text": "Anna came.", "entities": [{"start": 0, "end": 4, "label": "PER"}]}
+    for name, row in (("marked", marked), ("plain", {"text": "She came.", "entities": []})):
+        rows = ({**row, "user": user, "split": split} for user in "abc" for split in ("train", "validation"))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    columns = 'text-column = "text", user-column = "user", entities-column = "entities", split-column = "split"'
+    corpora = "".join(
+        f'[corpora.{name}]\nkind = "jsonl"\nsource = "{name}.jsonl"\nflags = {{ {columns}, tagger = "gold" }}\n'
+        for name in ("marked", "plain")
+    )
+    text = SMALL.replace('[corpora.bundled]\nkind = "bundled"\n', corpora).replace('"bundled"', '"marked"')
+    text += '[[panels]]\nname = "b"\ntitle = "b"\ncorpus = "plain"\n'
+    rest = 'name = "rest"\nlabel = "no names"\nkept = { rule = "without_entity" }\n'
+    text += f'[[curves]]\n{rest}[[curves]]\nname = "twice"\nlabel = "later"\nafter = "rest"\n'
+    text += f"[[curves]]\n{rest.replace('rest', 'alone')}"
+
+    def planned(text: str) -> Plan:
+        figure = load_figure(written(tmp_path, text))
+        assert isinstance(figure, TrainingFigure)
+        return plan_figure(figure, tmp_path / "out", CorpusStore(tmp_path, tmp_path / "corpora"))
+
+    plan = planned(text)
+    assert {run.curve.name for run in plan.runs} == {"uedp"}
+    reason = "marked: without_entity keeps no sentence of train"
+    assert plan.left_out == {"a": {"later": reason, "no names": reason}}  # a beginning is no row
+    assert list(plan.skipped) == ["b"]
+    assert "has no entity at all" in plan.skipped["b"]
+    plan = planned(text.replace('x = "epsilon"', 'x = "epsilon"\nbaseline = "alone"'))
+    assert (plan.runs, plan.skipped["a"]) == ((), reason)
 
 
 def test_curves_of_full_size_are_left_out_of_the_other(tmp_path: Path) -> None:
