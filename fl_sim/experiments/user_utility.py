@@ -145,7 +145,9 @@ def summarise(
         figures=people.figures(ratios, _EVERYBODY),
         deciles=people.deciles(ratios[0]),
         by_sentences=people.by_size(ratios[0], counts),
-        by_mention={name: TextPart(share, people.figures(kind, _EVERYBODY)) for name, (kind, share) in parts.items()},
+        by_mention={
+            name: TextPart(share, people.figures(kind, _EVERYBODY)) for name, (kind, share) in parts.items() if share
+        },
         by_training_mentions=tokens.by_training_mentions(people) if tokens and corpus.has_text else [],
     )
 

@@ -83,7 +83,8 @@ class HeldOutFigures:
         figures: by name, over all users.
         deciles: the nine deciles of users' own figures; empty if no user has one.
         by_sentences: by class of users; classes without users are absent.
-        by_mention: by a key of :data:`PARTS`; empty if the places of tokens are unknown.
+        by_mention: by a key of :data:`PARTS`; parts without text are absent, and all are if the places of tokens are
+            unknown.
         by_training_mentions: of the entity tokens, by class of their name's mentions in training; empty likewise, for a
             classification, or if nodes hold the text.
     """

@@ -128,6 +128,18 @@ def test_entity_tokens_by_their_names_mentions_in_training(tmp_path: Path) -> No
         assert classes[words].figure.value == pytest.approx(bits(name))
 
 
+def test_a_part_that_no_text_has_is_absent(of_all_sizes: fl_sim.Corpus) -> None:
+    ids = np.flatnonzero(of_all_sizes.ownership("validation").entities_per_sentence == 0)[:2]
+    texts = of_all_sizes.texts("validation").take(ids).to_pylist()
+    for task, parts in ((None, {"other_tokens", "without_mention"}), (CLASSES, {"without_mention"})):
+        model = models_to_try.small_gpt2(task)
+        examples = model.encode(texts, None if task is None else np.zeros(2, dtype=int))
+        sentences = HeldOutSentences(examples, TextSizes.of(texts, np.ones(2, dtype=bool)), ids)
+        found = summarise(model, of_all_sizes, "train", "validation", sentences, held_out(model, examples), seed=0)
+        assert found is not None
+        assert set(found.by_mention) == parts
+
+
 def test_a_classifier_by_user_and_by_mention(of_all_sizes: fl_sim.Corpus) -> None:
     model = models_to_try.small_gpt2(CLASSES)
     facts, measured, _, _ = evaluated(model, of_all_sizes)
