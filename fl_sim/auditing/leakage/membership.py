@@ -35,7 +35,6 @@ from fl_sim.auditing.leakage.rates import (
 from fl_sim.clients.frozen_states import Observer, sentence_features
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
-from fl_sim.config import ConfigError
 from fl_sim.data_prep.canaries import read_canaries
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.reporting.bootstrap import Figure
@@ -100,7 +99,7 @@ def attack_users(run: AttackedRun, options: Options, observer: Observer = lambda
     """Attack users; the observer is called with the number of sentences that are scored, and of all, over all models.
 
     Raises:
-        NotApplicableError: most held-out users also train.
+        NotApplicableError: most held-out users also train, or a side has no user to attack.
     """
     samples = sample_users(run, options)
     rng = streams.generator(options.seed, "leak-users")
@@ -134,8 +133,7 @@ def sample_users(run: AttackedRun, options: Options) -> tuple[Sample, Sample]:
     """Return the attacked sentences of members and of non-members.
 
     Raises:
-        NotApplicableError: most held-out users also train.
-        ConfigError: a side has no user with a sentence.
+        NotApplicableError: most held-out users also train, or a side has no user to attack.
     """
     members, others = set(run.members.users), set(run.non_members.users)
     if 2 * len(members & others) > len(run.non_members.users):
@@ -163,7 +161,9 @@ def _sample(side: Side, attacked: set[str], options: Options) -> Sample:
         if len(users) == options.max_users:
             break
     if not ids:
-        raise ConfigError(f"split {side.split} has no user to attack; allowed: a split with sentences")
+        raise NotApplicableError(
+            f"split {side.split} has no user to attack; allowed: users on one side who are not canaries'"
+        )
     return Sample(side, np.concatenate(ids), np.repeat(users, [len(own) for own in ids]).astype(np.int64))
 
 

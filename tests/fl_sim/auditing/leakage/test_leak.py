@@ -167,6 +167,14 @@ def test_users_of_both_splits_are_not_attacked(shared: Path, capsys: Capture) ->
 
 
 @pytest.mark.system
+def test_the_users_of_canaries_alone_are_not_attacked(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    users = frozenset(AttackedRun.open(runs / "honest").members.users)
+    monkeypatch.setattr(membership, "canary_users", lambda corpus: users)
+    (run,) = fl_sim.leak([runs / "honest"]).runs
+    assert "split train has no user to attack" in run.left_out["users"]
+
+
+@pytest.mark.system
 def test_bad_input_is_one_line(runs: Path, shared: Path, tmp_path: Path, capsys: Capture) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(runs / "honest", copy)
