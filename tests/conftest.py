@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -130,6 +130,20 @@ def clean_commit(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(environment, "git_state", lambda *_: {"commit": commit, "dirty": False})
     monkeypatch.setattr(study_files, "history", lambda: frozenset({commit}))
     return commit
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """``refusal("run", "--rounds", 0)`` is the one line with which ``fl-sim`` refuses its input (exit code 2)."""
+    from fl_sim.cli.main import main
+
+    def of(*words: object) -> str:
+        capsys.readouterr()
+        code, output = main([*map(str, words)]), capsys.readouterr()
+        assert (code, output.out, output.err.count("\n")) == (2, "", 1), output
+        return output.err
+
+    return of
 
 
 @pytest.fixture

@@ -355,20 +355,20 @@ def load_model(spec: ModelSpec, seed: int, task: Task | None = None) -> Language
     return model
 
 
-def model_without_weights(spec: ModelSpec, task: Task | None = None) -> LanguageModel:
-    """Build a model to count its memory with: neither weights nor tokens are read, of a named model its sizes alone.
+def model_without_weights(spec: ModelSpec) -> LanguageModel:
+    """Build a next-word model to count its memory with, without weights or tokens; of a named one the sizes alone.
 
     Call it where tensors take no memory (`fl_sim.engines.worker_memory`). Whatever ``spec.device`` is, tensors are on
     the CPU; blocks of scores have the size for that device.
 
     Raises:
-        ModelError: there is no such model, or it cannot do the task.
+        ModelError: there is no such model.
     """
-    task = task or NextWord()
+    task = NextWord()
     source = source_of(spec.name)
     with plugin_errors(spec.name, source):
         with torch.device("meta"):
-            module = source.architecture.without_weights(source.original(spec), output_layer=not task.classes)
+            module = source.architecture.without_weights(source.original(spec), output_layer=True)
             module = _tuned(source.architecture, module, spec, task)
         _take_from_meta(module)
         return LanguageModel(module, _NoTokens(), spec, 0, task, source)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fl_sim.cli.main import main
 from fl_sim.engines import simulation
 from tests.e2e.engines.flwr_command import Flower
 from tests.e2e.processes import end_all_in
@@ -24,19 +23,6 @@ def corpus(small: Path) -> Path:
 def run(corpus: Path, tmp_path: Path) -> Run:
     """``run("name", rounds=3)`` does an inline run in this process and returns the run folder."""
     return lambda name, **changes: simulation.run(configuration(corpus, tmp_path / name, **changes))
-
-
-@pytest.fixture
-def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """``refusal("run", "--rounds", "0")`` returns the one line with which ``fl-sim`` refuses (exit code 2)."""
-
-    def refused(*words: str) -> str:
-        capsys.readouterr()
-        code, printed = main([*words]), capsys.readouterr()
-        assert (code, printed.out, printed.err.count("\n")) == (2, "", 1), printed
-        return printed.err
-
-    return refused
 
 
 @pytest.fixture(scope="module")

@@ -58,18 +58,6 @@ def printed(capsys: Capture) -> Printed:
     return of
 
 
-@pytest.fixture
-def refusal(capsys: Capture) -> Refusal:
-    """``refusal("run", "--rounds", 0)`` is the one line with which the command refuses its input (exit code 2)."""
-
-    def of(*words: object) -> str:
-        code, output = main([*map(str, words)]), capsys.readouterr()
-        assert (code, output.out, output.err.count("\n")) == (2, "", 1), output
-        return output.err
-
-    return of
-
-
 def metrics_row(strategy: str, number: int, rounds: int, z: float = 1.0) -> dict[str, Any]:
     """Round ``number`` of ``rounds``: ε grows like √t / z, perplexity decays from 4,000."""
     done = number / rounds

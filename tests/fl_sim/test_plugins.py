@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from fl_sim import plugins
+from fl_sim.clients.models.architectures.model_source import MODELS
+from fl_sim.data_prep.readers.reader import READERS
+from fl_sim.data_prep.taggers.tagger_registry import TAGGERS
+from fl_sim.experiments.observers import OBSERVERS
 from fl_sim.plugins import PluginError, Registry
+from fl_sim.strategies.registry import STRATEGIES
+from tests.conftest import REPOSITORY
 
 Install = Callable[..., None]
 GROUP = "fl_sim.things"
@@ -62,6 +69,13 @@ def test_an_entry_point_of_another_package(install: Install) -> None:
     assert things.path("theirs") == "others:thing"
     assert things.knows("theirs")
     assert not things.knows("nobodys")
+
+
+def test_the_documentation_has_the_entry_points_of_all_parts() -> None:
+    page = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
+    documented = dict(re.findall(r"^\| \[(\w+)\]\(#.*\| `(fl_sim\.\w+)` \|$", page, re.MULTILINE))
+    parts = {"Strategy": STRATEGIES, "Model": MODELS, "Tagger": TAGGERS, "Reader": READERS, "Observer": OBSERVERS}
+    assert documented == {name: registry.group for name, registry in parts.items()}
 
 
 def test_the_origin_of_a_part_names_its_distribution(install: Install) -> None:
