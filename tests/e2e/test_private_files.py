@@ -92,7 +92,7 @@ def test_a_run_and_what_it_writes_meanwhile(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         simulation.run(configuration(corpus, out, **changes), on_row=look)
     assert {"encoded", "tokens.npy", "ledger.jsonl", "latest.safetensors"} <= set(seen)
-    for path in (out, *out.rglob("*")):  # as an earlier version left it
+    for path in (out, *out.rglob("*")):  # as somebody made it
         path.chmod(0o777 if path.is_dir() else 0o666)
     simulation.resume(out)
     assert {"plots", "model", "result.json"} <= {path.name for path in out.iterdir()}

@@ -239,7 +239,7 @@ def test_an_owner_may_edit_the_card(run: RunFolder) -> None:
         (run.model_dir / "README.md").write_text("license: mine")
         released_model(run)
         assert len(model_files.read_model(run.model_dir).ancestors) == 1
-        (run.model_dir / "README.md").unlink()  # as of earlier versions
+        (run.model_dir / "README.md").unlink()  # or leave it out
         released_model(run)
     finally:
         (run.model_dir / "README.md").write_text(kept)
