@@ -59,7 +59,7 @@ results/reproduction.md has the commands. Tables of private text representations
 
 **Read the ε with care.** *Claimed* is what a method says of itself; of the published algorithm that is its paper's
 figure, by the paper's own accountant. *Proven* is what holds for the mechanism that ran (docs/privacy.md). An ε is
-that of one run alone. "p95" is an entity as widely mentioned as 95 % of the corpus's are at most; *robust* does not
+that of one run alone. "p95" is an entity at the 95th percentile of mentions; *robust* does not
 rely on the entity having been detected. Utility is the mean over the seeds ± its standard deviation.
 
 **What of the paper does not reproduce, and why.**
