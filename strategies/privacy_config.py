@@ -21,12 +21,15 @@ from pydantic_core import PydanticCustomError
 
 from fl_sim.strategies.accounting.guarantee import Known
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
-from fl_sim.strategies.primitives.limits import SMALLEST_CLIP, SMALLEST_DELTA, SMALLEST_NOISE, SMALLEST_RATE, is_rate
-
-MOST_PEOPLE = 10**12
-"""The largest number of users: wide enough for any run, narrow enough that accounting and messages stay exact."""
-
-_MOST_SENTENCES = 10**9
+from fl_sim.strategies.primitives.limits import (
+    MOST_COUNTED,
+    MOST_SENTENCES,
+    SMALLEST_CLIP,
+    SMALLEST_DELTA,
+    SMALLEST_NOISE,
+    SMALLEST_RATE,
+    is_rate,
+)
 
 
 def _rate(value: float) -> float:
@@ -103,7 +106,7 @@ class PrivacyConfig(BaseModel):
     population: int | None = Field(
         None,
         ge=1,
-        le=MOST_PEOPLE,
+        le=MOST_COUNTED,
         description="N, the public number of enrolled users, at least the corpus's; default: the corpus's users, "
         "or those of the declared counts; without either it must be given",
     )
@@ -122,18 +125,18 @@ class PrivacyConfig(BaseModel):
         description="round the declared counts up to powers of two, which tells orders of magnitude only and costs up "
         "to half of a sentence's weight",
     )
-    entity_bound: Annotated[int, Field(ge=1, le=_MOST_SENTENCES)] | Literal["unbounded"] | None = Field(
+    entity_bound: Annotated[int, Field(ge=1, le=MOST_SENTENCES)] | Literal["unbounded"] | None = Field(
         None,
         description="k, the most that the weights of an entity's sentences add up to, with known = graph their number; "
         "or no bound. With known = nothing it is stated and not enforced. Default: 10 in uedp unless nothing is known, "
         "else no bound",
     )
-    entity_users: Annotated[int, Field(ge=1, le=MOST_PEOPLE)] | None = Field(
+    entity_users: Annotated[int, Field(ge=1, le=MOST_COUNTED)] | None = Field(
         None,
         description="F, the most users who mention an entity: enforced with known = graph, stated with known = "
         "nothing; default: no bound but that of the sentences",
     )
-    user_sentences: Annotated[int, Field(ge=1, le=_MOST_SENTENCES)] | Literal["corpus", "unbounded"] | None = Field(
+    user_sentences: Annotated[int, Field(ge=1, le=MOST_SENTENCES)] | Literal["corpus", "unbounded"] | None = Field(
         None,
         description="m, the most that the weights of a user's sentences add up to, with known = graph their number; or "
         "no bound; or the corpus's largest user, with settings_from_corpus. Default: 32 in uedp unless nothing is "
@@ -142,7 +145,7 @@ class PrivacyConfig(BaseModel):
     missed_mentions: int | None = Field(
         None,
         ge=0,
-        le=_MOST_SENTENCES,
+        le=MOST_SENTENCES,
         description="the most sentences with an entity that the tagger misses, as stated: ε is given for them, too",
     )
     settings_from_corpus: bool = Field(
@@ -222,7 +225,7 @@ class GaussianSumConfig(PrivacyConfig):
     noise_cohort: int | None = Field(
         None,
         ge=1,
-        le=MOST_PEOPLE,
+        le=MOST_COUNTED,
         description="C, the expected users a round of a larger public population, at least q_u·N: the noise shrinks to "
         "q_u·N/C of z·ŵ·c, as if C users took part; every ε is that of the noise really added (docs/settings.md)",
     )

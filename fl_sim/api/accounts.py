@@ -27,8 +27,7 @@ from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import Clipping, RoundEvent, Strategy, Unknown
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.guarantee import Guarantee, Known
-from fl_sim.strategies.primitives.limits import SMALLEST_NOISE
-from fl_sim.strategies.privacy_config import MOST_PEOPLE
+from fl_sim.strategies.primitives.limits import MOST_COUNTED, SMALLEST_NOISE
 from fl_sim.strategies.uedp import GradientClipping
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def account(
     figures |= _protected(both)
     if entity_bound is not None:
         name = "epsilon_any" if guarantee.covers_any_entity else "epsilon_stated"
-        figures |= _largest(name, event, user, guarantee, users or MOST_PEOPLE, rounds, delta)
+        figures |= _largest(name, event, user, guarantee, users or MOST_COUNTED, rounds, delta)
     figures |= _stated("epsilon_user", event, user, rounds, delta)
     figures |= _stated("epsilon_user_entity", event, both, rounds, delta)
     figures |= _stated("epsilon_user_entity_robust", event.robust(), both, rounds, delta)

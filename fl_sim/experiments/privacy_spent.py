@@ -80,6 +80,23 @@ def are_of_apps(folders: Sequence[str | Path]) -> bool:
     return all(file.is_file() and "app" in RunFolder.open(file.parent).config for file in settings)
 
 
+def are_covered(ledgers: Sequence[Ledger], finished: Sequence[RunFolder], others: Sequence[RunFolder] = ()) -> bool:
+    """Return whether what ``finished`` runs tell of the contributions to their corpus holds for all releases.
+
+    It does for releases under the bounds of one of them on the same corpus, of ``others`` or of runs on whose models
+    any of them rest (``ledgers`` are those of all). On another corpus, or under other bounds, a user or an entity may
+    contribute more.
+    """
+    paths = {run.path for run in finished}
+    known, all_bounds = (
+        {entry.terms.guarantee for ledger in ledgers if ledger.folder in folders for entry in ledger.entries}
+        for folders in (paths, {ledger.folder for ledger in ledgers})
+    )
+    runs = [*finished, *others]
+    corpora = {ancestor.corpus for run in runs for ancestor in model_files.read_ancestors(run.path).ancestors}
+    return all_bounds <= known and corpora <= {run.fingerprint for run in runs}
+
+
 class Account(TypedDict, total=False):
     """ε of all releases of some ledgers, as :func:`account_for` computes it.
 

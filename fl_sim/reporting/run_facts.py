@@ -414,7 +414,7 @@ class RunFacts(BaseModel):
             return []
         known, missed = self.bounds.known, self.bounds.missed_mentions
         hidden, taken = HIDES[known].removesuffix("."), TAKES_AS_KNOWN[known][0].lower() + TAKES_AS_KNOWN[known][1:]
-        found = "Entities are those that the tagger found"
+        found = f"Entities are those that the tagger{' of each of its runs' if self.composed else ''} found"
         if missed is not None:
             found += f", with up to {missed} mentions missed of each"
         unsought = f"; {self.unsought[0].lower()}{self.unsought[1:]}" if self.unsought else ""
@@ -489,6 +489,9 @@ def read_facts(run: RunFolder) -> RunFacts:
         "by_round": {str(name): list(column) for name, column in metrics.drop(columns=hidden).items()},
     }
     read = parsed(RunFacts, facts, run.result_file if result else run.config_file)
+    if read.reach and read.reach["max"].users == 0:  # the tagger found nobody, so whoever is named is unprotected
+        of_names = dict.fromkeys((name for name in epsilon if "any" in name or "stated" in name), math.inf)
+        read = read.model_copy(update={"epsilon": epsilon | of_names, "attacker": None})
     noticed = filter(None, [rejected_in_words(read.failed_nodes), run.truncated_tail, ledger.problem])
     read = read.model_copy(update={"warnings": [*read.warnings, *noticed, *ledger.notes]})
     if app:

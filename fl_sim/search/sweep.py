@@ -36,15 +36,23 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from fl_sim.config import ConfigError, RunConfig, read_toml
-from fl_sim.experiments.privacy_spent import Account, account_for, read_ledgers
+from fl_sim.experiments.privacy_spent import Account, account_for, are_covered, read_ledgers
 from fl_sim.files import owner_only, read_bytes, remove_temporaries
 from fl_sim.formats import first_mistake, format_delta, format_epsilon, numbered, one_line, printable, round_up
 from fl_sim.stop_signals import Stopped, follow_parent, raising_stops, stops_deferred, stops_handled_by, stops_seen
 from fl_sim.storage.run_claim import tidy
-from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, ResultsError, RunFolder, check_free, encode, replace_file
+from fl_sim.storage.run_folder import (
+    DIVERGED,
+    INTERRUPTED,
+    ResultsError,
+    RunFolder,
+    check_free,
+    encode,
+    numbers_of,
+    replace_file,
+)
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound, covering
-from fl_sim.strategies.accounting.guarantee import Guarantee
-from fl_sim.strategies.ledger import LEDGER_FILE, Ledger
+from fl_sim.strategies.ledger import LEDGER_FILE
 from fl_sim.strategies.primitives import streams
 
 MOST_RUNS = 10_000
@@ -447,8 +455,8 @@ def _row(
     results = [folder.result or {} for folder in ended]
     values = [_figure(result, metric) for result in results]
     finite = values if all(map(math.isfinite, values)) else []  # a mean without the seeds that diverged misleads
-    last = [folder.metrics().iloc[-1] for folder in ended]
-    epsilons = {name: max((float(row.get(name, math.inf)) for row in last), default=None) for name in EPSILONS}
+    spent = [{**folder.metrics().iloc[-1], **numbers_of(folder.result or {})} for folder in ended]  # all releases
+    epsilons = {name: max((float(one.get(name, math.inf)) for one in spent), default=None) for name in EPSILONS}
     return Row(
         settings=dict(settings),
         runs=len(results),
@@ -473,9 +481,10 @@ def _figure(result: Mapping[str, object], metric: str) -> float:
 def _joint_account(finished: Sequence[RunFolder], unfinished: Sequence[RunFolder] = ()) -> AllRuns:
     """Return ε for an adversary who observes the models of all runs, composed from their ledgers.
 
-    The runs are independent: each has its own seed. A run that failed or was interrupted counts with what it released:
-    by its ledger, and by what the finished runs under its bounds tell of the corpus. Where there are none, a user may
-    have any number of sentences, and ε with an entity at the 95th percentile is infinite.
+    The runs are independent: each has its own seed. A run that failed or was interrupted, and one on which an initial
+    model rests, count with what they released: by their ledgers, and by what the finished runs under their bounds tell
+    of the corpus. Where there are none, a user may have any number of sentences, and ε with an entity at the 95th
+    percentile is infinite.
     """
     runs = [*finished, *unfinished]
     ledgers = read_ledgers([run.path for run in runs])
@@ -492,7 +501,7 @@ def _joint_account(finished: Sequence[RunFolder], unfinished: Sequence[RunFolder
     bounds = [ContributionBound(**result["reach"]["p95"]) for result in results]
     entity_bound = covering(bounds) if bounds else NO_ENTITY
     sentences = max((float(result["user_sentences"]) for result in results), default=math.inf)
-    covered = _guarantees(ledgers, unfinished) <= _guarantees(ledgers, finished)
+    covered = are_covered(ledgers, finished, unfinished)
     delta = max(float(run.setting("delta")) for run in runs)
     user = Adjacency(sentences if covered else math.inf)
     account = account_for(ledgers, user, replace(user, entity_bound=entity_bound), delta, None)
@@ -507,12 +516,6 @@ def _joint_account(finished: Sequence[RunFolder], unfinished: Sequence[RunFolder
         "covers. To publish one run at its own ε, choose its settings on public data."
     )
     return {"runs": len(finished), "unfinished": len(unfinished), **account, "note": note}
-
-
-def _guarantees(ledgers: Sequence[Ledger], runs: Sequence[RunFolder]) -> set[Guarantee]:
-    """Return the bounds under which some runs released."""
-    paths = {run.path for run in runs}
-    return {entry.terms.guarantee for ledger in ledgers if ledger.folder in paths for entry in ledger.entries}
 
 
 def _short(value: JsonValue) -> str:

@@ -389,7 +389,7 @@ def check_rounds(rounds: Sequence[int]) -> None:
     """Raise PrivacyError unless ``rounds`` is not empty and all its numbers are whole and in range."""
     require(len(rounds) > 0, "rounds", "empty", "at least one number of rounds")
     for count in rounds:
-        in_range = count == int(count) and 1 <= count <= MAX_ROUNDS
+        in_range = 1 <= count <= MAX_ROUNDS and count == int(count)
         require(in_range, "rounds", count, f"an integer from 1 to {MAX_ROUNDS}")
 
 

@@ -18,8 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
-from fl_sim.strategies.primitives.limits import PrivacyError, require
+from fl_sim.strategies.primitives.limits import MOST_COUNTED, PrivacyError, require
 
 ANY_NUMBER = 1 << 31
 """Stands for no bound on the sentences of one user that mention an entity: more than any user has."""
@@ -40,7 +42,7 @@ class ContributionBound:
             for, instead of their number.
 
     Raises:
-        PrivacyError: if a count is negative, or not whole where it is a number.
+        PrivacyError: if a count is not an integer from 0 to ``MOST_COUNTED``.
     """
 
     users: int
@@ -50,16 +52,16 @@ class ContributionBound:
 
     def __post_init__(self) -> None:
         for name in ("users", "sentences_per_user"):
-            require(getattr(self, name) >= 0, f"reach {name}", getattr(self, name), "an integer of at least 0")
+            require(_is_count(getattr(self, name)), f"reach {name}", getattr(self, name), _COUNTS)
         total = self.sentences
-        possible = total is None or (0 <= total < math.inf and (self.weighted or float(total).is_integer()))
-        allowed = "a finite number of at least 0" if self.weighted else "an integer of at least 0"
+        possible = total is None or _is_count(total, whole=not self.weighted)
+        allowed = "a number from 0 to 10^12" if self.weighted else _COUNTS
         require(possible, "reach sentences", total, allowed)
 
     @property
     def total(self) -> int:
         """Return the largest number of sentences that mention the entity."""
-        bound = self.users * self.sentences_per_user
+        bound = int(self.users) * int(self.sentences_per_user)  # of any size, which NumPy's integers are not
         return bound if self.sentences is None or self.weighted else min(bound, int(self.sentences))
 
     @property
@@ -72,6 +74,16 @@ class ContributionBound:
         """Return the bound where every sentence has weight 1: then a sum of weights does not bound their number."""
         return ContributionBound(self.users, self.sentences_per_user) if self.weighted else self
 
+
+def _is_count(value: object, *, whole: bool = True) -> bool:
+    """Return whether a value is a number from 0 to ``MOST_COUNTED``, and a ``whole`` one."""
+    if not isinstance(value, Real):
+        return False
+    number: Any = value  # an integer may be too large for a float
+    return bool(0 <= number <= MOST_COUNTED and (not whole or float(number).is_integer()))
+
+
+_COUNTS = "an integer from 0 to 10^12"
 
 NO_ENTITY = ContributionBound(users=0, sentences_per_user=0)
 
@@ -102,7 +114,7 @@ class Adjacency:
             number.
 
     Raises:
-        PrivacyError: if ``user_sentences`` is negative or not a whole number.
+        PrivacyError: if ``user_sentences`` is neither a count nor infinite.
     """
 
     user_sentences: float = math.inf
@@ -111,5 +123,5 @@ class Adjacency:
 
     def __post_init__(self) -> None:
         n = self.user_sentences
-        if not (n >= 0 and (math.isinf(n) or float(n).is_integer())):
-            raise PrivacyError(f"user_sentences is {n}; allowed: an integer of at least 0, or inf")
+        if not (n == math.inf or _is_count(n)):
+            raise PrivacyError(f"user_sentences is {n}; allowed: {_COUNTS}, or inf")

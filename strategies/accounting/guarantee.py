@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, NO_ENTITY, Adjacency, ContributionBound
-from fl_sim.strategies.primitives.limits import require
+from fl_sim.strategies.primitives.limits import MOST_COUNTED, MOST_SENTENCES, require
 
 Known = Literal["counts", "graph", "nothing"]
 KNOWN: tuple[Known, ...] = ("nothing", "counts", "graph")
@@ -94,7 +94,9 @@ class Guarantee:
         require(enforced, "user_sentences", self.user_sentences, "nothing, where nothing is known")
         for name, least in (("entity_bound", 1), ("entity_users", 1), ("user_sentences", 1), ("missed_mentions", 0)):
             value = getattr(self, name)
-            require(value is None or value >= least, name, value, f"an integer of at least {least}, or nothing")
+            most = MOST_COUNTED if name == "entity_users" else MOST_SENTENCES
+            allowed = f"an integer from {least} to {most:,}, or nothing"
+            require(value is None or least <= value <= most, name, value, allowed)
 
     @property
     def covers_any_entity(self) -> bool:

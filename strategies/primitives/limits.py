@@ -20,6 +20,12 @@ SMALLEST_CLIP = 1e-12
 SMALLEST_NOISE = 1e-3
 """The smallest noise multiplier of a run; below it ε is of hundreds of thousands and guarantees nothing."""
 
+MOST_COUNTED = 10**12
+"""The largest number of users, or of sentences: wide enough for any run, and accounting and messages stay exact."""
+
+MOST_SENTENCES = 10**9
+"""The largest bound on the sentences of one user or one entity."""
+
 MOST_EPOCH_ROUNDS = 100_000
 """The longest epoch of random allocation, in rounds."""
 

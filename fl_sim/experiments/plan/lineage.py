@@ -5,9 +5,11 @@ dominating pairs of both trainings dominates them together (docs/privacy-account
 run composes the earlier releases, each within the contribution bounds of its own run, with the run's rounds.
 
 Guarantee: an ε that is stated under a metric holds for a user and an entity that are within the bound of that metric in
-every run that is composed, whether the corpora of the runs are equal, overlap or differ. Runs on corpora that share no
-user and no entity with this one, as their owner stated (``privacy.initial_model = "disjoint"``), are left out: adjacent
-corpora of this run agree on theirs. A model that fl_sim never trained on a corpus is public by assumption.
+every run that is composed, whether the corpora of the runs are equal, overlap or differ. So ε of any entity is that of
+one that the tagger of every run found: the sentences of a name that one of them never marks have no limit there. Runs
+on corpora that share no user and no entity with this one, as their owner stated (``privacy.initial_model =
+"disjoint"``), are left out: adjacent corpora of this run agree on theirs.
+A model that fl_sim never trained on a corpus is public by assumption.
 
 >>> earlier_of(RunConfig(), fingerprint="0a1b").composed  # the model that ships is public
 ()
@@ -30,7 +32,7 @@ from fl_sim.storage import model_files
 from fl_sim.storage.model_files import Ancestor, Lineage, LineageError
 from fl_sim.strategies.accounting import accountant, calibration
 from fl_sim.strategies.accounting.accountant import Part, RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, PrivacyError
 from fl_sim.strategies.accounting.guarantee import KNOWN, Guarantee, ProtectedUnit, most_known
 from fl_sim.strategies.ledger import Entry, Exposed, Ledger, LedgerError, LedgerHead, ReleaseRecord, parts_of
 from fl_sim.strategies.mechanism import PrivacyPlan
@@ -42,6 +44,7 @@ PUBLIC = Lineage()
 
 _MOST_COUNTS = 250
 """ε after earlier releases is computed for at most this many numbers of rounds; between two the later, larger holds."""
+_LARGEST = "epsilon_user_entity_max"
 _LEAST_Z, _MOST_Z = 1e-2, 1e5  # range of the noise multiplier in the search for a target
 
 
@@ -204,7 +207,7 @@ def earlier_of(config: RunConfig, fingerprint: str) -> Earlier:
     Raises:
         LineageError, LedgerError: the model was trained by fl_sim, and its lineage is missing or was changed, and the
             configuration does not state that the corpora are disjoint.
-        ConfigError: the run would have the noise of an earlier run.
+        ConfigError: the run would have the noise of an earlier run, or states that its own corpus is disjoint.
     """
     folder = Path(config.model.name).expanduser()
     if is_registered(config.model.name) or not folder.is_dir():
@@ -218,6 +221,11 @@ def earlier_of(config: RunConfig, fingerprint: str) -> Earlier:
         if not disjoint:
             raise type(error)(f"{error}; {_ALLOWED}") from error
         lineage = Lineage(lost=True)
+    if disjoint and fingerprint in {ancestor.corpus for ancestor in lineage.ancestors}:
+        raise ConfigError(
+            f"privacy.initial_model is '{DISJOINT}', but {config.model.name} was trained on this very corpus; allowed: "
+            "composed"
+        )
     earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC)
     seed = None if config.privacy.secure_noise else config.seed
     if run_of_seed(seed, [*(a.ledger for a in lineage.ancestors), *model_files.readable_ledgers(folder)]):
@@ -258,8 +266,13 @@ _ALLOWED = (
 def _unit_of(ancestor: Ancestor, metric: str, *, same_corpus: bool) -> ProtectedUnit | None:
     """Return the protected unit of ``metric`` in an earlier run; None if that run did not have it.
 
-    On another corpus an entity of this run may have been a sentence without any: a missed entity dominates both.
+    On another corpus an entity of this run may have been a sentence without any: a missed entity dominates both. An
+    entity of which an earlier tagger found nothing at all is within no bound there, so none holds where it found none.
     """
+    names = not metric.startswith("epsilon_user") or "entity" in metric
+    largest = ancestor.units.get(_LARGEST)
+    if names and not same_corpus and largest is not None and largest.adjacency.entity_bound == NO_ENTITY:
+        return None
     several = ", unit " in metric and not same_corpus
     unit = ancestor.units.get(f"{metric.partition(', unit ')[0]}, unit 0" if several else metric)
     return replace(unit, robust=True) if unit is not None and several else unit

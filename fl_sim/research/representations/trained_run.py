@@ -7,10 +7,11 @@ an encoder that is trained further) is trained. The run's ε covers everything c
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from fl_sim.config import ConfigError
-from fl_sim.experiments.privacy_spent import account_for, read_ledgers
+from fl_sim.experiments.privacy_spent import account_for, are_covered, read_ledgers
 from fl_sim.research.representations.experiment_record import TrainingGuarantee
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import MODEL_FOLDER, Result, RunFolder
@@ -31,7 +32,8 @@ def guarantee_of_run(folder: Path) -> TrainingGuarantee:
     """
     ledgers = read_ledgers([folder])
     result = _checked_result(folder, ledgers[-1].last_round)
-    bound, plan = result["user_sentences"], plan_from_record(result["plan"])
+    plan, covered = plan_from_record(result["plan"]), are_covered(ledgers, [RunFolder.open(folder)])
+    bound = result["user_sentences"] if covered else math.inf  # an initial model may rest on more of a user
     entity_bounds = {name: ContributionBound(**result["reach"][name]) for name in _CONTRIBUTION_QUANTILES}
     accounts = {
         name: account_for(ledgers, Adjacency(bound), Adjacency(bound, r), plan.delta, None)
@@ -53,8 +55,8 @@ def guarantee_of_run(folder: Path) -> TrainingGuarantee:
         "entities": {
             name: {
                 "reach": result["reach"][name],
-                "epsilon": row["epsilon_user_entity"],
-                "epsilon_robust": row["epsilon_user_entity_robust"],
+                "epsilon": row["epsilon_user_entity"] if covered else math.inf,
+                "epsilon_robust": row["epsilon_user_entity_robust"] if covered else math.inf,
             }
             for name, row in accounts.items()
         },

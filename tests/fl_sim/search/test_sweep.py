@@ -15,6 +15,7 @@ from fl_sim.config import RunConfig
 from fl_sim.search import sweep
 from fl_sim.search.sweep import DONE, INTERRUPTED, Ending, _joint_account, run_batch
 from fl_sim.stop_signals import stops_handled_by
+from fl_sim.storage.model_files import Ancestor, Lineage, write_ancestors
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -29,20 +30,24 @@ P95 = {"greedy": ContributionBound(1, 1, 1), "wider": ContributionBound(3, 2, 4)
 WEIGHTS = ContributionBound(6, 3, 1, weighted=True)
 
 
-def unfinished_run(path: Path, seed: int, bound: ContributionBound, user_sentences: int = 20) -> RunFolder:
-    """A run of four rounds that failed after them."""
-    run = RunFolder.create(path, config={"plan": {"delta": 1e-5}}, environment={})
+def unfinished_run(
+    path: Path, seed: int, bound: ContributionBound, user_sentences: int = 20, before: Ancestor | None = None
+) -> RunFolder:
+    """A run of four rounds that failed after them, from the model of the run ``before``."""
+    run = RunFolder.create(path, config={"plan": {"delta": 1e-5}, "corpus": {"fingerprint": "here"}}, environment={})
+    write_ancestors(path, Lineage(() if before is None else (before,)))
     known: Known = "counts" if bound.weighted else "graph"
     guarantee = Guarantee(known=known, entity_bound=4, user_sentences=user_sentences)
-    ledger, terms = Ledger.create(path), ReleaseRecord.of(MECHANISM, seed, guarantee)
+    ledger = Ledger.create(path, [] if before is None else [before.ledger.head])
+    terms = ReleaseRecord.of(MECHANISM, seed, guarantee)
     for number in range(1, 5):
         ledger.record_release(terms, number)
     return run
 
 
-def finished_run(path: Path, seed: int, bound: ContributionBound) -> RunFolder:
+def finished_run(path: Path, seed: int, bound: ContributionBound, before: Ancestor | None = None) -> RunFolder:
     """A run of four rounds, with the p95 that its bounds leave of the corpus."""
-    run, ledger = unfinished_run(path, seed, bound), Ledger.read(path)
+    run, ledger = unfinished_run(path, seed, bound, before=before), Ledger.read(path)
     result = {"corpus": {"name": "tiny"}, "user_sentences": 20, "reach": {"p95": asdict(bound)}}
     run.finish(result | {"plan": {"delta": 1e-5}, "ledger": ledger.head})
     return RunFolder.open(path)
@@ -80,6 +85,18 @@ def test_what_a_run_released_before_it_failed_counts(tmp_path: Path, sentences: 
     assert account["epsilon_user"] == pytest.approx(expected, rel=1e-6)
     assert (account["epsilon_user_entity"] == math.inf) == (sentences != 20)
     assert _joint_account([finished])["epsilon_any"] < account["epsilon_any"] < math.inf
+
+
+@pytest.mark.parametrize(("sentences", "corpus"), [(20, "here"), (30, "here"), (20, "elsewhere")])
+def test_bounds_of_the_runs_hold_for_no_initial_model_under_others(tmp_path: Path, sentences: int, corpus: str) -> None:
+    bound, holds = P95["greedy"], (sentences, corpus) == (20, "here")
+    unfinished_run(tmp_path / "before", 5, bound, sentences)
+    before = Ancestor(Ledger.read(tmp_path / "before"), corpus, {})
+    account = _joint_account([finished_run(tmp_path / name, seed, bound, before) for seed, name in enumerate("ab")])
+    assert account["releases"] == 12
+    user = Adjacency(20 if holds else math.inf)
+    assert account["epsilon_user"] == pytest.approx(composed_epsilon([(MECHANISM.event(), user, 12)], 1e-5), rel=1e-6)
+    assert (account["epsilon_user_entity"] == math.inf) == (not holds)
 
 
 def test_a_sweep_of_which_no_run_is_finished_has_spent_what_its_runs_released(tmp_path: Path) -> None:

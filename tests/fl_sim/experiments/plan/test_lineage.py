@@ -267,7 +267,11 @@ def test_a_stated_disjoint_start_does_not_compose(
 ) -> None:
     if fault is not None:
         SPOILT[fault][0](parent / "model")
-    child = child_of(parent, corpus, tmp_path / "child", **{"privacy.initial_model": "disjoint"})
+    disjoint, elsewhere = {"privacy.initial_model": "disjoint"}, tiny.tiny_corpus(tmp_path / "elsewhere", users=8)
+    if fault is None:
+        with pytest.raises(ConfigError, match="was trained on this very corpus; allowed: composed"):
+            child_of(parent, corpus, tmp_path / "same", **disjoint)
+    child = child_of(parent, elsewhere, tmp_path / "child", **disjoint)
     result = child.result or {}
     ((event, count),) = events_of(child.path).items()
     assert result["epsilon_user"] == pytest.approx(
@@ -278,16 +282,15 @@ def test_a_stated_disjoint_start_does_not_compose(
     assert "as its owner stated" in " ".join(child.summary_file.read_text().split())
     assert Ledger.read(child.path).ancestors == ()
     # The statement is about this corpus; on another one the first run counts again, or is unknown.
-    again = child_of(child.path, corpus, tmp_path / "again", seed=2)
+    again = child_of(child.path, elsewhere, tmp_path / "again", seed=2)
     assert [head["run"] for head in Ledger.read(again.path).ancestors] == [Ledger.read(child.path).run]
-    elsewhere = tiny.tiny_corpus(tmp_path / "elsewhere", users=8)
     if fault is None:
-        other = child_of(child.path, elsewhere, tmp_path / "other", seed=2)
+        other = child_of(child.path, corpus, tmp_path / "other", seed=2)
         assert len(Ledger.read(other.path).ancestors) == 2
         assert "on other corpora" in (other.result or {})["warnings"][0]
     else:
         with pytest.raises(ResultsError, match="releases are not known"):
-            child_of(child.path, elsewhere, tmp_path / "other", seed=2)
+            child_of(child.path, corpus, tmp_path / "other", seed=2)
 
 
 @pytest.mark.system

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,12 +199,23 @@ def test_what_truncations_cut_off_is_known_below_rounding() -> None:
     assert users.cut + user.cut / 2 < hidden[0].missing[0] < users.cut + 2 * user.cut + 2e-25
 
 
-@pytest.mark.parametrize("each", [1 << 31, 1 << 62, (1 << 62) + 1, 10**25])
+@pytest.mark.parametrize("each", [1 << 31, 10**12])
 def test_more_sentences_of_a_user_are_never_counted_as_fewer(each: int) -> None:
     few = exposure_from_bound(ContributionBound(3, 1 << 20), 0.5, 1e-12)
     many = exposure_from_bound(ContributionBound(3, each), 0.5, 1e-12)
     np.testing.assert_array_equal(many.users, few.users)
     assert (many.sentences >= few.sentences).all()
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, math.inf, math.nan, 10**12 + 1, 10**26, 10**400, "a", None])
+def test_what_cannot_be_counted_is_no_bound(count: Any) -> None:
+    """A number that overflows an integer must not end as none at all, with ε 0."""
+    for bound in (lambda: ContributionBound(count, 1), lambda: ContributionBound(1, count)):
+        with pytest.raises(PrivacyError, match=r"allowed: an integer from 0 to 10\^12"):
+            bound()
+    if count != math.inf:
+        with pytest.raises(PrivacyError, match=r"allowed: an integer from 0 to 10\^12, or inf"):
+            Adjacency(count)
 
 
 def test_as_many_users_as_a_run_may_state_are_counted_without_overflow() -> None:
