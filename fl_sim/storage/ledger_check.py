@@ -160,7 +160,9 @@ def _notes(run: RunFolder, ledger: Ledger, row: Mapping[str, float]) -> Iterator
     last = int(row["round"])
     later = len(ledger.entries) - ledger.releases(last)
     releases = "release" if later == 1 else "releases"
-    if later and last:
+    if later and last and run.finished:
+        yield f"{LEDGER_FILE} has {later} more {releases} than the metrics have rounds (killed): ε counts them"
+    elif later and last:
         yield (
             f"{LEDGER_FILE} has {later} more {releases} than the metrics have rounds (killed, or at work): ε is that "
             f"of rounds 1 to {last}; of all: fl-sim account ledger"

@@ -222,7 +222,9 @@ def test_releases_that_were_lost_in_a_crash_count(make_run: MakeRun) -> None:
     add_releases(run, 2)
     head = Ledger.read(run.path).head
     run.finish({"rounds": ROUNDS, "ledger": head, "epsilon_any": 20.0, "plan": run.config["plan"]})
-    assert check_ledger(run).problem is None
+    found = check_ledger(run)
+    assert found.problem is None
+    assert [note.partition("(killed): ")[2] for note in found.notes] == ["ε counts them"]
     assert open_run(run.path).epsilon["epsilon_any"] == 20.0
 
 
