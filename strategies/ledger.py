@@ -370,8 +370,8 @@ def epsilon_of_any(entries: Sequence[Entry], delta: float, *, missed: bool = Fal
     Entities on a list of public names are not protected; inf if the runs have different lists.
 
     Runs may have found entities by different taggers: what is an entity in one may be a sentence without any in
-    another. So the largest ε over all combinations counts. An entity of which a run's tagger marks no sentence at all is
-    within no bound there, and not covered.
+    another. So the largest ε over all combinations counts. An entity of which a run's tagger marks no sentence at all
+    is within no bound there, and not covered.
 
     ``missed`` counts the stated number of missed mentions besides, and gives inf if one states none.
     """
