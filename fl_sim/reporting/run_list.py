@@ -21,7 +21,17 @@ from pathlib import Path
 
 from fl_sim.formats import format_delta, format_epsilon, one_line, printable, printable_lines, round_up
 from fl_sim.reporting.recorded import measured_in_words
-from fl_sim.reporting.run_facts import NO_GUARANTEE, PROVEN, STATES, UNITS, UNTRUSTED, RunFacts, read_facts
+from fl_sim.reporting.run_facts import (
+    FINISHED,
+    NO_GUARANTEE,
+    PROVEN,
+    RUNNING,
+    STATES,
+    UNITS,
+    UNTRUSTED,
+    RunFacts,
+    read_facts,
+)
 from fl_sim.storage.run_claim import is_held, is_starting
 from fl_sim.storage.run_folder import ResultsError, RunFolder, check_is_folder
 from fl_sim.strategies.ledger import LEDGER_FILE
@@ -52,6 +62,7 @@ class ListedRun:
         rounds_done, rounds: the last round, and the number planned.
         seconds: that the recorded rounds took.
         problem: why no ε of the run can be trusted.
+        notes: what the ledger of a killed run has besides, such as releases that the ε leave out.
     """
 
     name: str
@@ -70,6 +81,7 @@ class ListedRun:
     rounds: int | None = None
     seconds: float | None = None
     problem: str | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, name: str, path: Path, facts: RunFacts) -> ListedRun:
@@ -95,6 +107,7 @@ class ListedRun:
             rounds=facts.rounds,
             seconds=facts.seconds,
             problem=facts.problem,
+            notes=() if facts.state in (FINISHED, RUNNING) else tuple(facts.ledger.notes),
         )
 
     def cells(self) -> tuple[str, ...]:
@@ -175,6 +188,7 @@ class RunList:
             yield "* any user + an entity within the stated bound"
         if any(run.stale for run in self.runs):
             yield "@ the round after which it was measured"
+        yield from (f"{run.name}: {note}" for run in self.runs for note in run.notes)
 
 
 def list_runs(folders: Sequence[str | Path] = ("runs",)) -> RunList:

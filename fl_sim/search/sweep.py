@@ -427,7 +427,8 @@ def run_sweep(
     Raises:
         ResultsError: ``out`` is not a folder of this sweep.
     """
-    claim_folder(out, "sweep.json", sweep.model_dump(mode="json"), "sweep")
+    base = None if sweep.base is None else read_toml(sweep.base)  # its content, wherever it is; any metric may be read
+    claim_folder(out, "sweep.json", sweep.model_dump(mode="json", exclude={"metric"}) | {"base": base}, "sweep")
     points = {point.name: point for point in sweep.points()}
     ended: dict[str, Ending] = {}
     for ending in run_batch({name: sweep.config(point, out / "runs" / name) for name, point in points.items()}, jobs):

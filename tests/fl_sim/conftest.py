@@ -136,6 +136,13 @@ def cut_ledger(folder: Path) -> None:
     ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
 
 
+def add_releases(run: RunFolder, count: int) -> None:
+    """Record so many further releases in the ledger of a run."""
+    ledger = Ledger.open(run.path)
+    for number in range(ledger.last_round + 1, ledger.last_round + 1 + count):
+        ledger.record_release(ledger.entries[0].terms, number, str(number))
+
+
 def write_ledger(folder: Path, rounds: int, guarantee: dict[str, Any]) -> None:
     """A ledger of so many releases under a guarantee, whose ε is below the made-up figures."""
     ledger, quiet = Ledger.create(folder), plan(noise_multiplier=1000.0).mechanism

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import math
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fl_sim.reporting.run_list import ListedRun, in_one_line
 from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
 from fl_sim.strategies.ledger import LEDGER_FILE
-from tests.fl_sim.conftest import GUARANTEE, Capture, MakeRun, Printed, cut_ledger, ended_with, rewritten
+from tests.fl_sim.conftest import GUARANTEE, Capture, MakeRun, Printed, add_releases, cut_ledger, ended_with, rewritten
 
 # States
 
@@ -114,6 +115,14 @@ def test_no_epsilon_is_called_one_that_it_is_not(make_run: MakeRun, tmp_path: Pa
     assert "at δ = 1e-6 and 1e-5 (not comparable)" in said.out
     assert said.err.count("\n") == 1
     assert "is cut off" in said.err
+
+
+def test_releases_of_a_killed_run_that_its_epsilon_leave_out_are_named(
+    make_run: MakeRun, tmp_path: Path, capsys: Capture
+) -> None:
+    add_releases(make_run("uedp", finish=False), 2)
+    assert main(["list", str(tmp_path)]) == 0
+    assert re.search(r"^\S+: ledger.jsonl has 2 more releases than .* account ledger$", capsys.readouterr().out, re.M)
 
 
 def test_what_cannot_be_read_is_named_and_does_not_end_the_list(

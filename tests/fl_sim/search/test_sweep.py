@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import signal
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast
@@ -16,7 +17,7 @@ from fl_sim.search import sweep
 from fl_sim.search.sweep import DONE, INTERRUPTED, Ending, _joint_account, run_batch
 from fl_sim.stop_signals import stops_handled_by
 from fl_sim.storage.model_files import Ancestor, Lineage, write_ancestors
-from fl_sim.storage.run_folder import RunFolder
+from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee, Known
@@ -105,6 +106,18 @@ def test_a_sweep_of_which_no_run_is_finished_has_spent_what_its_runs_released(tm
     assert (account["runs"], account["releases"], account["epsilon_user_entity"]) == (0, 4, math.inf)
     assert account["epsilon_user"] > 0
     assert 0 < account["epsilon_any"] < math.inf
+
+
+def test_a_sweep_goes_on_with_another_metric_and_with_no_other_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "run_batch", lambda configs, jobs: iter(()))
+    base, file = tmp_path / "base.toml", tmp_path / "sweep.toml"
+    for metric, rounds in (("perplexty", 2), ("perplexity", 2), ("perplexity", 3)):
+        base.write_text(f"rounds = {rounds}\n")
+        file.write_text(f'base = "base.toml"\nmetric = "{metric}"\n[grid]\n"privacy.q_s" = [0.1, 0.2]\n')
+        with pytest.raises(ResultsError, match="another sweep") if rounds == 3 else nullcontext():
+            sweep.run_sweep(sweep.Sweep.load(file), tmp_path / "out")
 
 
 # Stops

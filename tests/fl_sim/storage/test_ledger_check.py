@@ -17,7 +17,7 @@ from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.ledger_check import check_ledger
 from fl_sim.storage.run_folder import RunFolder, encode, replace_file
 from fl_sim.strategies.ledger import HEAD_FILE, LEDGER_FILE, Ledger, LedgerError
-from tests.fl_sim.conftest import MakeRun
+from tests.fl_sim.conftest import MakeRun, add_releases
 
 ROUNDS = 4
 
@@ -93,12 +93,6 @@ def test_a_ledger_in_order_says_nothing(make_run: MakeRun, capsys: pytest.Captur
     assert (found.problem, found.notes) == (None, ())
     assert main(["report", str(run.path)]) == 0
     assert capsys.readouterr().err == ""
-
-
-def add_releases(run: RunFolder, count: int) -> None:
-    ledger = Ledger.open(run.path)
-    for number in range(ledger.last_round + 1, ledger.last_round + 1 + count):
-        ledger.record_release(ledger.entries[0].terms, number, str(number))
 
 
 def test_a_release_of_a_killed_run_is_told_and_counted_apart(make_run: MakeRun) -> None:
