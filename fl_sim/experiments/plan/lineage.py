@@ -221,17 +221,17 @@ def earlier_of(config: RunConfig, fingerprint: str) -> Earlier:
         if not disjoint:
             raise type(error)(f"{error}; {_ALLOWED}") from error
         lineage = Lineage(lost=True)
-    if disjoint and fingerprint in {ancestor.corpus for ancestor in lineage.ancestors}:
-        raise ConfigError(
-            f"privacy.initial_model is '{DISJOINT}', but {config.model.name} was trained on this very corpus; allowed: "
-            "composed"
-        )
     earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC)
     seed = None if config.privacy.secure_noise else config.seed
     if run_of_seed(seed, [*(a.ledger for a in lineage.ancestors), *model_files.readable_ledgers(folder)]):
         raise ConfigError(  # whatever is said of the corpora
             f"seed is {seed}, which a run that trained the initial model {config.model.name} also has, so both would "
             "have the same samples; allowed: another seed, or privacy.secure_noise = true"
+        )
+    if disjoint and fingerprint in {ancestor.corpus for ancestor in lineage.ancestors}:
+        raise ConfigError(
+            f"privacy.initial_model is '{DISJOINT}', but {config.model.name} was trained on this very corpus; allowed: "
+            "composed"
         )
     return earlier
 
