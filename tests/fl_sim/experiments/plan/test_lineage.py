@@ -253,7 +253,8 @@ def test_the_seed_of_an_earlier_run_is_refused(
     with pytest.raises(ConfigError, match="seed is 0, which a run that trained the initial model"):
         child_of(parent, corpus, tmp_path / "child", seed=0, **said)
     assert not (tmp_path / "child").exists()
-    assert child_of(parent, corpus, tmp_path / "child", seed=0, **said, **{"privacy.secure_noise": True}).result
+    elsewhere = tiny.tiny_corpus(tmp_path / "elsewhere", users=8)  # this very corpus is not disjoint
+    assert child_of(parent, elsewhere, tmp_path / "child", seed=0, **said, **{"privacy.secure_noise": True}).result
 
 
 # --- disjoint, as the owner states -----------------------------------------------------------------------------------
