@@ -1,9 +1,9 @@
 """AWD-LSTM (Merity, Keskar and Socher 2018, "Regularizing and optimizing LSTM language models").
 
 LSTM layers between one table of word vectors that is both embedding and output layer, with dropout in five places.
-The recurrence is written out step by step, so that the gradient of every gate is recorded and per-sentence norms
-follow. Its input and recurrent bias are one, because only their sum matters. The paper's averaging of iterates,
-penalties on activations and truncated back-propagation are left out: they belong to the trainer.
+The recurrence is our own, so that the gradient of every gate is recorded and per-sentence norms follow. Its input and
+recurrent bias are one, because only their sum matters. The paper's averaging of iterates, penalties on activations and
+truncated back-propagation are left out: they belong to the trainer.
 
 Dropout that the proof allows: a sentence's masks are drawn from a stream of its own, keyed by the seed and the
 sentence's number. The mask of the hidden-to-hidden weights is drawn from the seed alone, for all sentences: it is
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from fl_sim.clients.batches import Batch, Example
@@ -174,6 +175,52 @@ class Masks:
     weights: list[torch.Tensor | None]
 
 
+class _Steps(torch.autograd.Function):
+    """The steps of an LSTM layer, with their gradients.
+
+    The weight's gradient is one product over all steps. Autograd would write as much as the weight at every step, which
+    takes most of the time of a wide layer.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Return the states (B, T, w) for the gates' inputs (B, T, 4w) and the weight (4w, w)."""
+        batch, steps, width = inputs.shape[0], inputs.shape[1], weight.shape[1]
+        gates = inputs.new_empty(steps, batch, 4 * width)
+        states, cells = (inputs.new_zeros(steps + 1, batch, width) for _ in range(2))  # the first are those before
+        for step in range(steps):
+            torch.addmm(inputs[:, step], states[step], weight.t(), out=gates[step])
+            admit, keep, new, show = gates[step].chunk(4, dim=1)
+            for gate in (admit, keep, show):
+                gate.sigmoid_()
+            torch.mul(keep, cells[step], out=cells[step + 1]).addcmul_(admit, new.tanh_())
+            torch.mul(show, cells[step + 1].tanh(), out=states[step + 1])
+        ctx.save_for_backward(gates, states, cells, weight)
+        return states[1:].transpose(0, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the gradients of the gates' inputs and of the weight."""
+        gates, states, cells, weight = ctx.saved_tensors
+        grads = torch.empty_like(gates)
+        of_state, of_cell = torch.zeros_like(states[0]), torch.zeros_like(states[0])
+        for step in reversed(range(len(gates))):
+            admit, keep, new, show = gates[step].chunk(4, dim=1)
+            of_state, squashed = of_state + grad[:, step], cells[step + 1].tanh()
+            of_cell = of_cell + of_state * show * (1 - squashed.square())
+            parts = (
+                of_cell * new * admit * (1 - admit),
+                of_cell * cells[step] * keep * (1 - keep),
+                of_cell * admit * (1 - new.square()),
+                of_state * squashed * show * (1 - show),
+            )
+            torch.cat(parts, dim=1, out=grads[step])
+            of_state, of_cell = grads[step] @ weight, of_cell * keep
+        of_weight = grads.flatten(0, 1).t() @ states[:-1].flatten(0, 1) if ctx.needs_input_grad[1] else None
+        return grads.transpose(0, 1), of_weight
+
+
 class Recurrence(nn.Module):
     """The recurrent part of an LSTM layer: from the gates' inputs (B, T, 4w) to states (B, T, w).
 
@@ -193,14 +240,7 @@ class Recurrence(nn.Module):
         ``scale`` (4w, w) is a factor of the weight; ``None`` stands for 1.
         """
         weight = self.weight if scale is None else self.weight * scale
-        state = cell = inputs.new_zeros(inputs.shape[0], weight.shape[1])
-        states = []
-        for step in self.gates(inputs).unbind(dim=1):
-            admit, keep, new, show = (step + functional.linear(state, weight)).chunk(4, dim=1)
-            cell = torch.sigmoid(keep) * cell + torch.sigmoid(admit) * torch.tanh(new)
-            state = torch.sigmoid(show) * torch.tanh(cell)
-            states.append(state)
-        return torch.stack(states, dim=1)
+        return _Steps.apply(self.gates(inputs), weight)
 
 
 class LstmLayer(nn.Module):

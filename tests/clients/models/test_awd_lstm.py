@@ -30,11 +30,12 @@ def masks_of(model: LanguageModel, given: Any, seed: int) -> Masks:
 
 
 def test_it_is_torchs_lstm() -> None:
-    """With weight-drop, and the two biases of torch's as one."""
+    """With weight-drop, and the two biases of torch's as one; so are its gradients."""
     model = models_to_try.awd_lstm(dropout=1.0)
     batch = model.batch(examples(9, 14, 6), 5)
     body: Any = model.module.body  # type: ignore[union-attr]
     states = body.embedding(batch.inputs) * batch.masks.words * batch.masks.states[0]
+    references = []
     for index, layer in enumerate(body.layers):
         reference = nn.LSTM(layer.project.in_features, layer.project.out_features // 4, batch_first=True)
         with torch.no_grad():
@@ -43,7 +44,16 @@ def test_it_is_torchs_lstm() -> None:
             reference.bias_ih_l0.copy_(layer.project.bias)
             reference.bias_hh_l0.zero_()
         states = reference(states)[0] * batch.masks.states[index + 1]
-    torch.testing.assert_close(body(batch), states, rtol=1e-5, atol=1e-6)
+        references.append(reference)
+    own = body(batch)
+    torch.testing.assert_close(own, states, rtol=1e-5, atol=1e-6)
+    factors, weights = torch.rand_like(states), [layer.recurrence.weight for layer in body.layers]
+    of_own = torch.autograd.grad((own * factors).sum(), [body.embedding.weight, *weights])
+    expected = [body.embedding.weight, *(reference.weight_hh_l0 for reference in references)]
+    of_embedding, *of_weights = torch.autograd.grad((states * factors).sum(), expected)
+    torch.testing.assert_close(of_own[0], of_embedding, rtol=1e-4, atol=1e-6)
+    for one, other, mask in zip(of_own[1:], of_weights, batch.masks.weights, strict=True):
+        torch.testing.assert_close(one, other * mask, rtol=1e-4, atol=1e-6)
 
 
 def test_the_public_one_has_its_own_sizes_and_the_dropout_of_the_spec() -> None:
