@@ -87,14 +87,11 @@ def are_covered(ledgers: Sequence[Ledger], finished: Sequence[RunFolder], others
     any of them rest (``ledgers`` are those of all). On another corpus, or under other bounds, a user or an entity may
     contribute more.
     """
-    paths = {run.path for run in finished}
-    known, all_bounds = (
-        {entry.terms.guarantee for ledger in ledgers if ledger.folder in folders for entry in ledger.entries}
-        for folders in (paths, {ledger.folder for ledger in ledgers})
-    )
-    runs = [*finished, *others]
+    paths, runs = {run.path for run in finished}, [*finished, *others]
+    known = {entry.terms.guarantee for ledger in ledgers if ledger.folder in paths for entry in ledger.entries}
+    within = all(entry.terms.guarantee in known for ledger in ledgers for entry in ledger.entries)
     corpora = {ancestor.corpus for run in runs for ancestor in model_files.read_ancestors(run.path).ancestors}
-    return all_bounds <= known and corpora <= {run.fingerprint for run in runs}
+    return within and corpora <= {run.fingerprint for run in runs}
 
 
 class Account(TypedDict, total=False):

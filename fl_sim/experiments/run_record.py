@@ -194,12 +194,12 @@ def recorded_bounds(folder: RunFolder, record: Record, corpus: Corpus, ledger: L
 
 
 def _guarantee(bounds: EnforcedBounds, config: RunConfig) -> dict[str, object]:
-    """Return the guarantee of a run with a digest of whose counts they are, which the ledger must not tell.
+    """Return the configured guarantee with a digest of whose counts they are, which the ledger must not tell.
 
     It is part of the key of seeded noise: weights of other people's counts have other noise.
     """
     whose = bounds.counts.digest_of_whose(by_name=_by_name(bounds, config)) if bounds.guarantee.counts else ""
-    return bounds.guarantee.record() | {"counts": whose}
+    return bounds.configured.record() | {"counts": whose}
 
 
 def _selection(bounds: EnforcedBounds, config: RunConfig) -> ReleaseParts:

@@ -489,9 +489,6 @@ def read_facts(run: RunFolder) -> RunFacts:
         "by_round": {str(name): list(column) for name, column in metrics.drop(columns=hidden).items()},
     }
     read = parsed(RunFacts, facts, run.result_file if result else run.config_file)
-    if read.reach and read.reach["max"].users == 0:  # the tagger found nobody, so whoever is named is unprotected
-        of_names = dict.fromkeys((name for name in epsilon if "any" in name or "stated" in name), math.inf)
-        read = read.model_copy(update={"epsilon": epsilon | of_names, "attacker": None})
     noticed = filter(None, [rejected_in_words(read.failed_nodes), run.truncated_tail, ledger.problem])
     read = read.model_copy(update={"warnings": [*read.warnings, *noticed, *ledger.notes]})
     if app:

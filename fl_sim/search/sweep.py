@@ -485,7 +485,7 @@ def _joint_account(finished: Sequence[RunFolder], unfinished: Sequence[RunFolder
     The runs are independent: each has its own seed. A run that failed or was interrupted, and one on which an initial
     model rests, count with what they released: by their ledgers, and by what the finished runs under their bounds tell
     of the corpus. Where there are none, a user may have any number of sentences, and ε with an entity at the 95th
-    percentile is infinite.
+    percentile is infinite, as it is on a corpus in which no entity was found.
     """
     runs = [*finished, *unfinished]
     ledgers = read_ledgers([run.path for run in runs])
@@ -506,7 +506,7 @@ def _joint_account(finished: Sequence[RunFolder], unfinished: Sequence[RunFolder
     delta = max(float(run.setting("delta")) for run in runs)
     user = Adjacency(sentences if covered else math.inf)
     account = account_for(ledgers, user, replace(user, entity_bound=entity_bound), delta, None)
-    if not covered:
+    if not covered or entity_bound.users == 0:
         account |= {"epsilon_user_entity": math.inf, "epsilon_user_entity_robust": math.inf}
     left = f", {len(unfinished)} of them unfinished," if unfinished else ""
     note = warning + (

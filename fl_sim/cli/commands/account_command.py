@@ -149,6 +149,8 @@ def _warn(figures: Figures) -> None:
         )
     if figures.get("public_names"):
         print("note: names on the runs' list of public names are not protected by epsilon_any", file=sys.stderr)
+    if len(figures.get("ledger", ())) > 1 and figures.get("epsilon_any", math.inf) < math.inf:
+        print("note: a name that the tagger of one run never marks is not protected by epsilon_any", file=sys.stderr)
     if figures.get("noiseless_releases"):
         print(f"warning: {figures['noiseless_releases']} releases have no guarantee: ε is infinite", file=sys.stderr)
         return

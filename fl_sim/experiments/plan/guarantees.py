@@ -119,7 +119,10 @@ def counts_of(privacy: PrivacyConfig, protected: Ownership, declared: Declared) 
 class EnforcedBounds:
     """The guarantee of a run, and the weights by which its corpus keeps it.
 
+    Where the tagger found no entity, nothing bounds those that it missed, and the guarantee covers none.
+
     Attributes:
+        configured: the guarantee of the configuration, of whatever corpus.
         ownership: users, sentences and entities of the split; without entities that are declared public.
         weights: w, the factor on every sentence's sampling rate, float64 (S,); all 1 without bounds.
         declared: the entities that are declared public, public weights and declared counts.
@@ -128,7 +131,7 @@ class EnforcedBounds:
         settings_from_corpus: whether a target may rest on what the corpus's entities contribute, which no ε covers.
     """
 
-    guarantee: Guarantee
+    configured: Guarantee
     ownership: Ownership
     weights: Weights
     declared: Declared
@@ -149,19 +152,28 @@ class EnforcedBounds:
             protected = replace(protected, num_entities=len(counts.entities), stored_profiles=None, check=False)
         largest = int(ownership.sentences_per_user.max(initial=0))
         weighted = declared.weights is not None
-        guarantee = guarantee_of(
+        configured = guarantee_of(
             privacy,
             largest,
             public_weights=weighted,
             counts=counts.digest,
             public_names=declared.public_names,
         )
-        weights = _weights(guarantee, protected, counts)
+        weights = _weights(configured, protected, counts)
         if declared.weights is not None:
             owners = np.repeat(np.arange(protected.num_sentences), protected.entities_per_sentence)
             np.minimum.at(weights, owners, declared.weights[protected.entity_ids])
         share = mention_share(ownership, declared.public)
-        return cls(guarantee, protected, weights, declared, counts, share, privacy.settings_from_corpus)
+        return cls(configured, protected, weights, declared, counts, share, privacy.settings_from_corpus)
+
+    @functools.cached_property
+    def guarantee(self) -> Guarantee:
+        """Return the guarantee of the run."""
+        return self.configured if self._has_entities else replace(self.configured, entity_bound=None, entity_users=None)
+
+    @property
+    def _has_entities(self) -> bool:
+        return bool(self.counts.entities.any())
 
     @property
     def enforces(self) -> bool:
@@ -239,7 +251,7 @@ class EnforcedBounds:
 
     def units(self, mechanism: Mechanism) -> dict[str, Units]:
         """Return the units of every metric of a run with a mechanism; the headline first."""
-        return units_of(self.guarantee, self.entity_bounds, mechanism)
+        return units_of(self.guarantee, self.entity_bounds if self._has_entities else {}, mechanism)
 
     def record(self, labels: npt.NDArray[np.object_] | None = None) -> dict[str, object]:
         """Return what the bounds kept and what entities contribute, for the result; read off the corpus, for its owner.

@@ -32,7 +32,7 @@ from fl_sim.storage import model_files
 from fl_sim.storage.model_files import Ancestor, Lineage, LineageError
 from fl_sim.strategies.accounting import accountant, calibration
 from fl_sim.strategies.accounting.accountant import Part, RoundEvent
-from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, PrivacyError
+from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.guarantee import KNOWN, Guarantee, ProtectedUnit, most_known
 from fl_sim.strategies.ledger import Entry, Exposed, Ledger, LedgerError, LedgerHead, ReleaseRecord, parts_of
 from fl_sim.strategies.mechanism import PrivacyPlan
@@ -44,7 +44,6 @@ PUBLIC = Lineage()
 
 _MOST_COUNTS = 250
 """ε after earlier releases is computed for at most this many numbers of rounds; between two the later, larger holds."""
-_LARGEST = "epsilon_user_entity_max"
 _LEAST_Z, _MOST_Z = 1e-2, 1e5  # range of the noise multiplier in the search for a target
 
 
@@ -266,13 +265,8 @@ _ALLOWED = (
 def _unit_of(ancestor: Ancestor, metric: str, *, same_corpus: bool) -> ProtectedUnit | None:
     """Return the protected unit of ``metric`` in an earlier run; None if that run did not have it.
 
-    On another corpus an entity of this run may have been a sentence without any: a missed entity dominates both. An
-    entity of which an earlier tagger found nothing at all is within no bound there, so none holds where it found none.
+    On another corpus an entity of this run may have been a sentence without any: a missed entity dominates both.
     """
-    names = not metric.startswith("epsilon_user") or "entity" in metric
-    largest = ancestor.units.get(_LARGEST)
-    if names and not same_corpus and largest is not None and largest.adjacency.entity_bound == NO_ENTITY:
-        return None
     several = ", unit " in metric and not same_corpus
     unit = ancestor.units.get(f"{metric.partition(', unit ')[0]}, unit 0" if several else metric)
     return replace(unit, robust=True) if unit is not None and several else unit

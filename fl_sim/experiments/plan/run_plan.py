@@ -175,6 +175,13 @@ def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
             f"privacy.strategy is {strategy}, but the split '{split}' has no entity; allowed: {', '.join(others)}, "
             "or prepare the corpus with a tagger"
         )
+    for name in ("target_epsilon", "epsilon_budget"):
+        limit = getattr(config.privacy, name)
+        if limit is not None and target_unit(config.privacy) == "user_entity" and ownership.num_entities == 0:
+            raise ConfigError(
+                f"privacy.{name} is {limit:g} for any user with any entity, but the split '{split}' has no entity; "
+                "allowed: privacy.target_unit = user"
+            )
     if nodes is not None and nodes > ownership.num_users:
         raise ConfigError(f"engine.nodes is {nodes}; allowed: at most {ownership.num_users}, the users of the corpus")
 

@@ -119,16 +119,16 @@ def _draw_ends(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> None:
 def _draw_joint(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> None:
     """Draw utility against ε of any user with any entity, with 95 % intervals.
 
-    Curves with an ε of a user alone are not in it, because no axis mixes the two. Marks are hollow where ε is that of
-    an entity that the tagger missed. A curve that ends far worse than the start is in the legend alone, since its
-    points would press the others together.
+    Curves with an ε of a user alone are not in it, because no axis mixes the two. A curve that ends far worse
+    than the start is in the legend alone, since its points would press the others together.
     """
     joint = [curve for curve in panel.curves if curve.budget == "joint"]
     start = panel.curves[0].points[0].initial.mean
     for curve, look in zip(joint, looks(len(joint)), strict=True):
-        label = f"{curve.label}{' (ε of a missed entity)' if curve.deidentified else ''}"
         if min(point.utility.mean for point in curve.points) > _FAR_WORSE * start:
-            axes.plot([], [], color=look.colour, marker=look.marker, label=f"{label}: {_utility_range(record, curve)}")
+            axes.plot(
+                [], [], color=look.colour, marker=look.marker, label=f"{curve.label}: {_utility_range(record, curve)}"
+            )
             continue
         points = [(point.x, point.comparison.utility) for point in curve.points if point.x and point.comparison]
         ends = np.array([[u.value - u.low, u.high - u.value] for _, u in points]).T
@@ -136,8 +136,7 @@ def _draw_joint(record: TrainingRecord, panel: PanelRecord, axes: Axes) -> None:
             [x * _BESIDE ** (look.number - (len(joint) - 1) / 2) for x, _ in points],
             [utility.value for _, utility in points],
             yerr=np.maximum(ends, 0), color=look.colour, marker=look.marker, capsize=3, markersize=6, linewidth=1.4,
-            fillstyle="none" if curve.deidentified else "full",
-            label=label,
+            label=curve.label,
         )  # fmt: skip
     axes.axhline(start, color=GREY, linestyle=":", linewidth=1.2, label=f"start: {show_utility(record.metric, start)}")
     for curve, dash in zip([c for c in panel.curves if c.budget is None], ("--", "-.", (0, (1, 3))), strict=False):

@@ -66,8 +66,6 @@ class Epsilons(RecordModel):
         any_entity: proven for any user with any entity within enforced bounds; None if no bound is enforced, or there
             is no entity.
         any_name: proven for any entity within enforced bounds, without a user; None as ``any_entity``.
-        missed_entity: of a run on de-identified text: for an entity that the tagger missed, in the sentences of at most
-            the configured number of users, which nothing enforces.
     """
 
     claimed: float | None
@@ -78,7 +76,6 @@ class Epsilons(RecordModel):
     robust_p95: float | None
     any_entity: float | None = None
     any_name: float | None = None
-    missed_entity: float | None = None
 
 
 class Estimate(RecordModel):

@@ -159,7 +159,7 @@ def _parts_tables(measured: Sequence[Measured]) -> Iterator[list[str]]:
 def shown_known(point: PointRecord) -> str:
     """Return what the ε of a point takes as known (``privacy.known``); a dash if none is proven."""
     epsilon = point.epsilon
-    proven = (epsilon.user, epsilon.user_entity_max, epsilon.any_entity, epsilon.any_name, epsilon.missed_entity)
+    proven = (epsilon.user, epsilon.user_entity_max, epsilon.any_entity, epsilon.any_name)
     is_proven = any(value is not None and math.isfinite(value) for value in proven)
     default = PrivacyConfig.model_fields["known"].default
     return str(point.settings.get("privacy.known", default)) if is_proven else "–"
@@ -203,11 +203,7 @@ def _joint_sentences(record: TrainingRecord, panel: PanelRecord) -> list[str]:
             "POPri (arXiv 2504.16438): the share of the gap between ε = 0 and ε = ∞ that a method closes."
         )
     if any(curve.deidentified for curve in panel.curves):
-        lines.append(
-            "De-identified text has no detected entity, so no ε of an entity is proven for it. In brackets: ε for an "
-            "entity that the tagger missed in the text of at most as many users as user-level DP on raw text admits, "
-            "which nothing enforces."
-        )
+        lines.append("De-identified text has no detected entity, so no ε of an entity is proven for it.")
     labelled = ((curve.label, shown_known(curve.points[0])) for curve in panel.curves)
     known = [(label, value) for label, value in labelled if value != "–"]
     return [*lines, known_sentence(known)] if known else lines
@@ -245,8 +241,7 @@ def _joint_row(record: TrainingRecord, panel: PanelRecord, curve: CurveRecord, p
 def _joint_words(curve: CurveRecord, point: PointRecord) -> str:
     epsilon = point.epsilon
     if curve.deidentified:
-        missed = epsilon.missed_entity
-        return "none" if missed is None or curve.budget == "user" else f"none ({format_epsilon(missed)} if missed)"
+        return "none"
     if epsilon.any_entity is not None:
         return format_epsilon(epsilon.any_entity)
     most = epsilon.user_entity_max

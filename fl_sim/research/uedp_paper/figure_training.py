@@ -475,14 +475,13 @@ def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any], resul
     if claimed == AS_PUBLISHED and claimed not in row:  # after another training the run itself claims nothing
         row = {**row, claimed: plan.mechanism.claims(plan.rounds, plan.delta)[claimed][-1]}
     entities = curve.deidentified is None and curve.missed is None  # ε of a name does not cover one that is not marked
-    any_entity = _finite(row.get("epsilon_any"))
     any_name = _of_any_name(plan, Guarantee.from_record(result["guarantee"])) if curve.after is None else None
     stated = None if claimed is None else float(row[claimed])
     if curve.claims is not None:
         stated = any_name if curve.claims == "name" else float(row["epsilon_user"])
 
     def of_entity(name: str) -> float | None:
-        return float(row[f"epsilon_user_entity_{name}"]) if entities else None
+        return float(row.get(f"epsilon_user_entity_{name}", math.inf)) if entities else None
 
     return Epsilons(
         claimed=stated,
@@ -491,9 +490,8 @@ def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any], resul
         user_entity_p95=of_entity("p95"),
         user_entity_max=of_entity("max"),
         robust_p95=of_entity("robust_p95"),
-        any_entity=any_entity if entities else None,
+        any_entity=_finite(row.get("epsilon_any")) if entities else None,
         any_name=any_name if entities else None,
-        missed_entity=None if curve.deidentified is None else any_entity,
     )
 
 
@@ -531,7 +529,7 @@ def _trace(figure: TrainingFigure, curve: CurveSettings, strategy: str, folders:
     measured = [int(number) for number in first.index if first[figure.metric].notna()[number]]
     figures = [spread([float(table[figure.metric][number]) for table in tables]) for number in measured]
     claimed = _claim_column(strategy)
-    proven = "epsilon_user" if curve.deidentified else "epsilon_user_entity_p95"
+    proven = "epsilon_user_entity_p95" if "epsilon_user_entity_p95" in first else "epsilon_user"
     return Trace(
         rounds=tuple(measured),
         mean=tuple(value.mean for value in figures),

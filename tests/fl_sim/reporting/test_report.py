@@ -247,17 +247,6 @@ def test_a_value_of_another_kind_is_one_line_that_names_it(
     assert f"{run.result_file}: is corrupt ({named}: " in refusal("report", run.path)
 
 
-def test_no_epsilon_of_an_entity_is_shown_where_the_tagger_found_none(make_run: MakeRun) -> None:
-    nobody = {"users": 0, "sentences_per_user": 0, "sentences": 0, "weighted": False}
-    found, none = (
-        read_facts(make_run("uedp", **more)).headline
-        for more in ({}, {"seed": 1, "result": {"reach": dict.fromkeys(("median", "p95", "max"), nobody)}})
-    )
-    assert found.epsilon is not None
-    assert math.isfinite(found.epsilon)
-    assert (none.epsilon, none.epsilon_user) == (math.inf, found.epsilon_user)
-
-
 class TestShortReport:
     """What ``fl-sim run`` and ``fl-sim report`` print."""
 

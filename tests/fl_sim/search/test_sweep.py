@@ -19,7 +19,7 @@ from fl_sim.stop_signals import stops_handled_by
 from fl_sim.storage.model_files import Ancestor, Lineage, write_ancestors
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon
-from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
+from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee, Known
 from fl_sim.strategies.ledger import Ledger, ReleaseRecord
 from fl_sim.strategies.uedp import UserEntityDP
@@ -106,6 +106,11 @@ def test_a_sweep_of_which_no_run_is_finished_has_spent_what_its_runs_released(tm
     assert (account["runs"], account["releases"], account["epsilon_user_entity"]) == (0, 4, math.inf)
     assert account["epsilon_user"] > 0
     assert 0 < account["epsilon_any"] < math.inf
+
+
+def test_a_sweep_on_a_corpus_without_entities_states_none_of_an_entity(tmp_path: Path) -> None:
+    account = _joint_account([finished_run(tmp_path / "a", 0, NO_ENTITY)])
+    assert account["epsilon_user"] < account["epsilon_user_entity"] == account["epsilon_user_entity_robust"] == math.inf
 
 
 def test_a_sweep_goes_on_with_another_metric_and_with_no_other_base(

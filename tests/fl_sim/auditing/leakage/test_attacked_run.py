@@ -88,6 +88,6 @@ def test_an_attack_on_users_is_bounded_by_the_largest_contribution_of_either_sid
     run = run_of(proof=SimpleNamespace(of_user=lambda sentences: sentences))
     members, non_members = SimpleNamespace(users=np.array([member])), SimpleNamespace(users=np.array([0]))
     assert proven_user(run, members, non_members) == most
-    fewer = replace(run, bounds=replace(run.bounds, guarantee=Guarantee(known="graph", user_sentences=1)))
+    fewer = replace(run, bounds=replace(run.bounds, configured=Guarantee(known="graph", user_sentences=1)))
     both = SimpleNamespace(users=np.array([0, 1]))
     assert proven_user(fewer, both, non_members) == 2.0  # of a member

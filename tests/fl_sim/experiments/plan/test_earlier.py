@@ -85,24 +85,6 @@ def test_a_metric_that_an_earlier_run_did_not_have_is_infinite(ancestors: tuple[
     assert np.isinf(earlier.epsilon_before("epsilon_stated", DELTA))
 
 
-def test_where_an_earlier_tagger_found_nobody_no_epsilon_of_an_entity_holds(
-    ancestors: tuple[Ancestor, Ancestor],
-) -> None:
-    """The name of the run may be in any number of sentences there, none of which counts as an entity's."""
-    nobody = {"epsilon_user_entity_max": ProtectedUnit(Adjacency(9), robust=False)}
-    first, second = (replace(one, units={**one.units, **nobody}) for one in ancestors)
-    finite = {
-        (corpus, metric): bool(
-            np.isfinite(Earlier(Lineage((one,)), HERE).epsilon_curve(OWN, metric, ENTITY, [1])).all()
-        )
-        for corpus, one in (("another", first), ("this one", second))
-        for metric in (ANY, "epsilon_user_entity_max", "epsilon_user")
-    }
-    assert {key for key, value in finite.items() if not value} == {
-        ("another", ANY), ("another", "epsilon_user_entity_max"),
-    }  # fmt: skip
-
-
 def test_the_noise_for_a_target_covers_all_rounds_and_the_earlier_releases(
     ancestors: tuple[Ancestor, Ancestor],
 ) -> None:

@@ -237,6 +237,11 @@ PLAIN = ownership([[], []], [[]])
         (LONELY, {}, r"corpus\.train_split is 'train'.*one user.*at least 2"),
         (LONELY, {"strategy": "noiseless"}, "one user"),
         (PLAIN, {}, r"privacy\.strategy is uedp.*no entity.*user_level"),
+        (
+            PLAIN,
+            {"strategy": "user_level", "target_epsilon": 2.0, "target_unit": "user_entity"},
+            r"privacy\.target_epsilon is 2 .* no entity; allowed: privacy\.target_unit = user",
+        ),
         (village(), {"population": 19}, r"privacy\.population is 19; allowed: at least 20"),
         (village(), {"engine.nodes": 21}, r"engine\.nodes is 21; allowed: at most 20"),
         (village(), {"strategy": "user_level", "q_e": 0.5}, r"privacy\.q_e is 0\.5; allowed: 1 under user_level"),
@@ -259,12 +264,21 @@ def test_refusals(incidence: Ownership, settings: dict[str, Any], words: str) ->
     assert "\n" not in str(refused.value)
 
 
-def test_a_corpus_without_entities_has_no_entity_to_protect() -> None:
-    result = planned(PLAIN, strategy="user_level")
-    after = result.guarantees.after(10)
-    assert after["epsilon_user"] > 0
-    assert after["epsilon_user_entity_max"] == after["epsilon_user_entity_robust_max"] == after["epsilon_user"]
-    assert result.bounds.record()["reach"]["max"]["users"] == 0
+@pytest.mark.parametrize("known", ["counts", "graph"])
+def test_no_epsilon_of_an_entity_is_stated_where_the_tagger_found_none(known: str) -> None:
+    """Names that it missed may be in any number of sentences: neither plan, nor ledger, nor lineage bounds them."""
+    bounds = {"known": known, "user_sentences": 2} | ({"entity_users": 1} if known == "graph" else {})
+    nobody, somebody = (planned(incidence, strategy="user_level", **bounds) for incidence in (PLAIN, village()))
+    after = nobody.guarantees.after(10)
+    assert {name for name, epsilon in after.items() if np.isfinite(epsilon)} == {
+        "epsilon_user", "epsilon_user_unbounded"
+    }  # fmt: skip
+    assert not any("entity" in name or "any" in name for name in nobody.bounds.units(nobody.plan.mechanism))
+    assert nobody.bounds.guarantee == replace(
+        nobody.bounds.configured, entity_bound=None, entity_users=None
+    )  # what the ledger keeps
+    assert somebody.bounds.guarantee == somebody.bounds.configured
+    assert nobody.bounds.record()["reach"]["max"]["users"] == 0
 
 
 # Warnings
