@@ -24,7 +24,7 @@ from typing import TypedDict
 
 from fl_sim.config import RunConfig
 from fl_sim.experiments.plan.guarantees import EpsilonCurves
-from fl_sim.experiments.plan.run_plan import Planned
+from fl_sim.experiments.plan.run_plan import Planned, rounds_within_budget
 from fl_sim.storage import model_files
 from fl_sim.storage.checkpoint import heads_of
 from fl_sim.storage.model_files import Lineage
@@ -165,9 +165,8 @@ class PrivacySpent:
     def __init__(self, run: OpenRun, config: RunConfig, planned: Planned) -> None:
         self._run = run
         self._ledger = run.ledger
-        self._secure = config.privacy.secure_noise
-        self._budget = config.privacy.epsilon_budget
-        seed = None if self._secure else config.seed
+        self._privacy = config.privacy
+        seed = None if config.privacy.secure_noise else config.seed
         self._release = ReleaseRecord.of(planned.plan.mechanism, seed, planned.bounds.guarantee)
         self._planned = planned
         self._guarantees = planned.guarantees
@@ -180,7 +179,9 @@ class PrivacySpent:
 
         Raises as :meth:`OpenRun.record_release`.
         """
-        return self._run.record_release(self._release, server_round, total, one_sum=self._budget is not None)
+        return self._run.record_release(
+            self._release, server_round, total, one_sum=self._privacy.epsilon_budget is not None
+        )
 
     def go_on_after(self, server_round: int) -> int:
         """Prepare to release the rounds after ``server_round``; return the last round that may be released.
@@ -189,14 +190,13 @@ class PrivacySpent:
         against the budget if there is one.
         """
         planned = self._planned
-        lost = len(self._ledger.entries) - server_round if self._secure else 0
-        last = planned.rounds
-        if self._budget is not None:
-            last = max(server_round, last - lost)
-        if last + lost > planned.plan.rounds:
-            longer = replace(planned.plan, rounds=last + lost)
-            self._guarantees = EpsilonCurves.of(longer, self._units, planned.earlier)
-        return last
+        lost = len(self._ledger.entries) - server_round if self._privacy.secure_noise else 0
+        if lost == 0:
+            return planned.rounds
+        longer = replace(planned.plan, rounds=planned.plan.rounds + lost)
+        self._guarantees = EpsilonCurves.of(longer, self._units, planned.earlier)
+        within = rounds_within_budget(self._privacy, longer, planned.bounds, self._guarantees)
+        return max(server_round, min(planned.plan.rounds, within - lost))
 
     def total(self) -> dict[str, float]:
         """Return the number of all releases and every ε of them."""

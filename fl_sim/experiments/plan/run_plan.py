@@ -139,7 +139,7 @@ def plan_run(
             noise_multiplier = noise_for_target(plan, config.privacy, _target(config.privacy, plan, bounds)[1], earlier)
         plan = plan.with_noise(noise_multiplier)
     guarantees = EpsilonCurves.of(plan, bounds.units(plan.mechanism), earlier)
-    rounds = _rounds_within_budget(config.privacy, plan, bounds, guarantees)
+    rounds = rounds_within_budget(config.privacy, plan, bounds, guarantees)
     warnings = (*rescaled, *earlier.warnings(), *_warnings(config, plan, bounds, guarantees), *idle_settings(config))
     return Planned(plan, bounds, guarantees, rounds, warnings, earlier)
 
@@ -298,9 +298,10 @@ def _check_supported(name: str, privacy: PrivacyConfig, plan: PrivacyPlan, units
     )
 
 
-def _rounds_within_budget(
+def rounds_within_budget(
     privacy: PrivacyConfig, plan: PrivacyPlan, bounds: EnforcedBounds, guarantees: EpsilonCurves
 ) -> int:
+    """Return how many rounds of a plan the ε budget admits; all without one, and ConfigError if not even the first."""
     if privacy.epsilon_budget is None:
         return plan.rounds
     metric, units = _target(privacy, plan, bounds)

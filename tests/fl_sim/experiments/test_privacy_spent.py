@@ -74,6 +74,17 @@ def test_rounds_that_were_lost_in_a_crash_are_paid_for_again(tmp_path: Path) -> 
     assert spent.total()["epsilon_any"] > planned.guarantees.after(4)["epsilon_any"]
 
 
+@pytest.mark.parametrize(("releases", "last"), [(6, 4), (5, 3), (4, 2)])
+def test_lost_rounds_shorten_a_run_by_what_its_budget_lacks(tmp_path: Path, releases: int, last: int) -> None:
+    """The budget admits so many releases, and two were lost after round 1 of 4."""
+    longer = plan_run(RunConfig.from_mapping(SETTINGS | {"rounds": 6}), village())
+    budget = longer.guarantees.after(releases)["epsilon_any"] * 1.001
+    spent, _, _ = spent_by(tmp_path, **{"privacy.secure_noise": True, "privacy.epsilon_budget": budget})
+    for server_round in (1, 2, 3):
+        spent.before_release(server_round)
+    assert spent.go_on_after(1) == last
+
+
 def test_an_attacker_is_bounded_by_epsilon_at_every_delta_after_all_releases(tmp_path: Path) -> None:
     spent, ledger, _ = spent_by(tmp_path)
     for server_round in (1, 2, 3):
