@@ -364,7 +364,7 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
     return _composed(entries, delta, exposed)
 
 
-def epsilon_of_any(entries: Sequence[Entry], delta: float, *, missed: bool = False) -> float:
+def epsilon_of_any(entries: Sequence[Entry], delta: float) -> float:
     """Return ε of any user with any entity of all ``entries`` together; inf if one enforced no bound on entities.
 
     Entities on a list of public names are not protected; inf if the runs have different lists.
@@ -372,37 +372,35 @@ def epsilon_of_any(entries: Sequence[Entry], delta: float, *, missed: bool = Fal
     Runs may have found entities by different taggers: what is an entity in one may be a sentence without any in
     another. So the largest ε over all combinations counts. An entity of which a run's tagger marks no sentence at all
     is within no bound there, and not covered.
-
-    ``missed`` counts the stated number of missed mentions besides, and gives inf if one states none.
     """
     for entry in entries:
         event = entry.terms.mechanism.event()
-        if event is None or not entry.terms.guarantee.covers_any_entity or not _units(entry, event, missed):
+        if event is None or not entry.terms.guarantee.covers_any_entity or not _units(entry, event):
             return math.inf
     if len(public_lists(entry.terms.guarantee for entry in entries)) > 1:
         return math.inf
     runs = sorted({entry.run for entry in entries})
     if len(runs) > _MOST_COMBINED:  # an entity that the tagger misses everywhere dominates both units
-        return _epsilon_of_units(entries, delta, missed, dict.fromkeys(runs, 0), robust=True)
+        return _epsilon_of_units(entries, delta, dict.fromkeys(runs, 0), robust=True)
     combinations = [dict(zip(runs, units, strict=True)) for units in itertools.product((0, 1), repeat=len(runs))]
-    return max(_epsilon_of_units(entries, delta, missed, units) for units in combinations)
+    return max(_epsilon_of_units(entries, delta, units) for units in combinations)
 
 
 def _epsilon_of_units(
-    entries: Sequence[Entry], delta: float, missed: bool, units: Mapping[str, int], *, robust: bool = False
+    entries: Sequence[Entry], delta: float, units: Mapping[str, int], *, robust: bool = False
 ) -> float:
     """Return ε of ``entries`` for the unit of each run, by its position in :meth:`Guarantee.units`."""
 
     def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
-        unit = _units(entry, event, missed)[units[entry.run]]
+        unit = _units(entry, event)[units[entry.run]]
         return (event.robust() if unit.robust or robust else event), entry.exposed(unit.adjacency)
 
     return _composed(entries, delta, exposed)
 
 
-def _units(entry: Entry, event: accountant.RoundEvent, missed: bool) -> tuple[ProtectedUnit, ...]:
+def _units(entry: Entry, event: accountant.RoundEvent) -> tuple[ProtectedUnit, ...]:
     population = entry.terms.mechanism.population
-    return entry.terms.guarantee.units(clips_sentences=event.clips_sentences, population=population, missed=missed)
+    return entry.terms.guarantee.units(clips_sentences=event.clips_sentences, population=population)
 
 
 Exposed = Callable[[Entry, accountant.RoundEvent], tuple[accountant.RoundEvent, Adjacency]]

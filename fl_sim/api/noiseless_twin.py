@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from fl_sim.api import runs
 from fl_sim.api.runs import Run
 from fl_sim.config import ConfigError, RunConfig
-from fl_sim.experiments.observers import RunObserver
+from fl_sim.experiments.observers import Observer
 from fl_sim.experiments.run_record import Record
 from fl_sim.reporting.without_privacy import NOISELESS, find_without_privacy
 from fl_sim.storage.run_folder import ResultsError, RunFolder
@@ -62,7 +62,7 @@ def twin_of(run: Run) -> RunConfig:
     return RunConfig.from_mapping({**whole, **others, "privacy": privacy})
 
 
-def train_twin(run: Run, observers: Sequence[RunObserver] = ()) -> Run:
+def train_twin(run: Run, observers: Sequence[Observer] = ()) -> Run:
     """Train the noiseless twin of a finished run, or go on with it; one that is there already is not trained again.
 
     Every later report of the run, and of others like it in the same folder, shows it.

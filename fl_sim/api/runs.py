@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fl_sim.api.settings import configuration, named_as_given
 from fl_sim.config import RunConfig
-from fl_sim.experiments.observers import RunObserver
+from fl_sim.experiments.observers import Observer
 from fl_sim.experiments.run_record import Record
 from fl_sim.files import owner_only
 from fl_sim.formats import printable
@@ -234,7 +234,7 @@ class Run:
         """Return the guarantee of generated texts."""
         return note_on_texts(read_facts(self.folder))
 
-    def baseline(self, *, observers: Sequence[RunObserver] = ()) -> Run:
+    def baseline(self, *, observers: Sequence[Observer] = ()) -> Run:
         """Train the run's twin without privacy, as ``fl-sim resume RUN --baseline`` does, and return it.
 
         A twin that is there already is not trained again. Every later report of the run shows it.
@@ -270,7 +270,7 @@ def run(
     config: RunConfig | str | Path | Mapping[str, object] | None = None,
     *,
     out: str | Path | None = None,
-    observers: Sequence[RunObserver | str] = (),
+    observers: Sequence[Observer | str] = (),
     **settings: Any,
 ) -> Run:
     """Run a configuration from its first round to its end, as ``fl-sim run`` does.
@@ -306,7 +306,7 @@ def run(
         return Run(simulation.run(chosen, observers=others))
 
 
-def resume(folder: Run | str | Path, *, observers: Sequence[RunObserver] = (), anchor: str | Path | None = None) -> Run:
+def resume(folder: Run | str | Path, *, observers: Sequence[Observer] = (), anchor: str | Path | None = None) -> Run:
     """Go on with a run that was interrupted or killed; it ends exactly as if it had not been.
 
     Args:

@@ -21,7 +21,7 @@ from fl_sim.api.runs import Run
 from fl_sim.cli.main import EXIT_DIVERGED
 from fl_sim.cli.progress_bar import TimeLeft, fitting_bar, say
 from fl_sim.experiments.cost import Forecast
-from fl_sim.experiments.observers import Observer, RunObserver, RunStart
+from fl_sim.experiments.observers import Observer, RunStart
 from fl_sim.formats import epsilon_in_words
 from fl_sim.stop_signals import exit_status
 from fl_sim.storage.run_folder import UTILITIES, Row, encode, numbers_of, round_of
@@ -32,7 +32,7 @@ _SECONDS_WITHIN_A_ROUND = 30.0
 _LESS = "the model is not finite; try a lower server.learning_rate, or less noise on the sum, in another run"
 
 
-Start = Callable[[Sequence[RunObserver]], Run]
+Start = Callable[[Sequence[Observer]], Run]
 
 
 def follow(start: Start, *, baseline: bool, as_json: bool, quiet: bool) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from fl_sim.config import RunConfig
 from fl_sim.engines.engine import Engine
 from fl_sim.experiments.experiment import Experiment
-from fl_sim.experiments.observers import RunObserver
+from fl_sim.experiments.observers import Observer
 from fl_sim.files import owner_only
 from fl_sim.stop_signals import Stopped, raise_missed_stop, stops_handled_by
 from fl_sim.storage.run_folder import Row, RunFolder
@@ -27,7 +27,7 @@ _STOPPING = "stopping after the round under way; {} again stops at once\n"
 
 
 @owner_only()  # also of Ray's own files, which hold messages of nodes
-def run(config: RunConfig, on_row: RowCallback | None = None, observers: Sequence[RunObserver] = ()) -> RunFolder:
+def run(config: RunConfig, on_row: RowCallback | None = None, observers: Sequence[Observer] = ()) -> RunFolder:
     """Run a configuration from its first round to its end.
 
     Args:
@@ -49,7 +49,7 @@ def run(config: RunConfig, on_row: RowCallback | None = None, observers: Sequenc
 def resume(
     folder: str | Path,
     on_row: RowCallback | None = None,
-    observers: Sequence[RunObserver] = (),
+    observers: Sequence[Observer] = (),
     anchor: str | None = None,
 ) -> RunFolder:
     """Resume a run that was interrupted or killed; the result is the same as without the interruption.

@@ -36,8 +36,8 @@ from fl_sim.experiments import evaluation as evaluate
 from fl_sim.experiments import run_record
 from fl_sim.experiments.cost import expected_selection, forecast
 from fl_sim.experiments.observers import (
+    Observer,
     Observers,
-    RunObserver,
     RunStart,
     checked_observers,
     load_observers,
@@ -147,7 +147,7 @@ class Experiment:
         cls,
         config: RunConfig,
         when_planned: WhenPlanned = serve_as_configured,
-        observers: Sequence[RunObserver] = (),
+        observers: Sequence[Observer] = (),
         open_text: OpenText = OwnText,
     ) -> Experiment:
         """Claim the run's folder, check everything that can be checked, and start the run's record.
@@ -183,7 +183,7 @@ class Experiment:
         cls,
         path: str | Path,
         when_planned: WhenPlanned = serve_as_configured,
-        observers: Sequence[RunObserver] = (),
+        observers: Sequence[Observer] = (),
         anchor: str | None = None,
         open_text: OpenText = OwnText,
     ) -> Experiment:
@@ -441,6 +441,6 @@ class Experiment:
         )
 
 
-def _observers(config: RunConfig, observers: Sequence[RunObserver]) -> Observers:
+def _observers(config: RunConfig, observers: Sequence[Observer]) -> Observers:
     """Return the observers of a configuration, followed by those of the caller."""
     return Observers([*load_observers(config.observers), *checked_observers(observers)])

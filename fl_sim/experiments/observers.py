@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from fl_sim.config import RunConfig
@@ -107,8 +107,8 @@ class RunStart:
     gradient_path: str | None = None
 
 
-class RunObserver(Protocol):
-    """The interface of an observer.
+class Observer:
+    """The interface of an observer; inherit from it to write the methods that you need.
 
     ``on_reading(done, total)``, if an observer has it, is called while a frozen encoder reads the corpus before the
     first round; both are numbers of sentences. ``on_forecast(forecast)``, if an observer has it, is called before the
@@ -127,22 +127,6 @@ class RunObserver(Protocol):
         """Take note of the content of result.json, once it is written; not called for a run that fails."""
 
 
-class Observer:
-    """An observer that does nothing; inherit from it to write the methods that you need."""
-
-    def on_start(self, start: RunStart) -> None:
-        """Ignore the start."""
-
-    def on_reading(self, done: int, total: int) -> None:
-        """Ignore the progress of a frozen encoder."""
-
-    def on_round(self, row: Row) -> None:
-        """Ignore the round."""
-
-    def on_end(self, result: Mapping[str, object]) -> None:
-        """Ignore the end."""
-
-
 def _is_observer(part: Any) -> bool:
     return all(callable(getattr(part, name, None)) for name in _METHODS)
 
@@ -157,14 +141,14 @@ OBSERVERS = Registry(
 """Observers by name, entry point or import path; the trackers are built in."""
 
 
-def load_observers(names: Sequence[str]) -> list[RunObserver]:
+def load_observers(names: Sequence[str]) -> list[Observer]:
     """Import the observers of a configuration and make an object of each class.
 
     Raises:
         PluginError: one does not exist, cannot be imported or made, has the wrong interface, or lacks its package.
     """
     check_installed(names)
-    observers: list[RunObserver] = []
+    observers: list[Observer] = []
     for name in names:
         part: Any = OBSERVERS.load(name)
         try:
@@ -176,7 +160,7 @@ def load_observers(names: Sequence[str]) -> list[RunObserver]:
     return observers
 
 
-def checked_observers(observers: Sequence[RunObserver]) -> list[RunObserver]:
+def checked_observers(observers: Sequence[Observer]) -> list[Observer]:
     """Return the observers that a caller gives as objects.
 
     Raises:
@@ -193,7 +177,7 @@ def checked_observers(observers: Sequence[RunObserver]) -> list[RunObserver]:
 class Observers:
     """The observers of one run. An observer that raises is left out from then on, with one warning."""
 
-    def __init__(self, observers: Sequence[RunObserver] = ()) -> None:
+    def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self._observers = list(observers)
 
     def ask_for(self, method: str) -> bool:

@@ -213,7 +213,7 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
         "privacy.entity_key": privacy.entity_key,
         "privacy.counts": privacy.counts,
         "privacy.public_names": None if privacy.public_names == SHIPPED else privacy.public_names,
-        "privacy.public_weights": None if privacy.public_weights == SHIPPED else privacy.public_weights,
+        "privacy.public_weights": privacy.public_weights,
         "anchor": None if config.anchor == NO_ANCHOR else config.anchor,
     }
     absolute = {key: str(_absolute(path)) for key, path in paths.items() if path is not None}

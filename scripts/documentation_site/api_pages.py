@@ -93,7 +93,7 @@ API_PAGES: dict[str, tuple[str, str, tuple[Module, ...]]] = {
     "observers": (
         "Observers",
         "What a run calls with every round's row ([Add an observer](../extending.md#add-an-observer)).",
-        (("fl_sim.experiments.observers", ("Observer", "RunObserver", "RunStart")),),
+        (("fl_sim.experiments.observers", ("Observer", "RunStart")),),
     ),
     "strategies": (
         "Strategies",

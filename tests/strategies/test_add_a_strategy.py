@@ -6,7 +6,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from tests.tiny import MODEL, tiny_corpus
 
 NAME = "my_strategy:CoordinateWise"
 Capture = pytest.CaptureFixture[str]
+Refusal = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
@@ -45,19 +46,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     registry.load_strategy.cache_clear()
 
 
-def train(*more: str, out: str = "run", engine: str = "inline") -> int:
+def words_of(*more: str, out: str = "run", engine: str = "inline") -> list[str]:
     settings = {"corpus.path": "tiny", "engine.name": engine, "out": out, **MODEL}
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    return main(["run", "run.toml", *words, *more, "--quiet", "--json"])
+    return ["run", "run.toml", *words, *more, "--quiet", "--json"]
 
 
-def refusal(capsys: Capture, *words: str) -> str:
-    """Return the one line with which ``fl-sim`` refuses to run."""
-    assert train(*words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err
+def train(*more: str, **places: str) -> int:
+    return main(words_of(*more, **places))
 
 
 def without_event(folder: Path) -> str:
@@ -143,9 +139,9 @@ def test_without_an_event_a_ledger_composes_to_infinity(folder: Path, capsys: Ca
 
 
 @pytest.mark.parametrize("flag", ["target_epsilon", "epsilon_budget"])
-def test_without_an_event_no_epsilon_can_be_met(folder: Path, capsys: Capture, flag: str) -> None:
-    words = ["--strategy", without_event(folder), "--set", f"privacy.{flag}=2"]
-    assert f"privacy.{flag} is 2.0; allowed: nothing under no_event:CoordinateWise" in refusal(capsys, *words)
+def test_without_an_event_no_epsilon_can_be_met(folder: Path, refusal: Refusal, flag: str) -> None:
+    words = words_of("--strategy", without_event(folder), "--set", f"privacy.{flag}=2")
+    assert f"privacy.{flag} is 2.0; allowed: nothing under no_event:CoordinateWise" in refusal(*words)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -203,10 +199,10 @@ number = 3
         ),
     ],
 )
-def test_bad_strategies_are_refused(folder: Path, capsys: Capture, name: str, words: str) -> None:
+def test_bad_strategies_are_refused(folder: Path, refusal: Refusal, name: str, words: str) -> None:
     (folder / "bad.py").write_text(BAD, encoding="utf-8")
     (folder / "run.toml").write_text("rounds = 1\n", encoding="utf-8")
-    assert re.search(words, refusal(capsys, "--strategy", name))
+    assert re.search(words, refusal(*words_of("--strategy", name)))
     assert not (folder / "run").exists()
 
 
@@ -224,12 +220,13 @@ def test_impossible_own_keys_are_refused(keys: dict, message: str) -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [("q_e", 0.5), ("q_s", 0.5), ("user_cap", 2.0)])
-def test_what_the_strategy_fixes_is_refused(capsys: Capture, key: str, value: float) -> None:
-    assert f"privacy.{key} is {value}; allowed: 1 under {NAME}" in refusal(capsys, "--set", f"privacy.{key}={value}")
+def test_what_the_strategy_fixes_is_refused(refusal: Refusal, key: str, value: float) -> None:
+    line = refusal(*words_of("--set", f"privacy.{key}={value}"))
+    assert f"privacy.{key} is {value}; allowed: 1 under {NAME}" in line
 
 
-def test_keys_of_other_strategies_are_refused(capsys: Capture) -> None:
-    line = refusal(capsys, "--set", "privacy.clip_quantile=0.5")
+def test_keys_of_other_strategies_are_refused(refusal: Refusal) -> None:
+    line = refusal(*words_of("--set", "privacy.clip_quantile=0.5"))
     assert f"privacy.clip_quantile is 0.5 and privacy.strategy is {NAME}; allowed: with uedp or user_level only" in line
 
 

@@ -492,7 +492,7 @@ def test_several_subsampled_gaussians_agree_with_dp_accounting() -> None:
 
 # --- the headline: any user with any entity ---------------------------------------------------------------------------
 
-BOUNDED = Guarantee(known="graph", entity_bound=5, user_sentences=15, missed_mentions=2)
+BOUNDED = Guarantee(known="graph", entity_bound=5, user_sentences=15)
 
 
 def bounded(folder: Path, seed: int = 0, z: float = 2.0, **changes: Any) -> tuple[Entry, ...]:
@@ -502,14 +502,14 @@ def bounded(folder: Path, seed: int = 0, z: float = 2.0, **changes: Any) -> tupl
     return Ledger.read(folder).entries
 
 
-def headline(*runs: tuple[Entry, ...], missed: bool = False, robust: bool = False) -> list[float]:
+def headline(*runs: tuple[Entry, ...], robust: bool = False) -> list[float]:
     """ε of every choice of a unit for each run; of the entities alone and unsampled if ``robust``."""
     figures = []
     for choice in itertools.product((0,) if robust else (0, 1), repeat=len(runs)):
         parts: list[Part] = []
         for entries, index in zip(runs, choice, strict=True):
             terms = entries[0].terms
-            unit = terms.guarantee.units(clips_sentences=True, population=10, missed=missed)[index]
+            unit = terms.guarantee.units(clips_sentences=True, population=10)[index]
             event = terms.mechanism.event()
             assert event is not None
             parts.append((event.robust() if unit.robust or robust else event, unit.adjacency, len(entries)))
@@ -518,13 +518,12 @@ def headline(*runs: tuple[Entry, ...], missed: bool = False, robust: bool = Fals
 
 
 @pytest.mark.parametrize("entity_bound", [1, 5])
-@pytest.mark.parametrize("missed", [False, True])
-def test_the_headline_is_the_largest_epsilon_of_the_units(tmp_path: Path, entity_bound: int, missed: bool) -> None:
+def test_the_headline_is_the_largest_epsilon_of_the_units(tmp_path: Path, entity_bound: int) -> None:
     """An entity of five sentences decides where they are sampled together, else a sentence without any entity."""
     entries = bounded(tmp_path / "a", entity_bound=entity_bound)
-    figures = headline(entries, missed=missed)
-    assert epsilon_of_any(entries, 1e-5, missed=missed) == max(figures) > min(figures)
-    assert int(np.argmax(figures)) == (1 if entity_bound == 1 and not missed else 0)
+    figures = headline(entries)
+    assert epsilon_of_any(entries, 1e-5) == max(figures) > min(figures)
+    assert int(np.argmax(figures)) == (1 if entity_bound == 1 else 0)
 
 
 @pytest.mark.nightly
@@ -550,8 +549,6 @@ def test_the_headline_is_infinite_where_one_run_enforces_no_bound(tmp_path: Path
         other = bounded(tmp_path / name, 1, **changes)
         assert epsilon_of_any(other, 1e-5) == epsilon_of_any([*entries, *other], 1e-5) == math.inf
     assert epsilon_of_any(written(tmp_path / "d").entries, 1e-5) == math.inf
-    unknown = bounded(tmp_path / "e", 2, missed_mentions=None)
-    assert epsilon_of_any(unknown, 1e-5) < epsilon_of_any(unknown, 1e-5, missed=True) == math.inf
 
 
 # --- rounds of other strategies: each exposes the entity in its own way ----------------------------------------------

@@ -34,9 +34,10 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
 from fl_sim.experiments.released_model import initial_digest, initial_model, released_model
-from fl_sim.experiments.run_inputs import check_text, declared, held_out_split
-from fl_sim.experiments.run_record import Record
-from fl_sim.storage.run_folder import ResultsError, RunFolder
+from fl_sim.experiments.run_inputs import check_text, held_out_split
+from fl_sim.experiments.run_record import Record, recorded_bounds
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.ledger import Ledger
 
 _T = TypeVar("_T")
 _RAW = "the corpus from which fl-sim corpus deidentify made that of the run"
@@ -183,8 +184,6 @@ class AttackedRun:
             ConfigError: ``raw`` has other users or sentences.
             ModelError: the model cannot be loaded.
         """
-        if not Path(path).is_dir():
-            raise ResultsError(f"{path}: {'is not a folder' if Path(path).exists() else 'there is no such folder'}")
         folder = RunFolder.open(path)
         model = released_model(folder)
         record = Record.read(folder)
@@ -192,7 +191,7 @@ class AttackedRun:
         own = record.open_corpus(folder)
         check_text(own)
         train, held_out = config.corpus.train_split, held_out_split(config, own)
-        bounds = EnforcedBounds.of(config.privacy, own.ownership(train), declared(config, own))
+        bounds = recorded_bounds(folder, record, own, Ledger.read(folder.path))
         corpus = own if raw is None else _raw_corpus(own, raw, (train, held_out))
         members, others = (
             Side.of(corpus, split, needs_targets=model.task.needs_targets) for split in (train, held_out)
