@@ -27,7 +27,7 @@ from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import Clipping, RoundEvent, Strategy, Unknown
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.accounting.guarantee import Guarantee, Known
-from fl_sim.strategies.primitives.limits import MOST_COUNTED, SMALLEST_NOISE
+from fl_sim.strategies.primitives.limits import MOST_COUNTED, SMALLEST_NOISE, require
 from fl_sim.strategies.uedp import GradientClipping
 
 if TYPE_CHECKING:
@@ -165,14 +165,14 @@ def calibrate(
         if word not in allowed:
             raise PrivacyError(f"{name} is {word!r}; allowed: {', '.join(allowed)}")
     check_settings(mechanism, "epoch_rounds")
-    z = _given("noise_multiplier", noise_multiplier, solve_for)
-    count = int(_given("rounds", rounds, solve_for))
+    check_numbers(target_epsilon=target_epsilon, delta=delta, noise_multiplier=noise_multiplier, rounds=rounds)
+    z, count = _given("noise_multiplier", noise_multiplier, solve_for), _given("rounds", rounds, solve_for)
+    accountant.check_rounds([count])
     event = _event(strategy, noise_multiplier=z, **mechanism)
-    check_numbers(target_epsilon=target_epsilon, delta=delta)
     user, both = adjacencies(user_sentences, entity)
     adjacencies_of_unit = {"user": [user], "both": [user, both]}.get(unit, [both])
     judged = event.robust() if unit == "user_entity_robust" else event
-    return accountant.solve(solve_for, judged, adjacencies_of_unit, count, delta, target_epsilon)
+    return accountant.solve(solve_for, judged, adjacencies_of_unit, int(count), delta, target_epsilon)
 
 
 def account_published(
@@ -242,11 +242,12 @@ def account_runs(
         LedgerError: a ledger is missing or was changed, or the runs are not independent.
         PrivacyError: a value is impossible.
     """
+    from fl_sim.api.runs import folder_of
     from fl_sim.experiments.privacy_spent import account_for, are_of_apps, read_ledgers
     from fl_sim.storage.run_folder import listed
 
     user, both = adjacencies(user_sentences, entity)
-    folders = [run if isinstance(run, str | Path) else run.path for run in listed(runs)]
+    folders = [run if isinstance(run, str | Path) else folder_of(run).path for run in listed(runs)]
     if not folders:
         raise PrivacyError("runs is empty; allowed: at least one run")
     delta = shared_delta(folders) or DELTA if delta is None else delta
@@ -327,6 +328,7 @@ def round_event(
         raise PrivacyError(
             f"noise_multiplier is {noise_multiplier:g}; allowed: at least {SMALLEST_NOISE:g}, as in a run"
         )
+    require(clipping in get_args(GradientClipping), "clipping", repr(clipping), ", ".join(get_args(GradientClipping)))
     if strategy == "user_level" and (user_cap, clipping) != (1.0, "sentence"):  # its caller expects another guarantee
         name, value = ("user_cap", f"{user_cap:g}") if user_cap != 1 else ("clipping", clipping)
         raise PrivacyError(f"{name} is {value} with user_level; allowed: nothing, because it clips users alone")
@@ -338,7 +340,8 @@ def _event(
     strategy: Strategy, *, q_u: float | None = None, epoch_rounds: int | None = None, **others: Any
 ) -> RoundEvent:
     """Return the event of a round; random allocation sets q_u to 1/t unless it is given."""
-    check_numbers(epoch_rounds=epoch_rounds)
+    whole = epoch_rounds is None or (isinstance(epoch_rounds, numbers.Real) and epoch_rounds % 1 == 0)
+    require(whole, "epoch_rounds", repr(epoch_rounds), "an integer, or nothing")
     if q_u is None and epoch_rounds is not None:
         q_u = 1 / max(epoch_rounds, 1)
     return replace(round_event(strategy, q_u=q_u, **others), epoch_rounds=epoch_rounds)
@@ -359,14 +362,17 @@ def check_settings(mechanism: Iterable[str], *others: str) -> None:
 
 
 def check_numbers(**values: float | None) -> None:
-    """Refuse a value that is no number, such as a text; None is left to the caller.
+    """Refuse a value that is no number, such as a text, or beyond all floats; None is left to the caller.
 
     Raises:
         PrivacyError: names the argument.
     """
     for name, value in values.items():
-        if value is not None and not isinstance(value, numbers.Real):
-            raise PrivacyError(f"{name} is {value!r}; allowed: a number")
+        try:
+            require(value is None or isinstance(value, numbers.Real), name, repr(value), "a number")
+            float(value or 0)
+        except OverflowError as error:
+            raise PrivacyError(f"{name} is {value!r:.20}…; allowed: a number of at most 1e308") from error
 
 
 def _given(name: str, value: float | None, solve_for: str) -> float:
@@ -379,6 +385,7 @@ def _given(name: str, value: float | None, solve_for: str) -> float:
 
 
 def _delta_times(users: int | None, delta: float) -> Figures:
+    require(users is None or users >= 1, "users", users, "at least 1")
     return {} if users is None else {"delta_times_users": delta * users}
 
 

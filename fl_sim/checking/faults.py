@@ -88,9 +88,9 @@ UNLIMITED = frozenset({
 
 
 def proven(found: Measured, named: list[Finding]) -> float:
-    """Return ε for what was seen: inf with a fault for which none holds."""
+    """Return ε for what was seen: inf with a fault for which none holds, and at least what the attack shows."""
     unlimited = any(finding.name in UNLIMITED and finding.severity == "breaks" for finding in named)
-    return math.inf if unlimited else found.epsilon()
+    return math.inf if unlimited else max(found.epsilon(), found.attacked() or 0.0)
 
 
 def _no_noise(found: Measured) -> Iterator[Finding]:
@@ -211,6 +211,13 @@ def _claims(found: Measured) -> Iterator[Finding]:
     if stated is None or not _contradicts(found):
         if found.sampling == "same" and stated is None:
             yield Finding("same-cohort", "note", "The same users train in every round and under every seed.", {})
+        shown = found.attacked()
+        if stated is not None and shown is not None and shown > stated:
+            words = (
+                f"{format_epsilon(stated)} is stated, and an attack shows at least {format_lower_bound(shown)}: a "
+                "later round has a larger effect or less noise than the first, which was measured."
+            )
+            yield Finding("attack-above-claim", "breaks", words, {"stated": stated, "attack": shown})
         return
     least, numbers = found.epsilon(), {"stated": stated, "seen": found.epsilon()}
     least_words = f"{format_epsilon(stated)} is stated, {format_epsilon(least)} is proven for what was seen"

@@ -6,8 +6,10 @@ one in its place) and the same noise, so the difference of what they release is 
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -353,12 +355,15 @@ class _Series:
         still = Answer("push", scale=self._tiny)
         answer = still if found.sampling == "poisson" else Answer("same")
         both = self._trial(attacked=answer, others=answer, steady=False)
-        steps = [self._step(replace(both, seed=seed, entropy=seed)) for seed in (101, 102, 103)]
+        released = (self._step(replace(both, seed=seed, entropy=seed)) for seed in range(101, 101 + _MOST_SEEDS))
+        drawn = filter(None, released)  # without the rounds of empty cohorts
+        steps = list(itertools.islice(drawn, 3))
+        if len(steps) < 3:
+            raise CheckError(f"{self._process.app.path}: its rounds have no users; allowed: more `nodes`, or of them")
         size = sum(value.size for value in steps[0].values())
         still_same = all(np.allclose(flat(step), flat(steps[0]), rtol=1e-5, atol=1e3 * self._tiny) for step in steps)
         more = 0 if still_same else min(_MOST_SEEDS, self._affordable(-(-_NOISE_DRAWS // max(1, size)), 0.2))
-        steps += [self._step(replace(both, seed=seed, entropy=seed)) for seed in range(104, 101 + more)]
-        steps = [step for step in steps if step]
+        steps += itertools.islice(drawn, max(0, more - 3))
         for name in steps[0]:
             draws = np.stack([np.ravel(step[name]) for step in steps if name in step])
             spread = float(np.sqrt(np.mean(np.var(draws, axis=0, ddof=1)))) if draws.size else 0.0
@@ -614,7 +619,7 @@ def _sampling_of(runs: Sequence[Sequence[Sequence[Unit]]], nodes: int, many_user
     """Return how users are sampled, and the share of them in a round, from the cohorts of runs."""
     cohorts = [frozenset(cohort) for run in runs for cohort in run]
     sizes = {len(cohort) for cohort in cohorts}
-    rate = sum(len(cohort) for cohort in cohorts) / max(1, len(cohorts)) / nodes
+    rate = _largest_rate(runs, nodes)
     if many_users:
         return "poisson" if len(sizes) > 1 else "all", 1.0
     if sizes == {nodes}:
@@ -624,6 +629,20 @@ def _sampling_of(runs: Sequence[Sequence[Sequence[Unit]]], nodes: int, many_user
     if len(of_first_rounds) == 1 or (within and max(within) == 1):
         return "same", rate
     return ("fixed" if len(sizes) == 1 else "poisson"), rate
+
+
+def _largest_rate(runs: Sequence[Sequence[Sequence[Unit]]], nodes: int) -> float:
+    """Return the share of users in a round: that of first or of later rounds, or of a user, where it differs by more
+    than chance.
+    """
+    first, later = [run[0] for run in runs if run], [cohort for run in runs for cohort in run[1:]]
+    counts = Counter(itertools.chain.from_iterable(first + later))
+    draws = max(1, len(first) + len(later))
+    rate = sum(counts.values()) / draws / nodes
+    parts = [(sum(map(len, part)), len(part) * nodes) for part in (first, later) if part]
+    parts += [(number, draws) for number in counts.values()]
+    further = 4 * math.sqrt(rate * (1 - rate))
+    return max([rate, *(hits / tries for hits, tries in parts if hits / tries > rate + further / math.sqrt(tries))])
 
 
 def _bounds(norms: Sequence[float], longest: float) -> bool:

@@ -51,6 +51,9 @@ USER_METRIC, USER_UNIT = "user", ProtectedUnit(USER, robust=False)
 """The same unit, with the name of its ε, for releases of several runs together."""
 
 
+_LARGEST = 1e30  # far from where a sum in float32, or the noise on it, overflows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateSettings:
     """Hold the privacy settings of a Flower app: the arguments of the same names of its strategy.
@@ -76,13 +79,13 @@ class PrivateSettings:
             require(value is None or number, name, repr(value), "a number")
         require(type(self.population) is int and self.population >= 1, "population", self.population, "an integer ≥ 1")
         check_rate("sampling_rate", self.sampling_rate)
-        require(0 < self.clip_norm < math.inf, "clip_norm", self.clip_norm, "a number above 0")
+        require(0 < self.clip_norm <= _LARGEST, "clip_norm", self.clip_norm, f"a number above 0, at most {_LARGEST:g}")
         one = (self.noise_multiplier is None) != (self.target_epsilon is None)
         given = "missing" if self.noise_multiplier is None else "given with target_epsilon"
         require(one, "noise_multiplier", given, "one of noise_multiplier and target_epsilon")
         if self.noise_multiplier is not None:
-            z, least = self.noise_multiplier, f"at least {SMALLEST_NOISE:g}"
-            require(SMALLEST_NOISE <= z < math.inf, "noise_multiplier", z, least)
+            z, allowed = self.noise_multiplier, f"from {SMALLEST_NOISE:g} to {_LARGEST:g}"
+            require(SMALLEST_NOISE <= z <= _LARGEST, "noise_multiplier", z, allowed)
         for name in ("target_epsilon", "epsilon_budget"):
             value = getattr(self, name)
             require(value is None or 0 < value < math.inf, name, value, "a number above 0")

@@ -187,7 +187,7 @@ class UserLevelDifferentialPrivacy(Strategy):
 
         Raises:
             PrivacyError: ``num_rounds`` is impossible, the model cannot be trained with noise, no noise meets the
-                target, or the wrapped strategy has trained before.
+                target, or this or the wrapped strategy has trained before.
             ResultsError: the folder is not free, or cannot be resumed with these settings.
             GridError: every node failed in a round; nothing of it was released. Or fewer nodes are there than the
                 wrapped strategy waits for.
@@ -286,6 +286,8 @@ class UserLevelDifferentialPrivacy(Strategy):
 
     def _begin(self, initial: ArrayRecord, rounds: int, config: ConfigRecord) -> tuple[int, ArrayRecord]:
         """Begin or resume the training; return its next round, 0 for the initial model, and the model before it."""
+        if self._training is not None:  # its samples would be those of another training, under other noise
+            raise PrivacyError("start was called before; allowed: a new strategy, with resume=True for the same run")
         layout = ArrayLayout.of(initial)
         if self._resume:
             earlier = earlier_of_record(self.folder)
@@ -406,9 +408,9 @@ def _new_folder(base: Path, seed: int | None) -> Path:
 
 
 def _model_digest(layout: ArrayLayout, arrays: ArrayRecord) -> str:
-    """Return a digest of a model by which a later run knows it, whatever type of floats it was kept in."""
+    """Return a digest of a model by which a later run knows it, in whatever order and type of floats it was kept."""
     with np.errstate(over="ignore"):  # a model that diverged
-        return digest_of([layout.vector(arrays, np.float32)])
+        return digest_of([np.sort(layout.vector(arrays, np.float32)) + 0.0])  # -0 and 0 are equal, and sort as they lie
 
 
 def _measured(measure: EvaluateFn | None, server_round: int, arrays: ArrayRecord, result: Result) -> Figures:

@@ -385,7 +385,7 @@ def user_distribution(event: RoundEvent, user: Adjacency, tail: float) -> tuple[
     return dominating_pairs.user_shift(event.q_u, 1.0, sentences, 1.0, tail), 1.0
 
 
-def check_rounds(rounds: Sequence[int]) -> None:
+def check_rounds(rounds: Sequence[float]) -> None:
     """Raise PrivacyError unless ``rounds`` is not empty and all its numbers are whole and in range."""
     require(len(rounds) > 0, "rounds", "empty", "at least one number of rounds")
     for count in rounds:

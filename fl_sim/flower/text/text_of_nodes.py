@@ -56,7 +56,7 @@ from fl_sim.strategies.client_rules import ClientRule
 
 _WARNINGS = (
     "nodes hold the text, and each knows which entities and sentences a round samples: ε is against others than the "
-    "nodes of the run; against them it is that of q_e = q_s = 1.",
+    "nodes of the run; against them it is that of q_e = q_s = 1 without weights, for a name as often as it is counted.",
     "the server knows counts alone: what entities contribute is at most the figures here, and what the bounds kept is "
     "known to nodes alone.",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -124,6 +125,30 @@ def test_epsilon_of_full_cohorts_is_that_of_the_gaussian() -> None:
 def test_sampling_is_told_from_cohorts(runs: list[list[list[int]]], kind: str) -> None:
     cohorts = [[[(node, "") for node in cohort] for cohort in run] for run in runs]
     assert _sampling_of(cohorts, nodes=4, many_users=False)[0] == kind
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "rate"),
+    [
+        ([[0], [1], [2], [3]] * 40, [[0], [3]] * 10, 0.25),
+        ([[0], [1], [2], [3]] * 40, [[0, 1, 2, 3]] * 10, 1.0),
+        ([[0, 1], [0, 2], [0, 3], [0]] * 40, [[0, 2]] * 10, 1.0),
+    ],
+)
+def test_the_largest_rate_of_first_and_later_rounds_and_of_users_counts(
+    first: list[list[int]], later: list[list[int]], rate: float
+) -> None:
+    runs = [[[(node, "") for node in cohort] for cohort in run] for run in [*([one] for one in first), [[0], *later]]]
+    assert _sampling_of(runs, nodes=4, many_users=False)[1] == pytest.approx(rate, abs=0.02)
+
+
+def test_an_attack_that_shows_more_than_is_stated_is_a_finding() -> None:
+    apart = (np.zeros(500), np.full(500, 9.0))
+    small = replace(RIGHT, effect={"w": 0.08, "b": 0.06})
+    found = replace(small, stated=Stated(small.epsilon(), 1e-5), scores=apart)
+    assert found.attacked() > small.epsilon()
+    assert names(found) == ["attack-above-claim"]
+    assert proven(found, findings(found)) == found.attacked()
 
 
 def test_updates_of_one_length_look_clipped() -> None:

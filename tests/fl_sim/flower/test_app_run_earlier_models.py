@@ -6,12 +6,15 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
 import fl_sim
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.flower.app_run import USER_UNIT, PrivateSettings
+from fl_sim.flower.private_messages import ArrayLayout
+from fl_sim.flower.user_level_strategy import _model_digest
 from fl_sim.reporting.report import report_text
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import RunFolder, rows_of
@@ -69,6 +72,15 @@ def test_a_model_of_any_round_and_any_type_of_floats_is_known(tmp_path: Path) ->
     _, second = train(tmp_path / "2", nodes_of(3), rounds=1, seed=1, initial=ArrayRecord(singles))
     assert len(Ledger.read(tmp_path / "2").ancestors) == 1
     assert second.epsilon() > rows_of(tmp_path / "1", 2)[2]["epsilon_user"]
+
+
+def test_a_model_is_known_in_any_order_of_its_arrays() -> None:
+    arrays = {"weight": np.array([[1.0, -0.0], [0.0, 2.0]]), "bias": np.array([0.0, 3.0])}
+    records = [ArrayRecord({name: Array(arrays[name]) for name in names}) for names in (arrays, reversed(arrays))]
+    first, second = (_model_digest(ArrayLayout.of(record), record) for record in records)
+    assert first == second
+    other = ArrayRecord({"weight": Array(arrays["weight"] + 1)})
+    assert _model_digest(ArrayLayout.of(other), other) != first
 
 
 @pytest.mark.parametrize("seed", [0, None])

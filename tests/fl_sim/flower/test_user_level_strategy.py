@@ -402,7 +402,8 @@ def test_nodes_without_the_mod_are_refused_before_anything_is_sent_to_them(tmp_p
         ({"sampling_rate": 0}, "sampling_rate is 0; allowed: in "),
         ({"sampling_rate": "0.1"}, "sampling_rate is '0.1'; allowed: a number"),
         ({"clip_norm": math.inf}, "clip_norm is inf; allowed: a number above 0"),
-        ({"noise_multiplier": 0}, "noise_multiplier is 0; allowed: at least 0.001"),
+        ({"noise_multiplier": 0}, "noise_multiplier is 0; allowed: from 0.001 to 1e+30"),
+        ({"clip_norm": 3e38}, "clip_norm is 3e+38; allowed: a number above 0, at most 1e+30"),
         ({"noise_multiplier": None}, "noise_multiplier is missing; allowed: one of"),
         ({"target_epsilon": 2}, "noise_multiplier is given with target_epsilon; allowed: one of"),
         ({"population": 0.5}, "population is 0.5; allowed: an integer"),
@@ -516,6 +517,15 @@ def test_a_run_asks_in_each_round_the_users_whom_seed_and_round_draw(tmp_path: P
     for number, users in asked.items():
         assert users == set(numbers[sampled_numbers(3, number, numbers, 0.5)].tolist())
     assert len({frozenset(users) for users in asked.values()}) == 3
+
+
+def test_a_strategy_starts_once_because_its_samples_are_of_one_training(tmp_path: Path) -> None:
+    interrupted(tmp_path / "r", nodes_of(5), 2, seed=None)
+    _, strategy = train(tmp_path / "r", nodes_of(5), resume=True, seed=None)
+    releases = len(Ledger.read(tmp_path / "r").entries)
+    with pytest.raises(PrivacyError, match="start was called before; allowed: a new strategy, with resume=True"):
+        strategy.start(NodesHere(nodes_of(5)), ArrayRecord({"w": Array(np.zeros(2))}), num_rounds=3)
+    assert len(Ledger.read(tmp_path / "r").entries) == releases
 
 
 def test_the_secret_seed_of_samples_is_of_128_bits_and_no_run_has_that_of_another(tmp_path: Path) -> None:
