@@ -46,7 +46,7 @@ class TableColumns:
         user_column: The user whose text it is.
         entities_column: Gold entities: a list of {start, end, label} in characters of the text, as JSON in a text file.
         target_column: The row's class.
-        id_column: The row's id; a row whose id came before is dropped and counted.
+        id_column: The row's id; a row whose id came before from the same user is dropped and counted.
         split_column: The row's split: train, validation, test, …; by default users are held out by a hash.
         test_fraction: The share of users held out (split test).
         seed: The seed of the hash that holds them out, which looks at the user's key alone.
@@ -200,12 +200,12 @@ def _uncut_sentences(rows: Iterable[Row], columns: TableColumns, reading: Readin
     """Yield every row as one sentence, however long."""
     ids: set[bytes] = set()
     for where, values in rows:
-        if columns.id_column is not None and _is_repeated(_identifier(where, values, columns.id_column), ids):
-            reading.note(Note.REPEATED_IDS)
-            continue
         user = reading.user(_identifier(where, values, columns.user_column) or "")
         if not user:
             reading.note(Note.ROWS_WITHOUT_USER)
+            continue
+        if columns.id_column is not None and _is_repeated(_identifier(where, values, columns.id_column), user, ids):
+            reading.note(Note.REPEATED_IDS)
             continue
         reading.rows += 1
         yield _sentence(where, values, user, columns, reading)
@@ -357,12 +357,15 @@ def _identifier(where: str, values: dict[str, object], column: str) -> str | Non
     raise CorpusError(f"{where}: column {column!r} must be text or a whole number, not {_kind(value)}")
 
 
-def _is_repeated(identifier: str | None, ids: set[bytes]) -> bool:
-    """Return whether ``identifier`` is in ``ids``, and add it; ids are kept as 64-bit hashes."""
+def _is_repeated(identifier: str | None, user: str, ids: set[bytes]) -> bool:
+    """Return whether ``ids`` has the user's ``identifier``, and add it; they are kept as 64-bit hashes.
+
+    What another user wrote decides nothing: else one user's absence would let another's row in.
+    """
     if identifier is None:
         return False
     known = len(ids)
-    ids.add(hashlib.blake2b(identifier.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+    ids.add(hashlib.blake2b(f"{user}\0{identifier}".encode("utf-8", "surrogatepass"), digest_size=8).digest())
     return len(ids) == known
 
 

@@ -147,9 +147,10 @@ class Corpus:
         """SHA-256 over the data files: equal fingerprints mean the same corpus."""
         return self.manifest.fingerprint
 
-    def had_fingerprint(self, fingerprint: str) -> bool:
-        """Return whether the corpus has this fingerprint, or had it before sentences were appended."""
-        return any(part.manifest.fingerprint == fingerprint for part in self.parts)
+    @property
+    def fingerprints(self) -> frozenset[str]:
+        """The fingerprint, and those that the corpus had before sentences were appended."""
+        return frozenset(part.manifest.fingerprint for part in self.parts)
 
     @property
     def has_canaries(self) -> bool:

@@ -88,6 +88,7 @@ class Entities:
             "user": None if user_id is None else self.corpus.users(self.split)["user"][user_id],
             "entity": None if entity_id is None else self.corpus.entities(self.split)["entity"][entity_id],
             "entity_is_user": same,
+            "entity_is_public": entity_id in self.bounds.declared.public,
             "user_sentences_kept": pair.user_sentences,
             "entity_sentences_kept": int(pair.profile.sum()),
             "entity_users_kept": len(pair.profile),

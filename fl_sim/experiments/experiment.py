@@ -168,7 +168,8 @@ class Experiment:
             config = with_absolute_paths(config)
             corpus = open_corpus(config)
             check_origin(config, corpus)
-            ownership, earlier = corpus.ownership(config.corpus.train_split), earlier_of(config, corpus.fingerprint)
+            ownership, states = corpus.ownership(config.corpus.train_split), corpus.fingerprints
+            earlier = earlier_of(config, corpus.fingerprint, states)
             planned = plan_run(config, ownership, declared=declared(config, corpus), earlier=earlier)
             check_rule_of(planned.plan.mechanism)
             run = run_record.begin(claim, config, planned, corpus)

@@ -32,6 +32,7 @@ from fl_sim.formats import format_delta, format_epsilon, format_number, printabl
 from fl_sim.reporting.run_facts import (
     CLASSES_ARE_PUBLIC,
     DETECTED,
+    LEFT_OUT,
     NO_GUARANTEE_WORDS,
     PUBLIC_INPUTS,
     SEQUENCE_OF_MODELS,
@@ -138,11 +139,12 @@ def note_on_texts(facts: RunFacts) -> TextsGuarantee:
         raise LedgerError(facts.ledger.problem)
     epsilon = {unit: value for unit, value in facts.at_public_bounds.items() if not unit.endswith("_robust")}
     words = ", ".join(f"ε {format_epsilon(value)} for {_UNITS[unit]}" for unit, value in epsilon.items())
+    note = _COVERED.format(epsilon=words, delta=format_delta(facts.delta)) if epsilon else NO_GUARANTEE_OF_TEXT
     return {
-        "guarantee": bool(epsilon),
+        "guarantee": bool(epsilon) and not facts.left_out,
         "delta": facts.delta,
         "epsilon": {f"epsilon_{unit}": value for unit, value in epsilon.items()},
-        "note": _COVERED.format(epsilon=words, delta=format_delta(facts.delta)) if epsilon else NO_GUARANTEE_OF_TEXT,
+        "note": f"{note} {LEFT_OUT}" if epsilon and facts.left_out else note,
     }
 
 
@@ -181,7 +183,8 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
     Raises:
         LedgerError: the run's ledger does not support its ε.
     """
-    guarantee, public = note_on_texts(facts)["guarantee"], facts.at_public_bounds
+    note, public = note_on_texts(facts), facts.at_public_bounds
+    guarantee = bool(note["epsilon"])
     spec = _object(run, "spec.json")
     kind, classes = _kind(run, spec), tuple(spec.get("classes") or ())
     corpus = str(run.section("run", "corpus").get("path"))
@@ -199,8 +202,9 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
         "model_card.md",
         facts=facts,
         DIVERGED=DIVERGED,
+        LEFT_OUT=LEFT_OUT,
         INTERRUPTED=INTERRUPTED,
-        front_matter=front_matter(kind, guarantee=guarantee, base=base, english=shipped),
+        front_matter=front_matter(kind, guarantee=note["guarantee"], base=base, english=shipped),
         what="text classifier" if classes else "language model",
         how="with differential privacy for users and entities" if guarantee else "**without any guarantee of privacy**",
         strategy=printable(facts.strategy),

@@ -225,6 +225,12 @@ class UtilityFigures:
         return f"{self.metric} {self.kind.show(self.initial)} → {self.kind.show(self.final)}"
 
 
+LEFT_OUT = (
+    "No ε covers the other text that the initial model was trained on; its owner states that it shares no user and no "
+    "entity with this corpus."
+)
+
+
 class MechanismSettings(BaseModel):
     """The settings of a run's mechanism, its population N and its seed; None where they are not recorded."""
 
@@ -265,6 +271,7 @@ class RunFacts(BaseModel):
         utility: held-out figures.
         not_covered: what ε rests on and what it leaves out.
         composed: the number of earlier private trainings of the initial model, which ε includes.
+        left_out: whether the initial model was trained on other text, which no ε includes.
         find_twin: looks for the noiseless twin (:attr:`without_privacy`).
         by_round: columns of the metrics; those of ε only if it is proven.
     """
@@ -307,6 +314,7 @@ class RunFacts(BaseModel):
     warnings: list[str]
     mechanism_settings: tuple[str, ...] | None = Field(exclude=True)
     composed: int = Field(exclude=True)
+    left_out: bool = Field(exclude=True)
     find_twin: Callable[[], WithoutPrivacy | None] = Field(exclude=True, repr=False)
     by_round: dict[str, list[Any]] = Field(exclude=True, repr=False)
 
@@ -452,7 +460,8 @@ def read_facts(run: RunFolder) -> RunFacts:
     mechanism, utility = _mechanism_of(run), utility_of(run)
     app, classifies = run.config.get("app"), utility.column == "error"
     bounds = None if app else _bounds(run, ledger.ledger)
-    composed = (result.get("initial_model") or {}).get("composed")
+    initial = result.get("initial_model") or {}
+    composed = initial.get("composed")
     # A run that lost rounds in a crash and could not repeat them released more than its metrics have rows.
     spent = {name: value for name, value in result.items() if value is not None} if run.finished else {}
     names = (name for name in last if name.startswith("epsilon_") and name != AS_PUBLISHED)
@@ -486,6 +495,7 @@ def read_facts(run: RunFolder) -> RunFacts:
         "warnings": result.get("warnings", []),
         "mechanism_settings": None if mechanism is None else tuple(mechanism.describe().settings),
         "composed": len(composed) if isinstance(composed, list) else 0,
+        "left_out": bool(initial.get("left_out") or initial.get("disjoint")),
         "by_round": {str(name): list(column) for name, column in metrics.drop(columns=hidden).items()},
     }
     read = parsed(RunFacts, facts, run.result_file if result else run.config_file)

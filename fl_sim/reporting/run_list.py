@@ -23,6 +23,7 @@ from fl_sim.formats import format_delta, format_epsilon, one_line, printable, pr
 from fl_sim.reporting.recorded import measured_in_words
 from fl_sim.reporting.run_facts import (
     FINISHED,
+    LEFT_OUT,
     NO_GUARANTEE,
     PROVEN,
     RUNNING,
@@ -62,7 +63,7 @@ class ListedRun:
         rounds_done, rounds: the last round, and the number planned.
         seconds: that the recorded rounds took.
         problem: why no ε of the run can be trusted.
-        notes: what the ledger of a killed run has besides, such as releases that the ε leave out.
+        notes: what the ε leave out: releases of a killed run, or what the initial model was trained on.
     """
 
     name: str
@@ -107,7 +108,10 @@ class ListedRun:
             rounds=facts.rounds,
             seconds=facts.seconds,
             problem=facts.problem,
-            notes=() if facts.state in (FINISHED, RUNNING) else tuple(facts.ledger.notes),
+            notes=(
+                *(() if facts.state in (FINISHED, RUNNING) else facts.ledger.notes),
+                *((LEFT_OUT,) if facts.left_out else ()),
+            ),
         )
 
     def cells(self) -> tuple[str, ...]:

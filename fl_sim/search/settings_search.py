@@ -295,7 +295,7 @@ def _check_other(path: str, corpus: Corpus, run: PrivateRun) -> None:
     here = private.path in SHIPPED_CORPORA or Path(private.path).expanduser().is_dir()  # it may be on another machine
     if "path" not in private.model_fields_set or not here or run.config.privacy.settings_from_corpus:
         return
-    if Corpus.open(private.path).had_fingerprint(corpus.fingerprint):
+    if corpus.fingerprint in Corpus.open(private.path).fingerprints:
         raise ConfigError(
             f"--public is {path}, the corpus of the run itself (corpus.path); allowed: other, public text, or "
             "privacy.settings_from_corpus = true"

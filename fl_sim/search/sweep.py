@@ -506,7 +506,7 @@ def _joint_account(finished: Sequence[RunFolder], unfinished: Sequence[RunFolder
     delta = max(float(run.setting("delta")) for run in runs)
     user = Adjacency(sentences if covered else math.inf)
     account = account_for(ledgers, user, replace(user, entity_bound=entity_bound), delta, None)
-    if not covered or entity_bound.users == 0:
+    if not covered or entity_bound.users == 0 or account.get("public_names", 0) > 1:  # of two lists, neither holds
         account |= {"epsilon_user_entity": math.inf, "epsilon_user_entity_robust": math.inf}
     left = f", {len(unfinished)} of them unfinished," if unfinished else ""
     note = warning + (

@@ -244,7 +244,10 @@ def attack_names(run: AttackedRun, options: Options, observer: Observer = lambda
     if run.model.task.classes:
         raise NotApplicableError("the model predicts classes; allowed: next-word models, to attack entities")
     entities = training_entities(run.corpus, run.members.split)
-    private, named = [entity for entity in entities if entity.is_private], None
+    known, unprotected = run.corpus.known_ids(run.members.split), set(run.bounds.declared.public)
+    ids = {} if run.has_raw_text or known is None else known.entities
+    private = [one for one in entities if one.is_private and ids.get(one.key) not in unprotected]
+    named = None
     if options.entity is None:
         questions = list(questions_about(run.model, private, options))
         bound = run.proof.of_any()
@@ -367,4 +370,6 @@ def _bound_of(run: AttackedRun, target: Target) -> ProvenRates:
     entity = None if known is None else known.entities.get(target.key)
     if entity is None:  # of the text that is attacked, the run's own may lack some marks
         return ProvenRates("the entity", (), NOT_MARKED)
+    if entity in run.bounds.declared.public:
+        return ProvenRates("the entity", (), "the run declares its name public, and nothing bounds its sentences")
     return run.proof.of_entity(EntityContribution.of(run.bounds, entity))

@@ -96,6 +96,8 @@ def _pair_text(report: dict[str, Any]) -> str:
     ]
     if report["entity"] is None:
         lines.append("No sentence mentions an entity of that name.")
+    elif report["entity_is_public"]:
+        lines.append(f"together with entity {printable(report['entity'])}, which is declared public: ∞")
     else:
         detected, robust = report["epsilon_user_entity"], report["epsilon_user_entity_robust"]
         lines.append(

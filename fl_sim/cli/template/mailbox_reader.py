@@ -64,10 +64,10 @@ class MailboxReader:
 
 def _paragraphs(path: Path, test_fraction: float, reading: Reading) -> Iterator[Sentence]:
     """Yield the paragraphs of every mail. What cannot be used is counted by `reading.note`, never dropped silently."""
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()  # by writer: nobody's mail may depend on whether another writer is there
     for number, mail in enumerate(mailbox.mbox(path, create=False), 1):
         writer = parseaddr(str(mail["From"] or ""))[1].lower()
-        key = str(mail["Message-ID"] or number)
+        key = writer, str(mail["Message-ID"] or number)
         if not writer:
             reading.note(Note.ROWS_WITHOUT_USER)
         elif key in seen:

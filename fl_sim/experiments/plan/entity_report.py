@@ -58,7 +58,7 @@ class EntityEpsilons:
 
     Attributes:
         profiles: the distinct profiles: sentences of each user that mention the entity, largest first.
-        profile_of: int64 (E,), the index of each entity's profile.
+        profile_of: int64 (E,), the index of each entity's profile; -1 for one that is declared public.
         detected: ε per profile, float64 (P,), for an entity whose every mention the tagger detects.
         robust: ε per profile, float64 (P,), even if the tagger missed the entity in any of these sentences.
         user: ε of the user alone.
@@ -69,6 +69,15 @@ class EntityEpsilons:
     detected: Floats
     robust: Floats
     user: float
+
+    def without(self, entities: Sequence[int]) -> EntityEpsilons:
+        """Return the same without some entities, and without the profiles that they alone have."""
+        profile_of = self.profile_of.copy()
+        profile_of[list(entities)] = -1
+        used, index = np.unique(profile_of[profile_of >= 0], return_inverse=True)
+        profile_of[profile_of >= 0] = index
+        kept = [self.profiles[profile] for profile in used]
+        return EntityEpsilons(kept, profile_of, self.detected[used], self.robust[used], self.user)
 
 
 Observe = Callable[[int, int], None]
@@ -81,11 +90,8 @@ def entity_epsilons(
     """Return ε of every entity of a corpus, together with the user of the training (n').
 
     Raises:
-        ConfigError: the corpus has no entity.
         PrivacyError: the mechanism is not allowed.
     """
-    if ownership.num_entities == 0:
-        raise ConfigError("the split has no entity; allowed: a corpus that was prepared with a tagger")
     event = training.event
     distinct, profile_of = _distinct(ownership.entity_profiles())
     one = _counted(observe, len(distinct) * (1 if event.q_e == 1 else 2))
@@ -102,16 +108,24 @@ def bounded_entity_epsilons(
     """Return ε of every entity of a corpus under the bounds of a run with N users, at most that of any entity.
 
     Where sentences have weights, ε is that of the entity's contribution bound: its users, its largest user and the sum
-    of the weights of its sentences. Elsewhere it is that of :func:`entity_epsilons`.
+    of the weights of its sentences. Elsewhere it is that of :func:`entity_epsilons`. Entities that are declared public,
+    which no ε covers, are left out.
+
+    Raises:
+        ConfigError: the corpus has no entity that is not declared public.
+        PrivacyError: the mechanism is not allowed.
     """
     guarantee = bounds.guarantee
+    if not bounds.has_entities:
+        raise ConfigError("the split has no entity that is not public; allowed: a corpus prepared with a tagger")
     if guarantee.weighted:
         entities = _within_contributions(bounds, training, observe)
     else:
         entities = entity_epsilons(bounds.kept, training, observe)
     most = epsilon_of_any(guarantee, training, population)
     # That bounds the same ε, perhaps on a finer grid.
-    return replace(entities, detected=np.minimum(entities.detected, most))
+    bounded = replace(entities, detected=np.minimum(entities.detected, most))
+    return bounded.without(bounds.declared.public) if bounds.declared.public else bounded
 
 
 def _counted(observe: Observe, total: int) -> Callable[[], None]:
@@ -187,7 +201,7 @@ def pair_epsilons(bounds: EnforcedBounds, training: Training, user: int | None, 
 
     Args:
         user: the user's id; None for any user, with at most n' sentences.
-        entity: the entity's id; None for no entity.
+        entity: the entity's id; None for no entity. ε of both is infinite for one that is declared public.
     """
     event, guarantee = training.event, bounds.guarantee
     n = training.user.user_sentences if user is None else bounds.contribution_of(user)
@@ -195,6 +209,8 @@ def pair_epsilons(bounds: EnforcedBounds, training: Training, user: int | None, 
     alone = training.epsilon_of(training.user) if n else 0.0
     if entity is None:
         return PairEpsilons(n, np.array([], dtype=np.int64), alone, alone, alone)
+    if entity in bounds.declared.public:
+        return PairEpsilons(n, np.array([], dtype=np.int64), alone, math.inf, math.inf)
     profiles_kept = bounds.kept.entity_profiles()
     start, end = profiles_kept.offsets[entity : entity + 2]
     profile = np.asarray(profiles_kept.sentences[start:end], dtype=np.int64)
@@ -228,12 +244,13 @@ def summarise(
         thresholds: values of ε for which to report the share of entities within them.
         names: of the entities, by entity id, for the worst profiles; None leaves names out.
     """
+    profile_of = entities.profile_of[entities.profile_of >= 0]
     return {
-        "entities": len(entities.profile_of),
+        "entities": len(profile_of),
         "distinct_profiles": len(entities.profiles),
         "epsilon_user": entities.user,
-        "epsilon_user_entity": _spread(entities.detected[entities.profile_of], thresholds),
-        "epsilon_user_entity_robust": _spread(entities.robust[entities.profile_of], thresholds),
+        "epsilon_user_entity": _spread(entities.detected[profile_of], thresholds),
+        "epsilon_user_entity_robust": _spread(entities.robust[profile_of], thresholds),
         "worst": _worst(entities, names),
     }
 

@@ -169,10 +169,11 @@ class EnforcedBounds:
     @functools.cached_property
     def guarantee(self) -> Guarantee:
         """Return the guarantee of the run."""
-        return self.configured if self._has_entities else replace(self.configured, entity_bound=None, entity_users=None)
+        return self.configured if self.has_entities else replace(self.configured, entity_bound=None, entity_users=None)
 
     @property
-    def _has_entities(self) -> bool:
+    def has_entities(self) -> bool:
+        """Return whether the tagger found any entity that is not declared public."""
         return bool(self.counts.entities.any())
 
     @property
@@ -210,13 +211,20 @@ class EnforcedBounds:
         return EntityContributions(contributions.users, sums, contributions.max_per_user)
 
     @functools.cached_property
+    def _of_protected(self) -> EntityContributions:
+        """The contributions of the entities that are not declared public."""
+        every, public = self.contributions(), list(self.declared.public)
+        columns = (every.users, every.sentences, every.max_per_user)
+        return EntityContributions(*(np.delete(column, public) for column in columns)) if public else every
+
+    @functools.cached_property
     def entity_bounds(self) -> Mapping[str, ContributionBound]:
         """Return what the corpus's entities contribute under the bounds at each of :data:`CONTRIBUTION_QUANTILES`.
 
         It is read off the corpus, and so for its owner alone.
         """
-        contributions, weighted = self.contributions(), self.guarantee.weighted
-        if not len(contributions.users):
+        contributions, weighted = self._of_protected, self.guarantee.weighted
+        if not self.has_entities:
             return dict.fromkeys(CONTRIBUTION_QUANTILES, NO_ENTITY)
         return {
             name: ContributionBound(*contributions.quantile(quantile), weighted=weighted)
@@ -225,9 +233,9 @@ class EnforcedBounds:
 
     @functools.cached_property
     def coverage(self) -> Mapping[str, float]:
-        """Return the share of the corpus's entities within each of :attr:`entity_bounds`; 1 without entities."""
-        entities = self.contributions()
-        if not len(entities.users):
+        """Return the share of the protected entities within each of :attr:`entity_bounds`; 1 without entities."""
+        entities = self._of_protected
+        if not self.has_entities:
             return dict.fromkeys(CONTRIBUTION_QUANTILES, 1.0)
         shares = {}
         for name, quantile in CONTRIBUTION_QUANTILES.items():
@@ -251,7 +259,7 @@ class EnforcedBounds:
 
     def units(self, mechanism: Mechanism) -> dict[str, Units]:
         """Return the units of every metric of a run with a mechanism; the headline first."""
-        return units_of(self.guarantee, self.entity_bounds if self._has_entities else {}, mechanism)
+        return units_of(self.guarantee, self.entity_bounds if self.has_entities else {}, mechanism)
 
     def record(self, labels: npt.NDArray[np.object_] | None = None) -> dict[str, object]:
         """Return what the bounds kept and what entities contribute, for the result; read off the corpus, for its owner.

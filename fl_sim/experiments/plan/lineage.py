@@ -18,7 +18,7 @@ A model that fl_sim never trained on a corpus is public by assumption.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -200,8 +200,10 @@ def _exposing(unit: ProtectedUnit) -> Exposed:
     return exposed
 
 
-def earlier_of(config: RunConfig, fingerprint: str) -> Earlier:
+def earlier_of(config: RunConfig, fingerprint: str, states: Collection[str] = ()) -> Earlier:
     """Return the earlier releases on which the initial model of a run rests.
+
+    ``states`` are the fingerprints that the corpus had before sentences were appended.
 
     Raises:
         LineageError, LedgerError: the model was trained by fl_sim, and its lineage is missing or was changed, and the
@@ -227,7 +229,7 @@ def earlier_of(config: RunConfig, fingerprint: str) -> Earlier:
             f"seed is {seed}, which a run that trained the initial model {config.model.name} also has, so both would "
             "have the same samples; allowed: another seed, or privacy.secure_noise = true"
         )
-    if disjoint and fingerprint in {ancestor.corpus for ancestor in lineage.ancestors}:
+    if disjoint and {fingerprint, *states} & {ancestor.corpus for ancestor in lineage.ancestors}:
         raise ConfigError(
             f"privacy.initial_model is '{DISJOINT}', but {config.model.name} was trained on this very corpus; allowed: "
             "composed"

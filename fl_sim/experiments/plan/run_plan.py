@@ -130,6 +130,7 @@ def plan_run(
     bounds = EnforcedBounds.of(config.privacy, ownership, declared)
     earlier.check_guarantee(bounds.guarantee)
     _check_corpus(config, bounds.ownership)
+    _check_target(config, has_entities=bounds.has_entities)
     _check_population(config.privacy, bounds.counts.population)
     plan = untuned_plan(config, ownership, population)
     _check_bounds(config.privacy, plan, bounds.guarantee)
@@ -151,6 +152,7 @@ def check_settings(config: RunConfig, ownership: Ownership) -> None:
         ConfigError, PrivacyError: as :func:`plan_run`.
     """
     _check_corpus(config, ownership)
+    _check_target(config, has_entities=ownership.num_entities > 0)
     _check_population(config.privacy, ownership.num_users)
     untuned_plan(config, ownership)
 
@@ -175,15 +177,18 @@ def _check_corpus(config: RunConfig, ownership: Ownership) -> None:
             f"privacy.strategy is {strategy}, but the split '{split}' has no entity; allowed: {', '.join(others)}, "
             "or prepare the corpus with a tagger"
         )
-    for name in ("target_epsilon", "epsilon_budget"):
-        limit = getattr(config.privacy, name)
-        if limit is not None and target_unit(config.privacy) == "user_entity" and ownership.num_entities == 0:
-            raise ConfigError(
-                f"privacy.{name} is {limit:g} for any user with any entity, but the split '{split}' has no entity; "
-                "allowed: privacy.target_unit = user"
-            )
     if nodes is not None and nodes > ownership.num_users:
         raise ConfigError(f"engine.nodes is {nodes}; allowed: at most {ownership.num_users}, the users of the corpus")
+
+
+def _check_target(config: RunConfig, *, has_entities: bool) -> None:
+    for name in ("target_epsilon", "epsilon_budget"):
+        limit = getattr(config.privacy, name)
+        if limit is not None and target_unit(config.privacy) == "user_entity" and not has_entities:
+            raise ConfigError(
+                f"privacy.{name} is {limit:g} for any user with any entity, but the split "
+                f"'{config.corpus.train_split}' has no entity that is not public; allowed: privacy.target_unit = user"
+            )
 
 
 def untuned_plan(config: RunConfig, ownership: Ownership, population: int | None = None) -> PrivacyPlan:

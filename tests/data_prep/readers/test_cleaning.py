@@ -100,6 +100,23 @@ BAD_ROWS = [
 ]
 
 
+def test_whether_a_row_repeats_an_id_depends_on_its_own_user_alone(tmp_path: Path) -> None:
+    rows = [
+        {"id": number, "user": user, "text": f"Ann slept in Oslo {user}{number}."}
+        for user in "abc"
+        for number in (0, 1, 1)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = ["--text-column", "text", "--user-column", "user", "--id-column", "id", "--test-fraction", "0"]
+    words = ["jsonl", "--source", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "out"), "--tagger", "rules"]
+    assert main(["prepare", *words, *given]) == 0
+    corpus = Corpus.open(tmp_path / "out")
+    assert sorted(corpus.texts("train").to_pylist()) == [
+        f"Ann slept in Oslo {user}{number}." for user in "abc" for number in (0, 1)
+    ]
+    assert corpus.manifest.notes[Note.REPEATED_IDS] == 3
+
+
 def test_bad_rows_end_in_the_manifest_and_on_the_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = tmp_path / "rows.jsonl", tmp_path / "out"
     source.write_text("".join(json.dumps(row) + "\n" for row in BAD_ROWS))

@@ -23,7 +23,7 @@ from fl_sim.experiments.plan.entity_report import (
     pair_epsilons,
     summarise,
 )
-from fl_sim.experiments.plan.guarantees import EnforcedBounds
+from fl_sim.experiments.plan.guarantees import Declared, EnforcedBounds
 from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
@@ -107,8 +107,10 @@ def test_a_corpus_without_entities_is_refused() -> None:
     bare = Ownership(
         np.array([0, 1], dtype=np.int64), np.array([0, 0], dtype=np.int64), np.array([], dtype=np.int32), 0
     )
-    with pytest.raises(ConfigError, match="no entity"):
-        entity_epsilons(bare, SENTENCE_SAMPLING)
+    for known in ("counts", "graph"):
+        bounds = enforced(bare, known=known)
+        with pytest.raises(ConfigError, match="no entity that is not public"):
+            bounded_entity_epsilons(bounds, SENTENCE_SAMPLING, 1)
 
 
 def test_the_command_line_prints_one_object_without_names(corpus: Path, printed: Printed) -> None:
@@ -258,6 +260,21 @@ def test_any_user_with_an_entity_has_the_entitys_figure(settings: dict[str, Any]
         assert pair.detected == pytest.approx(all_of_them.detected[of_profile], rel=1e-3)
         assert pair.robust == pytest.approx(all_of_them.robust[of_profile], rel=1e-9)
         assert pair.user == all_of_them.user
+
+
+@pytest.mark.parametrize("settings", PAIR_BOUNDS.values(), ids=PAIR_BOUNDS)
+def test_no_epsilon_covers_an_entity_that_is_declared_public(settings: dict[str, Any]) -> None:
+    """All of its sentences train, whatever the bounds are."""
+    privacy = RunConfig.from_mapping({"privacy": settings}).privacy
+    bounds = EnforcedBounds.of(privacy, long_tailed(entities=6, sentences=300), Declared(public=(0, 4)))
+    training = replace(SENTENCE_SAMPLING, user=bounds.guarantee.user)
+    for entity in (0, 4):
+        pair = pair_epsilons(bounds, training, None, entity)
+        assert pair.user < pair.detected == pair.robust == np.inf
+    found = bounded_entity_epsilons(bounds, training, 40)
+    assert np.flatnonzero(found.profile_of < 0).tolist() == [0, 4]
+    assert summarise(found)["entities"] == 4
+    assert all(profile.sum() > 0 for profile in found.profiles)
 
 
 @pytest.mark.system

@@ -32,13 +32,18 @@ WEIGHTS = ContributionBound(6, 3, 1, weighted=True)
 
 
 def unfinished_run(
-    path: Path, seed: int, bound: ContributionBound, user_sentences: int = 20, before: Ancestor | None = None
+    path: Path,
+    seed: int,
+    bound: ContributionBound,
+    user_sentences: int = 20,
+    before: Ancestor | None = None,
+    names: str = "",
 ) -> RunFolder:
     """A run of four rounds that failed after them, from the model of the run ``before``."""
     run = RunFolder.create(path, config={"plan": {"delta": 1e-5}, "corpus": {"fingerprint": "here"}}, environment={})
     write_ancestors(path, Lineage(() if before is None else (before,)))
     known: Known = "counts" if bound.weighted else "graph"
-    guarantee = Guarantee(known=known, entity_bound=4, user_sentences=user_sentences)
+    guarantee = Guarantee(known=known, entity_bound=4, user_sentences=user_sentences, public_names=names)
     ledger = Ledger.create(path, [] if before is None else [before.ledger.head])
     terms = ReleaseRecord.of(MECHANISM, seed, guarantee)
     for number in range(1, 5):
@@ -46,9 +51,11 @@ def unfinished_run(
     return run
 
 
-def finished_run(path: Path, seed: int, bound: ContributionBound, before: Ancestor | None = None) -> RunFolder:
+def finished_run(
+    path: Path, seed: int, bound: ContributionBound, before: Ancestor | None = None, names: str = ""
+) -> RunFolder:
     """A run of four rounds, with the p95 that its bounds leave of the corpus."""
-    run, ledger = unfinished_run(path, seed, bound, before=before), Ledger.read(path)
+    run, ledger = unfinished_run(path, seed, bound, before=before, names=names), Ledger.read(path)
     result = {"corpus": {"name": "tiny"}, "user_sentences": 20, "reach": {"p95": asdict(bound)}}
     run.finish(result | {"plan": {"delta": 1e-5}, "ledger": ledger.head})
     return RunFolder.open(path)
@@ -111,6 +118,14 @@ def test_a_sweep_of_which_no_run_is_finished_has_spent_what_its_runs_released(tm
 def test_a_sweep_on_a_corpus_without_entities_states_none_of_an_entity(tmp_path: Path) -> None:
     account = _joint_account([finished_run(tmp_path / "a", 0, NO_ENTITY)])
     assert account["epsilon_user"] < account["epsilon_user_entity"] == account["epsilon_user_entity_robust"] == math.inf
+
+
+def test_a_sweep_over_lists_of_public_names_states_no_epsilon_of_an_entity(tmp_path: Path) -> None:
+    """A name on one of two lists is within the bound of the other run alone."""
+    bound = P95["greedy"]
+    runs = [finished_run(tmp_path / f"{seed}", seed, bound, names=names) for seed, names in enumerate("xxy")]
+    assert _joint_account(runs[:2])["epsilon_user_entity"] < math.inf
+    assert _joint_account(runs)["epsilon_user_entity"] == _joint_account(runs)["epsilon_any"] == math.inf
 
 
 def test_a_sweep_goes_on_with_another_metric_and_with_no_other_base(

@@ -53,15 +53,22 @@ def fresh() -> LanguageModel:
 
 
 def attacked(
-    monkeypatch: pytest.MonkeyPatch, model: LanguageModel, targets: list[Target] | None = None, **options: Any
+    monkeypatch: pytest.MonkeyPatch,
+    model: LanguageModel,
+    targets: list[Target] | None = None,
+    public: tuple[int, ...] = (),
+    **options: Any,
 ) -> NameAttack:
-    """Attack a run on these entities that began with a fresh model."""
+    """Attack a run on these entities, some of them declared public, that began with a fresh model."""
     found = entities() if targets is None else targets
     monkeypatch.setattr(name_ranking, "training_entities", lambda corpus, split: found)
     proof = SimpleNamespace(of_any=lambda: ProvenRates("any user with any entity", (), "nothing"))
+    ids = {one.key: number for number, one in enumerate(found)}
     run: Any = SimpleNamespace(
-        model=model, before=BeforeTraining(fresh()), proof=proof, corpus=None, members=SimpleNamespace(split="train")
-    )
+        model=model, before=BeforeTraining(fresh()), proof=proof, members=SimpleNamespace(split="train"),
+        corpus=SimpleNamespace(known_ids=lambda split: SimpleNamespace(entities=ids)),
+        bounds=SimpleNamespace(declared=SimpleNamespace(public=public)), has_raw_text=False,
+    )  # fmt: skip
     return attack_names(run, Options(**{"candidates": 6, **options}))
 
 
@@ -74,6 +81,22 @@ def test_what_a_model_memorised_is_ranked_first(monkeypatch: pytest.MonkeyPatch)
     assert right["ahead"] >= 0.9
     assert right["ratio_ahead"] >= 0.9
     assert right["gain"] == pytest.approx(right["ahead"] - right["initial_ahead"])
+
+
+def test_names_that_are_declared_public_are_not_attacked_under_the_bound_of_any_entity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, name = fresh(), NAMES[1].lower()
+    attack = attacked(monkeypatch, model, public=(1,))
+    assert attack.private_entities == len(NAMES) - 1
+    assert name not in {one.target.key for one in attack.ranked}
+    run: Any = SimpleNamespace(
+        corpus=SimpleNamespace(known_ids=lambda split: SimpleNamespace(entities={name: 1})), has_raw_text=False,
+        members=SimpleNamespace(split="train"), bounds=SimpleNamespace(declared=SimpleNamespace(public=(1,))),
+    )  # fmt: skip
+    bound = name_ranking._bound_of(run, entities()[1])
+    assert not bound.is_proven
+    assert "declares its name public" in bound.reason
 
 
 def test_the_ratio_cancels_what_makes_a_name_likely_in_any_text(monkeypatch: pytest.MonkeyPatch) -> None:

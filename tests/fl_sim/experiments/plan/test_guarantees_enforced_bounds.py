@@ -179,6 +179,15 @@ def test_public_names_are_no_entities_and_need_no_room() -> None:
     assert len(bounds.ownership.entity_ids) == len(village().entity_ids) - 22
 
 
+def test_percentiles_are_of_the_entities_that_are_not_public() -> None:
+    bounds = bounds_of(village(), Declared(public=tuple(range(1, 21))), known="graph", entity_bound=5)
+    assert bounds.entity_bounds["median"].sentences == 5  # 20 of 21 names are public, of one user each
+    assert set(bounds.coverage.values()) == {1.0}
+    everybody = bounds_of(village(), Declared(public=tuple(range(21))), known="graph", entity_bound=5)
+    assert not everybody.has_entities
+    assert everybody.guarantee.entity_bound is None
+
+
 def test_public_weights_lower_the_rate_of_every_sentence_with_the_name() -> None:
     weights = np.ones(21)
     weights[[0, 1]] = [0.25, 0.5]

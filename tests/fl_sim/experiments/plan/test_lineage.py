@@ -15,9 +15,13 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import simulation
+from fl_sim.experiments.plan.lineage import earlier_of
 from fl_sim.experiments.privacy_spent import account_for, read_ledgers
-from fl_sim.reporting.run_facts import read_facts
+from fl_sim.reporting.model_card import note_on_texts
+from fl_sim.reporting.run_facts import LEFT_OUT, read_facts
+from fl_sim.reporting.run_list import list_runs
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import composed_epsilon, epsilon
@@ -272,6 +276,9 @@ def test_a_stated_disjoint_start_does_not_compose(
     if fault is None:
         with pytest.raises(ConfigError, match="was trained on this very corpus; allowed: composed"):
             child_of(parent, corpus, tmp_path / "same", **disjoint)
+        config = RunConfig.from_mapping({"model.name": f"{parent}/model", "seed": 1, **disjoint})
+        with pytest.raises(ConfigError, match="was trained on this very corpus"):  # it has grown since
+            earlier_of(config, "grown", {Corpus.open(corpus).fingerprint})
     child = child_of(parent, elsewhere, tmp_path / "child", **disjoint)
     result = child.result or {}
     ((event, count),) = events_of(child.path).items()
@@ -281,6 +288,10 @@ def test_a_stated_disjoint_start_does_not_compose(
     assert result["initial_model"]["disjoint"]
     assert "as its owner stated" in result["warnings"][0]
     assert "as its owner stated" in " ".join(child.summary_file.read_text().split())
+    note = note_on_texts(read_facts(child))
+    assert (note["guarantee"], note["note"].endswith(LEFT_OUT)) == (False, True)
+    assert LEFT_OUT in (child.model_dir / "README.md").read_text()
+    assert LEFT_OUT in list_runs([child.path]).text()
     assert Ledger.read(child.path).ancestors == ()
     # The statement is about this corpus; on another one the first run counts again, or is unknown.
     again = child_of(child.path, elsewhere, tmp_path / "again", seed=2)

@@ -240,7 +240,7 @@ PLAIN = ownership([[], []], [[]])
         (
             PLAIN,
             {"strategy": "user_level", "target_epsilon": 2.0, "target_unit": "user_entity"},
-            r"privacy\.target_epsilon is 2 .* no entity; allowed: privacy\.target_unit = user",
+            r"privacy\.target_epsilon is 2 .* no entity that is not public; allowed: privacy\.target_unit = user",
         ),
         (village(), {"population": 19}, r"privacy\.population is 19; allowed: at least 20"),
         (village(), {"engine.nodes": 21}, r"engine\.nodes is 21; allowed: at most 20"),
