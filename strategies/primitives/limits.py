@@ -23,7 +23,7 @@ SMALLEST_NOISE = 1e-3
 MOST_COUNTED = 10**12
 """The largest number of users, or of sentences: wide enough for any run, and accounting and messages stay exact."""
 
-MOST_SENTENCES = 10**9
+MOST_SENTENCES = 10**6
 """The largest bound on the sentences of one user or one entity."""
 
 MOST_EPOCH_ROUNDS = 100_000

@@ -319,13 +319,14 @@ def _prune(distribution: Distribution, tail: float) -> Distribution:
     from_top = np.cumsum(distribution.probabilities[::-1])[::-1]
     kept = max(1, int(np.count_nonzero(from_top > tail)))
     cut = None if distribution.cut is None else distribution.cut + float(np.append(from_top, 0.0)[kept])
-    if distribution.probabilities[:kept].min() > NEGLIGIBLE:
-        return Distribution(distribution.values[:kept], distribution.probabilities[:kept], cut)
-    values, probabilities, carried = [], [], 0.0
-    for value, probability in zip(distribution.values[:kept], distribution.probabilities[:kept], strict=True):
-        carried += probability
-        if carried > NEGLIGIBLE or value == distribution.values[kept - 1]:
-            values.append(value)
-            probabilities.append(carried)
-            carried = 0.0
-    return Distribution(np.array(values), np.array(probabilities), cut)
+    probabilities = distribution.probabilities[:kept]
+    stays, carried, last = probabilities > NEGLIGIBLE, 0.0, -1
+    for place in np.flatnonzero(~stays).tolist():  # whose mass moves on until enough has come together
+        carried = (carried if place == last + 1 else 0.0) + float(probabilities[place])
+        if carried > NEGLIGIBLE:
+            stays[place], carried = True, 0.0
+        last = place
+    stays[-1] = True
+    ends = np.flatnonzero(stays)
+    masses = np.add.reduceat(probabilities, np.append(0, ends[:-1] + 1))
+    return Distribution(distribution.values[ends], masses, cut)

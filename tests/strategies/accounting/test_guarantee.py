@@ -144,10 +144,10 @@ def test_a_covering_bound_holds_for_every_entity_within_one_of_them() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"entity_bound": 0}, "entity_bound is 0; allowed: an integer from 1 to 1,000,000,000, or nothing"),
+        ({"entity_bound": 0}, "entity_bound is 0; allowed: an integer from 1 to 1,000,000, or nothing"),
         ({"entity_users": 0}, "entity_users is 0; allowed: an integer from 1 to 1,000,000,000,000, or nothing"),
-        ({"user_sentences": -1}, "user_sentences is -1; allowed: an integer from 1 to 1,000,000,000, or nothing"),
-        ({"missed_mentions": -1}, "missed_mentions is -1; allowed: an integer from 0 to 1,000,000,000, or nothing"),
+        ({"user_sentences": -1}, "user_sentences is -1; allowed: an integer from 1 to 1,000,000, or nothing"),
+        ({"missed_mentions": -1}, "missed_mentions is -1; allowed: an integer from 0 to 1,000,000, or nothing"),
         ({"known": "secret"}, "known is secret; allowed: nothing, counts, graph"),
         ({"known": "nothing"}, "user_sentences is 32; allowed: nothing, where nothing is known"),
     ],
