@@ -174,7 +174,7 @@ class EnforcedBounds:
     @property
     def has_entities(self) -> bool:
         """Return whether the tagger found any entity that is not declared public."""
-        return bool(self.counts.entities.any())
+        return bool(np.delete(self.counts.entities, list(self.declared.public)).any())
 
     @property
     def enforces(self) -> bool:

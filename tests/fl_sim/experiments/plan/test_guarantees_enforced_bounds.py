@@ -183,9 +183,10 @@ def test_percentiles_are_of_the_entities_that_are_not_public() -> None:
     bounds = bounds_of(village(), Declared(public=tuple(range(1, 21))), known="graph", entity_bound=5)
     assert bounds.entity_bounds["median"].sentences == 5  # 20 of 21 names are public, of one user each
     assert set(bounds.coverage.values()) == {1.0}
-    everybody = bounds_of(village(), Declared(public=tuple(range(21))), known="graph", entity_bound=5)
-    assert not everybody.has_entities
-    assert everybody.guarantee.entity_bound is None
+    for counts in (None, DeclaredCounts.of(village())):
+        everybody = bounds_of(village(), Declared(public=tuple(range(21)), counts=counts), entity_bound=5)
+        assert not everybody.has_entities
+        assert everybody.guarantee.entity_bound is None
 
 
 def test_public_weights_lower_the_rate_of_every_sentence_with_the_name() -> None:
@@ -205,7 +206,7 @@ def test_public_weights_lower_the_rate_of_every_sentence_with_the_name() -> None
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"entity_bound": 0}, r"entity_bound is 0; allowed: an integer in \[1, 1000000000\] or unbounded"),
+        ({"entity_bound": 0}, r"entity_bound is 0; allowed: an integer in \[1, 1000000\] or unbounded"),
         ({"entity_bound": "corpus"}, r"entity_bound is 'corpus'; allowed: an integer"),
         (
             {"strategy": "noiseless", "entity_bound": 3},
