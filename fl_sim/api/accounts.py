@@ -243,14 +243,10 @@ def account_runs(
         PrivacyError: a value is impossible.
     """
     from fl_sim.experiments.privacy_spent import account_for, are_of_apps, read_ledgers
-    from fl_sim.storage.run_folder import ResultsError, listed
+    from fl_sim.storage.run_folder import listed, path_of
 
     user, both = adjacencies(user_sentences, entity)
-    folders = []
-    for run in listed(runs):
-        if not isinstance(run, str | Path) and not hasattr(run, "path"):
-            raise ResultsError(f"run is {run!r:.100}; allowed: an open run, or the path of its folder")
-        folders.append(run if isinstance(run, str | Path) else run.path)
+    folders = [path_of(run) for run in listed(runs)]
     if not folders:
         raise PrivacyError("runs is empty; allowed: at least one run")
     delta = shared_delta(folders) or DELTA if delta is None else delta

@@ -36,7 +36,7 @@ from fl_sim.reporting.report import full_report_text, report_text
 from fl_sim.reporting.run_facts import read_facts, strategy_of
 from fl_sim.reporting.run_list import in_one_line
 from fl_sim.storage.run_claim import tidy
-from fl_sim.storage.run_folder import Result, ResultsError, RunFolder, listed
+from fl_sim.storage.run_folder import Result, ResultsError, RunFolder, listed, path_of
 from fl_sim.strategies.ledger import LedgerError
 
 if TYPE_CHECKING:
@@ -391,6 +391,4 @@ def folder_of(run: Run | str | Path) -> RunFolder:
     Raises:
         ResultsError: it is neither, or no run folder.
     """
-    if not isinstance(run, Run | str | Path):
-        raise ResultsError(f"run is {run!r:.100}; allowed: an open run, or the path of its folder")
-    return run.folder if isinstance(run, Run) else RunFolder.open(run)
+    return run.folder if isinstance(run, Run) else RunFolder.open(path_of(run))

@@ -634,3 +634,15 @@ def listed(runs: Sequence[T]) -> list[T]:
     if isinstance(runs, str) or not isinstance(runs, Sequence):
         raise ResultsError(f"runs is {runs!r:.100}; allowed: a list of runs")
     return list(runs)
+
+
+def path_of(run: object) -> Path:
+    """Return the path of a run that is open, or given as the path of its folder.
+
+    Raises:
+        ResultsError: it is neither.
+    """
+    path = getattr(run, "path", run)
+    if not isinstance(path, str | Path):
+        raise ResultsError(f"run is {run!r:.100}; allowed: an open run, or the path of its folder")
+    return Path(path)
