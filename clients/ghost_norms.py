@@ -14,10 +14,6 @@ A :class:`Contribution` holds the gradients of one parameter for a batch; a :cla
 >>> weight = Product("weight", inputs=torch.ones(1, 2, 3), grad=torch.ones(1, 2, 3), transposed=False)
 >>> weight.squared  # ‖G_sᵀ A_s‖², a 3 × 3 matrix of twos
 tensor([36.], dtype=torch.float64)
->>> total = torch.zeros(3, 3)
->>> weight.add(torch.tensor([0.5]), total)
->>> total.sum()
-tensor(9.)
 """
 
 from __future__ import annotations

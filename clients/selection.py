@@ -16,9 +16,6 @@ entity of its own, sampled with probability q_s. Because one sampled entity suff
 >>> selection = select(ownership, user_runs=np.array([[0, 2]]), round_seed=0, q_e=1.0, q_s=1.0)
 >>> selection.sentences, selection.counts
 (array([0, 1, 2]), array([2, 1]))
->>> rule = WeightedGradients(q_e=1.0, q_s=1.0, user_clip=1.0)
->>> select_weighted(rule, ownership, user_runs=np.array([[0, 2]]), round_seed=0).weights
-array([1., 1., 2.])
 """
 
 from __future__ import annotations

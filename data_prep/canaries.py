@@ -15,17 +15,7 @@ Canary i has the owner and the number of repetitions that follow from i, so that
 as any other, up to one. Secrets, names and whether a canary is included are drawn from streams of their own, so none of
 them says anything about another, and whether one is included does not depend on how many canaries there are.
 
->>> law = SecretLaw(words=("red", "blue"), length=2)
->>> [law.secret(number) for number in range(law.size)]
-['red red', 'blue red', 'red blue', 'blue blue']
->>> law.draw(np.random.default_rng(0), 2, without={0, 3}).tolist()
-[1, 2]
->>> SecretLaw().size
-262144
-
 >>> planted = draw_canaries(CanarySettings(number=28, seed=1))
->>> [(c.owner, c.repetitions) for c in planted.canaries][:4]
-[('user', 1), ('entity', 1), ('user', 2), ('entity', 2)]
 >>> planted.canaries[2].text(planted.law)
 'the secret words are pillow chair door'
 """

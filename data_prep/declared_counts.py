@@ -4,15 +4,6 @@ Where counts are known (``privacy.known = "counts"``), ε holds for two corpora 
 counts. A run declares those of its corpus, or those of a file (``privacy.counts``), which may be larger: a corpus from
 which a user or a name is taken out is then trained on, and planned, as before.
 
->>> from tempfile import TemporaryDirectory
->>> from fl_sim.data_prep.store.corpus import Corpus
->>> corpus = Corpus.open("bundled")
->>> with TemporaryDirectory() as folder:
-...     file = Path(folder, "counts.json")
-...     write_counts(corpus, file, rounded=True)
-...     read_counts(corpus, "train", file).users[:3], corpus.ownership("train").sentences_per_user[:3]
-(array([16, 16,  8]), array([12, 15,  8]))
-
 Text that nodes hold has a record, for a server that never sees it: counts by pseudonym, and no mention graph. It is a
 prepared folder like any other. In its training split every user is a pseudonym with as many sentences as the user has,
 all of them empty; beside it :data:`~fl_sim.data_prep.store.layout.COUNTS_FILE` says how many sentences of each node

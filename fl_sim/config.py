@@ -4,9 +4,6 @@ A configuration is a TOML file with the sections below, every key optional. On t
 --run-config`` a key is written ``section.key=value``. An unknown key or an impossible value raises
 :class:`ConfigError`, which names the key, the value and what is allowed.
 
->>> TrackingConfig().wandb_mode is None, TrackingConfig().timeout
-(True, 60.0)
-
 >>> config = RunConfig.from_mapping({"rounds": 5, "privacy.target_epsilon": 2.0})
 >>> config.rounds, config.privacy.target_epsilon, config.engine.name
 (5, 2.0, 'ray')

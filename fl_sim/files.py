@@ -9,24 +9,6 @@ here, or by a library after :func:`check_regular`. What holds private text, enti
 within :func:`owner_only`, by any library.
 
 >>> import tempfile
->>> with tempfile.TemporaryDirectory() as folder:  # doctest: +ELLIPSIS
-...     path = Path(folder) / "settings.toml"
-...     _ = path.write_bytes(b"rounds = 5")
-...     read_bytes(path), read_bytes(path, most=3)
-Traceback (most recent call last):
-OSError: [Errno 27] more than 3 bytes; allowed: at most 3 bytes: '...settings.toml'
->>> check_regular("/dev/zero")
-Traceback (most recent call last):
-OSError: [Errno 22] a device; allowed: a regular file: '/dev/zero'
-
->>> from pathlib import Path
->>> with tempfile.TemporaryDirectory() as folder, owner_only():
-...     file = Path(folder) / "corpus" / "text"
-...     file.parent.mkdir()
-...     _ = file.write_text("Ada left.")
-...     oct(file.stat().st_mode & 0o777), oct(file.parent.stat().st_mode & 0o777)
-('0o600', '0o700')
-
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     path = Path(folder) / "table.csv"
 ...     replace_file(path, b"run,epsilon")

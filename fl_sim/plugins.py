@@ -13,9 +13,6 @@ because a run must not depend on what else is installed.
 >>> registry = Registry("fl_sim.examples", "example", {"path": "pathlib:Path"}, check=lambda part: callable(part))
 >>> registry.load("path").__name__
 'Path'
->>> registry.load("nowhere:Thing")
-Traceback (most recent call last):
-fl_sim.plugins.PluginError: example 'nowhere:Thing' cannot be imported (No module named 'nowhere')
 """
 
 from __future__ import annotations

@@ -3,12 +3,6 @@
 A signal that is ignored when a block begins (``nohup``) stays ignored. A closing terminal hangs up twice, and a service
 manager signals a whole group whose parent passes the signal on, so an echo within a second counts as the same stop.
 
->>> try:
-...     with raising_stops():
-...         signal.raise_signal(signal.SIGTERM)
-... except Stopped as stop:  # doctest takes no KeyboardInterrupt for an expected one
-...     stop.name
-'SIGTERM'
 >>> exit_status("SIGTERM"), exit_status("SIGHUP"), exit_status("SIGINT")
 (143, 129, 130)
 """

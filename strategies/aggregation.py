@@ -8,12 +8,6 @@ This is the mechanism of docs/privacy.md, section 2, as a Flower strategy. Strat
 >>> total.settle(1, None)  # node 1 sent nothing: node 2 is added
 >>> total.finish()  # node 3 was silent
 array([1., 0.])
-
->>> federation = Federation(workspace="{}", sentences_per_user=np.array([3, 1, 2, 2]), seed=0)
->>> federation.num_users
-4
->>> partition_users(federation.sentences_per_user, num_nodes=2)
-[(0, 2), (2, 4)]
 """
 
 from __future__ import annotations

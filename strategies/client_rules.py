@@ -6,9 +6,6 @@ its class; the server reads only its clips. A rule is sent as the import path of
 
 The guarantee of a mechanism assumes that nodes follow the rule (docs/privacy.md, section 2).
 
->>> rule = ClippedGradients(q_e=0.5, q_s=0.1, user_clip=2.0, sentence_clip=1.0)
->>> rule.item_clip, rule.joint_norm(length=1.5, votes=0.0)
-(1.0, 1.5)
 >>> weights_of(np.array([1, 2, 8]), cap=4)
 array([0.25, 0.5 , 1.  ])
 """

@@ -14,8 +14,6 @@ from :meth:`Mechanism.event`. Assumptions: its section 2, and that the event des
 >>> plan = PrivacyPlan(mechanism=mechanism, rounds=50, delta=1e-5)
 >>> plan.epsilon_curve(Adjacency(), [50]).round(2)  # docs/privacy-accounting.md, section 7: F = 0
 array([2.67])
->>> round(plan.noise_for(target=2.67, adjacency=Adjacency()), 2)
-1.0
 """
 
 from __future__ import annotations

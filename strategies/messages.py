@@ -4,10 +4,6 @@ A request holds the model once, the ids of the node's sampled users, the round's
 the sum of these users' bounded client updates, and counts. No data of a single user leaves a node. Replies are not
 noisy: central differential privacy trusts the server (docs/privacy.md, section 1).
 
->>> from fl_sim.strategies.client_rules import ClippedGradients
->>> rule = ClippedGradients(q_e=0.5, q_s=0.1, user_clip=2.0, sentence_clip=1.0)
->>> rule_from_json(rule_to_json(rule)) == rule
-True
 >>> runs_of(np.array([0, 1, 2, 7])).tolist()
 [[0, 3], [7, 8]]
 """

@@ -6,8 +6,6 @@ No guarantee: the released model is the plain average of client updates, and ε 
 ...     population=10, q_u=1.0, q_e=1.0, q_s=0.1, clip_norm=float("inf"), user_cap=1.0, noise_multiplier=0.0)
 >>> mechanism.noise_std(clip_norm=1.0), mechanism.event() is None
 (0.0, True)
->>> mechanism.describe().warnings
-('noiseless gives no guarantee: its ε is infinite.',)
 """
 
 from __future__ import annotations

@@ -4,12 +4,6 @@ A step is computed a block of coordinates at a time; what lasts from round to ro
 twice that (adam). The last iterate is noisy; an average of late iterates is less so (Polyak and Juditsky 1992; under
 DP-SGD De et al. 2022). The average is evaluated and saved; training continues from the iterate itself.
 
->>> config = ServerOptimizerConfig(optimizer="sgd", learning_rate=0.5, momentum=0.9)
->>> optimizer = build_optimizer(config, size=2, rounds=10)
->>> model = optimizer.stepped(np.zeros(2, np.float32), np.array([1.0, -2.0]))
->>> model, optimizer.stepped(model, np.array([1.0, -2.0]))
-(array([ 0.5, -1. ], dtype=float32), array([ 1.45, -2.9 ], dtype=float32))
-
 >>> average = IterateAverage(AveragingConfig(kind="tail", tail=0.5), size=1, rounds=4)
 >>> for number in (1, 2, 3, 4):
 ...     average.add(number, np.full(1, number, dtype=np.float32))

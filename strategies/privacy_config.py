@@ -3,10 +3,6 @@
 A strategy that reads more keys declares them in its own subclass, so that a key stands beside the code that reads it.
 The configuration is read by the class of its strategy, which refuses every other key.
 
->>> class CappedConfig(PrivacyConfig):
-...     cap: int = Field(3, ge=1, description="a key that one strategy reads")
->>> CappedConfig(strategy="capped", cap=5).cap, CappedConfig.own_keys()
-(5, ('cap',))
 >>> GaussianSumConfig(strategy="uedp", clip_quantile=0.5).adaptive_clip().quantile
 0.5
 """

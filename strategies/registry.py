@@ -2,11 +2,6 @@
 
 >>> load_strategy("uedp").__name__
 'UserEntityDP'
->>> load_strategy("fl_sim.strategies.uedp:UserEntityDP") is load_strategy("uedp")
-True
->>> fields = {"population": 10, "q_u": 1.0, "q_e": 0.5, "q_s": 0.1, "clip_norm": 1.0, "user_cap": 2.0}
->>> mechanism_from_record({"strategy": "uedp", "noise_multiplier": 4.0} | fields).noise_std(clip_norm=1.0)
-8.0
 """
 
 from __future__ import annotations

@@ -9,15 +9,10 @@ Guarantee: (ε, δ) for user-entity adjacency against an adversary who observes 
 sections 4 and 5), under the assumptions of section 2: each gradient depends on one sentence only, and rates, clips,
 z and N are public.
 
->>> from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
->>> from fl_sim.strategies.mechanism import PrivacyPlan
 >>> mechanism = UserEntityDP(
 ...     population=100, q_u=1.0, q_e=0.5, q_s=0.1, clip_norm=1.0, user_cap=2.0, noise_multiplier=4.0)
 >>> mechanism.client_rule(clip_norm=1.0).user_clip, mechanism.noise_std(clip_norm=1.0)
 (2.0, 8.0)
->>> unit = Adjacency(user_sentences=10, entity_bound=ContributionBound(users=3, sentences_per_user=2))
->>> PrivacyPlan(mechanism=mechanism, rounds=5, delta=1e-5).epsilon_curve(unit, [1, 5]).round(2)
-array([0.65, 1.42])
 """
 
 from __future__ import annotations

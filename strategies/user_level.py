@@ -8,14 +8,10 @@ Guarantee: (ε, δ) for one user by the subsampled Gaussian mechanism (docs/priv
 random allocation (section 16). An entity is protected only as a group of the users who mention it. Assumption: rates,
 clip, z and N are public.
 
->>> from fl_sim.strategies.accounting.adjacency import Adjacency
->>> from fl_sim.strategies.mechanism import PrivacyPlan
 >>> mechanism = UserLevelDP(
 ...     population=1000, q_u=0.05, q_e=1.0, q_s=1.0, clip_norm=0.5, user_cap=1.0, noise_multiplier=1.0)
 >>> mechanism.client_rule(clip_norm=0.5).user_clip, mechanism.denominator
 (0.5, 50.0)
->>> PrivacyPlan(mechanism=mechanism, rounds=10, delta=1e-5).epsilon_curve(Adjacency(), [1, 10]).round(2)
-array([1.03, 1.66])
 """
 
 from __future__ import annotations

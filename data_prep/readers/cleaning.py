@@ -16,13 +16,6 @@ moved span is the preprocessed text under the old one.
 >>> [text[start:end] for start, end in sentence_bounds(text)]
 ['Mr. Byron left. ', 'Why?']
 
->>> reading = Reading()
->>> rows = [Sentence("train", "ann", "Dear\x07Ada. I am well.", ()), Sentence("train", "ann", " ", ())]
->>> [sentence.text for sentence in reading.clean(rows, split_sentences=True)]
-['Dear Ada.', 'I am well.']
->>> dict(reading.notes)
-{'control_characters': 1, 'blank_texts': 1}
-
 >>> Preprocessing.of_paper().text("Ada Byron's letter, £3.")
 'ada byrons letter £3'
 """

@@ -3,13 +3,6 @@
 >>> reader = make_reader("csv", {"source": "a.csv", "text_column": "body", "user_column": "sender"})
 >>> reader.source, reader.test_fraction
 (PosixPath('a.csv'), 0.1)
->>> make_reader("no_such_module:Reader", {})
-Traceback (most recent call last):
-fl_sim.plugins.PluginError: reader 'no_such_module:Reader' cannot be imported (No module named 'no_such_module')
-
->>> raw = RawCorpus("letters", lambda: iter([Sentence("train", "ann", "Dear Ada", ())]), has_gold=False)
->>> [sentence.text for sentence in raw.sentences()]
-['Dear Ada']
 """
 
 from __future__ import annotations

@@ -19,8 +19,6 @@ they are the same on both corpora of a guarantee only where that graph is known.
 array([1., 0., 1.])
 >>> count_weights(three_mentions, limits, DeclaredCounts.of(three_mentions)).round(2)
 array([0.67, 0.67, 0.67])
->>> count_weights(three_mentions, limits, DeclaredCounts.of(three_mentions).rounded_up())
-array([0.5, 0.5, 0.5])
 """
 
 from __future__ import annotations

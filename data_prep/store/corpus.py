@@ -3,8 +3,6 @@
 >>> corpus = Corpus.open("bundled")
 >>> corpus.splits
 ('train', 'validation', 'public')
->>> corpus.ownership("train").num_entities
-7512
 """
 
 from __future__ import annotations

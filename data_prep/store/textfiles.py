@@ -4,7 +4,6 @@ A few bytes on disk can stand for terabytes of text: packed files, the encodings
 is refused, in one line, as soon as it goes beyond a limit. The limits are far above real text, which gz and xz shrink
 at most twentyfold (docs/corpora.md).
 
->>> check_unpacked(Path("letters.gz"), unpacked=50 << 20, packed=1 << 20)
 >>> check_unpacked(Path("bomb.gz"), unpacked=200 << 20, packed=1 << 20)
 Traceback (most recent call last):
 fl_sim.data_prep.records.CorpusError: bomb.gz: 1 MiB unfold to more than 100 MiB; allowed: 100 times

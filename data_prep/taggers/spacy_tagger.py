@@ -2,14 +2,7 @@
 
 Pipelines are loaded without the components that other packages plug into spaCy.
 
->>> from spacy.util import registry
->>> with without_plugins():
-...     registry._entry_point_factories.get_all()
-{}
-
 >>> tagger = SpacyTagger(SHIPPED)
->>> sorted(tagger.labels)
-['LOC', 'MISC', 'ORG', 'PER']
 >>> list(tagger.tag(["Angela Merkel visited Paris."]))[0][0]
 Mention(start=0, end=13, label='PER')
 """

@@ -3,13 +3,8 @@
 An ε of entities is about the mentions that were marked. A corpus with marks of nicknames alone says nothing of persons,
 organisations and places, so whoever reads an ε must know which kinds no tagger looked for (:func:`unsought_kinds`).
 
->>> make_tagger("rules").describe()["tagger"]
-'rules'
 >>> parse_names("spacy:en_core_web_sm+rules")
 ('spacy:en_core_web_sm', 'rules')
->>> make_tagger("no_such_module:Tagger")
-Traceback (most recent call last):
-fl_sim.plugins.PluginError: tagger 'no_such_module:Tagger' cannot be imported (No module named 'no_such_module')
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 >>> config = configuration(None, {"corpus": "irc", "target_epsilon": 4, "model__hidden": 64})
 >>> config.corpus.path, config.privacy.target_epsilon, config.model.hidden
 ('irc', 4.0, 64)
->>> configuration(None, {"target_epsilo": 4})  # doctest: +ELLIPSIS
-Traceback (most recent call last):
-fl_sim.config.ConfigError: 'target_epsilo' is not a configuration key; did you mean 'target_epsilon'? allowed: ...
 """
 
 from __future__ import annotations

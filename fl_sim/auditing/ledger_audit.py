@@ -15,21 +15,6 @@ pair have weight 1, so that their number is the sum that the bounds allow. A rou
 δ(ε) = E[(1 − e^{ε−L})⁺] on the corpus with the protected data; the empirical Bernstein bound (Maurer and Pontil 2009)
 limits this mean from below.
 
->>> ownership = Ownership(  # user 0 has sentences 0 and 1, user 1 has sentence 2; entity 0 is in all three
-...     user_offsets=np.array([0, 2, 3]), entity_offsets=np.array([0, 1, 2, 3]),
-...     entity_ids=np.zeros(3, dtype=np.int32), num_entities=1)
->>> limits = {"entity_sentences": 2, "entity_users": 1, "user_sentences": 2}
->>> violations(ownership, np.array([1.0, 1.0, 0.0]), **limits)
-[]
->>> for violation in violations(ownership, np.array([1.0, 0.5, 1.0]), **limits):
-...     print(violation)
-entity 0 has weight 2.5 in sentences; allowed: at most 2
-entity 0 has 2 users; allowed: at most 1
-
->>> law = Distribution(np.array([1.0]), np.zeros(1))  # one Gaussian with μ = 1: δ(1) is 0.127
->>> 0.12 < delta_at_least(law, noise_std=1.0, rounds=1, epsilon=1.0, seed=0) < 0.127
-True
-
 >>> audit = LedgerAudit("runs/first", (Check("chain", True, "30 entries"), Check("noise", False, "0.95 of σ")))
 >>> audit.holds, audit.record()["refuted"]
 (False, ['noise'])

@@ -4,8 +4,6 @@
 >>> stated = read_stated(log, [{}, {}])
 >>> stated.epsilon, stated.delta, stated.by_round
 (2.25, 1e-05, (1.5, 2.25))
->>> read_stated("ROUND 1\\n", [{"max_epsilon": 3.0}]).epsilon
-3.0
 """
 
 from __future__ import annotations

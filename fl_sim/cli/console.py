@@ -1,8 +1,5 @@
 """Show a run in the terminal: notes and a progress bar on stderr, the summary or the JSON result on stdout.
 
->>> with ProgressBar(quiet=True) as bar:
-...     isinstance(bar, Observer)
-True
 >>> _describe({"perplexity": 212.4, "epsilon_any": 1.25, "epsilon_user": 0.5})
 'perplexity 212.4, ε any 1.25, user 0.500'
 """

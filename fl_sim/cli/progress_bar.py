@@ -1,13 +1,8 @@
 """Show the progress of long work on standard error: a bar on a terminal, lines elsewhere, so that no log is silent.
 
->>> with counting("texts", quiet=True) as show:
-...     show(1, 2)
 >>> lines = Lines("trials", clock=iter([0.0, 1.0, 4.0, 6.0, 20.0]).__next__)
 >>> [lines.line(done, 9) for done in (1, 2, 3, 9)]
 [None, 'trials: 2 of 9, about 21 s left', None, 'trials: 9 of 9']
-
->>> fitting(["perplexity 212.4", "ε any 1.25", "user 0.500"], 28)
-'perplexity 212.4, ε any 1.25'
 """
 
 from __future__ import annotations

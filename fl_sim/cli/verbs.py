@@ -2,10 +2,6 @@
 
 >>> sorted(VERBS["privacy"])
 ['account', 'audit', 'check', 'entities', 'plan']
->>> with fl_sim.make_context("fl-sim", ["--version"]):
-...     pass
-Traceback (most recent call last):
-click.exceptions.Exit: 0
 """
 
 from __future__ import annotations

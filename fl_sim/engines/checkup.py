@@ -7,13 +7,6 @@ answer, too; a run that takes longer is stopped as by Ctrl-C.
 
 >>> worst([Finding("memory", "24 GiB", "ok"), Finding("disk", "0.1 GiB free", "warning")])
 'warning'
-
->>> machine(Path("."))[0].name
-'processor'
-
->>> names = [finding.name for finding in checkup(quick=True)]
->>> "torch" in names, "processor" in names, "ray on cpu" in names
-(True, True, False)
 """
 
 from __future__ import annotations

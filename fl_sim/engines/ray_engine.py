@@ -7,10 +7,6 @@ and ends it. Where there is no ``/proc``, Ray is left to end its processes.
 Ray reserves GPUs for processes that it starts, and the server is none. So an idle worker on the server's machine holds
 the server's share as long as the run lives, and tells which GPU it is.
 
->>> with RayProcesses() as processes:  # no Ray was started
-...     processes.server_ended
-False
-
 >>> visible_index("3", visible="2,3"), visible_index("1", visible=None)
 (1, 1)
 """

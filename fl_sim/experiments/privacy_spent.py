@@ -6,9 +6,6 @@ of one round under seeded noise have the same samples: their ε is computed from
 >>> account = account_for([], Adjacency(12), Adjacency(12), delta=1e-5, joined_at=None)
 >>> account["releases"], account["epsilon_user"]
 (0, 0.0)
->>> read_ledgers(["no/such/run"])
-Traceback (most recent call last):
-fl_sim.storage.run_folder.ResultsError: no/such/run: there is no such folder
 """
 
 from __future__ import annotations

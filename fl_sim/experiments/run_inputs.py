@@ -1,11 +1,8 @@
 """The inputs of a run, opened and checked: its corpus, its task and its model.
 
 >>> corpus = open_corpus(RunConfig())
->>> check_text(corpus)
 >>> held_out_split(RunConfig(), corpus), task_of(RunConfig(), corpus).name
 ('validation', 'next-word')
->>> Path(with_absolute_paths(RunConfig.from_mapping({"corpus.path": "mine"})).corpus.path).is_absolute()
-True
 """
 
 from __future__ import annotations

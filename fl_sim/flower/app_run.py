@@ -12,9 +12,6 @@ runs, composes the releases of both, as a run on a corpus does with the lineage 
 >>> plan = settings.plan(rounds=50)
 >>> round(plan.mechanism.noise_multiplier, 2), plan.mechanism.denominator
 (1.15, 50.0)
-
->>> earlier_of(Path("no/such/run"), "0a1b", seed=None).composed
-()
 """
 
 from __future__ import annotations

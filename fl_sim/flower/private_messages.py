@@ -10,9 +10,6 @@ Norms, sums and noise are computed over the arrays of a model as one vector.
 (9, ('weight', 'bias'))
 >>> [array.numpy().dtype.name for array in layout.arrays(np.arange(9.0)).values()]
 ['float32', 'float64']
-
->>> user_number("partition-id 3") == user_number("partition-id 3") != user_number("partition-id 4")
-True
 """
 
 from __future__ import annotations

@@ -6,10 +6,6 @@ reply a round: the model plus the noisy average of bounded updates. So its step 
 >>> WrappedStrategy(FedAvg(fraction_train=0.1))  # doctest: +ELLIPSIS
 Traceback (most recent call last):
 fl_sim.strategies.primitives.limits.PrivacyError: fraction_train is 0.1; allowed: 1.0, its default: ...
-
->>> step = step_of(None, ServerOptimizerConfig(optimizer="sgd", learning_rate=0.5))
->>> step.settings()["server_optimizer.learning_rate"]
-0.5
 """
 
 from __future__ import annotations

@@ -8,14 +8,6 @@ less than each one's interval suggests, so their difference is taken within each
 >>> figure = intervals(sums, np.random.default_rng(0))[0]
 >>> figure.value, 1.5 <= figure.low <= figure.value <= figure.high <= 2.5
 (2.0, True)
-
->>> first = {"predictions": [4.0, 2.0, 6.0], "nats": [8.0, 5.0, 12.0], "wrong": [3.0, 1.0, 4.0]}
->>> second = first | {"nats": [7.0, 4.0, 11.0]}
->>> found = paired_difference(first, second, "error")
->>> found.value, found.users, found.better_for
-(0.0, 3, 0.0)
->>> paired_difference(first, second, "perplexity").high < 0
-True
 """
 
 from __future__ import annotations

@@ -3,12 +3,6 @@
 Figures are compared where they may be. ε of runs with another δ or unit, or with something else known, are other
 statements, and a note says so; differences of utility are taken user by user, of runs on the same held-out text.
 
->>> from pathlib import Path
->>> run = RunFolder(Path("runs/first"), config={"run": {"seed": 3, "privacy": {"q_u": None}}}, environment={})
->>> settings_of(run)
-{'seed': 3, 'privacy.q_u': None}
->>> [name_of([Path("a/run"), Path("b/run"), Path("b/other")], number) for number in range(3)]
-['a/run', 'b/run', 'other']
 >>> by_value({"A": "1", "B": "1", "C": "2"})
 '1 in A, B; 2 in C'
 >>> pair_words(Pair("B", "A", PairedDifference("perplexity", -5.17, -6.94, -3.48, 40, 0.9)))

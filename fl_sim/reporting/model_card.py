@@ -6,17 +6,6 @@ sentences, percentiles, paths and the fingerprint of private text stay out. Hugg
 
 >>> "AutoModelForCausalLM.from_pretrained" in code("causal", (), {})
 True
->>> print(front_matter("causal", guarantee=True, base="org/model"))
----
-base_model: org/model
-library_name: transformers
-license: unknown
-pipeline_tag: text-generation
-tags:
-- federated-learning
-- fl_sim
-- differential-privacy
----
 """
 
 from __future__ import annotations

@@ -4,16 +4,10 @@ A :class:`Chart` is data, which :func:`draw` draws the same way everywhere. Ever
 (:mod:`fl_sim.reporting.run_facts`): a run without a proven ε is never drawn at one, and the legend says why instead.
 Figures are drawn anew (Agg, no pyplot state), so that runs, tests and notebooks are independent.
 
->>> from itertools import islice
->>> list(islice(styles(), 2))
-[('#0072B2', '-'), ('#D55E00', '-')]
 >>> line = Line("A", 0, (Point(0.0, 1.0, "1.00"), Point(1.0, 3.0, "3.00")))
 >>> chart = Chart("ε over rounds", ROUND, Axis("ε"), "Rounded up.", lines=(line,))
 >>> chart.svg.startswith("<svg"), chart.table.rows
 (True, [['0', '1.00'], ['1', '3.00']])
->>> run_picture({}, "epsilon")
-Traceback (most recent call last):
-fl_sim.storage.run_folder.ResultsError: no run folder is given; allowed: at least one
 """
 
 from __future__ import annotations

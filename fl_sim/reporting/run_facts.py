@@ -6,11 +6,6 @@ the facts, in no round.
 
 >>> has_guarantee(None, {"epsilon_user": 2.5}), has_guarantee(None, {"epsilon_user": float("inf")})
 (True, False)
->>> import tempfile
->>> with tempfile.TemporaryDirectory() as folder:
-...     head = read_facts(RunFolder.create(f"{folder}/run", config={}, environment={})).headline
->>> head.state, head.unit_words, head.epsilon
-('no round', 'any user + any entity', None)
 """
 
 from __future__ import annotations

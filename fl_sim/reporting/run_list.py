@@ -2,14 +2,6 @@
 
 >>> shortened("sweeps/many/point0003-seed1", 20), shortened("runs/one", 20)
 ('sweeps/man…003-seed1', 'runs/one')
->>> import tempfile
->>> with tempfile.TemporaryDirectory() as folder:
-...     first = RunFolder.create(f"{folder}/first", config={"run": {"rounds": 3}}, environment={})
-...     found = list_runs([folder])
->>> [(run.name, run.state, run.rounds) for run in found.runs]
-[('first', 'not started', 3)]
->>> print(found.text().splitlines()[1])
-first     unknown   –         –        –     0/3  not started
 """
 
 from __future__ import annotations

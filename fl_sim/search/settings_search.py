@@ -11,12 +11,6 @@ draws its sentences at other rates, and shrinks its noise (``privacy.noise_cohor
 private run's rounds. A search is successive halving: in each rung the trials train on more sentences a round, and the
 best third goes on (docs/settings.md).
 
->>> stated = {"privacy.population": 5000, "privacy.target_epsilon": 3.0, "rounds": 4, "privacy.q_s": 0.02}
->>> run = PrivateRun.of(RunConfig.from_mapping(stated))
->>> noise = [run.mechanism({"privacy.user_cap": 1.0, "rounds": rounds}).noise_multiplier for rounds in (4, 16)]
->>> run.target, noise[0] < noise[1]
-(3.0, True)
-
 >>> Search(trials=9, sentences=600).rungs
 [(9, 200.0), (3, 600)]
 """

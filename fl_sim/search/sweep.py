@@ -10,9 +10,6 @@ the ε of all runs together, from their ledgers, beside the ε of each. docs/set
 >>> sweep = Sweep(seeds=(0, 1), grid={"privacy.user_cap": (1, 2)})
 >>> [point.name for point in sweep.points()]
 ['point0000-seed0', 'point0000-seed1', 'point0001-seed0', 'point0001-seed1']
-
->>> list(run_batch({"bad": RunConfig(out="/dev/null/run")}))  # doctest: +ELLIPSIS
-[Ending(name='bad', status='failed', reason='/dev/null/run: is a file, or lies below one; a run needs a folder')]
 """
 
 from __future__ import annotations

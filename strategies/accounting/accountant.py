@@ -6,13 +6,6 @@ rounding included; guarantee, assumptions and proofs are in docs/privacy.md.
 >>> event = RoundEvent("uedp", noise_multiplier=1.0, q_u=0.05, q_e=0.5, user_cap=15)
 >>> round(epsilon(event, Adjacency(), rounds=50, delta=1e-5), 2)
 2.67
->>> z = solve("noise_multiplier", event, [Adjacency()], rounds=50, delta=1e-5, target_epsilon=1.0)
->>> 0.995 <= epsilon(replace(event, noise_multiplier=z), Adjacency(), rounds=50, delta=1e-5) <= 1.0
-True
-
->>> earlier = [(RoundEvent("user_level", 4.0, q_u=0.1), Adjacency(), 20)]
->>> continued_epsilon_curve(earlier, RoundEvent("user_level", 3.0, q_u=0.1), Adjacency(), [1, 10], delta=1e-5).round(2)
-array([0.45, 0.61])
 """
 
 from __future__ import annotations

@@ -4,11 +4,6 @@ Two corpora are *user-entity adjacent* when one of them holds at most one more u
 sentences) and at most one more sensitive entity ``e'`` (every sentence of any user that mentions it).
 See docs/privacy.md, section 1.
 
->>> entity = ContributionBound(users=15, sentences_per_user=2, sentences=20)
->>> entity.total
-20
->>> Adjacency(user_sentences=100, entity_bound=entity).user_sentences
-100
 >>> ContributionBound(users=15, sentences_per_user=2, sentences=10, weighted=True).total_weight
 10.0
 """

@@ -3,9 +3,6 @@
 ε never decreases in the number of rounds and in the sampling rates, and never increases in the noise multiplier and in
 the user cap: a stochastically larger shift is never safer (docs/privacy-proofs.md, section 4).
 
->>> z = bisect_value(lambda z: 4 / z, "noise_multiplier", safest=100.0, riskiest=0.01, target=2.0)
->>> 1.99 <= 4 / z <= 2.0
-True
 >>> largest_count(lambda rounds: 0.1 * rounds, most=1000, target=2.05)
 20
 """

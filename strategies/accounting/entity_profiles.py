@@ -15,11 +15,6 @@ grids too; detected and missed entities share the cases, at different q_e.
 >>> shift = all_sampled(event, np.array([2, 1]), tail=1e-12)
 >>> shift.values, shift.probabilities
 (array([0., 1., 2., 3.]), array([0.125, 0.375, 0.375, 0.125]))
-
->>> event = RoundEvent("uedp", noise_multiplier=1.0, q_u=0.05, q_e=0.5, user_cap=15)
->>> profile_accountant = ProfileAccountant(event, user_sentences=15, rounds=50, delta=1e-5)
->>> profile_accountant.epsilons([np.array([1]), np.array([2, 1, 1])]).round(2)
-array([2.72, 2.92])
 """
 
 from __future__ import annotations

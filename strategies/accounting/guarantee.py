@@ -13,9 +13,6 @@ and what ε hides (docs/privacy.md, sections 1 and 15):
 >>> guarantee = Guarantee(known="counts", entity_bound=10, user_sentences=32)
 >>> guarantee.covers_any_entity
 True
->>> named, unnamed = guarantee.units(clips_sentences=True, population=100)
->>> named.adjacency.entity_bound.total_weight, unnamed.robust, named.adjacency.weighted
-(10.0, True, True)
 """
 
 from __future__ import annotations

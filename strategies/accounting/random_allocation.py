@@ -15,21 +15,9 @@ docs/privacy-proofs.md, section 16.
   such group two disjoint sets of rounds, one with its round on the smaller corpus, the other with that on the larger. A
   set is random allocation over its rounds. A group of m users shifts by m clips, with the protected user by m + 1.
 
->>> forward, reverse = allocation_atoms(noise_multiplier=1.0, epoch_rounds=20, rounds=20, tail=1e-12)
->>> [round(float(loss.masses.sum() + loss.infinite), 9) for loss in (forward, reverse)]
-[1.0, 1.0]
-
 >>> [case.groups for case in cases(users=1, epoch_rounds=20, with_user=True)]
 [((1, 1), (0, 1)), ((1, 2),)]
->>> hidden = HiddenEpochs(noise_multiplier=2.0, epoch_rounds=20, users=1, with_user=True)
->>> entity_epsilon_curve(hidden, np.array([1, 25]), delta=1e-5).round(1)
-array([1.7, 9.3])
 
->>> user = Adjacency()
->>> epsilon_curve(1.0, 20, user, [60], delta=1e-5).round(2)
-array([2.39])
->>> epochs(noise_multiplier=1.0, epoch_rounds=20, rounds=45)
-{EpochEvent(noise_multiplier=1.0, epoch_rounds=20, rounds=20): 2, EpochEvent(noise_multiplier=1.0, epoch_rounds=20, rounds=5): 1}
 """  # noqa: E501
 
 from __future__ import annotations

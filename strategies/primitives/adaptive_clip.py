@@ -7,8 +7,6 @@ Guarantee: the joint vector of update and votes has the bound β and gets noise 
 with a fixed clip. The next clip is post-processing of the noisy count. Assumption: γ, η, r and the first c are public.
 
 >>> adaptive = AdaptiveClip(quantile=0.5, learning_rate=0.2, count_noise=10.0)
->>> round(adaptive.vote.of_items(items=8, clipped=6), 1)  # two within the clip, where half of eight should be
--2.0
 >>> round(adaptive.next_clip(first=1.0, clip=1.0, share=-0.25), 3)
 1.051
 """

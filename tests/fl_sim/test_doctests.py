@@ -50,9 +50,9 @@ SLOW = {
     "fl_sim.auditing.lower_bounds",
     "fl_sim.auditing.real_rounds.canary_audit", "fl_sim.clients.gradients.ghost_pass",
     "fl_sim.data_prep.taggers.spacy_tagger",
-    "fl_sim.engines.checkup", "fl_sim.engines.worker_memory",
+    "fl_sim.engines.worker_memory",
     "fl_sim.research.uedp_paper.make_figure",
-    "fl_sim.search.settings_search", "fl_sim.strategies.accounting.random_allocation", "fl_sim.strategies.mechanism",
+    "fl_sim.strategies.accounting.random_allocation", "fl_sim.strategies.mechanism",
 }  # fmt: skip
 """Modules whose examples train, or start processes."""
 

@@ -4,14 +4,9 @@ An attacked *side* is a split: the training split holds the members, the held-ou
 de-identified corpus is attacked with its raw text: the corpus that it was made from has the same sentences under the
 same ids.
 
->>> Options(max_users=5).sentences_per_user
-20
 >>> Options(max_users=0)
 Traceback (most recent call last):
 fl_sim.config.ConfigError: max_users is 0; allowed: an integer of at least 1
->>> AttackedRun.open("no/such/run")
-Traceback (most recent call last):
-fl_sim.storage.run_folder.ResultsError: no/such/run: there is no such folder
 """
 
 from __future__ import annotations

@@ -25,18 +25,6 @@ has; another N depends on which canaries are included, and nothing is tested.
 
 >>> round(uniform_exposure(1000), 3)
 1.436
->>> from fl_sim.clients.models.language_model import load_model
->>> from fl_sim.clients.models.model_spec import ModelSpec
->>> from fl_sim.data_prep.canaries import CanarySettings, draw_canaries
->>> model = load_model(ModelSpec(hidden=8, layers=1, heads=2), seed=0)
->>> planted = draw_canaries(CanarySettings(number=4))
->>> exposures = canary_exposures(model, planted, seed=0, drawn=20)
->>> [1 <= canary.rank <= 21 for canary in exposures.canaries]
-[True, True, True, True]
-
->>> from fl_sim.strategies.accounting.guarantee import Guarantee
->>> entity_contribution(Guarantee(known="graph", entity_bound=3), repetitions=8).profile
-array([1, 1, 1])
 """
 
 from __future__ import annotations

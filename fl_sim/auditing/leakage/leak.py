@@ -4,8 +4,6 @@ The table :data:`ATTACKS` names the attacks: functions of an open run, the optio
 that any attack on any run is called ``beyond`` although all proofs hold is at most ``Options.failure``, which all of
 them share.
 
->>> chosen(["users"])
-('users',)
 >>> chosen(["everything"])
 Traceback (most recent call last):
 fl_sim.config.ConfigError: attack is 'everything'; allowed: users, canaries, entities

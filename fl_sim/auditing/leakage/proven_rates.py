@@ -23,8 +23,6 @@ are exchanged in :meth:`ProvenRates.exchanged`: D'∪{x} and D'∪{y} differ by 
 >>> rates = LedgerProof((entry,), "run", Guarantee()).of_user(12)
 >>> 0.092 < rates.largest_true_positive_rate(0.01) < 0.097  # one Gaussian with μ = 1: Φ(Φ⁻¹(0.01) + 1) is 0.0924
 True
->>> 0.3829 < rates.largest_advantage < 0.40  # 2Φ(1/2) − 1
-True
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ members and non-members separately; of true positive rates the exact one of Clop
 >>> scores = Scores(members=np.array([3.0, 2.0]), non_members=np.array([1.0, 0.0]))
 >>> scores.area, scores.true_positive_rate(0.5)
 (1.0, 1.0)
->>> clopper_pearson(0, 10).high.__round__(2)
-0.31
 """
 
 from __future__ import annotations

@@ -20,15 +20,6 @@ binomial and thinned by q_u.
 >>> law = shift_distribution(event, Scenario(entity_users=1, entity_sentences=1, user_sentences=1))
 >>> law.values, np.exp(law.log_weights).round(4), mean_shift(law)
 (array([0. , 0.5, 1. ]), array([0.375, 0.5  , 0.125]), 0.375)
-
->>> law = Distribution(np.array([1.0]), np.zeros(1))
->>> rng = np.random.default_rng(0)
->>> included = rng.random(400) < 0.5
->>> along = rng.normal(0.0, 1.0, (4, 400)) + included
->>> claim = CanaryClaim("one user", law, noise_std=1.0, noise_multiplier=1.0, proven=((1e-5, 10.1),), rounds=4)
->>> audit = bound_canaries(claim, included, along, confidence=0.95)
->>> audit.holds, 5 < audit.epsilon_fitted < 10.1, audit.noise_at_most > 1 > audit.shift_at_least
-(True, True, True)
 """
 
 from __future__ import annotations

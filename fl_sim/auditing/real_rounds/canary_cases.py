@@ -2,8 +2,6 @@
 
 >>> sorted(CASES)
 ['adaptive', 'awd-lstm', 'local-steps', 'lora', 'nothing-sampled', 'uedp', 'user-level']
->>> CASES["uedp"].with_population(100).noise_multiplier
-4.0
 """
 
 from __future__ import annotations

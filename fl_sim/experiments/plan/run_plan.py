@@ -2,13 +2,6 @@
 
 >>> idle_settings(RunConfig.from_mapping({"server.optimizer": "adam", "server.momentum": 0.9}))
 ['server.momentum has no effect: server.optimizer is adam.']
-
->>> import numpy as np
->>> offsets, entities = np.arange(0, 9, 4), np.zeros(8, dtype=np.int32)  # 2 users with 4 sentences on entity 0 each
->>> ownership = Ownership(offsets, np.arange(9), entities, num_entities=1)
->>> planned = plan_run(RunConfig.from_mapping({"rounds": 2, "privacy.noise_multiplier": 50.0}), ownership)
->>> planned.rounds, planned.guarantees.after(2)["epsilon_user"] < 1
-(2, True)
 """
 
 from __future__ import annotations

@@ -14,8 +14,6 @@ Mass below the window does not matter: those losses lie below ε.
 >>> gaussian = GaussianMixturePair(1.0, 0.0, shifts=np.ones(1), weights=np.ones(1))
 >>> epsilon_curve((gaussian,), 4.0, np.array([1, 16]), delta=1e-5).round(2)
 array([0.93, 4.38])
->>> delta_at((gaussian,), 4.0, rounds=16, epsilon=4.38) < 1.01e-5
-True
 """
 
 from __future__ import annotations

@@ -10,9 +10,6 @@ on the coarser one, each mass between two neighbours. docs/privacy-accounting.md
 >>> tilted = tilt(fair, order=2.0)
 >>> float(tilted.masses.sum().round(12)), tilted.masses.round(3)
 (1.0, array([0.083, 0.   , 0.917]))
->>> (block,) = [block_of(tilted, rounds=2, low=-4, size=8, factor=2)]
->>> block.width, block.first, block.plain().round(3)  # −1, 0 and 1 lie on both grids
-(1.0, -2, array([0.  , 0.16, 0.48, 0.36, 0.  ]))
 """
 
 from __future__ import annotations

@@ -9,10 +9,6 @@ large ones count as a certain loss.
 >>> user = user_shift(q_u=0.5, q_s=1.0, user_sentences=3, user_cap=2.0, tail=1e-12)
 >>> user.values, user.probabilities
 (array([0., 2.]), array([0.5, 0.5]))
->>> entity = entity_shift(q_e=0.5, active=active_sentences(1, rate=1.0, mean=1.0, tail=1e-12), most=4.0)
->>> pair = mixture(user, entity, probability=1.0, unit=2.0, tail=1e-12)
->>> pair.common, pair.shifts, pair.weights
-(0.25, array([0.5, 1. , 1.5]), array([0.25, 0.25, 0.25]))
 """
 
 from __future__ import annotations

@@ -14,12 +14,6 @@ cheaply, in the same way.
 >>> forward, reverse = discretize((pair,), noise_multiplier=1.0, width=0.1, tail=1e-9)
 >>> [round(float(loss.masses.sum() + loss.infinite), 6) for loss in (forward, reverse)]
 [1.0, 1.0]
-
->>> active = GaussianMixturePair(1.0, 0.0, shifts=np.ones(1), weights=np.ones(1))
->>> inactive = GaussianMixturePair(1.0, 1.0, shifts=np.empty(0), weights=np.empty(0))
->>> ((forward, reverse),) = both_directions(active, inactive, [0.5], noise_multiplier=2.0, spacing=1.0, tail=1e-9)
->>> round(float(forward.masses.sum() + forward.infinite), 6), round(forward.on_grid(0.01).infinite, 6)
-(1.0, 0.0)
 """
 
 from __future__ import annotations
