@@ -45,6 +45,7 @@ from fl_sim.clients.models.model_names import TaskName
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.config_keys import Key
 from fl_sim.files import read_bytes
+from fl_sim.formats import first_mistake
 from fl_sim.plugins import PluginError
 from fl_sim.settings_origin import Origin
 from fl_sim.strategies.mechanism import LocalTrainingConfig
@@ -257,8 +258,11 @@ class RunConfig(_Section):
 
     @model_validator(mode="after")
     def _origin_is_whole(self) -> RunConfig:
-        if self.origin:
-            config_keys.check_table(Origin, self.origin, "origin", "fl-sim plan trials")
+        try:
+            if self.origin:
+                Origin.model_validate(self.origin)
+        except ValidationError as error:
+            raise ValueError(f"origin.{first_mistake(error)}; allowed: what fl-sim plan trials writes") from error
         return self
 
     @model_validator(mode="after")

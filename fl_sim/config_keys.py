@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 _SYMBOLS = {
     "z": "privacy.noise_multiplier",
@@ -109,28 +109,6 @@ def nearest(name: str, keys: Mapping[str, Key]) -> str | None:
         return close[0]
     close = difflib.get_close_matches(leaf, leaves, n=1)
     return leaves[close[0]] if close else None
-
-
-def check_table(model: type[BaseModel], values: Mapping[str, object], section: str, owner: str) -> None:
-    """Check the keys and values of the table ``section`` that ``owner`` writes against its settings.
-
-    Raises:
-        ValueError: a key is unknown, or a value is not allowed; the message names every mistake in one line.
-    """
-    known = keys_of(model)
-    allowed = ", ".join(f"{section}.{name}" for name in known) or f"nothing under {owner}"
-    unknown = values.keys() - known.keys()
-    lines = [f"{section}.{name} is {shown(values[name])}; allowed: {allowed}" for name in sorted(unknown)]
-    try:
-        model.model_validate({name: value for name, value in values.items() if name in known})
-    except ValidationError as error:
-        for mistake in error.errors():
-            name = str(mistake["loc"][0]) if mistake["loc"] else ""
-            value = "missing" if mistake["type"] == "missing" else shown(mistake["input"])
-            words = known[name].allowed if name in known else " ".join(mistake["msg"].split())
-            lines.append(f"{section}{'.' if name else ''}{name} is {value}; allowed: {words}")
-    if lines:
-        raise ValueError("; ".join(dict.fromkeys(lines)))
 
 
 def shown(value: Any) -> str:

@@ -87,15 +87,7 @@ def choose_settings(
 ) -> Automatic | Tried:
     """Return the configuration with all settings chosen, or the trial at which the search was interrupted.
 
-    Args:
-        config: with what is stated: corpus, N, target, δ, bounds, model.
-        minutes: for search and training together.
-        trials: a folder for the search; a stopped search in it goes on.
-        keep_mentions: the least share of mentions that bounds keep, in weight.
-        tokens: the mean tokens of a sentence, a public number; None for those of the public text.
-        say: called with what search and training will take.
-        weigh: called with what a new search finds under the bounds that it tries.
-        observe: called with every trial that ended.
+    The arguments are those of :func:`fl_sim.api.planning.plan_automatically`; ``trials`` is the search's folder.
 
     Raises:
         ConfigError: no settings meet the target, no bounds keep the mentions, N is missing, or search and training

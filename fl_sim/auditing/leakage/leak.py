@@ -160,14 +160,8 @@ def attack_runs(
 ) -> Leakage:
     """Attack runs, one after the other.
 
-    Args:
-        runs: run folders.
-        options: of all attacks; None for the defaults.
-        attacks: names in :data:`ATTACKS`; None for all that make sense for a run, or for ``entities`` where the options
-            name an entity.
-        raw: a corpus whose text is attacked in place of that of runs on its de-identified copy.
-        progress: gives a context with an observer for every attack, whose name it is called with.
-        say: called with what the attacks on a run will take, before them.
+    The arguments are those of :func:`fl_sim.leak`. By default the attacks are all that make sense for a run, or
+    ``entities`` where the options name one.
 
     Raises:
         ConfigError: there is no run, no such attack, or an attack that was asked for makes no sense for a run.
