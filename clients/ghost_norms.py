@@ -74,7 +74,6 @@ class Contribution(ABC):
     """Hold the per-sentence gradients of one parameter for a batch of B sentences; norms are computed when asked for.
 
     Attributes:
-        name: the name of the parameter.
         rows: B.
     """
 
@@ -352,7 +351,6 @@ class Layer(ABC):
     """Describe a module, or a tied pair of modules, whose per-sentence gradients can be computed.
 
     Attributes:
-        modules: the modules to record.
         names: the names of their trainable parameters, as in ``LanguageModel.parameters``.
         reads_outputs: whether the records must have the modules' outputs, which take memory.
         reads_rounded: whether the records may be of bfloat16; else they are widened to float32.

@@ -150,9 +150,7 @@ class PlantedCanaries(Record):
     """All canaries of a corpus.
 
     Attributes:
-        format, format_version: of the file.
         seed: of secrets, names and which canaries are included.
-        law: of the secrets.
         canaries: in the order of their numbers; no two have the same secret.
     """
 

@@ -80,7 +80,6 @@ class SplitWriter:
     New users and entities are numbered on, in the order of their first sentence or mention.
 
     Attributes:
-        split: its name.
         targets: class → number, in the order of first appearance.
     """
 
@@ -348,7 +347,6 @@ def append_corpus(
     user as before.
 
     Args:
-        corpus: as it is.
         sentences: to append; at least one.
         joined_at: the round from which the part takes part in training.
         options: :class:`PartOptions`, with the identity of the corpus.

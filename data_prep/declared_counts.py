@@ -139,8 +139,6 @@ class CountsOfNode(Record):
         model: SHA-256 of the weights that a public seed gives.
         tokenizer: SHA-256 of the tokens of a public text.
         release: the version of samples and sums.
-        users: their number.
-        sentences: their number.
         names: for each of its names, by digest in ascending order, the number of its sentences that mention it.
     """
 

@@ -52,9 +52,7 @@ class Tally:
     """Counts of a de-identification.
 
     Attributes:
-        sentences: all.
         changed: sentences with a mention.
-        mentions: of the corpus.
         replaced: spans that were replaced; overlapping mentions are one span.
         emptied: sentences of which nothing was left.
         still_there: sentences with the spelling of some mention of the corpus outside all mentions, which was probably

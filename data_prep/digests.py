@@ -122,7 +122,6 @@ def content_digests(
 
     Args:
         ownership: of the split, with the entities' digests.
-        encoded: its tokens.
         targets: the class of each sentence, int32 (S,); None without classes.
         users: their names, by id.
         key: of :func:`read_key`.

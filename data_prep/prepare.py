@@ -182,7 +182,6 @@ class PreparedCorpus:
     """The result of a preparation.
 
     Attributes:
-        corpus: as it is now.
         cached: whether it was there already, and nothing was done.
         reused: sentences that an earlier, interrupted preparation had tagged.
         warnings: what looks wrong with the source, each a sentence; none if it was not read.
@@ -258,7 +257,6 @@ def append(
 
     Args:
         raw: the sentences to append, before preparation.
-        out: the corpus.
         joined_at: the round from which they take part (:func:`fl_sim.data_prep.corpus_writer.append_corpus`); None for
             that of the part before, so that every round counts for them that counts for it.
         marking: what marks the entities.

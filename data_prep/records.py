@@ -51,7 +51,6 @@ class Sentence:
     Attributes:
         split: such as ``train``.
         user: the user's key.
-        text: any text.
         mentions: the entities; they may overlap, lie inside ``text``, have a label, and cover more than white space.
         target: the class, in a corpus for classification.
         stored: the entities that are known from an earlier preparation; None if the mentions tell them all.

@@ -55,13 +55,11 @@ class Evaluation(Record):
     """The content of ``coverage.json``.
 
     Attributes:
-        tagger: its description.
         hiding: the shares of :data:`fl_sim.data_prep.tagger_scores.HIDING`.
         flagged: share of all sentences in which the tagger marks anything.
         flag_precision: share of the flagged sentences that are sensitive.
         matching: match → kind ("any" for all) → precision, recall, f1.
         outside_scheme: mentions of kinds that the gold corpus does not mark, left out of ``matching``.
-        resamples, seed: of the bootstrap.
     """
 
     format: Literal["fl-sim coverage"] = "fl-sim coverage"
@@ -141,7 +139,6 @@ def evaluate(
         tagger: made with the same ``selection``.
         gold: what is marked.
         selection: which gold mentions count.
-        resamples, seed: of the bootstrap.
         watch: sees the sentences as they pass, for progress.
 
     Raises:

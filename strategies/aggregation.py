@@ -183,7 +183,6 @@ class Asked(NamedTuple):
     """Describe the request to one node.
 
     Attributes:
-        users: the number of its sampled users.
         sentences: the most sentences that they can have.
         identity: a hash of the request, which its reply repeats (:attr:`TrainRequest.identity`).
         turn: the place of the node in the sum, different for every node; the same in every run of one seed.
@@ -297,7 +296,6 @@ class BoundedSumStrategy(Strategy):
         """Run the rounds ``first_round`` to ``num_rounds``.
 
         Args:
-            grid: the nodes.
             initial_arrays: the model before ``first_round``.
             num_rounds: T, the last round.
             timeout: seconds to wait for the replies of a round.

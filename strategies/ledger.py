@@ -139,7 +139,6 @@ class Entry:
     """Record one release of a round of a run; a round released twice with different noise has two entries.
 
     Attributes:
-        run: the identity of the run.
         round: the round, from 1.
         terms: the release record.
         sum: a keyed hash of the sum before seeded noise; random for secure noise, so that copies of a run which went

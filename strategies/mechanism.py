@@ -356,7 +356,6 @@ class PrivacyPlan:
     """Combine a run's mechanism, its number of rounds and the δ at which ε is stated.
 
     Attributes:
-        mechanism: the mechanism of one round.
         rounds: T, the largest number of rounds that may be released.
         delta: δ in (0, 1).
 

@@ -106,7 +106,6 @@ class TrainRequest:
         server_round: the round, from 1.
         round_seed: the seed by which entities and sentences are sampled and local draws are made.
         users: the node's sampled users as runs of consecutive ids, int64 (R, 2): first, one past the last.
-        rule: the client rule.
         workspace: JSON that names the corpus and the model that every node keeps open.
         vector: the trainable parameters, float32 (d,).
     """
@@ -171,7 +170,6 @@ class TrainReply:
     Attributes:
         vector: Σ_u v_u, float32 (d,).
         users: the number of sampled users of the node.
-        sentences: the number of their eligible sentences.
         clipped: the number of sentences that were clipped, one by one or as part of their user's update.
         nonfinite: the number of contributions that were not finite and count as zero.
         loss_sum: the sum over sentences of their mean token loss, before the update.

@@ -68,7 +68,6 @@ class HeadRecord:
     Attributes:
         owner: the layer that describes it.
         module: the output layer.
-        model: applied.
         batch: the targets of the sentences.
         states: the layer's input, (B, T, h), detached.
     """

@@ -29,7 +29,6 @@ class Classifier(nn.Module):
     """softmax(W · pooled state + b); W and b start at zero, so that every class is as likely as any other.
 
     Attributes:
-        architecture: of the body.
         body: the module that reads the tokens, without output layer.
         head: ``nn.Linear`` (classes, h).
         pooling: which state the head reads.

@@ -146,7 +146,6 @@ class FrozenHead:
 
         Args:
             states: the input of the output layer, float32 (B, T, h), detached.
-            batch: its targets.
             with_gradient: whether to compute the gradient, which takes as long as the scores.
             mixed: whether the products are of bfloat16, by a copy of the weights that is made once.
         """

@@ -109,7 +109,6 @@ class LanguageModel:
 
     Attributes:
         module: the torch module, float32, in eval mode.
-        tokenizer: the transformers tokenizer.
         spec, seed, task: what it was built from, and for.
         architecture: runs, tunes and saves the module.
         body: the module, without its head if the task is classification.

@@ -33,7 +33,6 @@ class PretrainingConfig:
         epochs: passes over the text.
         batch_size: sentences per step.
         learning_rate: the schedule's peak.
-        weight_decay: of AdamW.
         seed: the seed of the order of sentences.
     """
 

@@ -29,7 +29,6 @@ class RawCorpus:
     """A corpus before preparation.
 
     Attributes:
-        name: of the corpus.
         sentences: starts a new reading at each call.
         has_gold: whether it marks its entities.
         sources: the files that are read, by the name that the manifest gives them.
@@ -177,9 +176,7 @@ def with_settings(made: Callable[..., Part], kind: str, settings: Mapping[str, o
     """Return an object of a dataclass with these settings for its fields; a path may be given as text.
 
     Args:
-        made: the dataclass.
         kind: what has the settings, for messages.
-        settings: its fields.
 
     Raises:
         CorpusError: a setting is unknown, missing or bad.

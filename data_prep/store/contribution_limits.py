@@ -67,7 +67,6 @@ def greedy_weights(ownership: Ownership, limits: ContributionLimits, order: IntA
     The time is linear in the number of mentions; only sentences that compete for room are visited one by one.
 
     Args:
-        ownership: the split.
         limits: the limits per entity and per user.
         order: int64 (S,), a permutation of the sentence ids; among equals, earlier sentences are kept.
 

@@ -78,7 +78,6 @@ def encode_split(
     The folder appears atomically.
 
     Args:
-        texts: the sentences.
         tokenizer: encodes a batch of texts without special tokens.
         max_tokens: at most so many tokens per sentence, special ones included.
         out_dir: the folder to make.

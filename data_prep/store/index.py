@@ -45,8 +45,6 @@ def write_index(
     """Write the incidence of ``split`` while its sentences are read, and open it, checked, without profiles.
 
     Args:
-        folder: of the part.
-        split: its name.
         sentences_per_user: int64 (N,).
         rows: the sentences, sorted by user.
         num_entities: E, of the corpus.

@@ -73,15 +73,12 @@ class Manifest(Record):
     """The content of ``manifest.json``, one per part of a corpus.
 
     Attributes:
-        name: of the corpus.
         sources: size and checksum of each source file, by its name, never its path.
         settings: how the sources were read.
         tagger: what marked the entities.
         sought_labels: every label that the tagger can give and that counts, and those of the mentions, sorted.
-        tools: versions.
         classes: the names that targets index, sorted; empty in a corpus without classes.
         notes: counts of bad text, by :class:`fl_sim.data_prep.readers.cleaning.Note`.
-        splits: their counts.
         files: size and checksum of the data files.
         fingerprint: SHA-256 over the data files, of the corpus with this part.
         follows: the fingerprint of the corpus that this part was appended to.

@@ -115,7 +115,6 @@ def possible_categories(label: str, labels: Collection[str] = ()) -> frozenset[C
     times (Presidio's) may mean both. An unknown label may mean any category.
 
     Args:
-        label: of a mention.
         labels: all that its source can give; empty if unknown.
     """
     plain = _plain(label)

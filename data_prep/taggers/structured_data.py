@@ -64,7 +64,6 @@ class _Kind:
     """A kind of structured data.
 
     Attributes:
-        label: of its mentions.
         needs: an expression without which a text has no mention.
         pattern: of a candidate; repetitions are bounded, so a long text without spaces takes linear time.
         length: how many characters of a candidate are a mention, from its first; 0 if none.

@@ -162,7 +162,6 @@ class RecordedRun:
         ledger: its ledger, whose chain holds.
         earlier: the runs that trained its initial model.
         folder: its settings and metrics.
-        mechanism: the mechanism of its releases.
         rows: its metrics after the first round, a row per round.
         result: its result; empty for a run that has not finished.
     """

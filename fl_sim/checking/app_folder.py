@@ -35,7 +35,6 @@ class AppFolder:
     """Hold what the pyproject.toml of a Flower app says.
 
     Attributes:
-        path: the folder.
         server, client: the components, ``module:object``.
         config: the run configuration, flat.
         nodes: the number of nodes that the app asks for in a simulation; None if it does not say.

@@ -48,8 +48,6 @@ class AppProcess:
     """Hold the process of an app, a context manager.
 
     Args:
-        app: the app.
-        nodes: the number of nodes.
         prepare: called in the process before the app is imported.
         deadline: of all trials, as ``time.monotonic`` tells it.
 

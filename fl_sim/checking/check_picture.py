@@ -25,7 +25,6 @@ def check_picture(app: str, found: Measured, proven: float) -> Figure:
     """Return the picture of what was measured: the attack's scores, and its true against its false positives.
 
     Args:
-        app: the name of the app.
         proven: ε of any user for what was seen.
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")

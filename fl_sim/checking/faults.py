@@ -49,7 +49,6 @@ class Finding:
     """Hold a finding.
 
     Attributes:
-        name: of the fault.
         severity: ``breaks``, ``leaks`` or ``note``.
         words: what was found, in a sentence.
         numbers: what was measured.

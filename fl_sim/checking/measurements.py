@@ -60,7 +60,6 @@ class Measured:
     """Hold what was measured; lengths are those of the model's moves in a round.
 
     Attributes:
-        nodes: the number of nodes.
         rounds: of the whole run.
         seen: the whole run.
         stated: what the app says of its privacy.
@@ -159,7 +158,6 @@ class Measured:
         Args:
             rounds: the number of rounds; by default that of the whole run.
             least: take the limits of what was measured that give the smaller ε.
-            share: of the effect.
         """
         mu = share * (self.mu / (1 + self.noise_error) if least else self.mu)
         rate = self.rate_low if least else self.rate

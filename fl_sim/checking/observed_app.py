@@ -75,8 +75,6 @@ class LoadedApp:
     """Import an app from its folder, and run trials of it; one app per process.
 
     Args:
-        app: the app.
-        nodes: the number of nodes.
         scratch: the working directory while it is imported.
 
     Raises:

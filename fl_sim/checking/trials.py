@@ -90,7 +90,6 @@ class Seen:
         mods: the names of the client's mods, with theirs.
         stated: ε that known objects state at the end of the trial.
         error: why it ended early: ``absent``, ``waits``, ``stopped`` or ``node``, and words.
-        seconds: of the trial.
         waits_for: the number of nodes for which the app waits.
         opacus: the app has Opacus loaded.
     """

@@ -192,8 +192,6 @@ def check_writable(
     commands left of the same file beside it is removed.
 
     Args:
-        flag: for the message.
-        path: of the file.
         new_folder: whether the folder may be missing, because it is made.
         new: whether nothing may be there, because what is there may be the user's.
         begins: how a file begins that the same command wrote before; one that begins otherwise is the user's.

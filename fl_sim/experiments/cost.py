@@ -94,7 +94,6 @@ class Pace:
     Attributes:
         sentence: of a plain gradient of a sentence of mean length.
         server: of the server's step.
-        evaluation: of an evaluation.
         tokens: the mean tokens of a sentence, with those at its ends.
     """
 

@@ -81,9 +81,7 @@ class Ratio:
     """A figure that is a ratio of sums over sentences, or an increasing function of it.
 
     Attributes:
-        name: of the figure.
         above, below: numerator and denominator of each sentence, float64 (n,).
-        function: of the ratio.
     """
 
     name: str

@@ -111,7 +111,6 @@ class PairedDifference:
         value, low, high: the difference and its interval; NaN for fewer than two users.
         users: how many there are.
         better_for: the share of users for whom the second run is better.
-        interval: what the interval is.
     """
 
     metric: str

@@ -50,7 +50,6 @@ class ComparedRun:
     Attributes:
         key: a letter, by which tables and notes name it.
         name: the shortest end of its path that no other run shares.
-        path: of its folder.
         facts: what is said of it.
         by_user: sums of its last evaluation by held-out user; None if it recorded none.
         settings: by dotted key, as the run resolved them, with version, commit and corpus.

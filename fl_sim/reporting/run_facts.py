@@ -144,7 +144,6 @@ class Headline:
     Attributes:
         state: one of :data:`PROVEN`, :data:`NO_GUARANTEE`, :data:`UNTRUSTED` and :data:`NO_ROUND`.
         unit, unit_words: the protected unit that leads, a key of :data:`UNITS`, and in words.
-        epsilon: of this unit.
         epsilon_missed: the same with mentions missed by the tagger, as stated.
         epsilon_user: of any user alone.
         delta: at which every ε is stated.
@@ -166,9 +165,7 @@ class ContributionFigures:
     """ε of a user with an entity at one percentile of the corpus.
 
     Attributes:
-        words: the percentile.
         bound: what an entity contributes there; None if it is not recorded.
-        epsilon, robust: both ε.
         share: of the corpus's entities within the bound.
     """
 
@@ -258,7 +255,6 @@ class RunFacts(BaseModel):
         epsilon_as_published: the claim of the paper of the published algorithm, and no guarantee.
         bounds: the public bounds of the guarantee, as the releases state them.
         reach, reach_coverage: contributions at percentiles of the corpus, and the shares of entities within them.
-        ledger: whether it supports the ε.
         origin: where the settings come from, in words.
         rounds_done, rounds: the last round, and the number planned.
         settings: of the mechanism, by name.

@@ -48,7 +48,6 @@ class ListedRun:
 
     Attributes:
         name: the path of its folder, below the folder that was listed if that is one.
-        folder: the path of its folder.
         state: as :class:`~fl_sim.reporting.run_facts.RunFacts` has it, or ``starting``.
         epsilon_state, unit, epsilon, epsilon_user, delta: as of the headline that leads its report.
         metric, utility, measured_round: the last held-out figure, its name, and the round after which it was measured.

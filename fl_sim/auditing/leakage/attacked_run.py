@@ -144,8 +144,6 @@ class AttackedRun:
     """Hold a finished run and what an attack on it needs.
 
     Attributes:
-        folder, config: of the run.
-        corpus: the corpus with which it is attacked.
         model: the model that it released last.
         proof: what its ledger proves.
         bounds: the bounds on contributions, with the weights of the training split's sentences.

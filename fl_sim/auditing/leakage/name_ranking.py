@@ -84,7 +84,6 @@ class Target:
 
     Attributes:
         key: the key that the corpus's identity gives it.
-        kind: its category.
         name: its commonest surface.
         occurrences: its mentions in the training split.
         is_private: whether its names stand in no other split.

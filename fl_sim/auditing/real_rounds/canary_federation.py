@@ -69,7 +69,6 @@ class CanaryModule(nn.Module):
 
     Args:
         side: P = Q, the width of the layer, which has P·Q weights.
-        seed: of the rotations.
     """
 
     inputs_of: torch.Tensor

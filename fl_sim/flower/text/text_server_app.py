@@ -55,7 +55,6 @@ def create(grid: Grid, config: RunConfig) -> Experiment:
     """Enrol the nodes of ``grid`` and prepare a run on their text.
 
     Args:
-        grid: the nodes.
         config: of the run, with the folder of its results; its corpus is the held-out text.
 
     Raises:

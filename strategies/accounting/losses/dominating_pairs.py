@@ -160,7 +160,6 @@ def mixture(
 
     Args:
         user, entity: distributions of their shifts.
-        probability: the probability of the case.
         unit: the shift that equals one user clip β.
         tail: probability mass that each truncation may cut off.
         unlisted: the probability of the cases that are left out, which each case adds to what it cuts off; None if it
