@@ -215,7 +215,6 @@ class _Series:
 
     def __init__(self, process: AppProcess, say: Callable[[str], None]) -> None:
         self._process, self._say = process, say
-        self._began = time.monotonic()
         self._trials = 0
         self._seconds = 0.0
         self._target: Unit = (0, "")
