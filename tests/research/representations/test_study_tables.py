@@ -94,16 +94,7 @@ def test_the_study_s_figures_have_every_release(
     assert reproductions.write_document(tmp_path / "work") == []
     assert main.main([*command, "--seeds", "0,1"]) == 0
     assert "to go" not in capsys.readouterr().err, "what is done is kept"
-    checking = [
-        "reproduce",
-        "check",
-        str(tmp_path),
-        "ag-study",
-        "--data",
-        str(corpora),
-        "--out",
-        str(tmp_path / "work"),
-    ]
+    checking = ["reproduce", "check", str(tmp_path), "ag-study", *command[3:]]
     assert main.main([*checking, "--points", "10", "--json"]) == 0, "every experiment"
     checked = json.loads(capsys.readouterr().out)
     assert {row["verdict"] for row in checked} == {"the same"}
