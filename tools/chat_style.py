@@ -1,10 +1,6 @@
 """Render public sentences as people type in a chat: lower case, no full stop, often a nick in front.
 
 Chat text that may ship in weights is scarce, so half of the public sentences are rendered so. The nicks are made up.
-
->>> rng = np.random.default_rng(0)
->>> chat_message("Restart the service, then try again.", rng)
-'restart the service, then try again'
 """
 
 from __future__ import annotations

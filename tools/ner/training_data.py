@@ -2,11 +2,6 @@
 
 This is the first step of ``project.yml``. Section ``recipe`` of the training configuration says what the training
 sentences are made of.
-
->>> recipe = Recipe(repeats={"wikigold": 1}, swap=0, upper=0, lower=0, choose_on=("wikigold",))
->>> sentence = Sentence("train", "d1", "Ada left.", (Mention(0, 3, "PER"),))
->>> [each.text for each in training_sentences([NamedPart("wikigold", TRAIN, LABELS, (sentence,))], recipe, seed=0)]
-['Ada left.']
 """
 
 from __future__ import annotations
