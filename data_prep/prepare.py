@@ -75,6 +75,11 @@ class Origin:
         return cls(sources, settings, marking.describe(), tool_versions(raw.tools), files)
 
     @property
+    def tells_content(self) -> bool:
+        """Whether it has the text's checksum: that of files, of a table in memory, or the commit of a dataset."""
+        return bool(self.sources or self.settings.get("sha256") or self.settings.get("revision"))
+
+    @property
     def key(self) -> str:
         """SHA-256 of everything that decides what the corpus holds."""
         return hashlib.sha256(json.dumps(self._groups(), sort_keys=True).encode()).hexdigest()
@@ -270,7 +275,7 @@ def append(
     marking = marking or make_marking(has_gold=raw.has_gold)
     corpus = Corpus.open(out)
     origin = Origin.of(raw, marking, identity)
-    if any(part.manifest.sources and not origin.differences(part.manifest) for part in corpus.parts):
+    if origin.tells_content and any(not origin.differences(part.manifest) for part in corpus.parts):
         return PreparedCorpus(corpus, cached=True)
     first = corpus.parts[-1].manifest.joined_at if joined_at is None else joined_at
 

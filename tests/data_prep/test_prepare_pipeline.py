@@ -13,14 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from fl_sim.data_prep import prepare as pipeline
 from fl_sim.data_prep.canaries import CanarySettings
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.prepare import append, prepare
+from fl_sim.data_prep.readers.in_memory import read_in_memory
 from fl_sim.data_prep.readers.reader import RawCorpus
-from fl_sim.data_prep.readers.tables import JsonlReader
+from fl_sim.data_prep.readers.tables import JsonlReader, TableColumns
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store import tagged_store
 from fl_sim.data_prep.store.atomic import folder_appearing_at
@@ -185,6 +187,15 @@ def test_appending_the_same_twice_does_nothing(source: Path, tmp_path: Path) -> 
     assert Corpus.open(tmp_path / "out", fingerprint=base.fingerprint).manifest == base.manifest
     with pytest.raises(CorpusError, match=r"not a prepared corpus|no such folder"):
         append(gold(later), tmp_path / "absent", joined_at=2)
+
+
+def test_appending_the_same_table_twice_does_nothing(source: Path, tmp_path: Path) -> None:
+    columns = TableColumns(text_column="text", user_column="user", entities_column="ents", test_fraction=0.0)
+    table = pd.read_json(source, lines=True)
+    for rows, parts in ((table[:30], 1), (table[30:], 2), (table[30:], 2), (table[:30], 2), (table[29:], 3)):
+        raw = read_in_memory(rows, columns, "posts")
+        made = append(raw, tmp_path / "out") if (tmp_path / "out").exists() else prepare(raw, tmp_path / "out")
+        assert len(made.corpus.parts) == parts
 
 
 # Interrupted
