@@ -9,6 +9,7 @@ or pickles.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ _SPLIT = "\0split"
 """The column that holds a row's split; no dataset has one of this name."""
 
 _TABLES = frozenset({"parquet", "arrow", "json", "csv"})
-_DATA_SUFFIXES = frozenset({".parquet", ".arrow", ".json", ".jsonl", ".csv", ".tsv", ".gz", ".xz", ".zst"})
+_DATA_SUFFIXES = frozenset({".parquet", ".arrow", ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".gz", ".xz", ".zst"})
 _SAVED = ("dataset_dict.json", "state.json")
 _ROWS_AT_ONCE = 1000
 _SECONDS_FOR_HUB = 15
@@ -175,6 +176,7 @@ def _load(dataset: HuggingFaceReader) -> dict[str, Dataset | IterableDataset]:
         if kind not in _TABLES:
             raise CorpusError(f"{dataset.source}: files of kind {kind!r}; only {', '.join(sorted(_TABLES))} are read")
         if folder:
+            _check_recorded(dataset, builder.config.data_files or {})
             return dict(builder.as_streaming_dataset())
         builder.download_and_prepare()
         return dict(builder.as_dataset())
@@ -182,6 +184,15 @@ def _load(dataset: HuggingFaceReader) -> dict[str, Dataset | IterableDataset]:
         raise
     except Exception as error:  # the library's, pyarrow's and the network's errors have no common class
         raise CorpusError(f"{dataset.source}: the dataset cannot be loaded: {first_line(error)}") from error
+
+
+def _check_recorded(dataset: HuggingFaceReader, data_files: Mapping[Any, Sequence[str]]) -> None:
+    """Raise :class:`CorpusError` for a file that would be read, but neither checked nor recorded in the manifest."""
+    recorded = {path.resolve() for path in dataset._files().values()}
+    for name in itertools.chain.from_iterable(data_files.values()):
+        if Path(name).resolve() not in recorded:
+            allowed = f"files in it that end with {', '.join(sorted(_DATA_SUFFIXES))}"
+            raise CorpusError(f"{name}: not a table file of {dataset.source}; allowed: {allowed}")
 
 
 def _rows(name: str, split: str, loaded: Any, options: TableColumns) -> Iterator[Row]:

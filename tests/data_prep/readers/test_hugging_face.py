@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def test_splits_of_a_dataset_are_those_of_the_corpus(tmp_path: Path) -> None:
         read(folder, splits="dev")
 
 
-@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "ndjson"])
 def test_a_folder_of_tables(kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "set"
     folder.mkdir()
@@ -99,7 +100,8 @@ def test_a_folder_of_tables(kind: str, tmp_path: Path) -> None:
         if kind == "parquet":
             dataset().to_parquet(folder / f"{split}.parquet")
         else:
-            dataset().to_json(folder / f"{split}.jsonl")
+            dataset().to_json(folder / f"{split}.{kind}")
+    assert len(HuggingFaceReader(source=str(folder), **COLUMNS).read().sources) == 2
     sentences = read(folder)
     assert Counter(s.split for s in sentences) == {"train": 3, "test": 3}
     assert [[s.surface(m) for m in s.mentions] for s in sentences[:3]] == [["Bo"], [], []]
@@ -118,6 +120,16 @@ def test_prepare_a_saved_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert str(tmp_path) not in json.dumps(manifest)
 
 
+def zipped(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("a.jsonl", '{"body": "a", "who": "u1"}\n')
+
+
+def elsewhere(folder: Path) -> None:
+    (folder.parent / "b.jsonl").write_text('{"body": "a", "who": "u1"}\n')
+    (folder / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files: ../b.jsonl\n---\n")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -127,6 +139,8 @@ def test_prepare_a_saved_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (lambda folder: (folder / "a.jsonl").write_text("{"), "set"),
         (lambda folder: (folder / "a.parquet").write_bytes(b"PAR1"), "set"),
         (lambda folder: (folder / "a.jsonl").write_text('{"body": "a"}\n'), "no column 'who'; found 'body'"),
+        (lambda folder: zipped(folder / "a.zip"), "a.zip: not a table file of .*; allowed: files in it that end with"),
+        (lambda folder: elsewhere(folder), "b.jsonl: not a table file of"),
     ],
 )
 def test_folders_that_will_not_do(make: Any, message: str, tmp_path: Path) -> None:
