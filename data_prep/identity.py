@@ -292,6 +292,26 @@ def entities_of_users(corpus: Corpus, split: str) -> NDArray[np.int64]:
     return np.array([ids.get(key_of(name), NOBODY) for name in names], dtype=np.int64)
 
 
+def keys_of_mentions(corpus: Corpus, split: str) -> list[str | None]:
+    """Return the key of the entity of each mention of a split, in their order.
+
+    It is None where the text was preprocessed and no longer tells it: "Kent's" became "kents", and its sentence
+    mentions no entity of that key.
+
+    Raises:
+        CorpusError: the corpus has no such split.
+    """
+    key_of, table = Identity.of_corpus(corpus.manifest.settings).key, corpus.mentions(split)
+    sentences, starts, ends = (table.column(name).to_numpy() for name in ("sentence", "start", "end"))
+    texts = corpus.texts(split).to_pylist()
+    keys = [key_of(texts[s][start:end]) for s, start, end in zip(sentences, starts, ends, strict=True)]
+    ids = {key: number for number, key in corpus.entities(split)["entity"].items()}
+    entities, counts = corpus.ownership(split).entities_of(sentences)
+    meant = np.repeat(np.array([ids.get(key, NOBODY) for key in keys], dtype=np.int64), counts)
+    found = np.bincount(np.repeat(np.arange(len(keys)), counts)[entities == meant], minlength=len(keys)) > 0
+    return [key if known else None for key, known in zip(keys, found.tolist(), strict=True)]
+
+
 def entity_of_name(corpus: Corpus, split: str, name: str) -> int | None:
     """Return the entity that a name means, whatever its case and punctuation; None if no sentence mentions it.
 

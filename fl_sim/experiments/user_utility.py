@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.tasks import HeldOut, NextWord, TextSizes
-from fl_sim.data_prep.identity import Identity
+from fl_sim.data_prep.identity import keys_of_mentions
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.evaluation import HeldOutSentences
@@ -32,6 +32,7 @@ from fl_sim.reporting.bootstrap import METHOD, RESAMPLES, Figure, intervals
 from fl_sim.reporting.held_out import CountClass, HeldOutFigures, TextPart
 from fl_sim.strategies.primitives import streams
 
+T = TypeVar("T")
 Span = tuple[int, int]
 """First character, and the one after the last."""
 
@@ -231,9 +232,10 @@ class _Tokens:
         nats, bytes: its loss, and the text that it covers, 0 in a sentence that was cut; float64 (t,).
         raw_nats: its loss in any sentence, float64 (t,).
         named: whether its sentence has a mention, bool (t,).
-        mentions_in_training: of the mention that it has a character in, the most often mentioned one of several; -1
-            elsewhere.
-        mentions: for every mention how often training mentions its name.
+        in_mention: whether it has a character in a mention, bool (t,).
+        mentions_in_training: of that mention, the most often mentioned one of several; -1 elsewhere, and where
+            preprocessed text no longer tells whose mention it is.
+        mentions: for every mention how often training mentions its name; -1 likewise.
     """
 
     sentence: NDArray[np.int64]
@@ -241,6 +243,7 @@ class _Tokens:
     bytes: FloatArray
     raw_nats: FloatArray
     named: NDArray[np.bool_]
+    in_mention: NDArray[np.bool_]
     mentions_in_training: NDArray[np.int64]
     mentions: NDArray[np.int64]
 
@@ -260,19 +263,21 @@ class _Tokens:
         if spans is None or measured.target_nats is None:
             return None
         mentions = _mentions(corpus, split, sentences.ids)
-        counts = _training_mentions(corpus, train_split, texts, mentions)
-        marks, sizes = [], []
+        counts = _by_sentence(corpus, split, sentences.ids, _training_mentions(corpus, train_split, split))
+        marks, inside_any, sizes = [], [], []
         for text, said, found, often, targets in zip(
             texts, spans, mentions, counts, measured.predictions.tolist(), strict=True
         ):
-            mark = np.full(len(said) + 1, -1, dtype=np.int64)
+            mark, in_mention = np.full(len(said) + 1, -1, dtype=np.int64), np.zeros(len(said) + 1, dtype=np.bool_)
             for mention, count in zip(found, often, strict=True):
                 inside = is_entity_token(said, mention)
+                in_mention |= inside
                 mark[inside] = np.maximum(mark[inside], count)
             marks.append(mark[:targets])  # a cut sentence lacks its last tokens
+            inside_any.append(in_mention[:targets])
             sizes.append(covered_bytes(text, said)[:targets])
         sentence = np.repeat(np.arange(len(texts)), measured.predictions)
-        whole, nats, mark = sentences.sizes.whole[sentence], measured.target_nats.astype(float), np.concatenate(marks)
+        whole, nats = sentences.sizes.whole[sentence], measured.target_nats.astype(float)
         named = np.array([bool(found) for found in mentions])[sentence]
         return cls(
             sentence,
@@ -280,14 +285,14 @@ class _Tokens:
             np.concatenate(sizes).astype(np.float64) * whole,
             nats,
             named,
-            mark,
+            np.concatenate(inside_any),
+            np.concatenate(marks),
             np.array([count for often in counts for count in often], dtype=np.int64),
         )
 
     def parts(self) -> dict[str, Part]:
         """Return the figures of entity tokens and all others, and of sentences with a mention and without."""
-        in_mention = self.mentions_in_training >= 0
-        kinds = {"entity_tokens": in_mention, "other_tokens": ~in_mention}
+        kinds = {"entity_tokens": self.in_mention, "other_tokens": ~self.in_mention}
         kinds |= {"with_mention": self.named, "without_mention": ~self.named}
         return {name: (self._ratios(kept), _share(kept, np.ones(len(kept)))) for name, kept in kinds.items()}
 
@@ -315,28 +320,27 @@ class _Tokens:
         ]
 
 
-def _training_mentions(
-    corpus: Corpus, split: str, texts: Sequence[str], mentions: Sequence[Sequence[Span]]
-) -> list[list[int]]:
-    """Return for every mention in how many sentences of ``split`` its name occurs."""
-    identity = Identity.of_corpus(corpus.manifest.settings)
-    table = corpus.entities(split)
+def _training_mentions(corpus: Corpus, train: str, split: str) -> list[int]:
+    """Return for every mention of ``split`` in how many sentences of ``train`` its name occurs; -1 if not known."""
+    table = corpus.entities(train)
     often = dict(zip(table["entity"].tolist(), table["sentences"].tolist(), strict=True))
-    return [
-        [often.get(identity.key(text[start:end]), 0) for start, end in found]
-        for text, found in zip(texts, mentions, strict=True)
-    ]
+    return [-1 if key is None else often.get(key, 0) for key in keys_of_mentions(corpus, split)]
 
 
 def _mentions(corpus: Corpus, split: str, ids: NDArray[np.int64]) -> list[list[Span]]:
     """Return the characters of the mentions in each of the sentences ``ids``, which are sorted."""
-    table = corpus.mentions(split)
-    sentence, starts, ends = (table.column(name).to_numpy() for name in ("sentence", "start", "end"))
+    starts, ends = (corpus.mentions(split).column(name).to_pylist() for name in ("start", "end"))
+    return _by_sentence(corpus, split, ids, list(zip(starts, ends, strict=True)))
+
+
+def _by_sentence(corpus: Corpus, split: str, ids: NDArray[np.int64], values: Sequence[T]) -> list[list[T]]:
+    """Return the values of all mentions of a split, one each, for each of the sentences ``ids``, which are sorted."""
+    sentence = corpus.mentions(split).column("sentence").to_numpy()
     places = np.searchsorted(ids, sentence)
-    spans: list[list[Span]] = [[] for _ in ids]
-    for row in np.flatnonzero((places < len(ids)) & (ids[np.minimum(places, len(ids) - 1)] == sentence)):
-        spans[places[row]].append((int(starts[row]), int(ends[row])))
-    return spans
+    grouped: list[list[T]] = [[] for _ in ids]
+    for row in np.flatnonzero((places < len(ids)) & (ids[np.minimum(places, len(ids) - 1)] == sentence)).tolist():
+        grouped[places[row]].append(values[row])
+    return grouped
 
 
 def _share(part: NDArray[Any], whole: NDArray[Any]) -> float:

@@ -39,7 +39,7 @@ from fl_sim.auditing.lower_bounds import Bools, Floats
 from fl_sim.clients.frozen_states import Observer
 from fl_sim.clients.models.language_model import LanguageModel
 from fl_sim.clients.models.losses import held_out
-from fl_sim.data_prep.identity import Identity, NameIndex, name_of
+from fl_sim.data_prep.identity import Identity, NameIndex, keys_of_mentions, name_of
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.taggers.categories import category_of
@@ -99,17 +99,18 @@ class Target:
 def training_entities(corpus: Corpus, split: str) -> list[Target]:
     """Return the entities of a split by the mentions of the corpus, in the order of their first mentions.
 
+    A mention whose preprocessed text no longer tells its entity is left out: nobody could say whose bound holds for it.
+
     Args:
         corpus: the attacked text; of a de-identified corpus, the one with the names.
         split: the training split; all other splits are public here.
     """
-    identity = Identity.of_corpus(corpus.manifest.settings)
     mentions: dict[str, list[tuple[Occurrence, str]]] = defaultdict(list)
     texts = corpus.texts(split).to_pylist()
     columns = (corpus.mentions(split).column(name).to_pylist() for name in ("sentence", "start", "end", "label"))
-    for sentence, start, end, label in zip(*columns, strict=True):
-        text = texts[sentence]
-        mentions[identity.key(text[start:end])].append((Occurrence.of(text, start, end), label))
+    for key, sentence, start, end, label in zip(keys_of_mentions(corpus, split), *columns, strict=True):
+        if key is not None:
+            mentions[key].append((Occurrence.of(texts[sentence], start, end), label))
     index = NameIndex(occurrence.name for entity in mentions.values() for occurrence, _ in entity)
     others = (str(text) for name in corpus.splits if name != split for text in corpus.texts(name).to_pylist())
     public = {name for text in others for name in index.names_in(text)}

@@ -14,6 +14,7 @@ from fl_sim.clients.models.losses import held_out
 from fl_sim.clients.models.tokenizers import load_tokenizer
 from fl_sim.clients.tasks import TextSizes
 from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.readers.cleaning import Preprocessing, Reading
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.experiments.evaluation import HeldOutSentences
 from fl_sim.experiments.user_utility import covered_bytes, is_entity_token, summarise, sums_by_user, token_spans
@@ -98,18 +99,19 @@ def test_entity_tokens_and_others_add_up(of_all_sizes: fl_sim.Corpus) -> None:
 
 
 def test_entity_tokens_by_their_names_mentions_in_training(tmp_path: Path) -> None:
-    """Ada is in three training sentences, Bob in one, Carl in none."""
+    """Ada is in three training sentences, Bob in one, Carl in none; "Bobs", once "Bob's", no longer tells who it is."""
     rows = [Sentence("train", user, "Ada left.", (Mention(0, 3, "PER"),)) for user in "aab"]
     rows.append(Sentence("train", "b", "Bob stayed.", (Mention(0, 3, "PER"),)))
-    said = [("Ada", "x"), ("ADA", "y"), ("Bob", "x"), ("Carl", "y"), ("", "y")]
+    said = [("Ada", "x"), ("ADA", "y"), ("Bob", "x"), ("Carl", "y"), ("", "y"), ("Bob's", "y")]
     for name, user in said:
         mentions = (Mention(0, len(name), "PER"),) if name else ()
         rows.append(Sentence("validation", user, f"{name} spoke to nobody.", mentions))
-    write_corpus(rows, tmp_path / "corpus", name="names")
+    preprocessed = Preprocessing(strip_punctuation=True).rewriter(Reading())
+    write_corpus(rows, tmp_path / "corpus", name="names", rewrite=preprocessed)
     corpus, model = fl_sim.open_corpus(tmp_path / "corpus"), models_to_try.small_gpt2()
     texts = corpus.texts("validation").to_pylist()
     examples = model.encode(texts)
-    sentences = HeldOutSentences(examples, TextSizes.of(texts, np.ones(5, dtype=bool)), np.arange(5))
+    sentences = HeldOutSentences(examples, TextSizes.of(texts, np.ones(6, dtype=bool)), np.arange(6))
     measured = held_out(model, examples)
     found = summarise(model, corpus, "train", "validation", sentences, measured, seed=3)
     classes = {row.in_words(): row for row in found.by_training_mentions}
@@ -119,7 +121,7 @@ def test_entity_tokens_by_their_names_mentions_in_training(tmp_path: Path) -> No
 
     def bits(name: str) -> float:
         """Return bits per byte of the first tokens of the sentences with a name, which are the name's."""
-        chosen = [number for number, text in enumerate(texts) if text.lower().startswith(name)]
+        chosen = [number for number, text in enumerate(texts) if text.lower().split()[0] == name]
         lengths = [len(model.tokenizer(texts[i][: len(name)], add_special_tokens=False)["input_ids"]) for i in chosen]
         nats = sum(target_nats[starts[i] : starts[i] + n].sum() for i, n in zip(chosen, lengths, strict=True))
         return nats / math.log(2) / (len(name) * len(chosen))

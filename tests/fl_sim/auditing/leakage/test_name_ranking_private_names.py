@@ -8,6 +8,7 @@ import pytest
 
 from fl_sim.auditing.leakage.name_ranking import Occurrence, entity_of_name, training_entities
 from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.readers.cleaning import Preprocessing, Reading
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 
@@ -54,3 +55,13 @@ def test_an_entity_is_found_by_any_form_of_its_name(named: Corpus) -> None:
     assert entity_of_name(named, "train", entities, "mr. zorbin QUELL") is entities[0]
     with pytest.raises(CorpusError, match=r"^entity is 'Nemo'; allowed: one that split train of "):
         entity_of_name(named, "train", entities, "Nemo")
+
+
+def test_a_mention_whose_preprocessed_text_means_another_entity_is_not_attacked_as_that_one(tmp_path: Path) -> None:
+    """The bound of an entity is of its own sentences: "O'Neil" reads "oneil" now, "Kent's" reads "kents"."""
+    texts = {"He is O'Neil.": "O'Neil", "She is Oneil.": "Oneil", "It is Kent's.": "Kent's", "It is Kent.": "Kent"}
+    sentences = [says("ann", text, (name, "PER")) for text, name in texts.items()]
+    rewrite = Preprocessing.of_paper().rewriter(Reading())
+    corpus = write_corpus([*sentences, says("bob", "Hello.")], tmp_path / "corpus", name="x", rewrite=rewrite)
+    entities = {one.key: [o.with_name(o.name) for o in one.occurrences] for one in training_entities(corpus, "train")}
+    assert entities == {"oneil": ["she is oneil"], "kent": ["it is kent"]}
