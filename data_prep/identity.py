@@ -76,6 +76,8 @@ _EDGES = " \t\r\n.,;:!?\"'`´‘’“”„«»()[]{}<>*_~…-–—"
 _TYPOGRAPHIC = str.maketrans(
     {**dict.fromkeys("‘’‛ʼ´`", "'"), **dict.fromkeys("“”„‟", '"'), **dict.fromkeys("‐‑‒–—−", "-")}
 )
+# Unicode's Default_Ignorable_Code_Point, without those of category Cf.
+_INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]")
 _POSSESSIVE = re.compile(r"(?:\s*['’][sS])+$")
 _INITIALS = re.compile(r"(?<![\w.@])(?:[^\W\d_]\.)+[^\W\d_]?(?![\w.@])")
 _TITLE_WORDS = """
@@ -102,12 +104,18 @@ _SUFFIXES = frozenset(_SUFFIX_WORDS.split())
 _LEFT_HANGING = frozenset({"&", "and"})
 
 
+def visible(text: str) -> str:
+    """Return ``text`` without invisible characters: control and format characters, fillers and variation selectors."""
+    shown = (c for c in text if unicodedata.category(c) not in ("Cc", "Cf") or c.isspace())
+    return _INVISIBLE.sub("", "".join(shown))
+
+
 def _unicode(key: str) -> str:
     """Unify compatibility forms (NFKC), make quotes and dashes plain, drop invisible characters."""
     if key.isascii():
         return key
-    visible = "".join(c for c in unicodedata.normalize("NFKC", key) if unicodedata.category(c) != "Cf")
-    return unicodedata.normalize("NFKC", visible.translate(_TYPOGRAPHIC))
+    shown = visible(unicodedata.normalize("NFKC", key))
+    return unicodedata.normalize("NFKC", shown.translate(_TYPOGRAPHIC))
 
 
 def _case(key: str) -> str:

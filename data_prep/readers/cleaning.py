@@ -34,6 +34,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING
 
+from fl_sim.data_prep.identity import visible
 from fl_sim.data_prep.records import Mention, Sentence, Settings
 from fl_sim.data_prep.store.textfiles import MAX_RECORD
 from fl_sim.data_prep.taggers.spacy_tagger import MOST_WORDS, without_plugins
@@ -182,15 +183,15 @@ class Reading:
         return clean
 
     def user(self, value: str) -> str:
-        """Return a user's key without lone surrogates, in Unicode's composed form and without invisible characters.
+        """Return a user's key without lone surrogates, composed, with plain spaces and without invisible characters.
 
         Two spellings of a name that look alike are then one user; it is empty if nothing can be seen.
         """
-        if value.isascii():
+        if value.isascii() and value.isprintable():
             return value
         key = self.key(value)
-        visible = "".join(c for c in unicodedata.normalize("NFC", key) if unicodedata.category(c) != "Cf")
-        plain = unicodedata.normalize("NFC", visible).strip()
+        spaced = re.sub(r"\s", " ", visible(unicodedata.normalize("NFC", key))).strip()
+        plain = unicodedata.normalize("NFC", spaced)
         self.note(Note.USER_SPELLINGS, plain != key)
         return plain
 

@@ -28,6 +28,7 @@ from tests.data_prep.marked import said
         ("David Johnson’s", "david johnson"),
         ("“David Johnson”,", "david johnson"),
         ("Da\u200bvid\u00a0John\u00adson", "david johnson"),
+        ("Da\u034fvid \u3164John\ufe0fson\U000e0101", "david johnson"),
         ("Johnson", "johnson"),
         ("U.S.", "us"),
         ("US", "us"),
