@@ -21,6 +21,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from fl_sim.data_prep import SHIPPED_CORPORA
+from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.readers.iob import IobReader, iob_files
 from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
 from fl_sim.data_prep.records import CorpusError, Sentence
@@ -228,15 +229,23 @@ def check_writable(path: Path) -> None:
 
 
 def check_same_tagger(measured: dict[str, str], corpus: Corpus, where: Path) -> None:
-    """Check that the tagger with this description marked the corpus, else raise :class:`CorpusError`."""
-    measured, used = comparable(measured), comparable(corpus.manifest.tagger)
-    different = sorted(key for key in measured.keys() | used.keys() if measured.get(key) != used.get(key))
-    if different:
-        key = "tagger" if "tagger" in different else different[0]
-        raise CorpusError(
-            f"{where}: another tagger was measured than marked this corpus; its {key!r} is {measured.get(key)!r}, "
-            f"the corpus has {used.get(key)!r}"
-        )
+    """Check that the tagger with this description marked every part of the corpus, whose names have the same keys.
+
+    Raises:
+        CorpusError: another tagger did, or the corpus has another identity than that of figures, the default.
+    """
+    measured = comparable(measured)
+    for part in corpus.parts:
+        used = comparable(part.manifest.tagger)
+        different = sorted(key for key in measured.keys() | used.keys() if measured.get(key) != used.get(key))
+        if different:
+            key = "tagger" if "tagger" in different else different[0]
+            raise CorpusError(
+                f"{where}: another tagger was measured than marked this corpus; its {key!r} is {measured.get(key)!r}, "
+                f"the corpus has {used.get(key)!r}"
+            )
+    if Identity.of_corpus(corpus.manifest.settings).steps != DEFAULT_IDENTITY.steps:
+        raise CorpusError(f"{where}: the corpus has another `identity` than figures; allowed: one with all steps")
 
 
 def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fl_sim.cli.main import main
-from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
+from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.tagger_evaluation import COVERAGE_FILE, read_coverage
@@ -118,6 +119,17 @@ def test_the_coverage_of_another_tagger_is_refused_and_a_damaged_one_named(
     (folder / COVERAGE_FILE).write_text("{}", encoding="utf-8")
     with pytest.raises(CorpusError, match="not a coverage record of this version: tagger: field required"):
         read_coverage(marked_by_rules)
+
+
+def test_figures_are_of_every_part_and_of_the_identity(gold: Corpus, tmp_path: Path, refusal: Refusal) -> None:
+    rules = make_tagger("rules", structured=True).describe()
+    grown, other = corpus_at(tmp_path / "grown", tagger=rules), Identity(("case",))
+    append_corpus(grown, [Sentence("train", "cy", "Hello.", ())], joined_at=1, name="more")
+    said = refusal("corpus", "ner", "rules", "--gold", gold.path, "--attach", grown.path)
+    assert "another tagger was measured than marked this corpus" in said
+    by_case = corpus_at(tmp_path / "case", tagger=rules, identity=other)
+    said = refusal("corpus", "ner", "rules", "--gold", gold.path, "--attach", by_case.path)
+    assert "the corpus has another --identity than figures; allowed: one with all steps" in said
 
 
 COVERAGE = {
