@@ -223,4 +223,13 @@ def _checked_sentences(kind: str, sentences: Iterator[Sentence]) -> Iterator[Sen
     for sentence in sentences:
         if not isinstance(sentence, Sentence):
             raise PluginError(f"reader '{kind}' yields {sentence!r:.100}; allowed: Sentence")
+        texts = [sentence.split, sentence.user, sentence.text, *(mention.label for mention in sentence.mentions)]
+        try:
+            "".join([*texts, "" if sentence.target is None else sentence.target]).encode()
+        except (TypeError, UnicodeEncodeError) as error:
+            raise PluginError(
+                f"reader '{kind}' yields {sentence!r:.100}; allowed: text, without lone surrogates ({error})"
+            ) from error
+        if not sentence.user:
+            raise PluginError(f"reader '{kind}' yields {sentence!r:.100}; allowed: the key of its user")
         yield sentence

@@ -77,11 +77,21 @@ def test_an_installed_reader(folder: Path, monkeypatch: pytest.MonkeyPatch, caps
 BAD = """
 from dataclasses import dataclass
 from fl_sim.data_prep.readers.reader import RawCorpus
+from fl_sim.data_prep.records import Sentence
 @dataclass
 class Good:
     "good"
     source: str = ""
     def read(self): return RawCorpus("good", lambda: iter(["text"]), True)
+@dataclass
+class Sentences(Good):
+    "sentences"
+    sentence = ("train", "ann", "Hello.", ())
+    def read(self): return RawCorpus("good", lambda: iter([Sentence(*self.sentence)]), True)
+class UserOfNumber(Sentences): sentence = ("train", 5, "Hello.", ())
+class NoUser(Sentences): sentence = ("train", "", "Hello.", ())
+class Surrogate(Sentences): sentence = ("train", "ann", "Hello \\ud800", ())
+class ClassOfNumber(Sentences): sentence = ("train", "ann", "Hello.", (), 0)
 class NoDataclass:
     "bad"
     def read(self): return None
@@ -114,6 +124,10 @@ class TakenFlag(Good):
         ("bad:Settings", "reader 'bad:Settings' has settings that are not JSON"),
         ("bad:Warnings", "reader 'bad:Warnings' has warnings 5; allowed: a list of sentences"),
         ("bad:Good", "reader 'bad:Good' yields 'text'; allowed: Sentence"),
+        ("bad:UserOfNumber", "user=5, text='Hello.', mentions=(), target=None, stored=None); allowed: text, without"),
+        ("bad:NoUser", "reader 'bad:NoUser' yields Sentence(split='train', user='',"),
+        ("bad:Surrogate", "allowed: text, without lone surrogates ('utf-8' codec can't encode"),
+        ("bad:ClassOfNumber", "allowed: text, without lone surrogates (sequence item 3: expected str instance, int"),
     ],
 )
 def test_bad_readers(
