@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.readers.iob import IobReader, iob_files
-from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
+from fl_sim.data_prep.readers.prepared_corpus import is_preprocessed, sentences_of_split
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, Record, comparable, fingerprint_of, record_of
@@ -252,7 +252,7 @@ def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:
     made_by = corpus.manifest.tagger.get("tagger", "unknown")
     if made_by != GOLD:
         raise CorpusError(f"{corpus.path}: its entities were found by tagger {made_by!r}; `gold` needs gold marks")
-    if any(corpus.manifest.settings.get(name) for name in ("lower_case", "strip_punctuation")):
+    if is_preprocessed(corpus):
         raise CorpusError(
             f"{corpus.path}: its text was preprocessed; a tagger sees text as it was written, so prepare the `gold` "
             "corpus without `lower_case` and `strip_punctuation`"

@@ -76,6 +76,11 @@ class PreparedReader:
         return replace(raw, identity=Identity.of_corpus(corpus.manifest.settings), stores_entities=bool(preprocessed))
 
 
+def is_preprocessed(corpus: Corpus) -> bool:
+    """Return whether the text of a corpus was preprocessed, so that it no longer tells the keys of all names."""
+    return any(corpus.manifest.settings.get(name) for name in _PREPROCESSING)
+
+
 def sentences_of(corpus: Corpus, part: int = 0) -> Iterator[Sentence]:
     """Yield the sentences of one part of ``corpus``, split by split, in the order of their ids."""
     for split in corpus.parts[part].manifest.splits:

@@ -32,7 +32,7 @@ from scipy import optimize, sparse
 from fl_sim.data_prep.canaries import read_canaries
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.identity import Identity
-from fl_sim.data_prep.readers.prepared_corpus import sentences_of
+from fl_sim.data_prep.readers.prepared_corpus import is_preprocessed, sentences_of
 from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import CANARIES_FILE
@@ -89,8 +89,13 @@ def write_changed(corpus: Corpus, out: Path, sentences: Iterable[Sentence], sett
     """Write sentences that were made of a corpus's, with ``settings`` added to its own, and open the new corpus.
 
     ``more`` are further arguments of :func:`fl_sim.data_prep.corpus_writer.write_corpus`.
+
+    Raises:
+        CorpusError: the corpus is preprocessed: its names would get other keys, and ε would cover a part of an entity.
     """
     manifest = corpus.manifest
+    if is_preprocessed(corpus):
+        raise CorpusError(f"{corpus.path}: its text is preprocessed; allowed with a draw, kept or missed: other text")
     return write_corpus(
         sentences,
         out,

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.readers.cleaning import Preprocessing, Reading
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.research.rivals.kept_sentences import Kept, most_sentences, write_kept
@@ -67,3 +69,14 @@ def test_a_rule_that_keeps_nothing_is_refused(corpus: Path, tmp_path: Path) -> N
     named = write_kept(Corpus.open(corpus), tmp_path / "named", Kept(rule="with_entity"), "train")
     with pytest.raises(CorpusError, match="without_entity keeps no sentence of train"):
         write_kept(named, tmp_path / "none", Kept(rule="without_entity"), "train")
+
+
+def test_names_of_preprocessed_text_get_no_other_keys(tmp_path: Path) -> None:
+    """ "Kent's" reads "kents": written again, half of the sentences with Kent would be another entity's."""
+    said = (("ann", "Kent"), ("bob", "Kent's"))
+    sentences = [Sentence("train", user, f"{name} left.", (Mention(0, len(name), "PER"),)) for user, name in said]
+    paper = Preprocessing.of_paper()
+    rewrite, settings = paper.rewriter(Reading()), paper.manifest_settings()
+    whole = write_corpus(sentences, tmp_path / "whole", name="x", rewrite=rewrite, settings=settings)
+    with pytest.raises(CorpusError, match="whole: its text is preprocessed; allowed with a draw"):
+        write_kept(whole, tmp_path / "kept", Kept(rule="with_entity"), "train")
