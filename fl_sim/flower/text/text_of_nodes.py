@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.declared_counts import CountsOfNode, CountsOfNodes
 from fl_sim.data_prep.digests import digest_of_all
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
-from fl_sim.data_prep.readers.prepared_corpus import sentences_of
+from fl_sim.data_prep.readers.prepared_corpus import sentences_of_split
 from fl_sim.data_prep.records import Sentence
 from fl_sim.data_prep.store.contribution_limits import ContributionLimits
 from fl_sim.data_prep.store.corpus import Corpus
@@ -86,7 +86,7 @@ def write_record(
         content=digest_of_all(node.content.tobytes() for node in nodes), nodes=tuple(map(_counts_of, nodes))
     )
     known = held_out.manifest.settings
-    evaluated = (replace(s, split=held_out_split) for s in sentences_of(held_out) if s.split == held_out_split)
+    evaluated = sentences_of_split(held_out, held_out_split)
     return write_corpus(
         chain(chain.from_iterable(empty_sentences(split, node) for node in nodes), evaluated),
         out,

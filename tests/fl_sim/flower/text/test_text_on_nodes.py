@@ -26,6 +26,7 @@ from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines.grids import GridError, InlineGrid
 from fl_sim.flower.text import held_text, text_client_app
 from fl_sim.flower.text.held_text import ENROL_MESSAGE, HeldSpec, HeldText, NodesError, Place, Question, open_held_text
+from fl_sim.flower.text.text_of_nodes import write_record
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.ledger import Ledger
 from tests.e2e.small_runs import MODEL, PUBLISHED, SAME_MODEL, apart, measured, model_of
@@ -349,6 +350,14 @@ def test_a_folder_with_appended_parts_is_refused(nodes: Nodes) -> None:
     append_corpus(Corpus.open(nodes.folder / "node-0"), more, joined_at=1, name="more")
     with pytest.raises(NodesError, match="has appended parts; allowed for a node: a corpus of one part"):
         nodes.run("run")
+
+
+def test_held_out_text_of_all_parts_is_evaluated(nodes: Nodes) -> None:
+    more = [Sentence("validation", "zoe", "It rained again.", ())]
+    grown = append_corpus(Corpus.open(nodes.joint), more, joined_at=1, name="more")
+    enrolment = open_held_text(str(nodes.folder / "node-0"), KEY, 0, QUESTION).enrolment
+    record = write_record([enrolment], "train", grown, "validation", nodes.folder / "record")
+    assert record.texts("validation").to_pylist() == grown.texts("validation").to_pylist()
 
 
 @pytest.mark.parametrize(
