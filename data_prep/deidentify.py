@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from fl_sim.data_prep.canaries import WARNING as CANARY_WARNING
 from fl_sim.data_prep.canaries import read_canaries
 from fl_sim.data_prep.corpus_writer import PartOptions, append_corpus, write_corpus
 from fl_sim.data_prep.identity import Identity, Name, NameIndex
@@ -92,7 +91,7 @@ def deidentify(corpus: Corpus, out: Path, mode: Mode = "category") -> tuple[Corp
     if not any(counts.mentions for counts in corpus.manifest.splits.values()):
         raise CorpusError(f"{corpus.path}: has no mention of an entity, so there is nothing to de-identify")
     deidentified = {"mode": mode, "parent": corpus.fingerprint, "parent_name": corpus.manifest.name}
-    warnings = [WARNING.format(mode=mode), *([CANARY_WARNING] if corpus.has_canaries else [])]
+    warnings = [WARNING.format(mode=mode), *corpus.warnings]
     settings: Settings = {**corpus.manifest.settings, "deidentified": deidentified, "warnings": warnings}
     beside = {}
     if corpus.has_canaries:

@@ -249,9 +249,9 @@ def check_same_tagger(measured: dict[str, str], corpus: Corpus, where: Path) -> 
 
 
 def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:
-    made_by = corpus.manifest.tagger.get("tagger", "unknown")
-    if made_by != GOLD:
-        raise CorpusError(f"{corpus.path}: its entities were found by tagger {made_by!r}; `gold` needs gold marks")
+    for part in corpus.parts:
+        if (made_by := part.manifest.tagger.get("tagger", "unknown")) != GOLD:
+            raise CorpusError(f"{corpus.path}: its entities were found by tagger {made_by!r}; `gold` needs gold marks")
     if is_preprocessed(corpus):
         raise CorpusError(
             f"{corpus.path}: its text was preprocessed; a tagger sees text as it was written, so prepare the `gold` "

@@ -77,8 +77,8 @@ class PreparedReader:
 
 
 def is_preprocessed(corpus: Corpus) -> bool:
-    """Return whether the text of a corpus was preprocessed, so that it no longer tells the keys of all names."""
-    return any(corpus.manifest.settings.get(name) for name in _PREPROCESSING)
+    """Return whether text of a corpus was preprocessed, so that it no longer tells the keys of all names."""
+    return any(part.manifest.settings.get(name) for part in corpus.parts for name in _PREPROCESSING)
 
 
 def sentences_of(corpus: Corpus, part: int = 0) -> Iterator[Sentence]:

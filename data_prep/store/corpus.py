@@ -162,8 +162,9 @@ class Corpus:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader of an ε of a training on this corpus must know about it, a sentence each."""
-        return tuple(self.manifest.settings.get("warnings", ()))
+        """What a reader of an ε of a training on this corpus must know about any part of it, a sentence each."""
+        every = (warning for part in self.parts for warning in part.manifest.settings.get("warnings", ()))
+        return tuple(dict.fromkeys(every))
 
     def ownership(self, split: str) -> Ownership:
         """Return the incidence of users, sentences and entities of ``split``; memory-mapped, and checked.

@@ -68,9 +68,11 @@ def test_everything_else_stays(parent: Corpus, tmp_path: Path, mode: Mode) -> No
 
 def test_what_was_appended_is_appended(parent: Corpus, tmp_path: Path) -> None:
     more = [said("Ada Byron is back in Rome", ("Ada Byron", "PER"), ("Rome", "GPE"), user="u")]
-    parent = append_corpus(parent, more, joined_at=5, name="more")
+    parent = append_corpus(parent, more, joined_at=5, name="more", settings={"warnings": ["Of two years."]})
+    assert parent.warnings == ("Of two years.",)
     made, tally = deidentify(parent, tmp_path / "out", "category")
     assert [part.manifest.joined_at for part in made.parts] == [1, 5]
+    assert made.warnings[1:] == parent.warnings
     assert texts(made)[-1] == "[PERSON] is back in [GPE]"
     assert tally.sentences == 8
     assert not list(tmp_path.glob(".out*"))

@@ -90,6 +90,11 @@ def test_a_corpus_that_a_tagger_marked_is_no_gold(marked_by_rules: Corpus, refus
     assert "its entities were found by tagger 'rules'; --gold needs gold marks" in said
 
 
+def test_a_part_that_a_tagger_marked_is_no_gold(gold: Corpus, refusal: Refusal) -> None:
+    append_corpus(gold, [Sentence("test", "cy", "Bo left.", ())], joined_at=1, name="more", tagger={"tagger": "rules"})
+    assert "its entities were found by tagger 'rules'" in refusal("corpus", "ner", "rules", "--gold", gold.path)
+
+
 @pytest.mark.parametrize("done", ["lower_case", "strip_punctuation"])
 def test_text_that_no_tagger_ever_sees_is_no_gold(done: str, tmp_path: Path, refusal: Refusal) -> None:
     gold = corpus_at(tmp_path / "gold", settings={"lower_case": False, "strip_punctuation": False, done: True})
