@@ -41,7 +41,8 @@ from fl_sim.formats import first_mistake
 if TYPE_CHECKING:
     from fl_sim.data_prep.store.corpus import Corpus
 
-_Counts = dict[str, Annotated[int, Field(strict=True, ge=0, le=1 << 40)]]
+_LARGEST = 1 << 40
+_Counts = dict[str, Annotated[int, Field(strict=True, ge=0, le=_LARGEST)]]
 
 
 class _CountsFile(Record):
@@ -126,7 +127,7 @@ def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     if len(first["loc"]) > 1:
         place = ".".join(map(str, first["loc"]))
-        return f"{place:.80} is {first['input']!r:.60}; allowed: a whole number from 0"
+        return f"{place:.80} is {first['input']!r:.60}; allowed: a whole number from 0 to {_LARGEST}"
     return f"{first_mistake(error)}; allowed: what fl-sim corpus counts writes"
 
 
