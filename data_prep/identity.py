@@ -45,8 +45,8 @@ _WORD = re.compile(r"\w+")
 
 
 def name_of(text: str) -> Name:
-    """Return the words of ``text``, without case and punctuation."""
-    return tuple(_WORD.findall(text.casefold()))
+    """Return the words of ``text``, composed (NFC), without case and punctuation."""
+    return tuple(_WORD.findall(unicodedata.normalize("NFC", text).casefold()))
 
 
 class NameIndex:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fl_sim.data_prep.corpus_stats import identity_effect, identity_table
 from fl_sim.data_prep.corpus_writer import write_corpus
-from fl_sim.data_prep.identity import STEPS, Identity, entity_key
+from fl_sim.data_prep.identity import STEPS, Identity, NameIndex, entity_key
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from tests.data_prep.marked import said
@@ -136,6 +136,11 @@ def test_every_step_merges_something_that_the_others_do_not(step: str) -> None:
     without = Identity(steps=tuple(name for name in STEPS if name != step))
     assert entity_key(one) == entity_key(other)
     assert without.key(one) != without.key(other)
+
+
+def test_a_name_is_found_in_text_with_decomposed_letters() -> None:
+    index = NameIndex(["Zoë Quell"])
+    assert index.names_in(unicodedata.normalize("NFD", "I met ZOË QUELL.")) == {("zoë", "quell")}
 
 
 def test_no_step_means_the_very_characters() -> None:
