@@ -56,7 +56,8 @@ class Tally:
         emptied: sentences of which nothing was left.
         still_there: sentences with the spelling of some mention of the corpus outside all mentions, which was probably
             missed. Only spellings of at least three characters with a capital or a digit count, and single words only
-            if the corpus never has them in lower case ("The" may be a mention once).
+            if the corpus never has them in lower case ("The" may be a mention once). In text that was lowered,
+            spellings of several words count.
         names_still_there: how many such spellings there are.
     """
 
@@ -198,7 +199,8 @@ class _Recorder:
         for sentence in itertools.chain.from_iterable(sentences_of(corpus, part) for part in range(len(corpus.parts))):
             surfaces.update(sentence.surface(mention) for mention in sentence.mentions)
             words.update(_WORD.findall(sentence.text))
-        distinctive = (surface for surface in surfaces if _is_distinctive(surface, words))
+        lowered = bool(corpus.manifest.settings.get("lower_case"))
+        distinctive = (surface for surface in surfaces if _is_distinctive(surface, words, lowered))
         self._names = NameIndex(distinctive, words_of=_words_in_their_case)
 
     def rewrite(self, sentence: Sentence) -> Sentence:
@@ -222,8 +224,8 @@ def _words_in_their_case(text: str) -> Name:
     return tuple(_WORD.findall(text))
 
 
-def _is_distinctive(surface: str, words: Collection[str]) -> bool:
+def _is_distinctive(surface: str, words: Collection[str], lowered: bool) -> bool:
     """Return whether a mention's spelling is unlikely outside names (:class:`Tally`) in a corpus of these words."""
     name = _words_in_their_case(surface)
-    distinctive = any(character.isupper() or character.isdigit() for character in surface)
+    distinctive = lowered or any(character.isupper() or character.isdigit() for character in surface)
     return distinctive and sum(map(len, name)) > 2 and (len(name) > 1 or name[0].lower() not in words)

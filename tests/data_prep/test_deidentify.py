@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fl_sim.data_prep.corpus_writer import Corpus, append_corpus, write_corpus
 from fl_sim.data_prep.deidentify import EMPTY, MODES, Mode, deidentify, merge_overlapping, rewrite
+from fl_sim.data_prep.readers.cleaning import Preprocessing, Reading
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from tests.data_prep.marked import said
 
@@ -64,6 +65,14 @@ def test_everything_else_stays(parent: Corpus, tmp_path: Path, mode: Mode) -> No
     assert "no ε" in made.warnings[0]
     assert made.manifest.splits["train"].entities == 0
     assert made.manifest.settings["identity"] == parent.manifest.settings["identity"]
+
+
+def test_names_that_were_missed_in_lower_case_are_counted(tmp_path: Path) -> None:
+    lower = Preprocessing(lower_case=True)
+    rewrite, settings = lower.rewriter(Reading()), lower.manifest_settings()
+    parent = write_corpus(SENTENCES, tmp_path / "lowered", name="x", rewrite=rewrite, settings=settings)
+    _, tally = deidentify(parent, tmp_path / "out")
+    assert (tally.still_there, tally.names_still_there) == (1, 1)
 
 
 def test_what_was_appended_is_appended(parent: Corpus, tmp_path: Path) -> None:
