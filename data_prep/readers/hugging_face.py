@@ -34,6 +34,7 @@ _SPLIT = "\0split"
 
 _TABLES = frozenset({"parquet", "arrow", "json", "csv"})
 _DATA_SUFFIXES = frozenset({".parquet", ".arrow", ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".gz", ".xz", ".zst"})
+_CARDS = frozenset({"README.md", ".huggingface.yaml"})  # may say which files are of which split
 _SAVED = ("dataset_dict.json", "state.json")
 _ROWS_AT_ONCE = 1000
 _SECONDS_FOR_HUB = 15
@@ -111,10 +112,11 @@ class HuggingFaceReader(TableColumns):
             ) from error
 
     def _files(self) -> dict[str, Path]:
-        """Return the data files of a folder by their relative path; none of a dataset on the hub."""
+        """Return the files that decide the data of a folder by their relative path; none of a dataset on the hub."""
         if not self.folder:
             return {}
-        paths = sorted(path for path in self.folder.rglob("*") if path.is_file() and path.suffix in _DATA_SUFFIXES)
+        found = (path for path in self.folder.rglob("*") if path.suffix in _DATA_SUFFIXES or path.name in _CARDS)
+        paths = sorted(path for path in found if path.is_file())
         return {path.relative_to(self.folder).as_posix(): path for path in paths}
 
     def _sentences(self, reading: Reading) -> Iterator[Sentence]:

@@ -108,6 +108,21 @@ def test_a_folder_of_tables(kind: str, tmp_path: Path) -> None:
     assert sentences[0].target == ("busy" if kind == "parquet" else "1")
 
 
+def test_a_card_that_names_other_files_makes_another_corpus(tmp_path: Path) -> None:
+    folder, rows = tmp_path / "set", ("a", "b")
+    folder.mkdir()
+    for name in rows:
+        (folder / f"{name}.jsonl").write_text(json.dumps({"body": "Ada.", "who": name}) + "\n")
+    sources = []
+    for name in rows:
+        card = f"---\nconfigs:\n- config_name: default\n  data_files: {name}.jsonl\n---\n"
+        (folder / "README.md").write_text(card)
+        raw = HuggingFaceReader(source=str(folder), text_column="body", user_column="who", test_fraction=0.0).read()
+        assert [sentence.user for sentence in raw.sentences()] == [name]
+        sources.append({key: path.read_bytes() for key, path in raw.sources.items()})
+    assert sources[0] != sources[1]
+
+
 def test_prepare_a_saved_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = saved(tmp_path / "set", "train", "test")
     columns = ["--text-column", "body", "--user-column", "who", "--entities-column", "ents", "--target-column", "kind"]
