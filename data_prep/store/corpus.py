@@ -147,8 +147,11 @@ class Corpus:
 
     @property
     def fingerprints(self) -> frozenset[str]:
-        """The fingerprint, and those that the corpus had before sentences were appended."""
-        return frozenset(part.manifest.fingerprint for part in self.parts)
+        """The fingerprint, those before sentences were appended, and that of the corpus that this one was made of."""
+        settings = [part.manifest.settings for part in self.parts]
+        places = [*settings, *(one["deidentified"] for one in settings if isinstance(one.get("deidentified"), dict))]
+        parents = [place["parent"] for place in places if "parent" in place]
+        return frozenset([*(part.manifest.fingerprint for part in self.parts), *parents])
 
     @property
     def has_canaries(self) -> bool:

@@ -65,6 +65,7 @@ def test_everything_else_stays(parent: Corpus, tmp_path: Path, mode: Mode) -> No
     assert "no ε" in made.warnings[0]
     assert made.manifest.splits["train"].entities == 0
     assert made.manifest.settings["identity"] == parent.manifest.settings["identity"]
+    assert made.fingerprints == {made.fingerprint, parent.fingerprint}  # a model of the parent is of the same users
 
 
 def test_names_that_were_missed_in_lower_case_are_counted(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def _exposing(unit: ProtectedUnit) -> Exposed:
 def earlier_of(config: RunConfig, fingerprint: str, states: Collection[str] = ()) -> Earlier:
     """Return the earlier releases on which the initial model of a run rests.
 
-    ``states`` are the fingerprints that the corpus had before sentences were appended.
+    ``states`` are the fingerprints that the corpus had before sentences were appended, and of the one it was made of.
 
     Raises:
         LineageError, LedgerError: the model was trained by fl_sim, and its lineage is missing or was changed, and the
@@ -231,8 +231,8 @@ def earlier_of(config: RunConfig, fingerprint: str, states: Collection[str] = ()
         )
     if disjoint and {fingerprint, *states} & {ancestor.corpus for ancestor in lineage.ancestors}:
         raise ConfigError(
-            f"privacy.initial_model is '{DISJOINT}', but {config.model.name} was trained on this very corpus; allowed: "
-            "composed"
+            f"privacy.initial_model is '{DISJOINT}', but {config.model.name} was trained on this very corpus, or on "
+            "its source; allowed: composed"
         )
     return earlier
 

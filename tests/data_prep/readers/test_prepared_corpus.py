@@ -56,7 +56,9 @@ def test_everything_or_certain_users_are_read_again(names: Path) -> None:
 def test_the_manifest_says_who_is_left_out(names: Path, tmp_path: Path) -> None:
     prepared = ["prepare", "prepared", "--source", str(names), "--out", str(tmp_path / "fewer"), "--json"]
     assert main([*prepared, "--max-users", "2"]) == 0
-    assert Corpus.open(tmp_path / "fewer").manifest.settings["max_users"] == 2
+    fewer = Corpus.open(tmp_path / "fewer")
+    assert fewer.manifest.settings["max_users"] == 2
+    assert fewer.fingerprints == {fewer.fingerprint, Corpus.open(names).fingerprint}
     assert main(prepared) == 2  # another corpus lies there
     assert main([*prepared, "--max-users", "0"]) == 2
 
