@@ -52,9 +52,11 @@ most e^ε for every output, exactly. Training uses ordinary doubles and has no g
 
 from __future__ import annotations
 
+import functools
 import math
 import os
-import string
+import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -125,8 +127,8 @@ class WordDropout:
 
     Attributes:
         rate: μ in [0, 1].
-        sensitive: words that are always dropped, such as the entities of an index, in lower case; compared without
-            punctuation marks at a word's ends.
+        sensitive: words that are always dropped, such as the entities of an index, whatever their case and the marks
+            at or in a word: "Bush" drops “Bush’s”. Of an entry with white space each word is dropped.
         tokens: how many tokens of the encoder, dropped independently of each other, may hold a word: 1 if words are
             dropped. None if there is no such number, and then no amplification.
     """
@@ -141,11 +143,18 @@ class WordDropout:
     def filter_words(self, words: Sequence[str], generator: np.random.Generator | None) -> list[str]:
         """Return the words that stay, in their order; None draws from the operating system."""
         uniforms = uniform_doubles(len(words), generator) >= self.rate
-        return [
-            word
-            for word, stays in zip(words, uniforms, strict=True)
-            if stays and word.strip(string.punctuation).lower() not in self.sensitive
-        ]
+        return [word for word, stays in zip(words, uniforms, strict=True) if stays and not self._is_listed(word)]
+
+    @functools.cached_property
+    def _listed(self) -> frozenset[tuple[str, ...]]:
+        return frozenset(_runs(word) for entry in self.sensitive for word in entry.split())
+
+    def _is_listed(self, word: str) -> bool:
+        if not self._listed:
+            return False
+        runs, longest = _runs(word), max(map(len, self._listed))
+        ends = range(1, len(runs) + 1)
+        return any(runs[start:end] in self._listed for end in ends for start in range(max(0, end - longest), end))
 
     def epsilon(self, epsilon: float, words: int = 1) -> float:
         """Return ε' for texts that differ in ``words`` words, none of which is always dropped (the worst case)."""
@@ -154,6 +163,13 @@ class WordDropout:
 
 
 NO_DROPOUT = WordDropout()
+_RUN = re.compile(r"[^\W_]+")
+
+
+def _runs(word: str) -> tuple[str, ...]:
+    """Return the runs of letters and digits of a word, caseless; the word itself if it has none."""
+    plain = unicodedata.normalize("NFKC", word).casefold()
+    return tuple(_RUN.findall(plain)) or (plain,)
 
 
 @dataclass(frozen=True)

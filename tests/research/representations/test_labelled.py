@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fl_sim import data_prep
-from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.research.representations.corpora.labelled import cut, shuffled
 from fl_sim.research.representations.corpora.labelled_tables import read_adult
@@ -146,7 +147,13 @@ def test_the_words_of_a_prepared_corpus_s_entities() -> None:
     assert all(word == word.lower() and word.strip(string.punctuation) == word for word in words)
     named = sum(all(word in words for word in key.lower().replace(".", "").split()) for key in keys)
     assert named > 0.75 * len(keys)
-    assert not words & {"of", "the", "and"}
+
+
+def test_a_name_in_lower_case_has_words(tmp_path: Path) -> None:
+    mentions = (Mention(0, 6, "PERSON"), Mention(11, 26, "ORG"))
+    owners = [("train", "a"), ("train", "b"), ("test", "c")]
+    sentences = [Sentence(split, user, "archer met Bank of England", mentions) for split, user in owners]
+    assert entity_words(write_corpus(sentences, tmp_path / "c", name="c")) == {"archer", "bank", "england"}
 
 
 def test_cutting_loses_nothing_and_seed_0_is_a_seed() -> None:

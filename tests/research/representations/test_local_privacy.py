@@ -343,6 +343,23 @@ def test_words_that_are_always_dropped_bring_no_amplification() -> None:
     assert dropout.epsilon(3.0) == 3.0
 
 
+@pytest.mark.parametrize(
+    ("listed", "written"),
+    [
+        ("bush", "Bush, “Bush” «Bush» Bush… Bush’s Bush's Bush-Kerry ¿BUSH?"),
+        ("Dr. Weiss", "Dr. Weiss dr WEISS, Weiß"),
+        ("Jean-Luc", "Jean-Luc's (jean-luc) Jean_Luc"),
+        ("Café", "cafe\u0301 CAFÉ"),
+        ("§", "§"),
+    ],
+)
+def test_listed_words_are_dropped_however_they_are_written(listed: str, written: str) -> None:
+    dropout = WordDropout(0.0, frozenset({listed}))
+    assert dropout.filter_words(written.split(), np.random.default_rng(0)) == []
+    others = ["ambush", "Luc", "Jean", "s", "—", "weissagen"]
+    assert dropout.filter_words(others, np.random.default_rng(0)) == others
+
+
 def test_a_mask_of_words_and_pairs_amplifies_less_than_dropped_words() -> None:
     """A text of three words is five tokens, three of which hold the word in the middle; the base is ε = 1."""
     found = {}

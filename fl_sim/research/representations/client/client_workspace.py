@@ -79,8 +79,8 @@ def word_dropout(config: ExperimentConfig) -> WordDropout:
     tokens: int | None = 1
     if privacy.masks:  # a text's pieces are not its words: nobody knows how many of them hold one
         tokens = ngrams * (ngrams + 1) // 2 if config.encoder.kind == "bag" else None
-    listed = frozenset(word.lower() for word in privacy.sensitive)
-    return WordDropout(privacy.word_dropout, listed | _cached_entity_words(privacy.entities_of), tokens)
+    listed = frozenset(privacy.sensitive) | _cached_entity_words(privacy.entities_of)
+    return WordDropout(privacy.word_dropout, listed, tokens)
 
 
 class Workspace:
