@@ -175,16 +175,18 @@ def _counts(counts: dict[str, int]) -> list[str]:
 
 
 def _privacy(record: ExperimentRecord) -> list[str]:
-    privacy = record["privacy"]
+    privacy, config = record["privacy"], record["config"]
     if "layer" not in privacy:
         return [f"Privacy     {privacy['note']}"]
     if privacy["layer"] == "none":
         return ["Privacy     none: no noise is added, ε = ∞"]
+    masked_bag = (config["privacy"]["dropped_words"], config["encoder"]["kind"]) == ("masked", "bag")
+    word = "number, mark or run of letters, as a bag splits words" if masked_bag else "word"
     return [
         f"Privacy     layer {privacy['layer']}, k {record['dimensions']}, Laplace noise of scale "
         f"{privacy['noise_scale']:.4g}, L1 sensitivity {privacy['sensitivity_l1']:.4g}",
         f"ε proven    {format_epsilon(privacy['epsilon_any_text'])} for any two texts, "
-        f"{format_epsilon(privacy['epsilon_corrected'])} for two that differ in one word",
+        f"{format_epsilon(privacy['epsilon_corrected'])} for two that differ in one {word}",
         f"ε claimed   {format_epsilon(privacy['epsilon_claimed'])} by the method's authors",
     ]
 

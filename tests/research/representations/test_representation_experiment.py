@@ -284,6 +284,9 @@ def test_dropped_words_are_removed_or_masked(small_persons: Path) -> None:
     assert of_masked.visible.float().mean() == pytest.approx(0.5, abs=0.1)
     one_word = [workspace.layer.guarantee.one_word for workspace in (removed, masked)]
     assert one_word == pytest.approx([160 + math.log(0.5), 160 + math.log(1 - 0.5**3)])
+    for workspace, unit in ((removed, "word\n"), (masked, "number, mark or run of letters, as a bag splits words\n")):
+        said = summary(run(workspace.config.with_values({"training.epochs": 1})))
+        assert f"for two that differ in one {unit}" in said, "3.5 is three of a bag's words"
 
 
 def test_a_mask_in_training_is_drawn_anew_in_every_step(small_persons: Path) -> None:
