@@ -155,10 +155,19 @@ def read_table(kind: str, path: Path, columns: TableColumns, reading: Reading | 
 def table_rows(kind: str, path: Path, columns: list[str]) -> Iterator[Row]:
     """Yield the rows of a table that has ``columns``, and possibly others."""
     if kind == "csv":
-        return _headed_rows(path, columns, delimiter="\t" if ".tsv" in path.suffixes else ",", strict=True)
+        return _headed_rows(path, columns, **_dialect(path))
     if kind == "tsv":
         return _headed_rows(path, columns, delimiter="\t", quoting=csv.QUOTE_NONE)
     return {"jsonl": _jsonl_rows, "parquet": parquet_rows}[kind](path, columns)
+
+
+def csv_header(path: Path) -> list[str]:
+    """Return the names of a CSV file's columns; none of an empty file."""
+    return next(csv_records(path, **_dialect(path)), (path, []))[1]
+
+
+def _dialect(path: Path) -> dict[str, Any]:
+    return {"delimiter": "\t" if ".tsv" in path.suffixes else ",", "strict": True}
 
 
 def sentences_of(rows: Iterable[Row], columns: TableColumns, reading: Reading) -> Iterator[Sentence]:

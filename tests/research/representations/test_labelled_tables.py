@@ -167,6 +167,8 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, message: str) 
         ("people.csv", "income,sex\n", "has no rows"),
         ("people.csv", "income,sex\n,man\n", "no row has a value of income, sex"),
         ("people.csv", "income,sex\nlow,man,3\n", "line 2: 3 columns, the header has 2"),
+        ("t.csv", "a,s,a\n1,x,2\n", "has two columns 'a'; allowed: different names"),
+        ("t.tsv", "a\ts\ta\n1\tx\t2\n", "has two columns 'a'; allowed: different names"),
     ],
 )
 def test_files_that_are_no_tables_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:

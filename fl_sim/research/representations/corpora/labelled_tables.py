@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fl_sim.data_prep.readers.cleaning import Note, Reading
-from fl_sim.data_prep.readers.tables import require_columns, table_rows
+from fl_sim.data_prep.readers.tables import csv_header, require_columns, table_rows
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.textfiles import decoded_lines
 from fl_sim.formats import printable
@@ -111,13 +111,13 @@ def _read_frame(path: Path) -> pd.DataFrame:
         raise CorpusError(f"data.source is {path}; allowed: a file named {', '.join(_KINDS)}")
     if not path.is_file():
         raise CorpusError(f"{path}: there is no such file")
-    names = pq.read_schema(path).names if kind == "parquet" else []
-    rows = [values for _, values in table_rows(kind, path, names)]
-    if not rows:
-        raise CorpusError(f"{path}: has no rows")
+    names = {"parquet": lambda: pq.read_schema(path).names, "csv": lambda: csv_header(path)}.get(kind, list)()
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise CorpusError(f"{path}: has two columns {printable(twice)!r}; allowed: different names")
+    rows = [values for _, values in table_rows(kind, path, names)]
+    if not rows:
+        raise CorpusError(f"{path}: has no rows")
     present = names or list(dict.fromkeys(name for row in rows for name in row))
     return pd.DataFrame(rows, columns=present, dtype=object)
 
