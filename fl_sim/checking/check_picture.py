@@ -21,11 +21,11 @@ from fl_sim.reporting.plots import RUN_COLOURS
 _WITHOUT, _WITH, _ALLOWED = RUN_COLOURS[0], RUN_COLOURS[1], RUN_COLOURS[2]
 
 
-def check_picture(app: str, found: Measured, proven: float) -> Figure:
+def check_picture(app: str, found: Measured, proven: float | None) -> Figure:
     """Return the picture of what was measured: the attack's scores, and its true against its false positives.
 
     Args:
-        proven: ε of any user for what was seen.
+        proven: ε of any user for what was seen; None if unknown.
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     scores, errors = figure.subplots(1, 2)
@@ -50,7 +50,7 @@ def _draw_scores(axes: Axes, without: np.ndarray, present: np.ndarray) -> None:
     axes.legend(fontsize=8)
 
 
-def _draw_allowed(axes: Axes, stated: Stated, proven: float) -> None:
+def _draw_allowed(axes: Axes, stated: Stated, proven: float | None) -> None:
     """Draw the largest rates of true positives that the stated and the proven ε allow."""
     false, delta = np.linspace(0, 1, 400), stated.delta
     axes.set(xlabel="taken for present though away", ylabel="found when present", xlim=(0, 1), ylim=(0, 1.02))

@@ -89,7 +89,8 @@ UNLIMITED = frozenset({
 def proven(found: Measured, named: list[Finding]) -> float:
     """Return ε for what was seen: inf with a fault for which none holds, and at least what the attack shows."""
     unlimited = any(finding.name in UNLIMITED and finding.severity == "breaks" for finding in named)
-    return math.inf if unlimited else max(found.epsilon(), found.attacked() or 0.0)
+    of_gaussian = found.epsilon() if found.gaussian else 0.0
+    return math.inf if unlimited else max(of_gaussian, found.attacked() or 0.0)
 
 
 def _no_noise(found: Measured) -> Iterator[Finding]:
@@ -193,7 +194,7 @@ _RULES: tuple[Callable[[Measured], Iterator[Finding]], ...] = (
 def _contradicts(found: Measured, share: float = 1.0) -> bool:
     """Return whether the stated ε is below that of a share of the effect, errors of measurement apart."""
     stated = found.stated.epsilon
-    return stated is not None and found.epsilon(least=True, share=share) > _STATED * stated
+    return found.gaussian and stated is not None and found.epsilon(least=True, share=share) > _STATED * stated
 
 
 def _per_round(found: Measured) -> Iterator[Finding]:
@@ -356,7 +357,7 @@ class Check:
         """Return a picture: what a user's presence does to the model, beside what ε allows."""
         from fl_sim.checking.check_picture import check_picture
 
-        return check_picture(self.app, self.measured, self.epsilon)
+        return check_picture(self.app, self.measured, self.epsilon if self.measured.gaussian else None)
 
 
 def _table(rows: list[tuple[str, str]]) -> list[str]:

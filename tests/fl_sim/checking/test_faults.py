@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from fl_sim.checking.faults import findings, proven
-from fl_sim.checking.measurements import Measured, _bounds, _sampling_of, epsilon_of
+from fl_sim.checking.measurements import Measured, _bounds, _is_gaussian, _sampling_of, _shape, epsilon_of
 from fl_sim.checking.stated import Stated
 from fl_sim.checking.trials import Seen
 
@@ -92,6 +92,30 @@ def test_errors_of_measurement_contradict_nobody() -> None:
     least = RIGHT.epsilon(least=True)
     assert least < 0.95 * RIGHT.epsilon()
     assert names(replace(RIGHT, stated=Stated(least, 1e-5))) == []
+
+
+def test_a_gaussian_epsilon_contradicts_no_other_noise() -> None:
+    """Laplace noise of scale 1 on a sum that a user moves by 1 has ε = 1; a Gaussian of its deviation has 2.9."""
+    rng = np.random.default_rng(0)
+    scores = rng.laplace(size=300), 1 + rng.laplace(size=300)
+    found = replace(
+        RIGHT, rounds=1, sampling="all", rate=1.0, noise={"w": math.sqrt(2)}, effect={"w": 1.0},
+        stated=Stated(1.0, 1e-5), gaussian=False, scores=scores,
+    )  # fmt: skip
+    assert findings(found) == []
+    assert 0 < proven(found, []) <= 1
+    assert found.epsilon() > 2.8
+    assert replace(found, gaussian=True).attacked() > 1.5
+    assert names(replace(found, gaussian=True)) == ["noise-below-claim"]
+
+
+@pytest.mark.parametrize("size", [(200, 1), (40, 50), (3, 4000)])
+def test_noise_that_is_not_gaussian_is_told_from_its_draws(size: tuple[int, int]) -> None:
+    rng = np.random.default_rng(1)
+    lengths = rng.uniform(0.5, 2.0, (size[0], 1)) if size[0] < size[1] else 1.0  # of local noise of several nodes
+    assert _is_gaussian([_shape(rng.normal(size=size) * lengths)])
+    assert not _is_gaussian([_shape(rng.laplace(size=size))])
+    assert not _is_gaussian([_shape(rng.uniform(size=size))])
 
 
 def test_findings_on_users_are_notes_where_opacus_states_the_epsilon_of_an_example() -> None:
