@@ -381,4 +381,6 @@ def _findings(
     for case, trials in cases:
         progress(case.name)
         findings.append(examine(case, trials=trials, seed=seed, confidence=confidence, pin_noise=pin_noise))
+    if not findings:
+        raise PrivacyError("the bounds leave nobody to audit for; allowed: a user or an entity with a sentence")
     return findings

@@ -43,6 +43,7 @@ from fl_sim.strategies.registry import load_strategy
 
 _NO_NOISE = 1e-9
 _COMPANIONS = 16  # at q_e ½, none of them is sampled in one round of 65,536
+_MOST_SENTENCES = 10_000_000  # of a pair of corpora
 _ENOUGH_SENTENCES = 2.0  # a user without a bound owns this many times ŵ/q_s sentences, enough to fill the cap
 _LEARNING_COPIES = 20_000
 _LEARNING_ROUNDS = 2
@@ -176,7 +177,20 @@ def worst_case(event: RoundEvent, adjacency: Adjacency) -> Scenario:
     A protected user without a bound gets enough sentences to fill the cap in nearly every round. Opposed sentences
     reverse the clipped update of a user who mentions the entity: one, if only users are clipped; if sentences are, ŵ,
     and only where the sentences with the entity can exceed the cap.
+
+    Raises:
+        PrivacyError: nobody is protected, or the corpora would not fit into memory.
     """
+    scenario = _worst_case(event, adjacency)
+    if scenario.items > _MOST_SENTENCES:
+        raise PrivacyError(
+            f"the worst-case corpora have {scenario.items:,} users and sentences; allowed: at most {_MOST_SENTENCES:,} "
+            "(smaller bounds, or a larger q_s)"
+        )
+    return scenario
+
+
+def _worst_case(event: RoundEvent, adjacency: Adjacency) -> Scenario:
     bound, user_sentences = adjacency.entity_bound, adjacency.user_sentences
     if math.isinf(user_sentences):
         user_sentences = math.ceil(_ENOUGH_SENTENCES * event.user_cap / event.q_s)

@@ -169,7 +169,7 @@ def published_case(
     entities: int = 1,
     as_coded: bool = False,
 ) -> Case:
-    """Return a case of the published algorithm with its published ε and, if run as stated, the ε that we prove.
+    """Return a case of the published algorithm with its published ε, if any, and the ε that we prove if run as stated.
 
     Args:
         entity_users: F, the number of users who mention e'; 0 protects no entity.
@@ -186,7 +186,8 @@ def published_case(
     if settings.estimator == "user_level":
         if as_coded:
             raise PrivacyError("estimator is user_level; allowed as coded: f_e, f_e_plus")
-        return replace(own_case(name, event, adjacency, rounds, delta), as_published=claimed)
+        of_users = own_case(name, event, adjacency, rounds, delta)
+        return of_users if entity_users else replace(of_users, as_published=claimed)  # it claims nothing of entities
     target = published_target(settings, entities, adjacency, _USER_CLIP, "as-coded" if as_coded else "as-stated")
     proven = () if as_coded else _curve(event, adjacency, rounds, delta)
     return Case(name, target, rounds, delta, proven, claimed)
@@ -279,7 +280,7 @@ def cases() -> Iterator[Case]:
     }
     for mechanism, (settings, as_coded) in published.items():
         for entity_users in (0, *CONTRIBUTION_QUANTILES):
-            case = published_case(
+            yield published_case(
                 f"{mechanism}: {_protected(entity_users)}",
                 settings,
                 ROUNDS,
@@ -289,8 +290,6 @@ def cases() -> Iterator[Case]:
                 entities=ENTITIES,
                 as_coded=as_coded,
             )
-            claims_entities = settings.estimator != "user_level" or not entity_users
-            yield case if claims_entities else replace(case, as_published=None)
     for mechanism, event in _OURS.items():
         for entity_users in (0, *CONTRIBUTION_QUANTILES):
             unit = Adjacency(_USER_SENTENCES, ContributionBound(entity_users, 1 if entity_users else 0))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import fl_sim
 from fl_sim.auditing.audited_rounds import AuditedMechanism, mechanism_of, worst_case
 from fl_sim.auditing.cases import examine, own_case
 from fl_sim.auditing.worst_case_corpora import ENTITY, Scenario, build
@@ -130,3 +131,10 @@ def test_a_scenario_without_anyone_is_refused() -> None:
     case = own_case("user", SAMPLED, Adjacency(2), 1, DELTA)
     with pytest.raises(PrivacyError, match="trials is 7"):
         examine(case, trials=7, seed=0, confidence=0.95)
+
+
+def test_an_audit_of_nobody_or_of_corpora_beyond_memory_is_refused() -> None:
+    with pytest.raises(PrivacyError, match="nobody to audit for"):
+        fl_sim.audit(noise_multiplier=1.0, user_sentences=0, entity=(0, 0), trials=8)
+    with pytest.raises(PrivacyError, match="allowed: at most 10,000,000"):
+        worst_case(RoundEvent("uedp", 1.0, q_s=1e-9), Adjacency())

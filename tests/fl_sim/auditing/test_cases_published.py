@@ -94,6 +94,7 @@ def test_the_baseline_is_that_of_the_product() -> None:
     assert case.as_published is not None
     assert case.target.noise_std == 2.0
     assert examine(case, trials=TRIALS, seed=0, confidence=0.95).holds
+    assert published_case("case", baseline, 5, DELTA, entity_users=3).as_published is None, "it claims no entity"
 
 
 def test_impossible_settings_are_refused() -> None:
