@@ -13,6 +13,7 @@ Accuracy    0.8500 on 20 test examples
 
 from __future__ import annotations
 
+import math
 from typing import Any, NotRequired, TypedDict
 
 from fl_sim.formats import format_epsilon
@@ -199,11 +200,16 @@ def _training_lines(record: ExperimentRecord) -> list[str]:
     with_entity = training["entities"]["p95"]
     user, anybody = (format_epsilon(training[name]) for name in ("epsilon_user", "epsilon_user_unbounded"))
     both, robust = (format_epsilon(with_entity[name]) for name in ("epsilon", "epsilon_robust"))
+    releases = f"{training['strategy']}, {training['corpus']}, {training['releases']} releases in its ledger"
+    run = f"Training    the encoder's run ({releases})"
+    if math.isinf(training["epsilon_user"]):
+        return [f"{run} guarantees nothing for its own training data"]
+    sentences = training["user_sentences"]
+    within = "" if math.isinf(sentences) else f" with ≤ {sentences:g} sentences, {anybody} with any number"
     return [
-        f"Training    the encoder's run ({training['strategy']}, {training['corpus']}, {training['releases']} releases "
-        f"in its ledger) protects its own training data, at δ = {training['delta']:g}:",
-        f"            ε {user} of a user with ≤ {training['user_sentences']:g} sentences, {anybody} with any number; "
-        f"with an entity at the 95th percentile of contribution bounds {both}, robust {robust}",
+        f"{run} protects its own training data, at δ = {training['delta']:g}:",
+        f"            ε {user} of a user{within}; with an entity at the 95th percentile of contribution bounds {both}, "
+        f"robust {robust}",
     ]
 
 

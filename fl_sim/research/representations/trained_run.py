@@ -39,6 +39,7 @@ def guarantee_of_run(folder: Path) -> TrainingGuarantee:
         name: account_for(ledgers, Adjacency(bound), Adjacency(bound, r), plan.delta, None)
         for name, r in entity_bounds.items()
     }
+    known = {name for name, r in entity_bounds.items() if covered and r.total}  # without entities no ε is of one
     unbounded = account_for(ledgers, Adjacency(), Adjacency(), plan.delta, None)
     first = accounts[_CONTRIBUTION_QUANTILES[0]]
     return {
@@ -55,8 +56,8 @@ def guarantee_of_run(folder: Path) -> TrainingGuarantee:
         "entities": {
             name: {
                 "reach": result["reach"][name],
-                "epsilon": row["epsilon_user_entity"] if covered else math.inf,
-                "epsilon_robust": row["epsilon_user_entity_robust"] if covered else math.inf,
+                "epsilon": row["epsilon_user_entity"] if name in known else math.inf,
+                "epsilon_robust": row["epsilon_user_entity_robust"] if name in known else math.inf,
             }
             for name, row in accounts.items()
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from fl_sim.experiments.privacy_spent import account_for, read_ledgers
 from fl_sim.research.representations.config import load_mapping
 from fl_sim.research.representations.experiment_record import summary
 from fl_sim.research.representations.representation_experiment import run
+from fl_sim.research.representations.trained_run import guarantee_of_run
 from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.ledger import LEDGER_FILE, LedgerError
@@ -70,6 +72,21 @@ def test_the_guarantee_is_the_ledger_s_and_not_the_configuration_s(
     (copy / "config.json").write_text(json.dumps(config))
     record = run(load_mapping(values(copy, small_persons)))
     assert record["privacy_of_training"]["epsilon_user"] > 0.1, "noise of 1,000 would give next to nothing"
+
+
+def test_a_run_on_text_without_entities_covers_none(trained: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    result = json.loads((copy / "result.json").read_text())
+    nobody = {"users": 0, "sentences_per_user": 0, "sentences": None, "weighted": False}
+    (copy / "result.json").write_text(json.dumps({**result, "reach": dict.fromkeys(result["reach"], nobody)}))
+    told = guarantee_of_run(copy)
+    assert math.isfinite(told["epsilon_user"])
+    assert {row[name] for row in told["entities"].values() for name in ("epsilon", "epsilon_robust")} == {math.inf}
+
+
+def test_a_run_without_a_guarantee_is_not_said_to_protect(small_persons: Path) -> None:
+    said = summary(run(load_mapping(values(finished_run("noiseless").path, small_persons))))
+    assert "(noiseless, small, 2 releases in its ledger) guarantees nothing for its own training data\n" in said
 
 
 def test_a_run_without_its_own_ledger_is_refused(trained: Path, small_persons: Path, tmp_path: Path) -> None:
