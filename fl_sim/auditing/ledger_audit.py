@@ -41,7 +41,7 @@ from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.lineage import Earlier, earlier_of_record
 from fl_sim.experiments.privacy_spent import read_ledgers
 from fl_sim.experiments.run_record import Record, recorded_bounds
-from fl_sim.formats import format_epsilon
+from fl_sim.formats import format_epsilon, round_down
 from fl_sim.storage.checkpoint import Checkpoint
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
@@ -247,7 +247,7 @@ def _rounds(run: RecordedRun) -> Iterator[Check]:
 def _epsilon(run: RecordedRun) -> Iterator[Check]:
     """Check every ε of the result: recomputed from the ledger, it must not be larger."""
     lower = [
-        f"{name} {run.result[name]:.4g}, recomputed {format_epsilon(epsilon)}"
+        f"{name} {format_epsilon(run.result[name])}, recomputed {format_epsilon(epsilon)}"
         for name, unit in _units(run)
         if (epsilon := run.earlier.epsilon_of(run.entries, name, unit, _delta(run)))
         > run.result[name] * (1 + _SAME_EPSILON)
@@ -362,7 +362,11 @@ def _simulated(run: RecordedRun, seed: int) -> Iterator[Check]:
     for name, scenario in dict([*chosen[:1], *chosen[-2:]]).items():
         law = shift_distribution(as_run(run.mechanism, event), scenario)
         least = delta_at_least(law, event.noise_multiplier, len(run.entries), run.result[name], seed)
-        yield Check(f"simulated {name}", least <= _delta(run), f"δ ≥ {least:.2g} at ε {run.result[name]:.4g}")
+        yield Check(
+            f"simulated {name}",
+            least <= _delta(run),
+            f"δ ≥ {round_down(least, 2)} at ε {format_epsilon(run.result[name])}",
+        )
 
 
 def _scenario(adjacency: Adjacency) -> Scenario | None:

@@ -22,6 +22,7 @@ from fl_sim.data_prep.declared_counts import write_counts
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan import guarantees
 from fl_sim.experiments.plan.lineage import Earlier
+from fl_sim.formats import format_epsilon
 from fl_sim.storage.model_files import Ancestor, Lineage
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
@@ -92,6 +93,13 @@ def test_an_honest_run_passes(honest: Path) -> None:
     assert names[:10] == ["chain", "terms", "seed", "rounds", *figures, "noise", "updates", "rate of users"]
     assert "rate of sentences" in names
     assert {"simulated epsilon_user", "simulated epsilon_user_entity_max", "simulated epsilon_any"} <= {*names}
+    result, details = (
+        json.loads((honest / "result.json").read_text()),
+        {check.name: check.detail for check in audit.checks},
+    )
+    assert details["simulated epsilon_any"].endswith(f"at ε {format_epsilon(result['epsilon_any'])}"), (
+        "never rounded down"
+    )
 
 
 @pytest.mark.nightly
