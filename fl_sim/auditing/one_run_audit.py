@@ -53,11 +53,13 @@ class Planted:
     Attributes:
         texts: the sentence of each of the m canaries, included or not.
         included: whether each canary is in the corpus, bool (m,).
+        population: N, which no canary decides.
     """
 
     path: Path
     texts: tuple[str, ...]
     included: Bools
+    population: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def audit_training(
         raise PrivacyError(f"canaries is {canaries}; allowed: an integer of at least 2")
     check_confidence(confidence)
     planted = plant(Corpus.open("bundled"), canaries, seed, work / "corpus")
-    settings = _DEFAULTS | dict(overrides or {})
+    settings = _DEFAULTS | {"privacy.population": planted.population} | dict(overrides or {})
     settings |= {"corpus.path": str(planted.path), "out": str(work / "run"), "seed": seed}
     with Engine() as engine:
         experiment = Experiment.create(RunConfig.from_mapping(settings), engine.start)
@@ -168,7 +170,7 @@ def plant(base: Corpus, canaries: int, seed: int, out: Path) -> Planted:
     sentences = [*_sentences(base, _TRAIN, int(bystanders)), *included_sentences]
     held_out = _sentences(base, base.held_out_split, _HELD_OUT_SENTENCES)
     corpus = write_corpus([*sentences, *held_out], out, name="canaries")
-    return Planted(corpus.path, texts, included)
+    return Planted(corpus.path, texts, included, corpus.ownership(_TRAIN).num_users + int((~included).sum()))
 
 
 def _sentences(corpus: Corpus, split: str, count: int) -> Iterator[Sentence]:

@@ -29,6 +29,8 @@ def test_exactly_the_included_canaries_are_users_of_the_corpus(base: Corpus, tmp
     assert [text in texts for text in planted.texts] == planted.included.tolist()
     assert (users["sentences"][users["user"].str.startswith("canary-")] == 1).all()
     assert corpus.held_out_split == "validation"
+    assert planted.population == len(users) + 30 - len(names), "N is the same whoever is included"
+    assert plant(base, 30, 8, tmp_path / "other").population == planted.population
 
 
 def audited(work: Path, noise_multiplier: float) -> OneRunAudit:
