@@ -149,10 +149,14 @@ class WordDropout:
     def _listed(self) -> frozenset[tuple[str, ...]]:
         return frozenset(_runs(word) for entry in self.sensitive for word in entry.split())
 
+    @functools.cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._listed))
+
     def _is_listed(self, word: str) -> bool:
         if not self._listed:
             return False
-        runs, longest = _runs(word), max(map(len, self._listed))
+        runs, longest = _runs(word), self._longest
         ends = range(1, len(runs) + 1)
         return any(runs[start:end] in self._listed for end in ends for start in range(max(0, end - longest), end))
 
