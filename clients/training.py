@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fl_sim.clients.batches import Example, Examples
 from fl_sim.clients.gradients.clipped_sums import GradientSum, Tally
@@ -44,6 +45,7 @@ Mask = npt.NDArray[np.bool_]
 WhenDone = Callable[[int], None]
 
 _READ_AT_ONCE = 4096  # sentences
+_FLOAT32 = 1 << 17  # sentences that are added in float32; of four millions, rounding would move a sum by more than c
 
 
 def bounded_sum(
@@ -106,6 +108,7 @@ class BoundedSum:
 
     Every clipped item (a sentence, or a user if sentences are not clipped) votes whether its norm is within the clip.
     The votes are one more coordinate of the client update and are bounded with it (docs/privacy-proofs.md, section 12).
+    The sum is float32, kept in float64 after every ``_FLOAT32`` sentences.
     """
 
     def __init__(
@@ -114,12 +117,15 @@ class BoundedSum:
         self._rule = rule
         self._when_done = when_done
         self._total = GradientSum(model, mask_seed, rule.stability, when_done)
+        self._before: torch.Tensor | None = None  # the sum of earlier sentences, float64 (d,), if there are so many
+        self._sentences_before = 0
         self._votes = 0.0
 
     def add_sentences(self, batches: Iterable[list[Example]]) -> None:
         """Add Σ_s Π_c(−∇l(θ, s)) of users with so few sentences that their sums lie within β for any gradients."""
         for sentences in batches:
             self._total.add(sentences, self._rule.sentence_clip)
+            self._carry(_FLOAT32)
         self._votes += _sentence_votes(self._total.tally, self._rule)
 
     def add_users(self, sums: Iterable[UserSums], weights: npt.NDArray[np.float64] | None = None) -> None:
@@ -133,11 +139,15 @@ class BoundedSum:
             for user, tally in zip(bounded, group.tallies, strict=True):
                 self._total.tally.add(replace(tally, clipped=user.clipped, nonfinite=user.nonfinite))
                 self._votes += user.votes
+            self._carry(_FLOAT32)
             self._when_done(sum(tally.sentences for tally in group.tallies))
 
     def reply(self, selection: Selection) -> TrainReply:
         """Return the sum as a node's reply for ``selection``."""
         tally = self._total.tally
+        if self._before is not None:
+            self._carry(0)
+            self._total.flat.copy_(self._before)
         return TrainReply(
             vector=self._total.flat.cpu().numpy(),
             users=len(selection.users),
@@ -147,6 +157,14 @@ class BoundedSum:
             loss_sum=tally.loss_sum,
             votes=self._votes,
         )
+
+    def _carry(self, least: int) -> None:
+        """Go on from zero if ``least`` sentences were added since this was done last, and keep their sum in float64."""
+        if self._total.tally.sentences - self._sentences_before < least:
+            return
+        self._sentences_before = self._total.tally.sentences
+        self._before = self._total.flat.double() if self._before is None else self._before.add_(self._total.flat)
+        self._total.flat.zero_()
 
 
 @functools.singledispatch

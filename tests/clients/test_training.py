@@ -89,6 +89,28 @@ def test_every_user_of_a_group_is_scaled_by_the_factor_of_its_own_sum(model) -> 
     assert shares == [0.5, 1.0]
 
 
+def test_a_user_counts_beside_however_many_others(model) -> None:
+    """2²⁴ + 1 is no float32: beside 2²⁴ each of these users would add nothing."""
+    lengths = [2.0**24, *[1.0] * 1000]
+    groups: list[Any] = [
+        SimpleNamespace(
+            lengths=[length], tallies=[Tally(sentences=1 << 17 if place == 0 else 1)], users=(place,),
+            add=lambda shares, total, length=length: total[:1].add_(shares[0] * length),
+        )
+        for place, length in enumerate(lengths)
+    ]  # fmt: skip
+    total = BoundedSum(model, gradient_rule(2.0**24, 1.0), None)
+    total.add_users(groups)
+    assert total.reply(EVERYBODY).vector[0] == 2**24 + 1000
+
+
+def test_a_sum_that_is_kept_in_float64_is_the_same(model, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = by_definition(model, gradient_rule(0.5, 2.0))
+    monkeypatch.setattr("fl_sim.clients.training._FLOAT32", 2)
+    reply = bounded_sum(model, EXAMPLES, EVERYBODY, gradient_rule(0.5, 2.0), 0)
+    assert np.linalg.norm(reply.vector - expected) <= 1e-4 * np.linalg.norm(expected)
+
+
 @pytest.mark.parametrize("cap", [1.0, 1.5, 1.99, 3.0])
 def test_a_user_of_one_sentence_more_than_the_cap_is_clipped(model, cap: float) -> None:
     """Equal sentences have equal gradients, so that the sum of the clipped ones is as long as it can be."""
