@@ -52,6 +52,9 @@ NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 LOCAL_STEPS = ("optimizer", "epochs", "batch_size", "learning_rate")
 """The keys of ``[local]`` that are read only if users take local steps."""
 
+LARGEST_STEP = 1e6
+"""The largest step size of local steps: torch refuses one beyond float32, so a node failed if a user took two steps."""
+
 
 class LocalTrainingConfig(BaseModel):
     """Hold the section ``[local]`` of a configuration."""
@@ -68,7 +71,7 @@ class LocalTrainingConfig(BaseModel):
     )
     epochs: int = Field(1, ge=1, description="passes over the user's sentences")
     batch_size: int = Field(8, ge=1, description="sentences per local step")
-    learning_rate: float = Field(0.5, gt=0, description="step size of the local steps")
+    learning_rate: float = Field(0.5, gt=0, le=LARGEST_STEP, description="step size of the local steps")
 
 
 def gradients_or_steps(

@@ -56,6 +56,12 @@ def test_no_number_is_infinite(value: float) -> None:
             RunConfig.from_mapping({key: value})
 
 
+def test_a_local_step_at_which_a_node_fails_for_users_of_many_sentences_is_refused() -> None:
+    """Whether a node fails must depend on nothing private (docs/privacy.md, section 2)."""
+    with pytest.raises(ConfigError, match=r"^local\.learning_rate is 4e\+38; allowed: a number in \(0, 1e\+06\]$"):
+        RunConfig.from_mapping({"local.learning_rate": 4e38})
+
+
 def test_every_key_refuses_a_table_and_says_what_it_takes() -> None:
     for name, key in run_keys().items():
         if key.allowed == "a table":
