@@ -147,7 +147,7 @@ def local_steps(
 def _gradients_of_step(
     model: LanguageModel, sentences: list[Example], shares: Floats, masks: int | None
 ) -> tuple[float, list[torch.Tensor]]:
-    """Return Σ l of the finite losses of a step's sentences, and the gradient of Σ share·l, by parameter.
+    """Return Σ l of the finite losses of a step's sentences, if it is finite, and the gradient of Σ share·l.
 
     It is computed in parts if memory does not suffice.
     """
@@ -165,7 +165,8 @@ def _gradients_of_step(
             torch._foreach_add_(total, gradients)
         else:
             total.extend(gradients)
-        loss_sum += float(torch.nan_to_num(losses.detach(), posinf=0.0, neginf=0.0).sum())
+        of_part = float(torch.nan_to_num(losses.detach(), posinf=0.0, neginf=0.0).sum())
+        loss_sum += of_part if math.isfinite(of_part) else 0.0  # else the server would refuse the sum of all users
 
     in_parts(model, range(len(sentences)), add, lambda i: model.task.size(sentences[i]))
     return loss_sum, total

@@ -172,6 +172,17 @@ def test_a_single_step_of_each_user_is_plain_sgd(model, beta: float) -> None:
     assert reply.loss_sum == pytest.approx(losses, rel=1e-5)
 
 
+def test_losses_beyond_float32_do_not_take_the_sums_of_other_users_along(
+    model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each loss is finite, and the sum of two is not: a server refuses a reply with such a sum."""
+    monkeypatch.setattr(
+        "fl_sim.clients.local_steps.sentence_losses",
+        lambda model, examples, masks: sentence_losses(model, examples) * 0 + 2e38,
+    )
+    assert math.isfinite(bounded_sum(model, EXAMPLES, EVERYBODY, step_rule(0.3), 0).loss_sum)
+
+
 def test_diverging_local_training_counts_as_zero(model) -> None:
     rule = LocalSteps(q_e=1.0, q_s=1.0, user_clip=1.0, epochs=6, batch_size=1, learning_rate=1e30)
     one = Selection(np.array([0]), np.arange(6), np.array([6]))
