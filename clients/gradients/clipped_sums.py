@@ -2,8 +2,8 @@
 
 For a sentence s with mean prediction loss l(θ, s), let ``g_s = -∇ l(θ, s)`` over the trainable parameters. This module
 computes ``Σ_s Π_c(g_s)``, where ``Π_c(x) = x · min(1, c/‖x‖)`` (docs/privacy.md, section 2). Guarantee: each sentence
-moves the sum by at most c in L2 norm (to 1e-5 relative; docs/privacy.md has a made-up exception), whatever else is in
-the batch; a sentence whose loss or gradient is not finite contributes zero, and is counted. With a stability γ,
+moves the sum by at most c in L2 norm (to 1e-5 relative in float32; docs/privacy.md has the exceptions), whatever else
+is in the batch; a sentence whose loss or gradient is not finite contributes zero, and is counted. With a stability γ,
 ``c·g_s/(‖g_s‖ + γ)`` takes the place of ``Π_c(g_s)`` (automatic clipping), with the same guarantee. With dropout, the
 masks of a sentence are a function of the seed and the sentence's number (those of weight-drop of the seed alone), so
 that the guarantee holds for the masked loss.
