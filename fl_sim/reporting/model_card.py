@@ -29,7 +29,7 @@ from fl_sim.reporting.run_facts import (
 )
 from fl_sim.reporting.templates import render_markdown
 from fl_sim.storage.model_files import is_own_format
-from fl_sim.storage.run_folder import DIVERGED, INTERRUPTED, RunFolder
+from fl_sim.storage.run_folder import INTERRUPTED, RunFolder
 from fl_sim.strategies.ledger import LedgerError
 
 _CAUSAL = """\
@@ -190,7 +190,6 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
     return render_markdown(
         "model_card.md",
         facts=facts,
-        DIVERGED=DIVERGED,
         LEFT_OUT=LEFT_OUT,
         INTERRUPTED=INTERRUPTED,
         front_matter=front_matter(kind, guarantee=note["guarantee"], base=base, english=shipped),

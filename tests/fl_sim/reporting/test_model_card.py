@@ -24,7 +24,7 @@ from fl_sim.formats import format_epsilon
 from fl_sim.reporting.model_card import card_of
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage import model_files
-from fl_sim.storage.run_folder import Row, RunFolder
+from fl_sim.storage.run_folder import DIVERGED, Row, RunFolder
 from tests import tiny
 from tests.fl_sim.conftest import Capture
 
@@ -62,6 +62,11 @@ def test_hugging_face_reads_the_card(run: RunFolder) -> None:
         "pipeline_tag": "text-generation",
         "tags": ["federated-learning", "fl_sim", "differential-privacy"],
     }
+
+
+def test_the_card_does_not_tell_that_a_run_diverged_for_held_out_text_may_say_so(run: RunFolder) -> None:
+    facts = read_facts(run)
+    assert card_of(run, facts.model_copy(update={"stopped": DIVERGED})) == card_of(run, facts)
 
 
 @pytest.mark.system
