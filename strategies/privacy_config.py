@@ -153,7 +153,7 @@ class PrivacyConfig(BaseModel):
         "composed",
         description="an initial model that fl_sim trained: every ε is that of both trainings together (`composed`), or "
         "its owner states that it is public or was trained on text that shares no user and no entity with this corpus "
-        "(`disjoint`; never checked)",
+        "(`disjoint`; refused only if it is this corpus or its source)",
     )
     secure_noise: bool = Field(
         False,
