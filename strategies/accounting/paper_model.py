@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy.special import gammaln, logsumexp
 
 from fl_sim.strategies.accounting.accountant import RoundEvent
-from fl_sim.strategies.primitives.limits import require
+from fl_sim.strategies.primitives.limits import SMALLEST_NOISE, check_delta, require
 
 Estimator = Literal["f_e", "f_e_plus", "user_level"]
 Floats = npt.NDArray[np.float64]
@@ -88,7 +88,9 @@ class PublishedSettings:
         sensitive = f"from 1 to sentences ({self.sentences})"
         within = 1 <= self.sensitive_sentences <= self.sentences
         require(within, "sensitive_sentences", self.sensitive_sentences, sensitive)
-        RoundEvent("uedp", self.noise_multiplier, q_u=self.q_u, q_e=self.q_e)
+        z = self.noise_multiplier
+        require(z >= SMALLEST_NOISE, "noise_multiplier", z, f"at least {SMALLEST_NOISE:g}, as in a run")
+        RoundEvent("uedp", z, q_u=self.q_u, q_e=self.q_e)
 
     @property
     def q_u(self) -> float:
@@ -118,6 +120,7 @@ def epsilon_as_published(settings: PublishedSettings, rounds: int, delta: float)
 
 def curve_as_published(settings: PublishedSettings, rounds: Sequence[int], delta: float) -> Floats:
     """Return min over orders λ of (rounds · α(λ) − ln δ) / λ after each number of ``rounds``, float64; 0 after none."""
+    check_delta(delta)
     orders = np.array(_ORDERS, dtype=np.float64)
     moments = np.array([log_moment(settings.claimed_rate, settings.noise_multiplier, order) for order in _ORDERS])
     counts = np.asarray(rounds, dtype=np.float64)

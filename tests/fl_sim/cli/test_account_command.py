@@ -117,6 +117,8 @@ def test_a_large_delta_is_warned_of(capsys: Capture) -> None:
         (CALIBRATE + " --target-epsilon 1 --epoch-rounds 4", "allowed: with 'user_level'"),
         (CALIBRATE.replace("--rounds 50 ", "") + " --z 1 --target-epsilon 1e-4 --solve-for rounds", "out of reach"),
         (PUBLISHED.replace("--users 946", "--users 10"), "users_per_round is 50"),
+        (PUBLISHED.replace("1e-5", "0"), "delta is 0.0; allowed: in [1e-100, 1)"),
+        (PUBLISHED.replace("--z 2", "--z 1e-300"), "noise_multiplier is 1e-300; allowed: at least 0.001"),
         ("account mechanism --strategy user_level --q-u 0.5 --q-e 0.5 --z 1 --rounds 1", "user_level with q_e 0.5"),
         ("account mechanism --strategy user_level --user-cap 2 --z 1 --rounds 1", "user_cap is 2 with user_level"),
         (PUBLISHED.replace("--sentences 14040 ", ""), "--sentences is missing; allowed: a value with --estimator f_e"),
