@@ -391,7 +391,7 @@ def _delta_times(users: int | None, delta: float) -> Figures:
 def _stated(name: str, event: RoundEvent, adjacency: Adjacency, rounds: int, delta: float) -> Figures:
     """ε under ``name``, and beside it the δ that is proven at this ε."""
     epsilon = accountant.epsilon(event, adjacency, rounds, delta)
-    at = accountant.delta(event, adjacency, rounds, epsilon) if math.isfinite(epsilon) else 1.0
+    at = min(delta, accountant.delta(event, adjacency, rounds, epsilon)) if math.isfinite(epsilon) else 1.0
     return {name: epsilon, name.replace("epsilon", "delta", 1): at}
 
 

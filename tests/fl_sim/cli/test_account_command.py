@@ -58,6 +58,11 @@ def test_the_flags_of_a_run_give_its_epsilon(printed: Printed, flags: str, name:
     assert (report[name], report["epsilon_user"]) == (of_run[name], of_run["epsilon_user"])
 
 
+def test_no_delta_is_above_the_one_at_which_epsilon_is_proven(printed: Printed) -> None:
+    line = "account mechanism --strategy user_level --q-u 0.5 --z 10 --rounds 10 --delta 1e-20"
+    assert printed(*line.split())["delta_user"] <= 1e-20
+
+
 @pytest.mark.system
 def test_uedp_defaults_are_the_careful_ones(printed: Printed) -> None:
     line = "account mechanism --q-u 0.05 --q-e 0.5 --z 1 --rounds 5 --delta 1e-5"
