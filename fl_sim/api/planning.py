@@ -111,7 +111,7 @@ def plan_by_formula(
     stated = {"known": known, "target_unit": target_unit} | {k: v for k, v in given.items() if v is not None}
     values = {f"privacy.{name}": parse_value(f"privacy.{name}", text) for name, text in stated.items()}
     flags = {"privacy.settings_from_corpus": not public, "privacy.round_counts": round_counts}
-    config = RunConfig.from_mapping(values | flags)
+    config = RunConfig.from_mapping(values | flags | {"privacy.delta": delta, "rounds": rounds})
     privacy = config.privacy
     unbounded = target_unit == "user_entity" and privacy.entity_bound in (None, "unbounded")
     if known == "nothing" and unbounded:

@@ -69,10 +69,6 @@ class Goal:
         if not _FEWEST_SENTENCES <= self.sentences_per_round < math.inf:  # the rates of fewer may round to 0
             allowed = f"a finite number of at least {_FEWEST_SENTENCES}"
             raise ConfigError(f"sentences_per_round is {self.sentences_per_round}; allowed: {allowed}")
-        if self.rounds < 1:
-            raise ConfigError(f"rounds is {self.rounds}; allowed: an integer of at least 1")
-        if not 0 < self.delta < 1:
-            raise ConfigError(f"delta is {self.delta}; allowed: between 0 and 1, both excluded")
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,6 +340,8 @@ def test_a_proposal_says_what_it_rests_on(
     ("flags", "words"),
     [
         (["--rounds", "0"], "rounds is 0"),
+        (["--rounds", "10000000"], "rounds is 10000000; allowed: an integer in [1, 100000]"),
+        (["--delta", "1e-200"], "delta is 1e-200; allowed: a number in [1e-100, 1)"),
         (["--target-epsilon", "-1"], "target_epsilon is -1"),
         (["--sentences-per-round", "1e-322"], "sentences_per_round is 1e-322; allowed: a finite number of at least"),
         (["--user-sentences", "few"], "privacy.user_sentences"),
