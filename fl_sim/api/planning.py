@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from fl_sim.api.accounts import DELTA, Figures, settings_of
 from fl_sim.config import ConfigError, RunConfig, parse_value
 from fl_sim.files import owner_only
+from fl_sim.formats import percent_up
 from fl_sim.strategies.accounting.guarantee import Known
 from fl_sim.strategies.privacy_config import TargetUnit
 
@@ -39,8 +40,8 @@ LEARNING_RATE_FROM = (
 
 _BASES: Mapping[str, str] = {
     "counts": "Bounds, settings and shares rest on counts alone, which are taken as known: how many sentences each "
-    "user has, and how many mention each name. Sentences and shares are what to expect if mentions fell on sentences "
-    "at random; whoever mentions whom, the bounds keep at most {most:.1%} of the mentions.",
+    "user has, and how many mention each name. Sentences and shares are what to expect if as many mentions as are "
+    "declared fell on sentences at random; whoever had them, the bounds would keep at most {most} % of them.",
     "graph": "Bounds, settings and shares rest on the mention graph, which is taken as known.",
     "corpus": "The planner reads the private corpus: a proposal reveals information about it, and no ε covers that. "
     "So the command has privacy.settings_from_corpus=true, which record and report carry. Plan on public text of the "
@@ -157,7 +158,7 @@ def plan_by_formula(
         "alternatives": described[1 : 1 + len(proposal.others)],
         "fewer_rounds": described[1 + len(proposal.others) :],
         "bounds": [trade_of(trade) for trade in _worth_showing(proposal.trades)],
-        "note": _BASES["corpus" if reads_corpus else "public" if public else known].format(most=most),
+        "note": _BASES["corpus" if reads_corpus else "public" if public else known].format(most=percent_up(most)),
         "owner": _for_the_owner(rows, goal, bounds) | (_cost_of(run) if opened.has_text else {}),
     }
 

@@ -137,7 +137,7 @@ class CountedCrowd(Crowd):
 
     @property
     def most_mentions(self) -> float:
-        """Return the largest share of mentions that k keeps in weight, whoever mentions whom: Σ min(n_e, k)/Σ n_e."""
+        """Return the most that k keeps in weight of the mentions, if they are as declared: Σ min(n_e, k)/Σ n_e."""
         return float(self._mentions @ self._factors / self._mentions.sum()) if self._mentions.any() else 1.0
 
     def _mean_weight(self, most: Floats, q_e: float) -> Floats:

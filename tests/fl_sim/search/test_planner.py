@@ -317,6 +317,7 @@ def test_the_command_line_prints_one_object(tmp_path: Path, capsys: Capture) -> 
     ("flags", "covered", "note"),
     [
         ([], True, "rest on counts alone"),
+        (["--round-counts"], True, "if as many mentions as are declared"),  # there are fewer, of other names
         (["--known", "graph"], True, "rest on the mention graph, which is taken as known"),
         (["--public"], True, "The corpus is public, as stated, so its sizes may set what is released."),
         (["--known", "nothing", "--entity-bound", "3"], False, "The planner reads the private corpus"),
