@@ -20,6 +20,7 @@ from fl_sim.strategies.accounting.adjacency import PrivacyError
 from fl_sim.strategies.accounting.paper_model import PublishedSettings
 
 _LARGE_DELTA = 0.01
+_NOT_SAMPLED = "is protected by epsilon_user_entity_robust alone"
 _OF_TEXT = ("q_e", "sentences", "sensitive_sentences")
 
 
@@ -148,9 +149,9 @@ def _warn(figures: Figures) -> None:
             file=sys.stderr,
         )
     if figures.get("public_names"):
-        print("note: names on the runs' list of public names are not protected by epsilon_any", file=sys.stderr)
+        print(f"note: a name on the runs' list of public names {_NOT_SAMPLED}", file=sys.stderr)
     if len(figures.get("ledger", ())) > 1 and figures.get("epsilon_any", math.inf) < math.inf:
-        print("note: a name that the tagger of one run never marks is not protected by epsilon_any", file=sys.stderr)
+        print(f"note: a name that the tagger of one run never marks {_NOT_SAMPLED}", file=sys.stderr)
     if figures.get("noiseless_releases"):
         print(f"warning: {figures['noiseless_releases']} releases have no guarantee: ε is infinite", file=sys.stderr)
         return

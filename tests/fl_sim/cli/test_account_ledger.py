@@ -96,8 +96,8 @@ def test_names_that_a_run_does_not_protect_are_told(printed: Printed, capsys: Ca
     assert main(["account", "ledger", *folders[:2], "--json", *ASKED]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["public_names"] == 1
-    assert "note: names on the runs' list of public names are not protected by epsilon_any" in shown.err
-    assert "note: a name that the tagger of one run never marks is not protected by epsilon_any" in shown.err
+    for name in ("on the runs' list of public names", "that the tagger of one run never marks"):
+        assert f"note: a name {name} is protected by epsilon_user_entity_robust alone" in shown.err
     report = printed("account", "ledger", *folders[1:], *ASKED)
     assert (report["public_names"], report["epsilon_any"]) == (2, "inf")
 
