@@ -110,7 +110,8 @@ class KnownCrowd(Crowd):
 class CountedCrowd(Crowd):
     """A crowd of whom the declared n_u and n_e are known: all is a function of these, and of k and m.
 
-    Counts that are declared larger than they are, or of absent users, are taken at their word, so that a budget holds.
+    Counts that are declared larger than they are, or of absent users, are taken at their word. So a round may have more
+    sentences than expected: fewer mentions than declared lower fewer weights.
     """
 
     def __init__(self, counts: DeclaredCounts, guarantee: Guarantee) -> None:
