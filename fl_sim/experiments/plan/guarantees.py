@@ -407,8 +407,8 @@ def _curve(plan: PrivacyPlan, earlier: Earlier, metric: str, unit: ProtectedUnit
     last = plan.rounds
     counts = earlier.counts(last, _MOST_COUNTS)
     epsilons = earlier.epsilon_curve(plan, metric, unit, counts.tolist())
-    if len(counts) > SHORT_CURVE:  # alone, the last has a finer grid, which targets are calibrated on
-        epsilons[-1] = min(epsilons[-1], earlier.epsilon_curve(plan, metric, unit, [last])[0])
+    if len(counts) > SHORT_CURVE:  # alone, the last has a finer grid, that of targets and of the ledger's ε
+        epsilons[-1] = earlier.epsilon_curve(plan, metric, unit, [last])[0]
     # Fewer rounds are a part of what more rounds release, so a later bound also holds earlier.
     monotone = np.minimum.accumulate(epsilons[::-1])[::-1]
     before = min(earlier.epsilon_before(metric, plan.delta), monotone[0])

@@ -43,6 +43,11 @@ def test_uedp(printed: Printed) -> None:
         ("--known counts --entity-bound 7 --user-sentences 20", "epsilon_any"),
         ("--known graph --entity-bound 7 --user-sentences 20 --q-u 0.5 --clipping automatic", "epsilon_any"),
         ("--known nothing --entity-bound 7 --set privacy.population=60", "epsilon_stated"),
+        (  # on the coarser grid of a long curve ε is smaller here
+            "--known nothing --entity-bound 10 --set privacy.population=60 --z 20 --q-u 0.001 --q-s 0.1 --user-cap 1 "
+            "--delta 1e-20",
+            "epsilon_stated",
+        ),
     ],
 )
 def test_the_flags_of_a_run_give_its_epsilon(printed: Printed, flags: str, name: str) -> None:
