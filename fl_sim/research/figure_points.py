@@ -100,7 +100,7 @@ def _trained(
             record.metric: point.utility.values[seed],
             "start": start,
             "z": point.noise_multiplier,
-            "ε": point.epsilon.model_dump(),
+            "ε": point.epsilon.model_dump() if source.held_out is None else "the largest of seeds with other users",
             "corpus": fingerprint,
             "parts": _parts_of(point, seed),
             "the start, of initial model and held-out text,": f"{start:.4g}",

@@ -52,7 +52,7 @@ class RecordModel(StrictModel):
 
 
 class Epsilons(RecordModel):
-    """ε at the end of a run.
+    """ε at the end of the runs of a point: the largest of all seeds.
 
     Attributes:
         claimed: the strategy's own claim: the paper's figure for ``published``, a user's under user-level DP, a user's

@@ -426,14 +426,13 @@ def point_record(plan: Plan, curve: CurveSettings, runs: Sequence[tuple[PlannedR
     figure, first, folders = plan.figure, runs[0][0], [folder for _, folder in runs]
     results = [numbers_of(folder.result or {}) for folder in folders]
     strategy = strategy_of(folders[0])
-    last = {str(name): value for name, value in folders[0].metrics().iloc[-1].items()}
     return PointRecord(
         x=first.point.x,
         settings=first.given,
         noise_multiplier=folders[0].setting("noise_multiplier") or None,
         utility=spread([result[figure.metric] for result in results]),
         initial=spread([result[f"initial_{figure.metric}"] for result in results]),
-        epsilon=_epsilons(curve, strategy, last, folders[0].result or {}),
+        epsilon=_largest([_epsilons(curve, strategy, folder) for folder in folders]),
         trace=None if curve.points or figure.x == "joint" else _trace(figure, curve, strategy, folders),
         seconds=sum(float(folder.metrics()["seconds"].sum()) for folder in folders),
         parts=_parts([run for run, _ in runs], folders) if figure.x == "joint" else None,
@@ -470,7 +469,15 @@ def _spreads(seeds: Sequence[Mapping[str, Figure]]) -> dict[str, Spread]:
     return {name: spread([one[name].value for one in seeds if name in one]) for name in names}
 
 
-def _epsilons(curve: CurveSettings, strategy: str, row: Mapping[str, Any], result: Result) -> Epsilons:
+def _largest(of_seeds: Sequence[Epsilons]) -> Epsilons:
+    """Return the largest of each ε: seeds may have other users, and an entity then has other contributions."""
+    columns = {name: [getattr(one, name) for one in of_seeds] for name in Epsilons.model_fields}
+    return Epsilons(**{name: None if None in column else max(column) for name, column in columns.items()})
+
+
+def _epsilons(curve: CurveSettings, strategy: str, folder: RunFolder) -> Epsilons:
+    row: dict[str, Any] = {str(name): value for name, value in folder.metrics().iloc[-1].items()}
+    result: Result = folder.result or {}
     claimed, plan = _claim_column(strategy), plan_from_record(result["plan"])
     if claimed == AS_PUBLISHED and claimed not in row:  # after another training the run itself claims nothing
         row = {**row, claimed: plan.mechanism.claims(plan.rounds, plan.delta)[claimed][-1]}

@@ -14,7 +14,7 @@ from fl_sim.experiments.plan.run_plan import plan_run
 from fl_sim.research.uedp_paper.comparisons import add_comparisons, estimate, mean_figures, resampled_figures
 from fl_sim.research.uedp_paper.figure_document import picture_of, section
 from fl_sim.research.uedp_paper.figure_records import CurveRecord, Parts, PointRecord, TrainingRecord, spread
-from fl_sim.research.uedp_paper.figure_training import _user_epsilons, check_settings, points_of
+from fl_sim.research.uedp_paper.figure_training import _largest, _user_epsilons, check_settings, points_of
 from fl_sim.research.uedp_paper.figures import CurveSettings, TrainingFigure
 from fl_sim.storage.run_folder import ResultsError
 from tests.research.uedp_paper.records import plain_point
@@ -114,6 +114,13 @@ def test_the_epsilon_of_a_user_is_what_the_reference_spends(monkeypatch: pytest.
     after = planned[0].guarantees.after(2)
     assert after["epsilon_any"] == pytest.approx(8.0, rel=0.01)
     assert after["epsilon_user"] - 0.001 < spent <= after["epsilon_user"] < 8.0
+
+
+def test_an_epsilon_is_the_largest_of_all_seeds() -> None:
+    """Users are drawn by seed in some figures: the name of most users has more of them with one seed than another."""
+    first = point("ours", 8.0).epsilon.model_copy(update={"user_entity_max": 18.99, "any_name": 1.0})
+    second = first.model_copy(update={"user_entity_max": 20.41, "any_name": None})
+    assert _largest([first, second]) == _largest([second, first]) == second
 
 
 def test_differences_are_from_the_reference_at_the_same_joint_epsilon() -> None:
