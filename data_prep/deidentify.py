@@ -91,7 +91,7 @@ def deidentify(corpus: Corpus, out: Path, mode: Mode = "category") -> tuple[Corp
         raise CorpusError(f"mode {mode!r} must be one of {', '.join(MODES)}")
     if not any(counts.mentions for counts in corpus.manifest.splits.values()):
         raise CorpusError(f"{corpus.path}: has no mention of an entity, so there is nothing to de-identify")
-    deidentified = {"mode": mode, "parent": corpus.fingerprint, "parent_name": corpus.manifest.name}
+    deidentified = {"mode": mode, **corpus.as_parent, "parent_name": corpus.manifest.name}
     warnings = [WARNING.format(mode=mode), *corpus.warnings]
     settings: Settings = {**corpus.manifest.settings, "deidentified": deidentified, "warnings": warnings}
     beside = {}

@@ -67,7 +67,7 @@ class PreparedReader:
             chosen = (s for s in sentences if (users := kept[s.split]) is None or s.user in users)
             return chosen if preprocessed else reading.clean(chosen)  # preprocessed text was cleaned before
 
-        settings: dict[str, object] = {"parent": corpus.fingerprint, "parent_tagger": dict(corpus.manifest.tagger)}
+        settings: dict[str, object] = {**corpus.as_parent, "parent_tagger": dict(corpus.manifest.tagger)}
         settings |= preprocessed
         settings |= {} if self.max_users is None else {"max_users": self.max_users}
         settings |= {"warnings": list(corpus.warnings)} if corpus.warnings else {}

@@ -147,11 +147,17 @@ class Corpus:
 
     @property
     def fingerprints(self) -> frozenset[str]:
-        """The fingerprint, those before sentences were appended, and that of the corpus that this one was made of."""
+        """The fingerprint, those before sentences were appended, and those of all corpora that this one was made of."""
         settings = [part.manifest.settings for part in self.parts]
         places = [*settings, *(one["deidentified"] for one in settings if isinstance(one.get("deidentified"), dict))]
-        parents = [place["parent"] for place in places if "parent" in place]
-        return frozenset([*(part.manifest.fingerprint for part in self.parts), *parents])
+        made_of = " ".join(f"{place.get('parent', '')} {place.get('before', '')}" for place in places).split()
+        return frozenset([*(part.manifest.fingerprint for part in self.parts), *made_of])
+
+    @property
+    def as_parent(self) -> dict[str, str]:
+        """What a corpus made of this one records of it: its fingerprint, and before it those of what it was made of."""
+        before = " ".join(sorted(self.fingerprints - {self.fingerprint}))
+        return {"parent": self.fingerprint} | ({"before": before} if before else {})
 
     @property
     def has_canaries(self) -> bool:

@@ -14,6 +14,7 @@ from fl_sim.api import corpora as api
 from fl_sim.cli.main import main
 from fl_sim.config import RunConfig
 from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.deidentify import deidentify
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.prepare import prepare
 from fl_sim.data_prep.readers.cleaning import Preprocessing
@@ -61,6 +62,15 @@ def test_the_manifest_says_who_is_left_out(names: Path, tmp_path: Path) -> None:
     assert fewer.fingerprints == {fewer.fingerprint, Corpus.open(names).fingerprint}
     assert main(prepared) == 2  # another corpus lies there
     assert main([*prepared, "--max-users", "0"]) == 2
+    lowered = ["prepare", "prepared", "--source", str(fewer.path), "--lower-case", "--out", str(tmp_path / "lowered")]
+    assert main([*lowered, "--json"]) == 0
+    deidentified, _ = deidentify(Corpus.open(tmp_path / "lowered"), tmp_path / "without")
+    assert deidentified.fingerprints > Corpus.open(tmp_path / "lowered").fingerprints > fewer.fingerprints
+
+
+def test_settings_of_a_reader_that_are_no_fingerprints_harm_nothing(tmp_path: Path) -> None:
+    own = write_corpus(SENTENCES, tmp_path / "own", name="own", settings={"parent": ["a"], "before": 3})
+    assert own.fingerprint in own.fingerprints
 
 
 PREPROCESSED = (
