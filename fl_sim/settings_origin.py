@@ -51,6 +51,7 @@ class Origin(BaseModel):
 
     Attributes:
         made_by: command and version.
+        made_of: fingerprints of what the corpus was before sentences were appended, and of all that it was made of.
         sampled_sentences: hashes of some of its sentences.
         users: N of the private run for which it searched, as stated.
         sentences: expected sentences a round of that run, as stated or as on the public corpus.
@@ -65,6 +66,7 @@ class Origin(BaseModel):
     made_by: str = Field(min_length=1)
     corpus: str
     fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
+    made_of: tuple[str, ...] = ()
     sampled_sentences: tuple[str, ...] = ()
     seed: int = Field(ge=0)
     users: int = Field(ge=1)

@@ -120,8 +120,10 @@ def check_origin(config: RunConfig, corpus: Corpus) -> None:
     if origin is None or config.privacy.settings_from_corpus:
         return
     allowed = "allowed: settings tuned on other, public text, or privacy.settings_from_corpus = true"
-    if origin.fingerprint in corpus.fingerprints:
-        raise ConfigError(f"origin.corpus is {origin.corpus}, which is the corpus of this run; {allowed}")
+    if corpus.fingerprints & {origin.fingerprint, *origin.made_of}:
+        raise ConfigError(
+            f"origin.corpus is {origin.corpus}, which is the corpus of this run, or is made of the same; {allowed}"
+        )
     shared = found_in(origin.sampled_sentences, map(str, corpus.texts(config.corpus.train_split)))
     if shared > MOST_SHARED:
         raise ConfigError(

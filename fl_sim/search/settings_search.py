@@ -284,15 +284,15 @@ def _at_rate(mechanism: Mechanism, name: str, rate: float) -> Mechanism:
 
 
 def _check_other(path: str, corpus: Corpus, run: PrivateRun) -> None:
-    """Refuse the private run's own corpus."""
+    """Refuse the private run's own corpus, and one that is made of the same."""
     private = run.config.corpus
     here = private.path in SHIPPED_CORPORA or Path(private.path).expanduser().is_dir()  # it may be on another machine
     if "path" not in private.model_fields_set or not here or run.config.privacy.settings_from_corpus:
         return
-    if corpus.fingerprint in Corpus.open(private.path).fingerprints:
+    if corpus.fingerprints & Corpus.open(private.path).fingerprints:
         raise ConfigError(
-            f"--public is {path}, the corpus of the run itself (corpus.path); allowed: other, public text, or "
-            "privacy.settings_from_corpus = true"
+            f"--public is {path}, the corpus of the run itself (corpus.path), or is made of the same; allowed: other, "
+            "public text, or privacy.settings_from_corpus = true"
         )
 
 
@@ -474,6 +474,7 @@ def tuned_settings(
         made_by=f"fl-sim plan trials {environment.version('fl-sim')}",
         corpus=public.name,
         fingerprint=public.corpus.fingerprint,
+        made_of=tuple(sorted(public.corpus.fingerprints - {public.corpus.fingerprint})),
         sampled_sentences=sentence_sample(
             str(text) for split in public.corpus.splits for text in public.corpus.texts(split)
         ),

@@ -240,6 +240,7 @@ def test_a_search_writes_the_best_settings_with_their_origin(public: Path, tmp_p
     assert (config.privacy.target_epsilon, config.privacy.noise_multiplier) == (run.target, None)
     assert (config.corpus.path, config.server.schedule, config.privacy.population) == ("mine", "linear", 6000)
     assert (origin.users, origin.fingerprint, origin.seed) == (6000, public.corpus.fingerprint, 0)
+    assert {origin.fingerprint, *origin.made_of} == public.corpus.fingerprints
     assert origin.changed_since(config.model_dump()) == []
     changed = config.changed({"server.learning_rate": 0.5})
     assert origin.changed_since(changed.model_dump()) == ["server.learning_rate"]
@@ -313,6 +314,10 @@ def test_the_private_corpus_itself_is_refused(public: Path, tmp_path: Path, caps
     out = ["--out", str(tmp_path / "out"), "--users", "60", "--corpus", str(public)]
     assert main(["plan", "trials", "--public", str(public), *out]) == 2
     assert "the corpus of the run itself" in capsys.readouterr().err
+    settings = Corpus.open(public).as_parent
+    made_of_it = write_corpus(long_sentences("it"), tmp_path / "made", name="made", settings=settings)
+    assert main(["plan", "trials", "--public", str(made_of_it.path), *out]) == 2
+    assert "or is made of the same" in capsys.readouterr().err
 
 
 def tuned_on(corpus: Corpus, path: Path, **privacy: Any) -> RunConfig:
@@ -320,7 +325,7 @@ def tuned_on(corpus: Corpus, path: Path, **privacy: Any) -> RunConfig:
     origin = {
         "made_by": "fl-sim plan trials", "corpus": "public", "fingerprint": corpus.fingerprint, "seed": 0, "users": 60,
         "sampled_sentences": list(sample), "sentences": 5.0, "delta": 1e-5, "metric": "perplexity", "trials": [],
-        "settings": {"rounds": 2},
+        "settings": {"rounds": 2}, "made_of": list(corpus.fingerprints - {corpus.fingerprint}),
     }  # fmt: skip
     Origin.model_validate(origin)
     return RunConfig.from_mapping({"corpus": {"path": str(path)}, "privacy": privacy, "origin": origin})
@@ -346,6 +351,9 @@ def test_a_run_on_the_text_that_settings_were_tuned_on_is_refused(tmp_path: Path
     with pytest.raises(ConfigError, match=r"\d of the 64 sentences sampled from it are in the training split"):
         check_origin(tuned_on(public, paths["both"]), Corpus.open(paths["both"]))
     check_origin(tuned_on(public, paths["boats"], settings_from_corpus=True), public)
+    lowered = write_corpus(long_sentences("b"), tmp_path / "lowered", name="lowered", settings=public.as_parent)
+    with pytest.raises(ConfigError, match="or is made of the same"):
+        check_origin(tuned_on(lowered, paths["boats"]), public)
     append_corpus(public, [Sentence("train", "new", "One more.", ())], name="boats", joined_at=2)
     with pytest.raises(ConfigError, match="which is the corpus of this run"):
         check_origin(tuned_on(public, paths["boats"]), Corpus.open(paths["boats"]))
