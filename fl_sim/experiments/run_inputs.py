@@ -53,18 +53,25 @@ class RunInputs:
 
 
 def check_rule_of(mechanism: Mechanism) -> None:
-    """Check that nodes can rebuild and compute the client rule of a strategy.
+    """Check that nodes can rebuild and compute the client rule of a strategy, and that its β is that of the noise.
 
     Raises:
-        ConfigError: they cannot, so that every node would fail in every round.
+        ConfigError: they cannot, so that every node would fail in every round; or vectors may be longer than the event
+            and the noise of the strategy assume.
     """
     from fl_sim.clients.training import check_client_rule
     from fl_sim.strategies.messages import MessageError
 
+    rule, bound = mechanism.client_rule(mechanism.clip_norm), mechanism.user_clip(mechanism.clip_norm)
     try:
-        check_client_rule(mechanism.client_rule(mechanism.clip_norm))
+        check_client_rule(rule)
     except MessageError as error:
         raise ConfigError(f"privacy.strategy is {mechanism.strategy}, but its {error}") from error
+    if mechanism.event() is not None and rule.user_clip > bound:
+        raise ConfigError(
+            f"privacy.strategy is {mechanism.strategy}, but its client rule has user_clip {rule.user_clip:g}; allowed: "
+            f"at most β, {bound:g}"
+        )
 
 
 def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:

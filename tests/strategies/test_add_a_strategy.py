@@ -148,7 +148,8 @@ def test_without_an_event_no_epsilon_can_be_met(folder: Path, refusal: Refusal, 
 
 BAD = """
 from dataclasses import dataclass
-from fl_sim.strategies.client_rules import ClientRule
+from fl_sim.strategies.accounting.accountant import RoundEvent
+from fl_sim.strategies.client_rules import ClientRule, ClippedGradients
 from fl_sim.strategies.mechanism import Mechanism
 from fl_sim.strategies.privacy_config import PrivacyConfig
 class NoRule(Mechanism):
@@ -177,6 +178,12 @@ class Holds(ClientRule):
     what: object
 class NoJson(Mechanism):
     def client_rule(self, clip_norm): return Holds(**self.bounds(clip_norm), what=object())
+class Longer(Mechanism):
+    def client_rule(self, clip_norm):
+        return ClippedGradients(**self.bounds(clip_norm) | {"user_clip": 10 * clip_norm}, sentence_clip=clip_norm)
+    def event(self): return RoundEvent("user_level", self.noise_multiplier, q_u=self.q_u)
+class NoEvent(Longer):
+    def event(self): return {"strategy": "user_level"}
 number = 3
 """
 
@@ -193,6 +200,8 @@ number = 3
         ("bad:NoNodes", "is bad:NoNodes, but its client rule is a Unregistered; allowed: one registered with add_"),
         ("bad:NoPath", "is bad:NoPath, but its client rule is malformed or unknown"),
         ("bad:NoJson", "is bad:NoJson, but its client rule Holds cannot be sent"),
+        ("bad:Longer", "is bad:Longer, but its client rule has user_clip 10; allowed: at most β, 1"),
+        ("bad:NoEvent", "is bad:NoEvent; allowed: one whose event is a RoundEvent or None, not a dict"),
         (
             "coordinate",
             "privacy.strategy is 'coordinate'; allowed: uedp, user_level, published, noiseless, or an import",

@@ -20,10 +20,11 @@ from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.guarantees import NOTHING_EARLIER, Declared, EnforcedBounds, EpsilonCurves, Units
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.formats import format_epsilon, format_number
+from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 from fl_sim.strategies.accounting.guarantee import Guarantee
 from fl_sim.strategies.mechanism import CorpusCounts, PrivacyPlan, Settings
-from fl_sim.strategies.primitives.limits import SMALLEST_NOISE
+from fl_sim.strategies.primitives.limits import SMALLEST_NOISE, require
 from fl_sim.strategies.privacy_config import GaussianSumConfig, PrivacyConfig
 from fl_sim.strategies.registry import built_in_strategies, load_strategy, target_unit
 
@@ -205,7 +206,10 @@ def untuned_plan(config: RunConfig, ownership: Ownership, population: int | None
     )
     try:
         mechanism = load_strategy(privacy.strategy).from_settings(settings)
-        for name in ("target_epsilon", "epsilon_budget") if mechanism.event() is None else ():
+        event = mechanism.event()
+        of_round, kind = event is None or isinstance(event, RoundEvent), type(event).__name__
+        require(of_round, "strategy", privacy.strategy, f"one whose event is a RoundEvent or None, not a {kind}")
+        for name in ("target_epsilon", "epsilon_budget") if event is None else ():
             if getattr(privacy, name) is not None:
                 raise PrivacyError(f"{name} is {getattr(privacy, name)}; allowed: nothing under {privacy.strategy}")
         return PrivacyPlan(mechanism=mechanism, rounds=config.rounds, delta=privacy.delta)
