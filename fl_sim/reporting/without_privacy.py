@@ -28,7 +28,7 @@ class WithoutPrivacy:
         bits_per_byte: the same in bits per byte; None for a classifier.
         rounds: how many it had.
         sentences: that it read in a round, on average.
-        as_long: whether it read as many sentences in all as the other run, to a tenth.
+        as_long: whether it read, or was to read, as many sentences in all as the other run, to a tenth.
         share: of the way from the start to ``final`` that the other run came; None if that has no meaning: the twin is
             shorter or longer, or is no better than the start.
     """
@@ -55,7 +55,7 @@ def share_of_the_way(metric: str, start: float, end: float, twin: float) -> floa
 
 
 def find_without_privacy(run: RunFolder) -> WithoutPrivacy | None:
-    """Return the noiseless run beside ``run`` that read the most similar number of sentences; None if there is none.
+    """Return the noiseless run beside ``run`` of the most similar number of sentences; None if there is none.
 
     It trained the same model from the same start on the same corpus, and was measured on the same held-out text.
     """
@@ -64,7 +64,11 @@ def find_without_privacy(run: RunFolder) -> WithoutPrivacy | None:
     if not measured or not read or run.setting("strategy") == NOISELESS:
         return None
     beside = {other: _sentences(other) for other in _beside(run, metric, measured[0])}
-    by_distance = {other: abs(math.log(sentences / read)) for other, sentences in beside.items() if sentences}
+    by_distance = {
+        other: min(abs(math.log(number / read)) for number in (sentences, _expected(other)))
+        for other, sentences in beside.items()
+        if sentences
+    }
     if not by_distance:
         return None
     as_trained = _how_it_is_trained(run)
@@ -119,3 +123,13 @@ def _how_it_is_trained(run: RunFolder) -> list[object]:
 def _sentences(run: RunFolder) -> float:
     """Return how many sentences a run has read in all its rounds; 0 if it did not record them."""
     return sum(run.measured("cohort_sentences"))
+
+
+def _expected(noiseless: RunFolder) -> float:
+    """Return how many sentences its settings let a run without bounds read; infinity if it samples entities.
+
+    Of a few sentences a round, a tenth more or fewer is chance.
+    """
+    q_u, q_e, q_s = (noiseless.setting(name) for name in ("q_u", "q_e", "q_s"))
+    size = ((noiseless.result or {}).get("corpus") or {}).get("sentences", 0)
+    return noiseless.last_round * q_u * q_s * size if q_e == 1 and size else math.inf

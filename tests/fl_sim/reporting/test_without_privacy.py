@@ -21,9 +21,13 @@ def twin_beside(
     *,
     final: float = 318.0,
     sentences: float = 100.0,
+    expected: float | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> RunFolder:
-    """A finished noiseless run in the folder of ``run``, which reads ``sentences`` a round as ``run`` reads 100."""
+    """A finished noiseless run in the folder of ``run``, which reads ``sentences`` a round as ``run`` reads 100.
+
+    Its settings say so, too, unless ``expected`` has what they say.
+    """
     rewritten(run, lambda row: row | {"cohort_sentences": 100.0 if row["round"] else None})
     rounds, noiseless = run.last_round, {"run": {"privacy": {"strategy": "noiseless"}}}
     other = RunFolder.create(run.path.parent / name, config=noiseless | (config or {}), environment={})
@@ -32,7 +36,8 @@ def twin_beside(
         other.append_metrics(
             metrics_row("noiseless", number, rounds) | own | {"cohort_sentences": sentences if number else None}
         )
-    settings = {"strategy": "noiseless", "population": 946, "q_u": 1.0, "q_e": 1.0, "q_s": 0.05}
+    rates = {"q_u": 1.0, "q_e": 1.0, "q_s": (expected or sentences) / finished({}, rounds)["corpus"]["sentences"]}
+    settings = {"strategy": "noiseless", "population": 946, **rates}
     (other.path / "result.json").write_text(json.dumps(finished(settings, rounds) | {"bits_per_byte": 2.1}))
     return other
 
@@ -58,6 +63,14 @@ def test_a_longer_run_is_named_without_a_share_and_gives_way_to_an_equal_one(mak
     found = find_without_privacy(run)
     assert found is not None
     assert (found.run, found.as_long) == ("equal", True)
+
+
+def test_a_twin_that_read_fewer_sentences_by_chance_is_as_long(make_run: MakeRun) -> None:
+    run = make_run("uedp", rounds=2)
+    twin_beside(run, "twin", sentences=85.0, expected=100.0)
+    found = find_without_privacy(run)
+    assert found is not None
+    assert (found.sentences, found.as_long, found.share is None) == (85.0, True, False)
 
 
 @pytest.mark.parametrize(
