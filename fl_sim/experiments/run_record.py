@@ -134,7 +134,7 @@ def begin(claim: RunClaim, config: RunConfig, planned: Planned, corpus: Corpus) 
 
 
 def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, object]:
-    """Return the record of a new run, as :meth:`Record.read` reads it."""
+    """Return the record of a new run, as :meth:`Record.read` reads it, with what its ε does not hold for."""
     origin = _strategy_origin(config.privacy.strategy)
     return {
         "run": config.model_dump(mode="json"),
@@ -142,6 +142,10 @@ def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, o
         "guarantee": planned.bounds.guarantee.record(),
         "corpus": {"fingerprint": corpus.fingerprint},
         **({"strategy_origin": origin} if origin else {}),
+        **planned.earlier.record(),
+        "public_entities": len(planned.bounds.declared.public),
+        "mentions_of_public_names": planned.bounds.share_of_public_names,
+        "warnings": [*planned.warnings, *corpus.warnings],
     }
 
 

@@ -451,13 +451,15 @@ def read_facts(run: RunFolder) -> RunFacts:
     mechanism, utility = _mechanism_of(run), utility_of(run)
     app, classifies = run.config.get("app"), utility.column == "error"
     bounds = None if app else _bounds(run, ledger.ledger)
-    initial = result.get("initial_model") or {}
+    begun: Mapping[str, Any] = run.result or run.config  # of a run at work, or killed: what ε does not hold for
+    initial = begun.get("initial_model") or {}
     composed = initial.get("composed")
     # A run that lost rounds in a crash and could not repeat them released more than its metrics have rows.
     spent = {name: value for name, value in result.items() if value is not None} if run.finished else {}
     names = (name for name in last if name.startswith("epsilon_") and name != AS_PUBLISHED)
     epsilon = {name: max(last[name], spent.get(name, last[name])) for name in names}
     recorded = {name: result.get(name) for name in RunFacts.model_fields}
+    recorded |= {name: begun.get(name) for name in ("public_entities", "mentions_of_public_names")}
     if ledger.problem and has_guarantee(mechanism, epsilon):
         epsilon, recorded["attacker"] = {}, None
     guarantee = has_guarantee(mechanism, epsilon)
@@ -483,7 +485,8 @@ def read_facts(run: RunFolder) -> RunFacts:
         "utility": _utility(run, utility),
         "find_twin": partial(find_without_privacy, run),
         "not_covered": list(_OF_APPS),
-        "warnings": result.get("warnings", []),
+        "settings_from_corpus": run.setting("settings_from_corpus"),
+        "warnings": begun.get("warnings", []),
         "mechanism_settings": None if mechanism is None else tuple(mechanism.describe().settings),
         "composed": len(composed) if isinstance(composed, list) else 0,
         "left_out": bool(initial.get("left_out") or initial.get("disjoint")),

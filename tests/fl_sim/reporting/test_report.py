@@ -21,6 +21,7 @@ from fl_sim.reporting.run_facts import has_guarantee, read_facts
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import LedgerError
 from tests.fl_sim.conftest import GUARANTEE, Capture, MakeRun, Printed, Refusal, ended_with
+from tests.fl_sim.released_runs import released_run
 from tests.fl_sim.reporting.test_without_privacy import twin_beside
 from tests.strategies.federation import plan
 
@@ -341,3 +342,17 @@ class TestCommand:
         assert facts["utility"]["reference"] == 912.3
         free = printed("report", make_run("noiseless").path)
         assert (free["epsilon"]["epsilon_user"], free["guarantee"]) == ("inf", False)
+
+
+def test_what_epsilon_does_not_hold_for_is_said_of_a_killed_run(tmp_path: Path, corpus: Path) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("Ada\nKent\nZurich\n")
+    stated = {"entity_bound": 2, "user_sentences": 3, "settings_from_corpus": True, "delta": 0.5}
+    run = released_run(tmp_path / "run", corpus, 1, public_names=str(names), **stated)
+    facts = read_facts(ended_with(run, epsilon_any=9.0, epsilon_user=9.0))
+    assert (facts.state, facts.settings_from_corpus) == ("interrupted", True)
+    assert facts.public_entities
+    said = " ".join(report_text(facts).split())
+    assert "Not protected: entities on a list of public names" in said
+    assert "settings chosen on this corpus: not covered by ε" in said
+    assert "δ = 0.5 is not below 1/N" in said
