@@ -20,7 +20,6 @@ from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.formats import format_delta, format_epsilon, format_number, printable
 from fl_sim.reporting.run_facts import (
     CLASSES_ARE_PUBLIC,
-    DETECTED,
     LEFT_OUT,
     NO_GUARANTEE_WORDS,
     PUBLIC_INPUTS,
@@ -182,19 +181,21 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
     shipped = corpus in SHIPPED_CORPORA
     # Settings that were chosen on the corpus may tell of its text: they, and bounds among them, stay out.
     from_corpus = bool(facts.settings_from_corpus)
-    *hidden_and_known, entities = facts.basis() or ("", DETECTED)
-    basis = [*hidden_and_known, "" if from_corpus else facts.bounds_in_words(), entities]
+    of_entities = any(not unit.startswith("user") for unit in public)
+    told, whom = facts.basis(of_entities), "users and entities" if of_entities else "users"
+    basis = [*told[:2], "" if from_corpus else facts.bounds_in_words(), *told[2:]]
     libraries = run.environment.get("libraries") or {}
     versions = {"fl_sim": run.environment.get("fl_sim")} | {name: libraries.get(name) for name in _LIBRARIES}
     named = [f"{name} {version}" for name, version in versions.items() if version]
     return render_markdown(
         "model_card.md",
         facts=facts,
+        protects=facts.protects if of_entities or not guarantee else None,
         LEFT_OUT=LEFT_OUT,
         INTERRUPTED=INTERRUPTED,
         front_matter=front_matter(kind, guarantee=note["guarantee"], base=base, english=shipped),
         what="text classifier" if classes else "language model",
-        how="with differential privacy for users and entities" if guarantee else "**without any guarantee of privacy**",
+        how=f"with differential privacy for {whom}" if guarantee else "**without any guarantee of privacy**",
         strategy=printable(facts.strategy),
         epsilon=[(_UNITS[unit], format_epsilon(value)) for unit, value in public.items()],
         delta=format_delta(facts.delta),

@@ -68,6 +68,8 @@ UNITS = {
 }
 """The unit of privacy of the metric ``epsilon_<unit>``, in words."""
 
+_OF_USERS = ("epsilon_user", "epsilon_user_unbounded")
+
 AT_PUBLIC_BOUNDS = ("any", "any_robust", "stated", "stated_robust", "user")
 """The units whose ε may be published with a model: no percentile of the corpus is in them."""
 
@@ -84,6 +86,12 @@ HIDES = {
         "ε hides what the protected user wrote, what was said with the protected entity, and whether they exist."
     ),
 }
+HIDES_OF_A_USER = {
+    "counts": "ε hides what the protected user wrote, that these sentences exist, and whom they mention.",
+    "graph": "ε hides what the protected user wrote.",
+    "nothing": "ε hides what the protected user wrote, and whether it exists.",
+}
+OF_NO_ENTITY = "No entity is protected: what several users say of one is not hidden."
 TAKES_AS_KNOWN = {
     "counts": "It takes as known how many sentences each user has, and how many mention each entity.",
     "graph": "It takes as known the mention graph: that these sentences exist, whose they are and whom they mention.",
@@ -407,23 +415,33 @@ class RunFacts(BaseModel):
         kinds = self.corpus.not_looked_for if self.corpus else None
         return f"Nobody looked for: {', '.join(kinds)}" if kinds else None
 
+    @property
+    def of_entities(self) -> bool:
+        """Return whether some ε is of an entity and finite, if only at a percentile of the corpus."""
+        return any(math.isfinite(value) for name, value in self.epsilon.items() if name not in _OF_USERS)
+
     def in_short(self) -> list[str]:
         """Return what ε hides, what it takes as known, and which entities it is about, in two sentences."""
         if self.bounds is None:
             return []
         known, missed = self.bounds.known, self.bounds.missed_mentions
-        hidden, taken = HIDES[known].removesuffix("."), TAKES_AS_KNOWN[known][0].lower() + TAKES_AS_KNOWN[known][1:]
+        hides, taken = HIDES if self.of_entities else HIDES_OF_A_USER, TAKES_AS_KNOWN[known]
+        hidden = f"{hides[known].removesuffix('.')}; {taken[0].lower()}{taken[1:]}"
+        if not self.of_entities:
+            return [hidden, OF_NO_ENTITY]
         found = f"Entities are those that the tagger{' of each of its runs' if self.composed else ''} found"
         if missed is not None:
             found += f", with up to {missed} mentions missed of each"
         unsought = f"; {self.unsought[0].lower()}{self.unsought[1:]}" if self.unsought else ""
-        return [f"{hidden}; {taken}", f"{found}{unsought}."]
+        return [hidden, f"{found}{unsought}."]
 
-    def basis(self) -> list[str]:
+    def basis(self, of_entities: bool) -> list[str]:
         """Return whom the ε of a run with recorded bounds protects against what, one sentence each."""
         if self.bounds is None:
             return []
         known, missed = self.bounds.known, self.bounds.missed_mentions
+        if not of_entities:
+            return [HIDES_OF_A_USER[known], TAKES_AS_KNOWN[known], OF_NO_ENTITY]
         return [HIDES[known], TAKES_AS_KNOWN[known], DETECTED if missed is None else MISSED.format(missed=missed)]
 
 
@@ -499,7 +517,7 @@ def read_facts(run: RunFolder) -> RunFacts:
         return read
     assumed = PUBLIC_INPUTS.format(weights="" if composed else "initial weights, ")
     about_classes = [CLASSES_ARE_PUBLIC] if classifies else []
-    notes = [*read.basis(), SEQUENCE_OF_MODELS, *_OUTSIDE, assumed, *about_classes]
+    notes = [*read.basis(read.of_entities), SEQUENCE_OF_MODELS, *_OUTSIDE, assumed, *about_classes]
     return read.model_copy(update={"not_covered": notes})
 
 

@@ -81,6 +81,21 @@ def test_the_card_states_the_epsilon_of_the_model(run: RunFolder) -> None:
         assert words in said
 
 
+def test_a_card_without_an_epsilon_of_an_entity_promises_nothing_of_one(run: RunFolder) -> None:
+    facts = read_facts(run)
+    only_users = {
+        name: math.inf if name.startswith(("epsilon_any", "epsilon_stated")) else value
+        for name, value in facts.epsilon.items()
+    }
+    said = card_of(run, facts.model_copy(update={"epsilon": only_users}))
+    assert "ε hides what the protected user wrote, that these sentences exist, and whom they mention." in said
+    assert "No entity is protected: what several users say of one is not hidden." in said
+    assert "privacy for users." in said
+    for wrong in ("said with the protected entity", "Any entity: each one", "users and entities", "one entity at once"):
+        assert wrong in card_of(run, facts)
+        assert wrong not in said
+
+
 def test_nothing_private_is_in_the_card(run: RunFolder, corpus: Path) -> None:
     said, result = card(run), run.result or {}
     fingerprint = run.config["corpus"]["fingerprint"]

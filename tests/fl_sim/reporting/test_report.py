@@ -344,6 +344,16 @@ class TestCommand:
         assert (free["epsilon"]["epsilon_user"], free["guarantee"]) == ("inf", False)
 
 
+def test_an_epsilon_of_users_alone_hides_nothing_of_an_entity(make_run: MakeRun) -> None:
+    """As in a corpus without entities: 1.04 of any user was said to hide “what was said with the protected entity”."""
+    facts = read_facts(make_run("user_level"))
+    users = {name: value for name, value in facts.epsilon.items() if "entity" not in name}
+    facts = facts.model_copy(update={"epsilon": users | {"epsilon_any": math.inf, "epsilon_any_robust": math.inf}})
+    said = " ".join(report_text(facts).split())
+    assert "No entity is protected: what several users say of one is not hidden." in said
+    assert "said with the protected entity" not in said
+
+
 def test_what_epsilon_does_not_hold_for_is_said_of_a_killed_run(tmp_path: Path, corpus: Path) -> None:
     names = tmp_path / "names.txt"
     names.write_text("Ada\nKent\nZurich\n")
