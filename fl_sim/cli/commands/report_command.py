@@ -61,6 +61,9 @@ def report(
     check_writable("--html", html, begins=PAGE)
     check_writable("--csv", csv, begins=TABLE)
     check_writable("--picture", picture, new_folder=True)
+    files = [path.absolute() for path in (html, csv, picture) if path is not None]
+    if len(set(files)) < len(files):
+        raise ConfigError(f"two of --html, --csv and --picture are {files[-1]}; allowed: a file for each")
     if wait:
         watch(runs, html, on_screen=not as_json, quiet=quiet)
     opened = [open_run(path) for path in runs]

@@ -150,6 +150,7 @@ def test_bad_input_is_one_line(two: list[RunFolder], tmp_path: Path, refusal: Re
         ([first], "is given twice"),
         ([tmp_path / "none"], "there is no such folder"),
         (["--html", tmp_path / "none" / "page.html"], "allowed: a file in a folder that exists"),
+        (["--html", tmp_path / "one", "--csv", tmp_path / "one"], "allowed: a file for each"),
         ([second, "--users"], "--users is given with 2 runs; allowed: with one"),
     ):
         assert said in refusal("report", first, *words)
