@@ -138,6 +138,8 @@ def make_tagger(
         raise CorpusError("the gold tagger marks the sentences of a corpus; it finds nothing in a text")
     if processes < 1:
         raise CorpusError(f"tagging processes must be at least 1, not {processes}")
+    if batch_size is not None and batch_size < 1:
+        raise CorpusError(f"the batch size must be at least 1, not {batch_size}")
     make = functools.partial(_united, parsed, selection, batch_size, structured)
     return make() if processes == 1 else ParallelTagger(make, processes)
 

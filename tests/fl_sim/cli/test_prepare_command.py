@@ -58,6 +58,13 @@ def test_an_append_that_means_nothing(
     assert words in refusal(*arguments(messages(tmp_path / "new.jsonl", "eve"), tmp_path / "out", *more))
 
 
+@pytest.mark.parametrize("number", [0, -3])
+def test_a_batch_of_no_texts(number: int, tmp_path: Path, refusal: Refusal) -> None:
+    source, more = messages(tmp_path / "new.jsonl", "eve", "cy"), ("--tagger", "rules", "--batch-size", str(number))
+    words = arguments(source, tmp_path / "out", *more)
+    assert f"the batch size must be at least 1, not {number}" in refusal(*words)
+
+
 @pytest.mark.system
 def test_a_cache_hit_imports_nothing_heavy(tmp_path: Path) -> None:
     words = arguments(messages(tmp_path / "old.jsonl", "ann", "cy"), tmp_path / "out")
