@@ -134,7 +134,7 @@ def _prepare(kind: str, own: dict[str, Any], as_json: bool, quiet: bool, **value
         **values,
         **own,
     )
-    if values["append"] and values["joined_at"] is None:
+    if values["append"] and values["joined_at"] is None and not done[0].cached:
         joins = done[0].corpus.parts[-1].manifest.joined_at
         print(
             f"note: the new part takes part from round {joins}, so ε counts every round from there on; "

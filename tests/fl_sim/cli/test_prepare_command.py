@@ -58,6 +58,15 @@ def test_an_append_that_means_nothing(
     assert words in refusal(*arguments(messages(tmp_path / "new.jsonl", "eve"), tmp_path / "out", *more))
 
 
+def test_nothing_joins_where_the_same_part_is_there_already(tmp_path: Path, capsys: Capture) -> None:
+    words = arguments(messages(tmp_path / "old.jsonl", "ann", "cy"), tmp_path / "out")
+    assert main(words) == 0
+    assert main([*words, "--append"]) == 0
+    captured = capsys.readouterr()
+    assert "nothing to do" in captured.out
+    assert "the new part takes part" not in captured.err
+
+
 @pytest.mark.parametrize("number", [0, -3])
 def test_a_batch_of_no_texts(number: int, tmp_path: Path, refusal: Refusal) -> None:
     source, more = messages(tmp_path / "new.jsonl", "eve", "cy"), ("--tagger", "rules", "--batch-size", str(number))
