@@ -626,11 +626,11 @@ def _sampling_of(runs: Sequence[Sequence[Sequence[Unit]]], nodes: int, many_user
     """Return how users are sampled, and the share of them in a round, from the cohorts of runs."""
     cohorts = [frozenset(cohort) for run in runs for cohort in run]
     sizes = {len(cohort) for cohort in cohorts}
-    rate = _largest_rate(runs, nodes)
     if many_users:
         return "poisson" if len(sizes) > 1 else "all", 1.0
     if sizes == {nodes}:
         return "all", 1.0
+    rate = _largest_rate(runs, nodes)
     of_first_rounds = {frozenset(run[0]) for run in runs if run}
     within = [len({frozenset(cohort) for cohort in run}) for run in runs if len(run) > 1]
     if len(of_first_rounds) == 1 or (within and max(within) == 1):

@@ -151,6 +151,11 @@ def test_sampling_is_told_from_cohorts(runs: list[list[list[int]]], kind: str) -
     assert _sampling_of(cohorts, nodes=4, many_users=False)[0] == kind
 
 
+def test_more_users_than_nodes_have_no_rate_of_nodes() -> None:
+    cohorts = [[[(node, str(user)) for user in range(users) for node in range(4)]] for users in (3, 4)]
+    assert _sampling_of(cohorts, nodes=4, many_users=True) == ("poisson", 1.0)
+
+
 @pytest.mark.parametrize(
     ("first", "later", "rate"),
     [
