@@ -37,6 +37,7 @@ from fl_sim.strategies.postprocessing import ServerOptimizerConfig
 from fl_sim.strategies.primitives import sampling
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
 from fl_sim.strategies.primitives.limits import (
+    LARGEST_STEP,
     SMALLEST_CLIP,
     SMALLEST_NOISE,
     PrivacyError,
@@ -51,9 +52,6 @@ NUMBERS = ("q_u", "q_e", "q_s", "clip_norm", "user_cap", "noise_multiplier")
 
 LOCAL_STEPS = ("optimizer", "epochs", "batch_size", "learning_rate")
 """The keys of ``[local]`` that are read only if users take local steps."""
-
-LARGEST_STEP = 1e6
-"""The largest step size of local steps: torch refuses one beyond float32, so a node failed if a user took two steps."""
 
 
 class LocalTrainingConfig(BaseModel):

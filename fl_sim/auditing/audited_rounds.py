@@ -181,25 +181,23 @@ def worst_case(event: RoundEvent, adjacency: Adjacency) -> Scenario:
     Raises:
         PrivacyError: nobody is protected, or the corpora would not fit into memory.
     """
-    scenario = _worst_case(event, adjacency)
+    bound, user_sentences = adjacency.entity_bound, adjacency.user_sentences
+    if math.isinf(user_sentences):
+        user_sentences = math.ceil(_ENOUGH_SENTENCES * event.user_cap / event.q_s)
+    opposed = 1
+    if event.clips_sentences:
+        opposed = math.ceil(event.user_cap) if bound.sentences_per_user > event.user_cap else 0
+    scenario = (
+        Scenario(bound.users, bound.sentences_per_user, int(user_sentences), background=opposed)
+        if bound.total
+        else Scenario(user_sentences=int(user_sentences))
+    )
     if scenario.items > _MOST_SENTENCES:
         raise PrivacyError(
             f"the worst-case corpora have {scenario.items:,} users and sentences; allowed: at most {_MOST_SENTENCES:,} "
             "(smaller bounds, or a larger q_s)"
         )
     return scenario
-
-
-def _worst_case(event: RoundEvent, adjacency: Adjacency) -> Scenario:
-    bound, user_sentences = adjacency.entity_bound, adjacency.user_sentences
-    if math.isinf(user_sentences):
-        user_sentences = math.ceil(_ENOUGH_SENTENCES * event.user_cap / event.q_s)
-    if not bound.total:
-        return Scenario(user_sentences=int(user_sentences))
-    opposed = 1
-    if event.clips_sentences:
-        opposed = math.ceil(event.user_cap) if bound.sentences_per_user > event.user_cap else 0
-    return Scenario(bound.users, bound.sentences_per_user, int(user_sentences), background=opposed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,8 +143,7 @@ def describe(config: RunConfig, planned: Planned, corpus: Corpus) -> dict[str, o
         "corpus": {"fingerprint": corpus.fingerprint},
         **({"strategy_origin": origin} if origin else {}),
         **planned.earlier.record(),
-        "public_entities": len(planned.bounds.declared.public),
-        "mentions_of_public_names": planned.bounds.share_of_public_names,
+        **planned.bounds.of_public_names(),
         "warnings": [*planned.warnings, *corpus.warnings],
     }
 

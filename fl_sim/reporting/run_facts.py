@@ -424,11 +424,11 @@ class RunFacts(BaseModel):
         """Return what ε hides, what it takes as known, and which entities it is about, in two sentences."""
         if self.bounds is None:
             return []
-        known, missed = self.bounds.known, self.bounds.missed_mentions
-        hides, taken = HIDES if self.of_entities else HIDES_OF_A_USER, TAKES_AS_KNOWN[known]
-        hidden = f"{hides[known].removesuffix('.')}; {taken[0].lower()}{taken[1:]}"
+        hides, taken, of_whom = self.basis(self.of_entities)
+        hidden = f"{hides.removesuffix('.')}; {taken[0].lower()}{taken[1:]}"
         if not self.of_entities:
-            return [hidden, OF_NO_ENTITY]
+            return [hidden, of_whom]
+        missed = self.bounds.missed_mentions
         found = f"Entities are those that the tagger{' of each of its runs' if self.composed else ''} found"
         if missed is not None:
             found += f", with up to {missed} mentions missed of each"

@@ -29,6 +29,9 @@ MOST_SENTENCES = 10**6
 MOST_EPOCH_ROUNDS = 100_000
 """The longest epoch of random allocation, in rounds."""
 
+LARGEST_STEP = 1e6
+"""The largest step size of local steps: torch refuses one beyond float32, so a node failed if a user took two steps."""
+
 SMALLEST_STABILITY = 1e-6
 """The smallest γ of automatic clipping: a gradient whose norm underflows is scaled by c/γ and must stay below c."""
 

@@ -276,6 +276,12 @@ class EnforcedBounds:
             "guarantee": self.guarantee.record(),
             "kept": None if alone else self._kept(labels),
             "most_mentions": int(mentioned.max(initial=0)),
+            **self.of_public_names(),
+        }
+
+    def of_public_names(self) -> dict[str, object]:
+        """Return how many entities are declared public, and their share of the mentions: no ε covers them."""
+        return {
             "public_entities": len(self.declared.public),
             "mentions_of_public_names": self.share_of_public_names,
         }
