@@ -110,7 +110,9 @@ class Record:
             corpus.ownership(config.corpus.train_split),
             noise_multiplier=self.noise_multiplier,
             declared=declared(config, corpus),
-            earlier=earlier_of_record(folder.path, corpus.fingerprint, config.privacy.initial_model),
+            earlier=earlier_of_record(
+                folder.path, corpus.fingerprint, config.privacy.initial_model, corpus.fingerprints
+            ),
         )
         strategy = self.config.privacy.strategy
         if _strategy_origin(strategy) != self.strategy_origin:

@@ -100,12 +100,14 @@ class Ancestor:
 
     Attributes:
         units: its protected unit by metric.
+        states: the corpus's fingerprints: of now, before sentences were appended, and of all that it was made of.
         apart_from: fingerprints of corpora that share no user and no entity with this one, as their owner stated.
     """
 
     ledger: Ledger
     corpus: str
     units: Mapping[str, ProtectedUnit]
+    states: tuple[str, ...] = ()
     apart_from: tuple[str, ...] = ()
 
 
@@ -228,7 +230,8 @@ def _read(folder: Path) -> tuple[Lineage, dict[str, str]]:
             ledger = _read_ledger(folder / head["run"], head)
             values = owner["runs"][ledger.run]
             units = _units(ledger, values["units"])
-            ancestors.append(Ancestor(ledger, values["corpus"], units, tuple(values["apart_from"])))
+            states, apart = tuple(values["states"]), tuple(values["apart_from"])
+            ancestors.append(Ancestor(ledger, values["corpus"], units, states, apart))
         return Lineage(tuple(ancestors), index["lost"], tuple(owner["lost_apart_from"])), index["weights"]
     except (KeyError, TypeError) as error:
         raise LineageError(f"{folder}: is corrupt (it lacks {error})") from error
@@ -257,7 +260,10 @@ def _write(folder: Path, lineage: Lineage, weights: Mapping[str, str]) -> None:
         for name in (LEDGER_FILE, HEAD_FILE):
             replace_file(own / name, (ancestor.ledger.folder / name).read_bytes())
         _read_ledger(own, ancestor.ledger.head)
-    runs = {a.ledger.run: {"corpus": a.corpus, "units": a.units, "apart_from": a.apart_from} for a in lineage.ancestors}
+    runs = {
+        a.ledger.run: {"corpus": a.corpus, "units": a.units, "states": a.states, "apart_from": a.apart_from}
+        for a in lineage.ancestors
+    }
     # With the salt, the hash of this file in lineage.json does not tell which corpus it was.
     _write_object(
         folder / _OWNER,

@@ -53,11 +53,13 @@ class Earlier:
 
     Attributes:
         disjoint: whether the owner stated that the lineage's corpora share no user and no entity with this one.
+        states: all fingerprints of this run's corpus, as `fl_sim.data_prep.store.corpus.Corpus.fingerprints` has them.
     """
 
     lineage: Lineage = PUBLIC
     fingerprint: str = ""
     disjoint: bool = False
+    states: tuple[str, ...] = ()
 
     @property
     def composed(self) -> tuple[Ancestor, ...]:
@@ -175,7 +177,7 @@ class Earlier:
         """Return the lineage of the model that this run trained, with its ledger and the units of its metrics."""
         apart = (self.fingerprint,) if self.disjoint else ()
         before = (replace(a, apart_from=(*a.apart_from, *apart)) for a in self.lineage.ancestors)
-        own = Ancestor(ledger, self.fingerprint, units)
+        own = Ancestor(ledger, self.fingerprint, units, self.states)
         lost_apart = (*self.lineage.lost_apart_from, *apart) if self.lineage.lost else ()
         return Lineage((*before, own), self.lineage.lost, tuple(dict.fromkeys(lost_apart)))
 
@@ -201,9 +203,7 @@ def _exposing(unit: ProtectedUnit) -> Exposed:
 
 
 def earlier_of(config: RunConfig, fingerprint: str, states: Collection[str] = ()) -> Earlier:
-    """Return the earlier releases on which the initial model of a run rests.
-
-    ``states`` are the fingerprints that the corpus had before sentences were appended, and of the one it was made of.
+    """Return the earlier releases on which the initial model of a run rests; ``states`` is that of `Earlier`.
 
     Raises:
         LineageError, LedgerError: the model was trained by fl_sim, and its lineage is missing or was changed, and the
@@ -212,7 +212,7 @@ def earlier_of(config: RunConfig, fingerprint: str, states: Collection[str] = ()
     """
     folder = Path(config.model.name).expanduser()
     if is_registered(config.model.name) or not folder.is_dir():
-        return Earlier(fingerprint=fingerprint)
+        return Earlier(fingerprint=fingerprint, states=tuple(sorted(states)))
     disjoint = config.privacy.initial_model == DISJOINT
     try:
         lineage = model_files.read_model(folder)
@@ -222,17 +222,18 @@ def earlier_of(config: RunConfig, fingerprint: str, states: Collection[str] = ()
         if not disjoint:
             raise type(error)(f"{error}; {_ALLOWED}") from error
         lineage = Lineage(lost=True)
-    earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC)
+    earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC, tuple(sorted(states)))
     seed = None if config.privacy.secure_noise else config.seed
     if run_of_seed(seed, [*(a.ledger for a in lineage.ancestors), *model_files.readable_ledgers(folder)]):
         raise ConfigError(  # whatever is said of the corpora
             f"seed is {seed}, which a run that trained the initial model {config.model.name} also has, so both would "
             "have the same samples; allowed: another seed, or privacy.secure_noise = true"
         )
-    if disjoint and {fingerprint, *states} & {ancestor.corpus for ancestor in lineage.ancestors}:
+    trained_on = {name for ancestor in lineage.ancestors for name in (ancestor.corpus, *ancestor.states)}
+    if disjoint and trained_on & {fingerprint, *states}:
         raise ConfigError(
-            f"privacy.initial_model is '{DISJOINT}', but {config.model.name} was trained on this very corpus, or on "
-            "its source; allowed: composed"
+            f"privacy.initial_model is '{DISJOINT}', but {config.model.name} was trained on this very corpus, on its "
+            "source, or on what was made of either; allowed: composed"
         )
     return earlier
 
@@ -246,7 +247,9 @@ def run_of_seed(seed: int | None, ledgers: Sequence[Ledger]) -> Ledger | None:
     return next((ledger for ledger in ledgers if stream in {entry.terms.stream for entry in ledger.entries}), None)
 
 
-def earlier_of_record(folder: Path, fingerprint: str = "", initial_model: object = None) -> Earlier:
+def earlier_of_record(
+    folder: Path, fingerprint: str = "", initial_model: object = None, states: Collection[str] = ()
+) -> Earlier:
     """Return the earlier releases of a run that began before, as its own folder keeps them.
 
     The run of a Flower app has no ``fingerprint`` of a corpus, and no ``privacy.initial_model``.
@@ -255,7 +258,8 @@ def earlier_of_record(folder: Path, fingerprint: str = "", initial_model: object
         LineageError, LedgerError: they were changed, or the initial model was.
     """
     lineage = model_files.read_ancestors(folder)
-    return Earlier(lineage, fingerprint, initial_model == DISJOINT and lineage != PUBLIC)
+    disjoint = initial_model == DISJOINT and lineage != PUBLIC
+    return Earlier(lineage, fingerprint, disjoint, tuple(sorted(states)))
 
 
 _ALLOWED = (

@@ -210,7 +210,8 @@ def _origin_line(record: Record, source: str) -> str:
     """Return the line of the record's origin: file, seeds, time, size, date and commit."""
     parts = [f"[{source}]({source})"] if source else []
     if isinstance(record, TrainingRecord):
-        parts.append(f"seeds {', '.join(map(str, record.seeds))}")
+        why = record.config.get("why_few_seeds")
+        parts.append(f"seeds {', '.join(map(str, record.seeds))}" + (f" ({why})" if why else ""))
         seconds = sum(point.seconds for panel in record.panels for curve in panel.curves for point in curve.points)
         parts.append(f"{math.ceil(seconds / 60)} minutes of one core in rounds")
     parts += [f"size: {record.size}", made_from(record.commit, record.when[:10])]

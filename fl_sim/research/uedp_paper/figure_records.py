@@ -359,13 +359,13 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def check_publishable(record: Record) -> None:
-    """Raise ResultsError for a record that results/ does not accept: fewer than three seeds, or failed runs."""
+    """Raise ResultsError for a record that results/ does not accept: too few seeds without a reason, or failed runs."""
     if not isinstance(record, TrainingRecord):
         return
-    if len(record.seeds) < _LEAST_SEEDS:
+    if len(record.seeds) < _LEAST_SEEDS and not record.config.get("why_few_seeds"):
         raise ResultsError(
             f"{record.figure}: seeds is {list(record.seeds)}; allowed for --record: at least {_LEAST_SEEDS}, because a "
-            "figure needs its spread"
+            "figure needs its spread, or a figure that says why_few_seeds"
         )
     if any(panel.failed for panel in record.panels):
         raise ResultsError(f"{record.figure}: runs failed; allowed for --record: a figure without failed runs")

@@ -186,7 +186,10 @@ class AttackSettings(StrictModel):
 
 
 class TrainingFigure(_Figure):
-    """Runs over seeds, drawn as utility against ε, or a value that the points vary."""
+    """Runs over seeds, drawn as utility against ε, or a value that the points vary.
+
+    ``why_few_seeds`` is the reason for fewer than three, which the record's page states.
+    """
 
     kind: Literal["training"] = "training"
     x: Literal["epsilon", "value", "curve", "joint"]
@@ -195,6 +198,7 @@ class TrainingFigure(_Figure):
     reference: str | None = None
     tuning: Tuning | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
+    why_few_seeds: str = ""
     metric: Literal["perplexity", "error"] = "perplexity"
     baseline: str | None = None
     set: Settings = Field(default_factory=dict)

@@ -15,6 +15,7 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
+from fl_sim.data_prep.deidentify import deidentify
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import simulation
 from fl_sim.experiments.plan.lineage import earlier_of
@@ -274,11 +275,16 @@ def test_a_stated_disjoint_start_does_not_compose(
         SPOILT[fault][0](parent / "model")
     disjoint, elsewhere = {"privacy.initial_model": "disjoint"}, tiny.tiny_corpus(tmp_path / "elsewhere", users=8)
     if fault is None:
-        with pytest.raises(ConfigError, match="was trained on this very corpus, or on its source; allowed: composed"):
+        with pytest.raises(ConfigError, match="was trained on this very corpus, on its source, or on what was made"):
             child_of(parent, corpus, tmp_path / "same", **disjoint)
         config = RunConfig.from_mapping({"model.name": f"{parent}/model", "seed": 1, **disjoint})
         with pytest.raises(ConfigError, match="was trained on this very corpus"):  # it has grown since
             earlier_of(config, "grown", {Corpus.open(corpus).fingerprint})
+        copy, _ = deidentify(Corpus.open(corpus), tmp_path / "copy")
+        of_copy = run(copy.path, tmp_path / "of-copy", seed=3, **{"privacy.strategy": "noiseless"})
+        config = RunConfig.from_mapping({"model.name": f"{of_copy.path}/model", "seed": 2, **disjoint})
+        with pytest.raises(ConfigError, match="or on what was made of either"):
+            earlier_of(config, "another", {Corpus.open(corpus).fingerprint})
     child = child_of(parent, elsewhere, tmp_path / "child", **disjoint)
     result = child.result or {}
     ((event, count),) = events_of(child.path).items()
@@ -352,8 +358,6 @@ def test_an_adapter_rests_on_what_trained_its_frozen_base(parent: Path, tmp_path
 
 def test_nothing_private_is_left_without_the_owners_file(trained: Path, corpus: Path) -> None:
     """The other files hold no fingerprint of the corpus and no measured bound, also not as a hash."""
-    from fl_sim.data_prep.store.corpus import Corpus
-
     fingerprint = Corpus.open(corpus).fingerprint
     owner = (trained / "model" / "lineage" / "owner.json").read_bytes()
     assert fingerprint.encode() in owner
