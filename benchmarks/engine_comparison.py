@@ -68,7 +68,7 @@ def main() -> None:
         names = [name for name in names if name != "pfl"]
     for sentences in args.sentences:
         with tempfile.TemporaryDirectory() as folder:
-            spec = workload(Path(folder), args.users, sentences, args.cohort, 1 + args.turns * args.rounds)
+            spec = workload(Path(folder), args.users, sentences, args.cohort, 2 + args.turns * args.rounds)
             show(sentences, run_contenders(names, spec, args))
 
 

@@ -37,7 +37,7 @@ def main() -> None:
         SCRIPTS.update(dict.fromkeys(bare, "bare_flower.py"))
         names += bare
     with tempfile.TemporaryDirectory() as folder:
-        spec = workload(Path(folder), args.users, args.sentences, args.cohort, 1 + args.turns * args.rounds)
+        spec = workload(Path(folder), args.users, args.sentences, args.cohort, 2 + args.turns * args.rounds)
         show(run_contenders(names, spec, args))
 
 

@@ -35,7 +35,8 @@ class Contender:
         per_wall: users per second, one figure per turn.
         round_cpu: CPU-seconds of a round, one figure per turn.
         round_wall: seconds of a round, one figure per turn.
-        memory: peak memory in MiB.
+        memory: peak memory in MiB in the second round, which is not timed: to read it takes the processor, and most
+            of it for the many processes of Ray.
     """
 
     name: str
@@ -56,12 +57,15 @@ class Contender:
             raise EndedError(f"{self.name} ended early: {self.process.wait()}")
         return int(users[0]) if users else None
 
+    def ask(self, rounds: int) -> int | None:
+        """Request rounds, and return what :meth:`wait` does."""
+        print(rounds, file=self.process.stdin, flush=True)
+        return self.wait()
+
     def turn(self, rounds: int, users: int) -> None:
         """Request ``rounds`` rounds of about ``users`` users each, and measure them."""
         cpu_before, began = self.cpu_seconds(), time.monotonic()
-        with self._watched_memory():
-            print(rounds, file=self.process.stdin, flush=True)
-            users_done = self.wait() or rounds * users
+        users_done = self.ask(rounds) or rounds * users
         wall, cpu = time.monotonic() - began, max(self.cpu_seconds() - cpu_before, 1e-9)
         self.per_wall.append(users_done / wall)
         self.per_cpu.append(users_done / cpu)
@@ -84,7 +88,8 @@ class Contender:
         return used
 
     @contextlib.contextmanager
-    def _watched_memory(self) -> Iterator[None]:
+    def watched_memory(self) -> Iterator[None]:
+        """Read the memory of all processes, again and again."""
         stop = threading.Event()
 
         def watch() -> None:
@@ -120,7 +125,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def start(name: str, script: str, spec: Mapping[str, Any], python: str = sys.executable) -> Contender:
-    """Start a contender, a script of this folder, and wait for its first round.
+    """Start a contender, a script of this folder, and wait for its first two rounds.
 
     Raises:
         EndedError: it ended before.
@@ -130,6 +135,8 @@ def start(name: str, script: str, spec: Mapping[str, Any], python: str = sys.exe
     contender = Contender(name, subprocess.Popen([python, str(SCRIPTS / script), json.dumps(spec)], **pipes), began)
     contender.wait()
     contender.ready, contender.ready_cpu = time.monotonic() - began, contender.cpu_seconds()
+    with contender.watched_memory():
+        contender.ask(1)
     return contender
 
 
