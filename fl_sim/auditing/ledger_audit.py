@@ -183,6 +183,13 @@ class RecordedRun:
         """Return whether the run is that of a Flower app, which has no corpus."""
         return "app" in self.folder.config
 
+    @property
+    def counted(self) -> pd.DataFrame:
+        """Return the rows with what their rounds counted, which an app lacks where it was killed in an evaluation."""
+        if not self.is_app:
+            return self.rows
+        return self.rows[self.rows.reindex(columns=["noise_norm"])["noise_norm"].notna()]
+
 
 def audit_ledger(folder: Path | str, *, seed: int = 0) -> LedgerAudit:
     """Check the ledger of a run folder; the seed is that of the simulation.
@@ -300,12 +307,12 @@ def _bounds(run: RecordedRun) -> Iterator[Check]:
 def _noise(run: RecordedRun) -> Iterator[Check]:
     """Check that the recorded noise is not smaller than the terms say."""
     checkpoint = Checkpoint.read(run.folder.checkpoint_dir)
-    if checkpoint is None or not len(run.rows):
+    if checkpoint is None or not len(run.counted):
         return
     stds = np.array([run.mechanism.noise_std(clip) for clip in _clips(run)])
     if not stds.all():
         return
-    norms = run.rows["noise_norm"].to_numpy() * run.mechanism.denominator
+    norms = run.counted["noise_norm"].to_numpy() * run.mechanism.denominator
     freedom = len(checkpoint.vector) * len(norms)
     total = float(((norms / stds) ** 2).sum())
     yield Check("noise", bool(total >= stats.chi2.ppf(_FAILURE, freedom)), f"{math.sqrt(total / freedom):.4f} of σ")
@@ -313,30 +320,32 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
 
 def _updates(run: RecordedRun) -> Iterator[Check]:
     """Check that no sum is longer than its clipped parts allow."""
-    if not len(run.rows):
+    if not len(run.counted):
         return
     betas = np.array([run.mechanism.user_clip(clip) for clip in _clips(run)])
-    norms = run.rows["update_norm"].to_numpy() * run.mechanism.denominator
-    allowed = run.rows["cohort_users"].to_numpy() * betas
+    norms = run.counted["update_norm"].to_numpy() * run.mechanism.denominator
+    allowed = run.counted["cohort_users"].to_numpy() * betas
     event = run.mechanism.event()
     if event is not None and event.clips_sentences:
-        allowed = np.minimum(allowed, run.rows["cohort_sentences"].to_numpy() * np.array(_clips(run)))
+        allowed = np.minimum(allowed, run.counted["cohort_sentences"].to_numpy() * np.array(_clips(run)))
     share = float((norms / np.maximum(allowed, 1e-300)).max())
     yield Check("updates", share <= 1 + _NORM_ROUNDING, f"at most {share:.3g} of the bound")
 
 
 def _rates(run: RecordedRun) -> Iterator[Check]:
     """Check that users, and sentences if all users are sampled, took part no more often than their rates allow."""
-    mechanism, rounds = run.mechanism, len(run.rows)
-    enrolled = {"users": run.result["enrolled"]} if "enrolled" in run.result else {}
-    corpus = run.result.get("corpus") or enrolled
+    mechanism, rows = run.mechanism, run.counted
+    corpus = run.result.get("corpus") or {}
+    trials_of = {unit: int(corpus[unit]) * len(rows) for unit in ("users", "sentences") if unit in corpus}
+    if "enrolled" in rows:  # an app's nodes come and go
+        trials_of["users"] = int(rows["enrolled"].sum())
     counts = {"users": ("cohort_users", mechanism.q_u)}
     if mechanism.q_u == 1:  # sampled entities only remove sentences
         counts["sentences"] = ("cohort_sentences", mechanism.q_s)
     for unit, (column, rate) in counts.items():
-        if unit not in corpus or column not in run.rows:
+        if unit not in trials_of or column not in rows:
             continue
-        total, trials = int(run.rows[column].sum()), int(corpus[unit]) * rounds
+        total, trials = int(rows[column].sum()), trials_of[unit]
         holds = total <= trials and stats.binom.sf(total - 1, trials, rate) >= _FAILURE
         yield Check(f"rate of {unit}", bool(holds), f"{total / max(trials, 1):.4g} took part, allowed {rate:.4g}")
 
@@ -405,6 +414,6 @@ def _delta(run: RecordedRun) -> float:
 
 def _clips(run: RecordedRun) -> list[float]:
     """Return c of every row."""
-    if "clip_norm" in run.rows:
-        return [float(clip) for clip in run.rows["clip_norm"]]
-    return [run.mechanism.clip_norm] * len(run.rows)
+    if "clip_norm" in run.counted:
+        return [float(clip) for clip in run.counted["clip_norm"]]
+    return [run.mechanism.clip_norm] * len(run.counted)

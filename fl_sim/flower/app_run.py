@@ -334,7 +334,7 @@ class AppRun:
         self._run.write_checkpoint(server_round, vector, state)
 
     @owner_only()
-    def finish(self, stopped: str, enrolled: int, measured: list[str], warnings: list[str]) -> None:
+    def finish(self, stopped: str, measured: list[str], warnings: list[str]) -> None:
         """Write the result: the training ended by ``rounds`` or ``epsilon_budget``, and ``measured`` these figures."""
         last = {name: value for name, value in self.last_row.items() if name != "round"}
         series = {name: self.folder.measured(name) for name in measured}
@@ -346,7 +346,6 @@ class AppRun:
             "plan": self.plan.record(),
             "ledger": self._ledger.head,
             "user_sentences": math.inf,
-            "enrolled": enrolled,
             "measured": {name: [values[0], values[-1]] for name, values in series.items()},
             **last,
             "failed_nodes": {kind: count for kind, count in failed.items() if count},

@@ -225,7 +225,7 @@ class UserLevelDifferentialPrivacy(Strategy):
                 finally:
                     run.add_row(server_round, counted | figures)
                 log.info("fl-sim: %s", self._in_words(server_round, num_rounds, figures))
-            run.finish(stopped, self.nodes.num_users, _names(run), self._warnings())
+            run.finish(stopped, _names(run), self._warnings())
             log.info("fl-sim DONE: results are in %s", run.folder.path)
             return result
 
@@ -367,7 +367,7 @@ class UserLevelDifferentialPrivacy(Strategy):
         counted = self._open.round.tally.metrics()
         for name in ("train_loss", "cohort_sentences"):  # of text alone
             del counted[name]
-        return {**counted, "seconds": seconds}
+        return {**counted, "enrolled": self.nodes.num_users, "seconds": seconds}
 
     def _in_words(self, server_round: int, rounds: int, figures: Figures) -> str:
         delta, epsilon = format_delta(self.settings.delta), format_epsilon(self.epsilon())

@@ -135,11 +135,11 @@ def train(
     return result, strategy
 
 
-def interrupted(folder: Path, nodes: Nodes, at: int, *, before: str = "checkpoint", **changes: Any) -> None:
+def interrupted(folder: Path, nodes: Nodes, at: Any, *, before: str = "checkpoint", **changes: Any) -> None:
     """Train until the server is killed in round ``at``, before that method of its run."""
     method = getattr(AppRun, before)
 
-    def killed(run: AppRun, server_round: int, *arguments: Any) -> None:
+    def killed(run: AppRun, server_round: Any, *arguments: Any) -> None:
         if server_round == at:
             raise KeyboardInterrupt
         method(run, server_round, *arguments)

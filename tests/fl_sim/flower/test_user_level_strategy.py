@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -33,6 +34,7 @@ import fl_sim
 from fl_sim.auditing.ledger_audit import audit_ledger
 from fl_sim.flower import ServerOptimizerConfig, UserLevelClipping, UserLevelDifferentialPrivacy
 from fl_sim.flower.app_run import AppRun
+from fl_sim.flower.enrolled_nodes import EnrolledNodes
 from fl_sim.flower.private_messages import RECORD, ProtocolError, user_number
 from fl_sim.flower.server_step import OptimizerStep
 from fl_sim.reporting.report import report_text
@@ -698,6 +700,28 @@ def test_runs_are_audited_compared_and_drawn_like_others(tmp_path: Path) -> None
     assert "accuracy 0.1 → 0.7" in page
     assert "ε of any user" in page
     assert "any entity" not in page
+
+
+@pytest.mark.parametrize(("before", "at"), [("finish", "rounds"), ("add_row", 2), ("add_row", 1)])
+def test_the_ledger_of_a_run_that_was_killed_and_went_on_holds(tmp_path: Path, before: str, at: Any) -> None:
+    rounds = 1 if at == 1 else 2
+    interrupted(tmp_path / "r", nodes_of(10), at, before=before, rounds=rounds)
+    train(tmp_path / "r", nodes_of(10), rounds=rounds, resume=True)
+    assert audit_ledger(tmp_path / "r").holds
+
+
+def test_the_ledger_of_a_run_whose_nodes_left_holds_and_a_doubled_rate_does_not(tmp_path: Path) -> None:
+    grid = NodesHere(nodes_of(40))
+
+    def leave(server_round: int, arrays: ArrayRecord) -> None:
+        if server_round == 5:
+            grid.nodes = nodes_of(5)
+
+    train(tmp_path / "r", grid, rounds=6, evaluate_fn=leave)
+    assert audit_ledger(tmp_path / "r").holds
+    with patch.object(EnrolledNodes, "sampled", lambda nodes, *_: dict(nodes._named)):
+        train(tmp_path / "all", nodes_of(40), rounds=2)
+    assert [check.name for check in audit_ledger(tmp_path / "all").checks if not check.holds] == ["rate of users"]
 
 
 def _accuracy(server_round: int, arrays: ArrayRecord) -> MetricRecord:
