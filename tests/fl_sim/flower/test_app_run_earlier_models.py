@@ -11,6 +11,7 @@ import pytest
 from flwr.app import Array, ArrayRecord
 
 import fl_sim
+from fl_sim.auditing.ledger_audit import audit_ledger
 from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.flower.app_run import USER_UNIT, PrivateSettings
 from fl_sim.flower.private_messages import ArrayLayout
@@ -42,6 +43,8 @@ def test_a_second_training_from_the_first_ones_model_states_epsilon_of_both(
     facts = read_facts(RunFolder.open(tmp_path / "second")).record()
     assert (facts["ledger"]["problem"], facts["epsilon"]["epsilon_user"]) == (None, second.epsilon())
     assert "that of an earlier run" in " ".join(report_text(read_facts(RunFolder.open(tmp_path / "second"))).split())
+    audit = audit_ledger(tmp_path / "second")
+    assert audit.holds, audit.record()
 
 
 def test_a_third_training_counts_both_before_it_and_goes_on_after_a_stop(tmp_path: Path) -> None:
