@@ -214,12 +214,24 @@ class AppTraining:
     computed_from: ReleaseParts
     earlier: Earlier = field(default_factory=Earlier)
 
+    def warnings(self) -> list[str]:
+        """Return what the owner of the run should know of its settings and its initial model, one sentence each."""
+        found, runs = self.settings.warnings(), self.earlier.composed
+        if runs:
+            releases = sum(len(ancestor.ledger.entries) for ancestor in runs)
+            count = "an earlier run" if len(runs) == 1 else f"{len(runs)} earlier runs"
+            found.append(
+                f"The initial model is that of {count} in this folder of runs: ε counts its {releases} releases, too."
+            )
+        return found
+
 
 class AppRun:
     """Hold the open folder of a run of a Flower app; build it with :meth:`begin` or :meth:`resume`.
 
     Attributes:
         noise_key: part of the key of its seeded noise.
+        warnings: as of its training.
         resumed_from: the checkpoint after which it goes on; None for a run that begins.
     """
 
@@ -231,6 +243,7 @@ class AppRun:
         self.last_row: Row = {}
         self._run = run
         self._ledger = run.ledger
+        self.warnings = training.warnings()
         self._settings = training.settings
         self._earlier = training.earlier
         self._release = ReleaseRecord.of(self.plan.mechanism, self._settings.seed)
@@ -249,9 +262,9 @@ class AppRun:
         claim = RunClaim.claim(path)
         try:
             settings = {"strategy": plan.mechanism.strategy, **training.computed_from["settings"]}
-            config = {"app": APP, "run": settings, "plan": plan.record()}
+            config = {"app": APP, "run": settings, "plan": plan.record(), "warnings": training.warnings()}
             secure = training.settings.secure_noise
-            run = OpenRun.begin(claim, config, earlier.lineage, earlier.heads, None, secure)
+            run = OpenRun.begin(claim, config | earlier.record(), earlier.lineage, earlier.heads, None, secure)
             run.bind(training.computed_from)
             return cls(run, training)
         except BaseException:
@@ -308,15 +321,6 @@ class AppRun:
         """Return ε of any user after all releases of the ledger, and those on which the initial model rests."""
         return self._epsilon_after(len(self._ledger.entries))
 
-    def warnings(self) -> list[str]:
-        """Return what the owner of the run should know of its initial model, one sentence each."""
-        runs = self._earlier.composed
-        if not runs:
-            return []
-        releases = sum(len(ancestor.ledger.entries) for ancestor in runs)
-        count = "an earlier run" if len(runs) == 1 else f"{len(runs)} earlier runs"
-        return [f"The initial model is that of {count} in this folder of runs: ε counts its {releases} releases, too."]
-
     def exceeds_budget(self) -> bool:
         """Return whether one more release would exceed the budget."""
         budget = self._settings.epsilon_budget
@@ -348,6 +352,7 @@ class AppRun:
             "user_sentences": math.inf,
             "measured": {name: [values[0], values[-1]] for name, values in series.items()},
             **last,
+            **self._earlier.record(),
             "failed_nodes": {kind: count for kind, count in failed.items() if count},
             "warnings": warnings,
         }

@@ -380,7 +380,7 @@ class UserLevelDifferentialPrivacy(Strategy):
         return ", ".join(words)
 
     def _warnings(self) -> list[str]:
-        warnings = [*self.settings.warnings(), *self._open.run.warnings()]
+        warnings = list(self._open.run.warnings)
         mechanism, size = self._open.run.plan.mechanism, self._open.layout.size
         noise = math.sqrt(size) * mechanism.noise_std(mechanism.clip_norm) / mechanism.denominator
         if noise > mechanism.clip_norm:

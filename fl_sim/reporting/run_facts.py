@@ -123,10 +123,10 @@ _OF_APPS = (
     "The guarantee covers the models of all rounds, against an adversary who observes all of them.",
     "Not covered by ε: realised cohort sizes, clipped fractions and norms, what the app measured on private data, and "
     "a decision to stop by hand.",
-    "The guarantee assumes that the initial model, N and all rates are not derived from private data, that every node "
+    "The guarantee assumes that {weights}N and all rates are not derived from private data, that every node "
     "runs the clipping mod, and that nobody who sees the models sees which users took part in a round.",
 )
-"""What a reader of the ε of a run of any Flower app has to know (fl_sim.flower)."""
+"""What a reader of the ε of a run of any Flower app has to know (fl_sim.flower); ``weights`` as above."""
 
 _APP_USERS = "one user: all of the user's data"
 """Whom a run of any Flower app protects."""
@@ -502,7 +502,7 @@ def read_facts(run: RunFolder) -> RunFacts:
         "task": "classification" if classifies else "next-word",
         "utility": _utility(run, utility),
         "find_twin": partial(find_without_privacy, run),
-        "not_covered": list(_OF_APPS),
+        "not_covered": [text.format(weights="" if composed else "the initial model, ") for text in _OF_APPS],
         "settings_from_corpus": run.setting("settings_from_corpus"),
         "warnings": begun.get("warnings", []),
         "mechanism_settings": None if mechanism is None else tuple(mechanism.describe().settings),

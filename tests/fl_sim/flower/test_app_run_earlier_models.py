@@ -58,6 +58,20 @@ def test_a_third_training_counts_both_before_it_and_goes_on_after_a_stop(tmp_pat
     assert third.epsilon() == pytest.approx(stated["epsilon_user"], rel=1e-3)
 
 
+def test_what_epsilon_does_not_hold_for_is_said_of_a_run_that_was_killed_too(tmp_path: Path) -> None:
+    changes = {"rounds": 2, "delta": 0.5, "forward_metrics": True}
+    one, _ = train(tmp_path / "1", nodes_of(3), **changes)
+    interrupted(tmp_path / "2", nodes_of(3), 2, seed=1, initial=one.arrays, **changes)
+    killed = read_facts(RunFolder.open(tmp_path / "2"))
+    train(tmp_path / "2", nodes_of(3), seed=1, resume=True, **changes)
+    ended, first = (read_facts(RunFolder.open(tmp_path / name)) for name in "21")
+    for words in ("not below 1/N", "follow from the seed", "leave the nodes unprotected", "that of an earlier run"):
+        assert words in " ".join(killed.warnings), words
+        assert words in " ".join(ended.warnings), words
+    stated = "The guarantee assumes that N and all rates are"  # the model is that of private releases, which ε counts
+    assert [any(text.startswith(stated) for text in run.not_covered) for run in (killed, ended, first)] == [1, 1, 0]
+
+
 def test_a_target_includes_the_releases_before() -> None:
     class Known(Earlier):
         def noise_for(self, plan: PrivacyPlan, target: float, metric: str, unit: ProtectedUnit) -> float:
