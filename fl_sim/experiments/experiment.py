@@ -130,6 +130,8 @@ class Experiment:
         self.planned = replace(planned, warnings=warnings)
         self._vector = model.get_vector()
         initial = digest_of(model.weights())  # before a checkpoint replaces them
+        if not run.ledger.computation:  # of a new run, or one that was killed before this
+            planned.earlier.check_model(config)
         run.bind(run_record.computed_from(config, planned, self._text.digests(), initial))
         self._strategy = self._build_strategy()
         self._checkpoint_every = self._rounds_between_checkpoints()

@@ -293,6 +293,8 @@ class AppRun:
         try:
             opened = OpenRun.resume(claim, folder, None, training.settings.secure_noise)
             training.earlier.check_ledger(opened.ledger)
+            if not opened.ledger.computation:  # its initial model may be another one now
+                raise ResultsError(f"{path}: was killed before it began; allowed: a new folder")
             opened.bind(training.computed_from, as_begun=() if opened.checkpoint is None else (_INITIAL,))
             run = cls(opened, training)
             last = -1 if opened.checkpoint is None else opened.checkpoint.server_round

@@ -30,6 +30,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.formats import format_epsilon
 from fl_sim.storage import model_files
 from fl_sim.storage.model_files import Ancestor, Lineage, LineageError
+from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.accounting import accountant, calibration
 from fl_sim.strategies.accounting.accountant import Part, RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
@@ -172,6 +173,19 @@ class Earlier:
         """
         if list(ledger.ancestors) != self.heads:
             raise LedgerError(f"{ledger.file}: names other ancestors than the run's own copy of them")
+
+    def check_model(self, config: RunConfig) -> None:
+        """Check that the initial model, once it is read, still rests on these releases.
+
+        Raises:
+            ResultsError: another model has taken its place since the run began.
+        """
+        now = earlier_of(config, self.fingerprint, self.states).lineage
+        if [a.ledger.head for a in now.ancestors] != [a.ledger.head for a in self.lineage.ancestors]:
+            raise ResultsError(
+                f"{config.model.name}: rests on other releases than when the run began; allowed: the model as it was, "
+                "or a new run"
+            )
 
     def lineage_with(self, ledger: Ledger, units: Mapping[str, ProtectedUnit]) -> Lineage:
         """Return the lineage of the model that this run trained, with its ledger and the units of its metrics."""

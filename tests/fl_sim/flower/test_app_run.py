@@ -6,13 +6,15 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from fl_sim.flower import app_run
 from fl_sim.flower.app_run import USER, AppRun, AppTraining, PrivateSettings
-from fl_sim.storage.open_run import Computation
+from fl_sim.storage.open_run import Computation, OpenRun
+from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, rows_of
 from fl_sim.strategies.ledger import Ledger, LedgerError, epsilon_of
 
@@ -92,6 +94,14 @@ def test_a_rewritten_computation_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "r" / "computation.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"salt": "0" * 32}))
     with pytest.raises(ResultsError, match=r"computation\.json: is not what the run's ledger is bound to"):
+        _resumed(tmp_path / "r")
+
+
+def test_a_run_that_was_killed_before_it_was_bound_does_not_go_on_with_another_initial_model(tmp_path: Path) -> None:
+    killed = patch.object(OpenRun, "bind", side_effect=KeyboardInterrupt)
+    with killed, patch.object(RunClaim, "discard", RunClaim.release), pytest.raises(KeyboardInterrupt):
+        _begun(tmp_path / "r")
+    with pytest.raises(ResultsError, match="was killed before it began; allowed: a new folder"):
         _resumed(tmp_path / "r")
 
 

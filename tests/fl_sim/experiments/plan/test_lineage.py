@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.deidentify import deidentify
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.engines import simulation
+from fl_sim.experiments import experiment
 from fl_sim.experiments.plan.lineage import earlier_of
 from fl_sim.experiments.privacy_spent import account_for, read_ledgers
 from fl_sim.reporting.model_card import note_on_texts
@@ -149,6 +151,34 @@ def test_a_target_and_a_budget_count_both_trainings(parent: Path, corpus: Path, 
 
 
 @pytest.mark.system
+@pytest.mark.system
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_model_that_is_exchanged_before_it_is_read_is_refused(
+    killed: bool, parent: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the run starts, or after it was killed in that: its releases would be more than ε counts."""
+    longer = child_of(parent, corpus, tmp_path / "longer", seed=2).path
+    started = {"model.name": str(parent / "model"), "seed": 1}
+    build, config = experiment.build_model, configured(corpus, tmp_path / "child", **started)
+
+    def exchanged(*arguments: Any) -> Any:
+        if killed:
+            os._exit(9)
+        shutil.rmtree(parent / "model")
+        shutil.copytree(longer / "model", parent / "model")
+        return build(*arguments)
+
+    monkeypatch.setattr(experiment, "build_model", exchanged)
+    run_again: Callable[[], Any] = partial(simulation.run, config)
+    if killed:
+        if not (process := os.fork()):
+            run_again()
+        os.waitpid(process, 0)
+        killed, run_again = False, partial(simulation.resume, tmp_path / "child")
+    with pytest.raises(ResultsError, match="rests on other releases than when the run began"):
+        run_again()
+
+
 def test_a_noiseless_start_leaves_no_guarantee(corpus: Path, tmp_path: Path) -> None:
     bare = run(corpus, tmp_path / "bare", rounds=1, **{"privacy.strategy": "noiseless"})
     plain = {"privacy.q_e": 0.5}
