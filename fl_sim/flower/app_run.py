@@ -323,16 +323,16 @@ class AppRun:
         """Return ε of any user after all releases of the ledger, and those on which the initial model rests."""
         return self._epsilon_after(len(self._ledger.entries))
 
-    def exceeds_budget(self) -> bool:
-        """Return whether one more release would exceed the budget."""
+    def exceeds_budget(self, server_round: int) -> bool:
+        """Return whether a round would exceed the budget; one of seeded noise that is repeated releases nothing new."""
         budget = self._settings.epsilon_budget
-        return budget is not None and self._epsilon_after(len(self._ledger.entries) + 1) > budget
+        repeated = not self._settings.secure_noise and server_round <= self._ledger.last_round
+        return budget is not None and self._epsilon_after(len(self._ledger.entries) + (not repeated)) > budget
 
     @owner_only()
     def add_row(self, server_round: int, figures: Row) -> None:
         """Append a round, 0 for the initial model, to the metrics, with the releases so far and their ε."""
-        spent = {"releases": len(self._ledger.entries), "epsilon_user": self.epsilon()}
-        self.last_row = {"round": server_round, **spent, **figures}
+        self.last_row = {"round": server_round, **self._spent(), **figures}
         self.folder.append_metrics(self.last_row)
 
     def checkpoint(self, server_round: int, vector: Floats, state: Mapping[str, Floats]) -> None:
@@ -354,6 +354,7 @@ class AppRun:
             "user_sentences": math.inf,
             "measured": {name: [values[0], values[-1]] for name, values in series.items()},
             **last,
+            **self._spent(),  # of a run that was killed, and had no budget for another round, more than in its last row
             **self._earlier.record(),
             "failed_nodes": {kind: count for kind, count in failed.items() if count},
             "warnings": warnings,
@@ -364,6 +365,9 @@ class AppRun:
     def close(self) -> None:
         """Unlock the folder."""
         self._run.close()
+
+    def _spent(self) -> Row:
+        return {"releases": len(self._ledger.entries), "epsilon_user": self.epsilon()}
 
     def _epsilon_after(self, releases: int) -> float:
         """Return ε after that many releases, those of the ledger among them, and after those before the run."""

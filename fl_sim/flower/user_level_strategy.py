@@ -207,7 +207,7 @@ class UserLevelDifferentialPrivacy(Strategy):
                 run.checkpoint(0, self._vector(arrays), self._step.state())
             stopped = "rounds"
             for server_round in range(max(first, 1), num_rounds + 1):
-                if run.exceeds_budget():
+                if run.exceeds_budget(server_round):
                     stopped = "epsilon_budget"
                     break
                 began = time.monotonic()

@@ -311,6 +311,23 @@ def test_a_budget_ends_the_training_before_it_is_exceeded(tmp_path: Path) -> Non
     assert strategy.epsilon() <= 5.0
 
 
+@pytest.mark.parametrize("seed", [0, None])
+def test_a_run_that_was_killed_in_its_last_round_within_the_budget_states_all_releases(
+    tmp_path: Path, seed: int | None
+) -> None:
+    """Seeded, the round is repeated as it was; secure noise has no budget for another one."""
+    _, three = train(tmp_path / "three", nodes_of(10))
+    changes: dict[str, Any] = {"rounds": 5, "seed": seed, "epsilon_budget": three.epsilon() * 1.001}
+    undisturbed, _ = train(tmp_path / "whole", nodes_of(10), **changes)
+    interrupted(tmp_path / "r", nodes_of(10), 3, **changes)
+    resumed, _ = train(tmp_path / "r", nodes_of(10), resume=True, **changes)
+    result = RunFolder.open(tmp_path / "r").result or {}
+    assert (result["stopped"], result["releases"]) == ("epsilon_budget", 3)
+    assert result["epsilon_user"] == pytest.approx(three.epsilon(), rel=1e-4)
+    assert result["rounds"] == (2 if seed is None else 3)
+    assert seed is None or (weights(resumed) == weights(undisturbed)).all()
+
+
 def test_the_noise_meets_a_target_and_no_more(tmp_path: Path) -> None:
     _, strategy = train(tmp_path / "r", nodes_of(10), rounds=5, noise_multiplier=None, target_epsilon=3.0)
     assert 2.98 < strategy.epsilon() <= 3.0
