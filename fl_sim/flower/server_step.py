@@ -116,7 +116,7 @@ class WrappedStrategy:
         """
         known = {path.partition("/")[0] for path in restored or ()}
         kept = sorted({path.partition("/")[0] for path in self._arrays()} - known)
-        if kept or (restored is None and getattr(self.strategy, _TRAINED, False)):
+        if kept or getattr(self.strategy, _TRAINED, False):  # it may keep more than a checkpoint has
             words = f" (it keeps {printable(', '.join(kept))})" if kept else ""
             raise PrivacyError(
                 f"strategy is a {self.name} that has trained before{words}, and ε would not count that; allowed: a new "
