@@ -184,7 +184,10 @@ class HeldFederation(Federation):
         present = set(grid.get_node_ids())
         starting = not self.known
         for enrolment, node in answers(grid, self.question, sorted(present - self.known.keys()), self.timeout):
-            self.known[node] = self._holder_of(enrolment, starting)
+            if isinstance(enrolment, NodesError):  # it is asked again in the next round
+                log.warning("fl-sim: %s", enrolment)
+            else:
+                self.known[node] = self._holder_of(enrolment, starting)
         node_of = {holder.partition: node for node, holder in sorted(self.known.items()) if holder and node in present}
         if not node_of:
             raise NodesError("no node of this run is there; allowed: at least one of them")
@@ -193,11 +196,8 @@ class HeldFederation(Federation):
             for holder in self.holders
         ]
 
-    def _holder_of(self, enrolment: Enrolment | NodesError, starting: bool) -> Holder | None:
+    def _holder_of(self, enrolment: Enrolment, starting: bool) -> Holder | None:
         """Return whom an answer is from; None, with a warning, for a node that the run cannot use."""
-        if isinstance(enrolment, NodesError):
-            log.warning("fl-sim: %s", enrolment)
-            return None
         facts = enrolment.facts
         for holder in self.holders:
             if holder.identity == facts.identity:

@@ -252,6 +252,17 @@ def test_an_absent_node_counts_as_zero_and_takes_part_again(
     assert [one == other for one, other in zip(taken, complete, strict=True)][1:] == [True, False, True]
 
 
+@pytest.mark.system
+def test_a_node_that_cannot_answer_in_the_first_round_takes_part_when_it_can(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, away = nodes.folder / "node-1", nodes.folder / "away"  # as a disk that is not mounted yet
+    moves = {1: (own, away), 2: (away, own)}
+    _before_each_round(monkeypatch, lambda number: shutil.move(*moves[number]) if number in moves else None)
+    rows = measured(nodes.run("run", rounds=3))
+    assert [row.get("failed_silent") for row in rows] == ["nan", 1.0, "nan", "nan"]
+
+
 @pytest.mark.nightly
 def test_a_node_that_joins_late_with_other_text_is_left_out(
     nodes: Nodes, hidden: set[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
