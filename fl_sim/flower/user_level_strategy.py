@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from numbers import Integral
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -186,17 +186,15 @@ class UserLevelDifferentialPrivacy(Strategy):
             evaluate_fn: measures the model on the server, before the first round and after each.
 
         Raises:
-            PrivacyError: ``num_rounds`` is impossible, the model cannot be trained with noise, no noise meets the
-                target, or this or the wrapped strategy has trained before.
+            PrivacyError: ``num_rounds`` or ``timeout`` is impossible, the model cannot be trained with noise, no noise
+                meets the target, or this or the wrapped strategy has trained before.
             ResultsError: the folder is not free, or cannot be resumed with these settings.
             GridError: every node failed in a round; nothing of it was released. Or fewer nodes are there than the
                 wrapped strategy waits for.
             ProtocolError: no node takes part, or nobody is enrolled.
         """
         with self._ended():
-            whole = isinstance(num_rounds, Integral) and not isinstance(num_rounds, bool)
-            require(whole, "num_rounds", repr(num_rounds), "a whole number")
-            num_rounds = int(num_rounds)
+            num_rounds = _checked(num_rounds, timeout)
             grid = self._step.attended(grid)
             config = ConfigRecord(dict(train_config or {}))
             first, arrays = self._begin(initial_arrays, num_rounds, config)
@@ -405,6 +403,15 @@ def _new_folder(base: Path, seed: int | None) -> Path:
     path = default_run_path(base, strategy="user_level", seed=seed, taken=_given)
     _given.add(path)
     return path
+
+
+def _checked(num_rounds: object, timeout: object) -> int:
+    """Return the number of rounds; PrivacyError if it or the time limit is of another kind."""
+    whole = isinstance(num_rounds, Integral) and not isinstance(num_rounds, bool)
+    require(whole, "num_rounds", repr(num_rounds), "a whole number")
+    limited = isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout > 0
+    require(limited, "timeout", repr(timeout), "a number of seconds above 0")
+    return int(cast("int", num_rounds))
 
 
 def _model_digest(layout: ArrayLayout, arrays: ArrayRecord) -> str:

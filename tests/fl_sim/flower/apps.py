@@ -122,6 +122,7 @@ def train(
     initial: ArrayRecord | None = None,
     wrapped: Any = None,
     evaluate_fn: Any = None,
+    timeout: Any = 5,
     **changes: Any,
 ) -> tuple[Result, UserLevelDifferentialPrivacy]:
     """Train with the given nodes; return the result and the strategy."""
@@ -131,7 +132,7 @@ def train(
     strategy = UserLevelDifferentialPrivacy(wrapped, folder=folder, **settings)
     grid = nodes if isinstance(nodes, NodesHere) else NodesHere(nodes)
     with as_task():
-        result = strategy.start(grid, initial or model(), num_rounds=rounds, timeout=5, evaluate_fn=evaluate_fn)
+        result = strategy.start(grid, initial or model(), num_rounds=rounds, timeout=timeout, evaluate_fn=evaluate_fn)
     return result, strategy
 
 

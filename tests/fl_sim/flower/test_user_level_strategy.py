@@ -434,6 +434,8 @@ def test_nodes_without_the_mod_are_refused_before_anything_is_sent_to_them(tmp_p
         ({"wrapped": FedAvg(weighted_by_key="tokens")}, "weighted_by_key is tokens; allowed: num-examples"),
         ({"rounds": 2.5}, "num_rounds is 2.5; allowed: a whole number"),
         ({"rounds": True}, "num_rounds is True; allowed: a whole number"),
+        ({"timeout": None}, "timeout is None; allowed: a number of seconds above 0"),
+        ({"timeout": 0}, "timeout is 0; allowed: a number of seconds above 0"),
         ({"wrapped": FedAvg(train_metrics_aggr_fn=lambda records, key: MetricRecord())}, "train_metrics_aggr_fn is"),
     ],
 )  # fmt: skip
