@@ -218,13 +218,13 @@ def compare_runs(folders: Sequence[RunFolder]) -> Comparison:
 
 
 def _compared(folder: RunFolder, paths: Sequence[Path], number: int) -> ComparedRun:
-    model = folder.section("run", "model")
+    model, facts = folder.section("run", "model"), read_facts(folder)
     return ComparedRun(
         key=string.ascii_uppercase[number],
         name=name_of(paths, number),
         path=folder.path,
-        facts=read_facts(folder),
-        by_user=folder.held_out_users,
+        facts=facts,
+        by_user=folder.held_out_users if facts.held_out else None,  # not those of an earlier end
         settings=settings_of(folder) | _versions(folder),
         fingerprint=folder.fingerprint,
         tokenizer=str(model.get("tokenizer") or model.get("name")),

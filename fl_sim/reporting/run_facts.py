@@ -143,6 +143,7 @@ _LIMITS = {
     "user_sentences": "sentences of a user",
 }
 _MEASURED_AT_AN_END = ("perplexity_per_word", "bits_per_byte", "initial_bits_per_byte", "accuracy", "initial_accuracy")
+_OF_ITS_ROUNDS = ("stopped", "rounds", "attacker", "held_out", "failed_nodes", "measured", *_MEASURED_AT_AN_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,13 +464,13 @@ def read_facts(run: RunFolder) -> RunFacts:
     Raises:
         ResultsError: the metrics, the result or the bounds of the run are corrupt.
     """
-    result = run.result or {}
+    result = _result_of(run)
     metrics, ledger = run.metrics(), check_ledger(run)
     last = {str(name): value for name, value in metrics.iloc[-1].items()} if len(metrics) else {}
     mechanism, utility = _mechanism_of(run), utility_of(run)
     app, classifies = run.config.get("app"), utility.column == "error"
     bounds = None if app else _bounds(run, ledger.ledger)
-    begun: Mapping[str, Any] = run.result or run.config  # of a run at work, or killed: what ε does not hold for
+    begun: Mapping[str, Any] = result or run.config  # of a run at work, or killed: what ε does not hold for
     initial = begun.get("initial_model") or {}
     composed = initial.get("composed")
     # A run that lost rounds in a crash and could not repeat them released more than its metrics have rows.
@@ -497,10 +498,10 @@ def read_facts(run: RunFolder) -> RunFacts:
         "ledger": LedgerState(ledger.problem, list(ledger.notes)),
         "origin": _origin(run),
         "rounds_done": run.last_round,
-        "rounds": result.get("plan", {}).get("rounds") or run.setting("rounds"),
+        "rounds": begun.get("plan", {}).get("rounds") or run.setting("rounds"),
         "settings": {name: run.setting(name) for name in MechanismSettings.model_fields},
         "task": "classification" if classifies else "next-word",
-        "utility": _utility(run, utility),
+        "utility": _utility(run, utility, result),
         "find_twin": partial(find_without_privacy, run),
         "not_covered": [text.format(weights="" if composed else "the initial model, ") for text in _OF_APPS],
         "settings_from_corpus": run.setting("settings_from_corpus"),
@@ -541,6 +542,13 @@ def strategy_of(run: RunFolder) -> str:
     return str(run.setting("strategy") or "unknown")
 
 
+def _result_of(run: RunFolder) -> Mapping[str, Any]:
+    """Return the result of a run, without what it says of its rounds if the run was interrupted then and went on."""
+    result, done = run.result or {}, run.last_round or 0
+    went_on = not run.finished and result.get("rounds", done) < done
+    return {name: value for name, value in result.items() if not (went_on and name in _OF_ITS_ROUNDS)}
+
+
 def _mechanism_of(run: RunFolder) -> Mechanism | None:
     """Return the mechanism that the run recorded; None if it recorded none, or its strategy cannot be loaded here."""
     for tree in (run.result or {}, run.config):
@@ -570,8 +578,8 @@ def _bounds(run: RunFolder, ledger: Ledger | None) -> Guarantee | None:
         raise ResultsError(f"{run.config_file}: {error}") from error
 
 
-def _utility(run: RunFolder, utility: Utility) -> dict[str, object]:
-    result, by_round = run.result or {}, run.measured_by_round(utility.column)
+def _utility(run: RunFolder, utility: Utility, result: Mapping[str, Any]) -> dict[str, object]:
+    by_round = run.measured_by_round(utility.column)
     measured = list(by_round.values())
     return {
         "metric": utility.column,

@@ -20,7 +20,7 @@ from fl_sim.reporting.report import full_report_text, report_text
 from fl_sim.reporting.run_facts import has_guarantee, read_facts
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import LedgerError
-from tests.fl_sim.conftest import GUARANTEE, Capture, MakeRun, Printed, Refusal, ended_with
+from tests.fl_sim.conftest import GUARANTEE, Capture, MakeRun, Printed, Refusal, add_releases, ended_with
 from tests.fl_sim.released_runs import released_run
 from tests.fl_sim.reporting.test_without_privacy import twin_beside
 from tests.strategies.federation import plan
@@ -310,6 +310,18 @@ class TestShortReport:
         assert "Measured after" not in report_text(read_facts(run))
         run.append_metrics({"round": 3, "seconds": 1.5})
         assert "Measured after round 2." in report_text(read_facts(run))
+
+    def test_an_interrupted_run_that_went_on_has_no_figures_of_its_earlier_end(self, make_run: MakeRun) -> None:
+        """An attacker of the later models reaches more than was proven of the earlier ones."""
+        run = make_run("uedp", result=self.MAIN_JOB | {"stopped": "interrupted"})
+        assert "finds at most 6.0 %" in report_text(read_facts(run))
+        add_releases(run, 1)
+        run.append_metrics(run.metrics().to_dict("records")[-1] | {"round": 31, "releases": 31, "epsilon_any": 30.0})
+        text = report_text(read_facts(run))
+        assert "31 of 30 rounds, interrupted" in text
+        assert "30.00" in text
+        assert "finds at most" not in text
+        assert "2.40" not in text  # bits per byte
 
     def test_a_noiseless_run_has_an_end_and_no_twin(self, make_run: MakeRun) -> None:
         run = make_run("noiseless")
