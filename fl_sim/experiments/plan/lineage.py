@@ -123,8 +123,8 @@ class Earlier:
         """Refuse to compose releases into figures that take less as known, or protect other names, than they do.
 
         Raises:
-            ConfigError: an earlier run selected its sentences by what may not be known in this one, or had a list of
-                public names that is not this one's.
+            ConfigError: an earlier run selected its sentences by what may not be known in this one, had a list of
+                public names that is not this one's, or stated less of an entity than this one does.
         """
         before = [entry.terms.guarantee for a in self.composed for entry in a.ledger.entries]
         if any(one.public_names not in ("", guarantee.public_names) for one in before):
@@ -138,6 +138,14 @@ class Earlier:
                 f"privacy.known is {guarantee.known}, but the initial model rests on releases that take the {earlier} "
                 f"as known; allowed: {earlier}"
             )
+        for name in _stated_by(guarantee):
+            own, least = _most(guarantee, name), min((_most(one, name) for one in before), default=math.inf)
+            if own > least:
+                stated = "nothing" if own == math.inf else f"{own:g}"
+                raise ConfigError(
+                    f"privacy.{name} is {stated}, but the initial model rests on releases whose ε hold for {least:g}; "
+                    f"allowed: at most {least:g}"
+                )
 
     def warnings(self) -> list[str]:
         """Return what the owner of this run should know of its initial model, one sentence each."""
@@ -205,6 +213,19 @@ class Earlier:
                 return None
             releases += parts
         return releases
+
+
+def _stated_by(guarantee: Guarantee) -> tuple[str, ...]:
+    """Return the bounds within which an entity is as the owner states, and not because they are enforced."""
+    bounds = ("entity_bound", "entity_users")
+    bounded = guarantee.known == "nothing" and any(getattr(guarantee, name) is not None for name in bounds)
+    return (*(bounds if bounded else ()), *(() if guarantee.missed_mentions is None else ("missed_mentions",)))
+
+
+def _most(guarantee: Guarantee, name: str) -> float:
+    """Return a bound of a guarantee; infinity for none."""
+    value = getattr(guarantee, name)
+    return math.inf if value is None else float(value)
 
 
 def _exposing(unit: ProtectedUnit) -> Exposed:

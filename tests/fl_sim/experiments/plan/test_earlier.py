@@ -141,6 +141,30 @@ def test_names_that_an_earlier_run_did_not_limit_are_not_protected_now(
         earlier.check_guarantee(replace(GRAPH, public_names=own))
 
 
+STATED = Guarantee(entity_bound=4)
+
+
+@pytest.mark.parametrize(
+    ("before", "own", "refused"),
+    [
+        (replace(GRAPH, missed_mentions=0), replace(GRAPH, missed_mentions=5), "missed_mentions is 5"),
+        (replace(GRAPH, missed_mentions=5), replace(GRAPH, missed_mentions=5), None),
+        (GRAPH, replace(GRAPH, missed_mentions=5), None),  # ε with missed mentions is infinite
+        (replace(GRAPH, missed_mentions=0), GRAPH, None),
+        (STATED, replace(STATED, entity_bound=5), "entity_bound is 5"),
+        (replace(STATED, entity_users=2), STATED, "entity_users is nothing"),
+        (STATED, replace(STATED, entity_bound=3, entity_users=2), None),
+        (replace(GRAPH, entity_bound=4), replace(GRAPH, entity_bound=5), None),  # enforced
+    ],
+)
+def test_what_is_stated_of_an_entity_holds_for_the_earlier_releases_too(
+    before: Guarantee, own: Guarantee, refused: str | None, tmp_path: Path
+) -> None:
+    earlier = Earlier(Lineage((Ancestor(ledger_of(tmp_path / "first", FIRST, 1, before), HERE, {}),)), HERE)
+    with nullcontext() if refused is None else pytest.raises(ConfigError, match=rf"^privacy\.{refused}, but "):
+        earlier.check_guarantee(own)
+
+
 def test_a_ledger_names_the_runs_that_count(ancestors: tuple[Ancestor, Ancestor], tmp_path: Path) -> None:
     earlier, folders = Earlier(Lineage(ancestors), HERE), [tmp_path / name for name in ("a", "b", "c")]
     for folder in folders:
