@@ -97,11 +97,15 @@ TAKES_AS_KNOWN = {
     "graph": "It takes as known the mention graph: that these sentences exist, whose they are and whom they mention.",
     "nothing": "It takes nothing as known but N.",
 }
-DETECTED = (
-    "Any entity: each one that the tagger finds, and each sentence in which it finds none. Mentions that it misses are "
-    "outside the bound; privacy.missed_mentions states a number of them."
-)
-MISSED = "Any entity, with up to {missed} of its mentions missed by the tagger, as stated."
+ENTITIES = {
+    "any": "Any entity: each one that the tagger finds, and each sentence in which it finds none.",
+    "stated": "An entity within the stated bound: one that the tagger finds, or a sentence in which it finds none.",
+    "percentile": "No bound covers any entity: ε is of one that the tagger finds, within a percentile of this corpus.",
+}
+"""Which entities an ε is about, by the kind of bound that it rests on."""
+
+DETECTED = "Mentions that it misses are outside the bound; privacy.missed_mentions states a number of them."
+MISSED = "Mentions that it misses, up to {missed} of an entity, as stated, count in the ε of missed mentions alone."
 
 SEQUENCE_OF_MODELS = "The guarantee covers the sequence of models, against an adversary who observes all of them."
 PUBLIC_INPUTS = (
@@ -432,7 +436,7 @@ class RunFacts(BaseModel):
         missed = self.bounds.missed_mentions
         found = f"Entities are those that the tagger{' of each of its runs' if self.composed else ''} found"
         if missed is not None:
-            found += f", with up to {missed} mentions missed of each"
+            found += f", in “ε missed” with up to {missed} mentions missed of each"
         unsought = f"; {self.unsought[0].lower()}{self.unsought[1:]}" if self.unsought else ""
         return [hidden, f"{found}{unsought}."]
 
@@ -443,7 +447,10 @@ class RunFacts(BaseModel):
         known, missed = self.bounds.known, self.bounds.missed_mentions
         if not of_entities:
             return [HIDES_OF_A_USER[known], TAKES_AS_KNOWN[known], OF_NO_ENTITY]
-        return [HIDES[known], TAKES_AS_KNOWN[known], DETECTED if missed is None else MISSED.format(missed=missed)]
+        finite = (kind for kind in ("any", "stated") if math.isfinite(self.epsilon.get(f"epsilon_{kind}", math.inf)))
+        kind, of_missed = next(finite, "percentile"), DETECTED if missed is None else MISSED.format(missed=missed)
+        said = ENTITIES[kind] if kind == "percentile" else f"{ENTITIES[kind]} {of_missed}"
+        return [HIDES[known], TAKES_AS_KNOWN[known], said]
 
 
 def has_guarantee(mechanism: Mechanism | None, row: Mapping[str, float]) -> bool:

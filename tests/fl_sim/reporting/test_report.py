@@ -43,7 +43,8 @@ def test_the_summary_leads_with_any_user_and_any_entity(make_run: MakeRun) -> No
         "Kept, by weight: 87.0 % of the sentences, 64.1 % of the mentions (ORG 50.0 %, PER 77.7 %).",
         "said with the protected entity, that these sentences exist, and who mentions whom.",
         "It takes as known how many sentences each user has, and how many mention each entity.",
-        "Any entity, with up to 4 of its mentions missed by the tagger, as stated.",
+        "Any entity: each one that the tagger finds, and each sentence in which it finds none.",
+        "Mentions that it misses, up to 4 of an entity, as stated, count in the ε of missed mentions alone.",
         "one user and one entity at once",
         "Privacy at δ = 1e-5",
         "any user, ≤ 60 sentences by weight",
@@ -206,6 +207,15 @@ def test_settings_come_from_the_result_before_the_config(make_run: MakeRun) -> N
     assert unfinished.setting("nothing_of_that_name") is None
 
 
+def test_not_any_entity_is_covered_where_no_bound_is_enforced(make_run: MakeRun) -> None:
+    unbounded = ended_with(make_run("uedp", rounds=2), epsilon_any=math.inf)
+    assert "Any entity" not in words_of(unbounded)
+    assert "ε is of one that the tagger finds, within a percentile of this corpus." in words_of(unbounded)
+    stated = words_of(ended_with(unbounded, epsilon_stated=2.0))
+    assert "An entity within the stated bound: one that the tagger finds, or a sentence" in stated
+    assert "Any entity" not in stated
+
+
 def test_settings_of_a_search_are_not_those_of_the_run(make_run: MakeRun) -> None:
     others = {"seed": 7, "noise_multiplier": 40.0, "population": 600, "delta": 0.1, "privacy": {"q_u": 0.25}}
     run = make_run("uedp", z=0.4, seed=3, result={"origin": others})
@@ -296,7 +306,7 @@ class TestShortReport:
         result = {"public_entities": 12, "mentions_of_public_names": 0.021}
         words = " ".join(report_text(read_facts(make_run("uedp", result=result))).split())
         assert "Not protected: entities on a list of public names (12, 2.1 % of the mentions)." in words
-        assert "Entities are those that the tagger found, with up to 4 mentions missed of each." in words
+        assert "those that the tagger found, in “ε missed” with up to 4 mentions missed of each." in words
 
     def test_entities_are_told_by_contribution_where_no_bound_is_set(self, make_run: MakeRun) -> None:
         run = make_run("uedp", rounds=2)
