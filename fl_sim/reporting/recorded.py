@@ -4,6 +4,8 @@ A field that a run's result lacks is None; one of another kind is an error that 
 
 >>> contribution_in_words(ContributionBound(users=3, sentences_per_user=2, sentences=5))
 '≤ 3 users, ≤ 2 sentences each, ≤ 5 in all'
+>>> contribution_in_words(ContributionBound(users=3, sentences_per_user=1, sentences=2, weighted=True))
+'≤ 3 users, ≤ 1 sentence each, ≤ 2 in all by weight'
 >>> rejected_in_words({"too_large": 2, "silent": 1})
 '3 replies of nodes discarded, as zero: 2 for a norm above the bound; 1 for silence'
 >>> measured_in_words({"accuracy": [0.1, 0.875]})
@@ -48,10 +50,11 @@ class Recorded(BaseModel):
 def contribution_in_words(bound: ContributionBound) -> str:
     """Return in words what an entity contributes at a percentile of the corpus."""
     users, each, total = bound.users, bound.sentences_per_user, bound.sentences
+    by_weight = " by weight" if bound.weighted else ""
     if users == 1:
-        return f"≤ {counted(users, 'user')}, ≤ {counted(each if total is None else total, 'sentence')}"
+        return f"≤ {counted(users, 'user')}, ≤ {counted(each if total is None else total, 'sentence')}{by_weight}"
     words = f"≤ {counted(users, 'user')}, ≤ {counted(each, 'sentence')} each"
-    return words if total is None or total >= users * each else f"{words}, ≤ {format_number(total)} in all"
+    return words if total is None or total >= users * each else f"{words}, ≤ {format_number(total)} in all{by_weight}"
 
 
 class Kept(Recorded):

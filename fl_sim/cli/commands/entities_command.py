@@ -17,6 +17,7 @@ from fl_sim.cli.progress_bar import counting, say
 from fl_sim.cli.verbs import VerbGroup, as_json, quiet
 from fl_sim.experiments.plan.entity_report import QUANTILES
 from fl_sim.formats import format_delta, format_epsilon, percent_down, printable
+from fl_sim.strategies.accounting.guarantee import Guarantee
 
 _PRIVATE = (
     "These figures are computed from the private corpus: they are for its owner, and no ε covers their publication."
@@ -72,7 +73,8 @@ def _text(report: dict[str, Any]) -> str:
     lines = [
         f"{report['corpus']}, split {report['split']}: {report['entities']:,} entities, "
         f"{report['distinct_profiles']:,} different profiles; {report['rounds']} rounds",
-        f"ε at δ = {format_delta(report['delta'])} of a user with at most {report['user_sentences']:,g} sentences: "
+        f"ε at δ = {format_delta(report['delta'])} of a user with at most {report['user_sentences']:,g} "
+        f"{_sentences(report)}: "
         f"{format_epsilon(report['epsilon_user'])}; together with any entity: {format_epsilon(report['epsilon_any'])}; "
         "together with an entity of this corpus:",
         "",
@@ -92,7 +94,8 @@ def _pair_text(report: dict[str, Any]) -> str:
     lines = [
         f"{report['corpus']}, split {report['split']}; {report['rounds']} rounds, ε at δ = "
         f"{format_delta(report['delta'])}",
-        f"{who}, {report['user_sentences_kept']:,g} sentences that take part: {format_epsilon(report['epsilon_user'])}",
+        f"{who}, {report['user_sentences_kept']:,g} {_sentences(report)} that take part: "
+        f"{format_epsilon(report['epsilon_user'])}",
     ]
     if report["entity"] is None:
         lines.append("No sentence mentions an entity of that name.")
@@ -106,6 +109,12 @@ def _pair_text(report: dict[str, Any]) -> str:
             f"{format_epsilon(detected)}, robust {format_epsilon(robust)}"
         )
     return "\n".join([*lines, "", _PRIVATE])
+
+
+def _sentences(report: dict[str, Any]) -> str:
+    """Return what is counted of a user: sentences, or where counts bound them the sum of their weights."""
+    bounds = Guarantee.from_record(report["guarantee"])
+    return "sentences by weight" if bounds.user.weighted else "sentences"
 
 
 def _worst_lines(worst: list[dict[str, Any]]) -> list[str]:

@@ -320,8 +320,10 @@ def test_a_user_whom_nobody_mentions_has_an_epsilon_alone(corpus: Path, capsys: 
     assert main(["entities", "corpus", str(corpus), *FLAGS, "--user", "user 0"]) == 0
     assert "No sentence mentions an entity of that name." in capsys.readouterr().out
     assert main(["entities", "corpus", str(corpus), *FLAGS, "--user", "user 0", "--entity", "ADA"]) == 0
-    assert "user user 0, 4 sentences that take part: " in (printed := capsys.readouterr().out)
+    assert "user user 0, 4 sentences by weight that take part: " in (printed := capsys.readouterr().out)
     assert "together with entity ada, in " in printed
+    assert main(["entities", "corpus", str(corpus), *FLAGS, "--known", "graph", "--user", "user 0"]) == 0
+    assert "user user 0, 4 sentences that take part: " in capsys.readouterr().out
 
 
 def test_a_run_without_a_round_has_no_figures(corpus: Path, tmp_path: Path, refusal: Refusal) -> None:
