@@ -27,7 +27,7 @@ from fl_sim.reporting.run_facts import (
     RunFacts,
 )
 from fl_sim.reporting.templates import render_markdown
-from fl_sim.storage.model_files import is_own_format
+from fl_sim.storage.model_files import is_own_format, read_ancestors
 from fl_sim.storage.run_folder import INTERRUPTED, RunFolder
 from fl_sim.strategies.ledger import LedgerError
 
@@ -203,6 +203,7 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
         basis=[text for text in basis if text],
         mechanism=None if from_corpus else ", ".join(facts.mechanism_settings or ()),
         settings=run.section("run", "privacy"),
+        seeded_before=_rests_on_a_seed(run),
         sequence_of_models=SEQUENCE_OF_MODELS,
         public_inputs=PUBLIC_INPUTS.format(weights="" if facts.composed else "initial weights, "),
         classes_are_public=CLASSES_ARE_PUBLIC,
@@ -226,6 +227,12 @@ def pretraining_card(sentences: int, text_sha256: str, perplexity: float, kind: 
     )
     head = f"{front_matter(kind)}\n\n# A language model of public text\n\n{trained}"
     return f"{head}\n\n## How to load it\n\nIn this folder:\n\n```python\n{code(kind, (), {})}```\n"
+
+
+def _rests_on_a_seed(run: RunFolder) -> bool:
+    """Return whether an earlier run that trained the initial model had seeded noise."""
+    entries = [entry for ancestor in read_ancestors(run.path).ancestors for entry in ancestor.ledger.entries]
+    return any(entry.terms.noise == "seeded" for entry in entries)
 
 
 def _base(name: str) -> str | None:

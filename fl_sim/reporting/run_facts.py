@@ -98,9 +98,9 @@ TAKES_AS_KNOWN = {
     "nothing": "It takes nothing as known but N.",
 }
 ENTITIES = {
-    "any": "Any entity: each one that the tagger finds, and each sentence in which it finds none.",
-    "stated": "An entity within the stated bound: one that the tagger finds, or a sentence in which it finds none.",
-    "percentile": "No bound covers any entity: ε is of one that the tagger finds, within a percentile of this corpus.",
+    "any": "Any entity: each one that {tagger} finds, and each sentence in which it finds none.",
+    "stated": "An entity within the stated bound: one that {tagger} finds, or a sentence in which it finds none.",
+    "percentile": "No bound covers any entity: ε is of one that {tagger} finds, within a percentile of this corpus.",
 }
 """Which entities an ε is about, by the kind of bound that it rests on."""
 
@@ -434,7 +434,7 @@ class RunFacts(BaseModel):
         if not self.of_entities:
             return [hidden, of_whom]
         missed = self.bounds.missed_mentions
-        found = f"Entities are those that the tagger{' of each of its runs' if self.composed else ''} found"
+        found = f"Entities are those that {self._tagger} found"
         if missed is not None:
             found += f", in “ε missed” with up to {missed} mentions missed of each"
         unsought = f"; {self.unsought[0].lower()}{self.unsought[1:]}" if self.unsought else ""
@@ -449,8 +449,13 @@ class RunFacts(BaseModel):
             return [HIDES_OF_A_USER[known], TAKES_AS_KNOWN[known], OF_NO_ENTITY]
         finite = (kind for kind in ("any", "stated") if math.isfinite(self.epsilon.get(f"epsilon_{kind}", math.inf)))
         kind, of_missed = next(finite, "percentile"), DETECTED if missed is None else MISSED.format(missed=missed)
-        said = ENTITIES[kind] if kind == "percentile" else f"{ENTITIES[kind]} {of_missed}"
-        return [HIDES[known], TAKES_AS_KNOWN[known], said]
+        whom = ENTITIES[kind].format(tagger=self._tagger)
+        return [HIDES[known], TAKES_AS_KNOWN[known], whom if kind == "percentile" else f"{whom} {of_missed}"]
+
+    @property
+    def _tagger(self) -> str:
+        """Return who found the entities: of a name that the tagger of one run never marks no limit holds."""
+        return "the tagger of each of its runs" if self.composed else "the tagger"
 
 
 def has_guarantee(mechanism: Mechanism | None, row: Mapping[str, float]) -> bool:

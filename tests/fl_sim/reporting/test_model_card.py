@@ -220,6 +220,15 @@ def test_secure_noise_and_a_bound_that_is_stated(corpus: Path, tmp_path: Path) -
     assert "| the same, with the stated number of mentions missed by the tagger |" in said
 
 
+@pytest.mark.system
+def test_secure_noise_does_not_hide_that_of_an_earlier_seed(run: RunFolder, corpus: Path, tmp_path: Path) -> None:
+    changes = {"privacy.secure_noise": True, "anchor": "none", "rounds": 1, "model.name": str(run.model_dir)}
+    said = card(simulation.run(configured(corpus, tmp_path / "next", **changes)))
+    assert "Noise and samples of the last training come from the operating system's generator" in said
+    assert "**whoever finds the seed by it can compute that noise.**" in said
+    assert "tagger of each of its runs finds" in said
+
+
 @pytest.mark.nightly
 def test_a_shipped_corpus_is_named(tmp_path: Path) -> None:
     changes = {"corpus.path": "bundled", "privacy.q_s": 0.01, "rounds": 1, "evaluation.max_sentences": 10}
