@@ -61,6 +61,7 @@ _COARSE_POINTS_OF_BLOCKS = 1 << 14
 _BAND = 16  # numbers of rounds that share a grid differ by at most this factor
 _MOST_SUMMED = 4096  # from this number of rounds on, blocks of rounds are summed on a finer grid first
 _FEWEST_BLOCKS = 1024
+_LITTLE_LOST = 100  # times the share of δ that a truncation may use
 _LEAST_WIDTH = 1e-15  # of a window of losses, which may hold a single one
 _MOST_SHIFT = 1e6  # in standard deviations of the noise; doubles cannot resolve the tails of a longer one
 _MOST_CELLS = 1 << 20  # of one round's losses: a grid that is wider than the window asks still gives an upper bound
@@ -426,10 +427,21 @@ def _kinds(
     factor = max(1, min(finest, _MOST_CELLS // max(len(loss.masses) for loss in one)))
     fine = _on_grid(part, width / factor, tail)
     forward, reverse = (
-        _Kind(loss, _Blocks.of(finer, rounds, window, circle, factor))
+        _Kind(loss, _blocks(finer, rounds, window, circle, factor, rounds * tail))
         for loss, finer, window in zip(one, fine, windows, strict=True)
     )
     return forward, reverse
+
+
+def _blocks(loss: GridLoss, rounds: int, window: Window, size: int, factor: int, tail: float) -> _Blocks:
+    """Return blocks of which the circle leaves out little more than ``tail``.
+
+    ``window`` is that of another grid, on which the lowest loss, of much mass, may be higher.
+    """
+    blocks = _Blocks.of(loss, rounds, window, size, factor)
+    if blocks.lost <= _LITTLE_LOST * tail:
+        return blocks
+    return _Blocks.of(loss, rounds, window_of([loss], [rounds], tail / _TAIL_SHARE), size, factor)
 
 
 def _wrapped(above: Floats, length: float) -> Floats:
