@@ -155,7 +155,8 @@ def calibrate(
 
     Returns:
         The smallest noise multiplier or user cap, or the largest rate or number of rounds; ε ends at most 0.5 % below
-        the target where the setting is no whole number.
+        the target where the setting is no whole number. Where users are sampled and the entity is of a few sentences, a
+        still larger q_s or smaller cap may do, for which another proof gives a smaller ε.
 
     Raises:
         PrivacyError: a value is impossible or missing, or no value of the setting meets the target.

@@ -244,7 +244,8 @@ def solve(
     """Return the value of one setting at which ε just meets the target, all other settings as given.
 
     That is the smallest noise multiplier, the smallest user cap (z is kept, so the noise z·ŵ·c grows with the cap), the
-    largest number of rounds or the largest rate. ε, the largest over ``adjacencies``, lies within 0.5 % below the
+    largest number of rounds or the largest rate; a larger q_s or smaller cap may meet it, too, where
+    :func:`hidden_pairs` are tried. ε, the largest over ``adjacencies``, lies within 0.5 % below the
     target, unless even the end of the range stays below it, or rounds are solved for, which are whole. The value of
     ``unknown`` in ``event`` (or ``rounds``) is ignored.
 

@@ -1,7 +1,8 @@
 """Find the value of one setting that just meets a target ε, by interpolation and bisection.
 
-ε never decreases in the number of rounds and in the sampling rates, and never increases in the noise multiplier and in
-the user cap: a stochastically larger shift is never safer (docs/privacy-proofs.md, section 4).
+By each theorem ε never decreases in the number of rounds and in the sampling rates, and never increases in the noise
+multiplier and in the user cap: a stochastically larger shift is never safer (docs/privacy-proofs.md, section 4). Where
+the second begins to be tried the smaller of both may fall, so a larger q_s or smaller cap may meet the target, too.
 
 >>> largest_count(lambda rounds: 0.1 * rounds, most=1000, target=2.05)
 20
