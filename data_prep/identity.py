@@ -112,10 +112,7 @@ def visible(text: str) -> str:
 
 def _unicode(key: str) -> str:
     """Unify compatibility forms (NFKC), make quotes and dashes plain, drop invisible characters."""
-    if key.isascii():
-        return key
-    shown = visible(unicodedata.normalize("NFKC", key))
-    return unicodedata.normalize("NFKC", shown.translate(_TYPOGRAPHIC))
+    return visible(unicodedata.normalize("NFKC", key.translate(_TYPOGRAPHIC)))  # NFKC makes a space and a mark of "´"
 
 
 def _case(key: str) -> str:
