@@ -83,6 +83,17 @@ def test_missing_values_are_counted(tmp_path: Path) -> None:
     assert np.isfinite(data.train.table).all()
 
 
+def test_no_row_but_those_of_training_decides_what_is_sent_of_others(tmp_path: Path) -> None:
+    frame = table().astype(object)
+    frame["part"] = ["train"] * 120 + ["validation"] * 40 + ["test"] * 40
+    plain = read(tmp_path, frame, split="part")
+    frame.loc[199, "town"], frame.loc[198, "age"] = "Zembla", "young"
+    data = read(tmp_path, frame, split="part")
+    assert (data.test.table[:-2] == plain.test.table[:-2]).all()
+    assert data.counts == {"missing age": 1, "missing town": 1}
+    assert np.isfinite(data.test.table).all()
+
+
 def test_numbers_may_stand_for_categories(tmp_path: Path) -> None:
     frame = table()
     frame["code"] = np.arange(200) % 3
@@ -133,7 +144,7 @@ REFUSALS = {
     "column 'same' has one value, 'x'; allowed: at least 2": {"task": "same"},
     "private column 'same' has 1 value; allowed: 2 to 50": {"private": ("same",)},
     "column 'id' has 200 classes in 200 rows; allowed: at most 50": {"task": "id"},
-    "column 'id' has 200 categories in 200 rows; allowed: fewer": {"categories": ("id",)},
+    "column 'id' has 120 categories in 200 rows; allowed: fewer": {"categories": ("id",)},
     "column 'far' has inf; allowed: numbers from -1e+100 to 1e+100": {"features": ("far",)},
     "column 'wide' has -1.7e+308; allowed: numbers from": {"features": ("wide",)},
     "column 'long' has 999999999999999999999999999999; allowed: numbers from": {"features": ("long",)},

@@ -2,10 +2,12 @@
 
 A table is CSV, tab-separated values, JSON lines or Parquet. Every column but task, private attributes and split is a
 feature, unless ``features`` names some. A column whose every value is a number is numeric. Any other has categories,
-which become one column each. Columns are standardised by the training rows' mean and deviation.
+which become one column each. The values of the training rows alone decide that, and their mean and deviation
+standardise a column, so that no client's row changes what others send.
 
 * A row without a task or a private value is left out. A number that is missing becomes the training rows' mean, and a
-  missing category is a category of its own. All of them are counted.
+  missing category is a category of its own. A word among numbers, and a category that no training row has, count as
+  missing (the latter is none). All of them are counted.
 * A private column of two values is one attribute, the second value in alphabetical order. One of more values is an
   attribute per value: it has this value or not.
 * Rows without a split column are divided by the experiment's seed.
@@ -168,9 +170,9 @@ def _labelled(
         features = list(columns.features) or [str(name) for name in frame if name not in others]
         if not features:
             raise CorpusError(f"{path}: no column is left as a feature; allowed: at least one, or data.table.text")
-        missing = {f"missing {name}": int(_is_missing(frame[name]).sum()) for name in features}
-        blocks = [_block(path, frame[name], name in columns.categories, parts[TRAIN]) for name in features]
-        table = np.hstack(blocks).astype(precision)
+        blocks = {name: _block(path, frame[name], name in columns.categories, parts[TRAIN]) for name in features}
+        missing = {f"missing {name}": absent for name, (_, absent) in blocks.items()}
+        table = np.hstack([block for block, _ in blocks.values()]).astype(precision)
         mean, deviation = table[parts[TRAIN]].mean(axis=0), table[parts[TRAIN]].std(axis=0)
         deviation[deviation == 0] = 1.0
         whole = LabelledSplit(((table - mean) / deviation).astype(np.float32), labels, private)
@@ -224,8 +226,8 @@ def _parts(path: Path, frame: pd.DataFrame, columns: TableColumns, seed: int, pu
     return {name: np.flatnonzero(names == name) for name in SPLITS}
 
 
-def _block(path: Path, values: pd.Series, is_category: bool, train: Integers) -> NDArray[np.float64]:
-    """Return a numeric column, float64 (n, 1), missing values as the training rows' mean; else a column per category.
+def _block(path: Path, values: pd.Series, is_category: bool, train: Integers) -> tuple[NDArray[np.float64], int]:
+    """Return a numeric column, float64 (n, 1), or one per category of the training rows, and how many values miss.
 
     Raises:
         CorpusError: a number is too large, or there are too many categories.
@@ -233,22 +235,24 @@ def _block(path: Path, values: pd.Series, is_category: bool, train: Integers) ->
     column, missing = values.name, _is_missing(values).to_numpy()
     known = values.mask(missing).map(lambda value: math.inf if _is_large(value) else value)
     numbers = pd.to_numeric(known, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    if not is_category and not np.isnan(numbers[~missing]).any():
+    if not is_category and not np.isnan(numbers[train][~missing[train]]).any():
         large = np.abs(numbers) > _LARGEST
         if large.any():
             raise CorpusError(
                 f"{path}: column {column!r} has {printable(str(values.iloc[large.argmax()])[:_SHOWN])}; allowed: "
                 f"numbers from {-_LARGEST:g} to {_LARGEST:g}"
             )
-        of_train = numbers[train][~missing[train]]
-        return np.where(missing, of_train.mean() if len(of_train) else 0.0, numbers)[:, None]
-    names, codes = np.unique(np.where(missing, "", _texts(values)), return_inverse=True)
+        missing, of_train = np.isnan(numbers), numbers[train][~missing[train]]
+        return np.where(missing, of_train.mean() if len(of_train) else 0.0, numbers)[:, None], int(missing.sum())
+    texts = np.where(missing, "", _texts(values))
+    names = np.unique(texts[train])
     if len(names) > max(_MOST_VALUES, len(values) // 10):
         raise CorpusError(
             f"{path}: column {column!r} has {len(names)} categories in {len(values)} rows; allowed: fewer, or name it "
             "in data.table.leave_out (an id), or as data.table.text"
         )
-    return np.eye(len(names))[codes]
+    codes = pd.Index(names).get_indexer(texts)  # -1 for a value that no training row has
+    return np.eye(len(names) + 1)[codes, :-1], int((missing | (codes < 0)).sum())
 
 
 def _check_splits(path: Path, data: LabelledData, columns: TableColumns) -> None:
