@@ -65,6 +65,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from fl_sim.data_prep.identity import visible
 from fl_sim.formats import round_down, round_up
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 
@@ -172,7 +173,7 @@ _RUN = re.compile(r"[^\W_]+")
 
 def _runs(word: str) -> tuple[str, ...]:
     """Return the runs of letters and digits of a word, caseless; the word itself if it has none."""
-    plain = unicodedata.normalize("NFKC", word).casefold()
+    plain = visible(unicodedata.normalize("NFKC", word)).casefold()
     return tuple(_RUN.findall(plain)) or (plain,)
 
 
