@@ -19,11 +19,17 @@ import numpy as np
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.readers.cleaning import Preprocessing, Reading
 from fl_sim.data_prep.readers.reader import RawCorpus
+from fl_sim.data_prep.readers.tables import TRAIN
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence, StoredEntities
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import table_file
 
 _PREPROCESSING = tuple(field.name for field in fields(Preprocessing))
+
+FEWER = (
+    "At most {most:,} users were kept, those with the smallest hashes: where one is taken out of the source, another "
+    "comes in. So ε is of a user who is taken out of this corpus; of one of the source it is that of two users."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +76,10 @@ class PreparedReader:
         settings: dict[str, object] = {**corpus.as_parent, "parent_tagger": dict(corpus.manifest.tagger)}
         settings |= preprocessed
         settings |= {} if self.max_users is None else {"max_users": self.max_users}
-        settings |= {"warnings": list(corpus.warnings)} if corpus.warnings else {}
+        of_train = kept.get(TRAIN)
+        fewer = of_train is not None and len(of_train) < corpus.manifest.splits[TRAIN].users
+        warnings = [*corpus.warnings, *([FEWER.format(most=self.max_users)] if fewer else [])]
+        settings |= {"warnings": warnings} if warnings else {}
         files = {(name := table_file(split, "sentences")): corpus.path / name for split in corpus.splits}
         raw = RawCorpus.from_files("prepared", corpus.manifest.name, read, files, settings=settings, has_gold=True)
         return replace(raw, identity=Identity.of_corpus(corpus.manifest.settings), stores_entities=bool(preprocessed))

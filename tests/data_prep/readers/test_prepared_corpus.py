@@ -18,7 +18,7 @@ from fl_sim.data_prep.deidentify import deidentify
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.prepare import prepare
 from fl_sim.data_prep.readers.cleaning import Preprocessing
-from fl_sim.data_prep.readers.prepared_corpus import PreparedReader
+from fl_sim.data_prep.readers.prepared_corpus import FEWER, PreparedReader
 from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
@@ -66,6 +66,19 @@ def test_the_manifest_says_who_is_left_out(names: Path, tmp_path: Path) -> None:
     assert main([*lowered, "--json"]) == 0
     deidentified, _ = deidentify(Corpus.open(tmp_path / "lowered"), tmp_path / "without")
     assert deidentified.fingerprints > Corpus.open(tmp_path / "lowered").fingerprints > fewer.fingerprints
+
+
+def test_epsilon_of_the_source_s_users_is_not_claimed_where_others_take_their_places(names: Path) -> None:
+    def users(corpus: Path) -> set[str]:
+        return {sentence.user for sentence in read(corpus, max_users=2) if sentence.split == "train"}
+
+    gone = min(users(names))
+    remaining = [sentence for sentence in SENTENCES if sentence.user != gone]
+    without = write_corpus(remaining, names.parent / "without", name="without").path
+    assert len(users(without) ^ users(names)) == 2
+    told, untold = (PreparedReader(source=str(names), max_users=most).read().settings for most in (2, 3))
+    assert told["warnings"] == [FEWER.format(most=2)]
+    assert "warnings" not in untold
 
 
 def test_settings_of_a_reader_that_are_no_fingerprints_harm_nothing(tmp_path: Path) -> None:
