@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_sim.data_prep.canaries import WARNING, CanarySettings, apart, draw_canaries, planted, read_canaries
 from fl_sim.data_prep.corpus_writer import PartOptions, append_corpus, write_corpus
@@ -28,7 +29,8 @@ from fl_sim.data_prep.readers.cleaning import Note
 from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.records import CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.data_prep.store.layout import CANARIES_FILE, part_folder
+from fl_sim.data_prep.store.index import row_batches
+from fl_sim.data_prep.store.layout import CANARIES_FILE, part_folder, table_file
 from fl_sim.data_prep.store.manifest import MANIFEST_FILE, FileRecord, Manifest, comparable, record_of, tool_versions
 from fl_sim.data_prep.store.tagged_store import TaggedStore
 from fl_sim.data_prep.store.textfiles import check_stored
@@ -134,9 +136,11 @@ class SourceDoubts:
 
     Attributes:
         raw: the corpus that is read.
+        earlier: the one that it is appended to, as it was; None for a new one.
     """
 
     raw: RawCorpus
+    earlier: Corpus | None = None
     _users: set[str] = field(default_factory=set)
     _hashes: array[int] = field(default_factory=lambda: array("q"))
 
@@ -145,7 +149,8 @@ class SourceDoubts:
         self._users, self._hashes = set(), array("q")
         for sentence in sentences:
             self._users.add(sentence.user)
-            self._hashes.append(hash((sentence.user, sentence.text)))
+            text = sentence.text if self.earlier is None else self.raw.preprocessing.text(sentence.text)  # as is stored
+            self._hashes.append(hash((sentence.user, text)))
             yield sentence
 
     @property
@@ -157,14 +162,15 @@ class SourceDoubts:
         """Return what looks wrong, each a sentence."""
         warnings = []
         number = self.sentences
-        repeated = number - len(np.unique(np.frombuffer(self._hashes, dtype=np.int64))) if number else 0
+        before, known = _users_and_hashes(self.earlier)
+        repeated = number - len(np.setdiff1d(np.frombuffer(self._hashes, dtype=np.int64), known)) if number else 0
         if repeated >= max(_LEAST, _REPEATED * number):
             warnings.append(
                 f"{repeated:,} of {number:,} sentences repeat an earlier one of the same user: is a part of the source "
-                "there twice? (`id_column` drops rows whose id came before)"
+                "there twice? (`id_column` drops rows whose id came before in the same source)"
             )
         users, rows = len(self._users), self.raw.reading.rows
-        alike = users - len({user.casefold() for user in self._users})
+        alike = _alike(self._users | before) - _alike(before)
         if alike and "user_column" in self.raw.settings:
             warnings.append(
                 f"the names of {alike:,} users are those of others but for case: if they are the same people, N counts "
@@ -176,6 +182,27 @@ class SourceDoubts:
                 "numbers rows and not people, N counts rows, and ε protects single rows"
             )
         return tuple(warnings)
+
+
+def _users_and_hashes(corpus: Corpus | None) -> tuple[set[str], NDArray[np.int64]]:
+    """Return the users of a corpus, and the hashes of its sentences; the texts pass by, some at a time."""
+    users: set[str] = set()
+    hashes: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
+    if corpus is None:
+        return users, hashes[0]
+    for split in corpus.splits:
+        names = corpus.users(split)["user"].tolist()
+        users.update(names)
+        for part in (part for part in corpus.parts if split in part.manifest.splits):
+            for batch in row_batches(part.folder / table_file(split, "sentences"), ["user_id", "text"]):
+                rows = zip(*(batch.column(name).to_pylist() for name in ("user_id", "text")), strict=True)
+                hashes.append(np.fromiter((hash((names[user], text)) for user, text in rows), dtype=np.int64))
+    return users, np.concatenate(hashes)
+
+
+def _alike(users: set[str]) -> int:
+    """Return how many users have the name of another one but for case."""
+    return len(users) - len({user.casefold() for user in users})
 
 
 Watch = Callable[[Iterable[Sentence]], Iterable[Sentence]]
@@ -284,7 +311,7 @@ def append(
             sentences = apart(sentences, read_canaries(corpus), identity)
         return append_corpus(corpus, watch(sentences), joined_at=first, **options)
 
-    return _made(raw, marking, identity, origin, corpus.path / part_folder(len(corpus.parts)), write)
+    return _made(raw, marking, identity, origin, corpus.path / part_folder(len(corpus.parts)), write, corpus)
 
 
 def _made(
@@ -294,10 +321,11 @@ def _made(
     origin: Origin,
     out: Path,
     write: Callable[[Iterable[Sentence], PartOptions], Corpus],
+    earlier: Corpus | None = None,
 ) -> PreparedCorpus:
     """Read and mark ``raw`` while ``write`` writes it to ``out``, and keep the tagger's mentions until it is there."""
     store = TaggedStore(out.parent / f".{out.name}.tagged", origin.key)
-    doubts = SourceDoubts(raw)
+    doubts = SourceDoubts(raw, earlier)
 
     def sentences() -> Iterator[Sentence]:
         read = map(marking.with_stored, doubts.watch(raw.sentences()))

@@ -128,7 +128,7 @@ def check_whole(path: Path, split: str, index: Ownership) -> None:
 def _check_sentences(path: Path, index: Ownership) -> None:
     """Compare owner and entities of every sentence, one group of rows at a time."""
     owners, first = index.user_of_sentence, 0
-    for batch in _batches(path, ["user_id", "entity_ids"]):
+    for batch in row_batches(path, ["user_id", "entity_ids"]):
         ids, rows = batch.column("entity_ids"), slice(first, first + len(batch))
         offsets = index.entity_offsets[first : first + len(batch) + 1]
         fits = len(offsets) == len(batch) + 1 and np.array_equal(_values(batch.column("user_id")), owners[rows])
@@ -143,14 +143,15 @@ def _check_sentences(path: Path, index: Ownership) -> None:
 
 def _check_rows(path: Path, expected: Mapping[str, NDArray[Any]]) -> None:
     """Compare the columns of a table; the values of each, one per row, are ``expected`` (n,)."""
-    batches = list(_batches(path, list(expected)))
+    batches = list(row_batches(path, list(expected)))
     for name, values in expected.items():
         stored = [_values(batch.column(name)) for batch in batches]
         if not np.array_equal(np.concatenate([np.empty(0, np.int64), *stored]), values):
             raise _contradiction(path)
 
 
-def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def row_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield columns of a table, a group of rows at a time."""
     with readable(path), pq.ParquetFile(path, memory_map=True) as file:
         yield from file.iter_batches(columns=columns)
 

@@ -125,6 +125,15 @@ def test_users_that_differ_in_case_alone_are_told(tmp_path: Path, printed: Print
     assert warning.startswith("the names of 1 users are those of others but for case")
 
 
+def test_an_appended_part_is_compared_with_the_corpus(tmp_path: Path, printed: Printed) -> None:
+    printed(*arguments(letters(tmp_path / "rows.jsonl", 6), tmp_path / "out", "--lower-case"))
+    late = letters(tmp_path / "late.jsonl", 6)
+    late.write_text(late.read_text(encoding="utf-8").replace("user 1", "USER 1"), encoding="utf-8")
+    repeated, alike = printed(*arguments(late, tmp_path / "out", "--lower-case", "--append"))["warnings"]
+    assert repeated.startswith("20 of 24 sentences repeat an earlier one of the same user")
+    assert alike.startswith("the names of 1 users are those of others but for case")
+
+
 def test_what_makes_no_corpus_is_refused(tmp_path: Path, refusal: Refusal) -> None:
     words = arguments(letters(tmp_path / "rows.jsonl", 1), tmp_path / "out")
     assert "the train split has one user" in refusal(*words)
