@@ -112,6 +112,8 @@ def visible(text: str) -> str:
 
 def _unicode(key: str) -> str:
     """Unify compatibility forms (NFKC), make quotes and dashes plain, drop invisible characters."""
+    if key.isascii() and key.isprintable():
+        return key.replace("`", "'")
     return visible(unicodedata.normalize("NFKC", key.translate(_TYPOGRAPHIC)))  # NFKC makes a space and a mark of "´"
 
 
