@@ -92,6 +92,8 @@ def test_no_row_but_those_of_training_decides_what_is_sent_of_others(tmp_path: P
     assert (data.test.table[:-2] == plain.test.table[:-2]).all()
     assert data.counts == {"missing age": 1, "missing town": 1}
     assert np.isfinite(data.test.table).all()
+    frame["nick"] = [None] * 199 + ["zed"]
+    assert (read(tmp_path, frame, "people.jsonl", split="part").test.table == data.test.table).all()
 
 
 def test_numbers_may_stand_for_categories(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 A table is CSV, tab-separated values, JSON lines or Parquet. Every column but task, private attributes and split is a
 feature, unless ``features`` names some. A column whose every value is a number is numeric. Any other has categories,
-which become one column each. The values of the training rows alone decide that, and their mean and deviation
-standardise a column, so that no client's row changes what others send.
+which become one column each. The values of the training rows alone decide that, and which columns there are, and their
+mean and deviation standardise a column: what a client sends must not depend on other clients' rows.
 
 * A row without a task or a private value is left out. A number that is missing becomes the training rows' mean, and a
   missing category is a category of its own. A word among numbers, and a category that no training row has, count as
@@ -162,12 +162,16 @@ def _labelled(
     classes, labels = _classes(path, columns.task, frame)
     attributes, private = _attributes(path, columns.private, frame)
     parts = _parts(path, frame, columns, seed, purpose)
+    for name, rows in parts.items():
+        if not len(rows):
+            raise CorpusError(f"{path}: the split {name} has no row; allowed: rows in all of {', '.join(SPLITS)}")
     missing: dict[str, int] = {}
     if columns.text is not None:
         whole = LabelledSplit(tuple(frame[columns.text]), labels, private)
     else:
         others = {columns.task, *columns.private, *columns.leave_out, columns.split}
-        features = list(columns.features) or [str(name) for name in frame if name not in others]
+        known = frame.iloc[parts[TRAIN]].dropna(axis=1, how="all")
+        features = list(columns.features) or [str(name) for name in known if name not in others]
         if not features:
             raise CorpusError(f"{path}: no column is left as a feature; allowed: at least one, or data.table.text")
         blocks = {name: _block(path, frame[name], name in columns.categories, parts[TRAIN]) for name in features}
@@ -257,9 +261,6 @@ def _block(path: Path, values: pd.Series, is_category: bool, train: Integers) ->
 
 def _check_splits(path: Path, data: LabelledData, columns: TableColumns) -> None:
     """Check that every class can be trained, and that every rate that is compared has rows enough."""
-    for name in SPLITS:
-        if not len(data.splits[name]):
-            raise CorpusError(f"{path}: the split {name} has no row; allowed: rows in all of {', '.join(SPLITS)}")
     absent = sorted(set(range(len(data.classes))) - set(data.train.labels.tolist()))
     if absent:
         raise CorpusError(f"{path}: no training row has the class {printable(data.classes[absent[0]])!r}")
