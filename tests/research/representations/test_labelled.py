@@ -150,10 +150,11 @@ def test_the_words_of_a_prepared_corpus_s_entities() -> None:
 
 
 def test_a_name_in_lower_case_has_words(tmp_path: Path) -> None:
-    mentions = (Mention(0, 6, "PERSON"), Mention(11, 26, "ORG"))
+    mentions = (Mention(0, 15, "PERSON"), Mention(20, 35, "ORG"))
     owners = [("train", "a"), ("train", "b"), ("test", "c")]
-    sentences = [Sentence(split, user, "archer met Bank of England", mentions) for split, user in owners]
-    assert entity_words(write_corpus(sentences, tmp_path / "c", name="c")) == {"archer", "bank", "england"}
+    sentences = [Sentence(split, user, "jean-luc picard met Bank of England", mentions) for split, user in owners]
+    words = {"jean-luc", "picard", "bank", "england"}
+    assert entity_words(write_corpus(sentences, tmp_path / "c", name="c")) == words
 
 
 def test_cutting_loses_nothing_and_seed_0_is_a_seed() -> None:

@@ -176,7 +176,8 @@ def _tsv(path: Path) -> list[tuple[str, int]]:
 def entity_words(corpus: Corpus) -> frozenset[str]:
     """Return every word of every mention in any split, in lower case and without punctuation marks at its ends.
 
-    Words in lower case beside others (the "of" of "Bank of England") are left out: they identify no entity.
+    Words in lower case beside others with a capital (the "of" of "Bank of England") are left out: they identify no
+    entity.
     """
     entity_vocabulary: set[str] = set()
     for split in corpus.splits:
@@ -185,6 +186,7 @@ def entity_words(corpus: Corpus) -> frozenset[str]:
         columns = (mentions.column(name).to_pylist() for name in ("sentence", "start", "end"))
         for sentence, start, end in zip(*columns, strict=True):
             words = [word.strip(string.punctuation) for word in texts[sentence][start:end].split()]
-            named = [word for word in words if word and not (word.isalpha() and word.islower())]
-            entity_vocabulary.update(word.lower() for word in named or words if word)
+            cased = any(word != word.lower() for word in words)
+            named = (word for word in words if word and not (cased and word.isalpha() and word.islower()))
+            entity_vocabulary.update(word.lower() for word in named)
     return frozenset(entity_vocabulary)
