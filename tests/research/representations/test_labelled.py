@@ -11,6 +11,7 @@ import pytest
 
 from fl_sim import data_prep
 from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.readers.cleaning import Preprocessing, Reading
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.research.representations.corpora.labelled import cut, shuffled
@@ -155,6 +156,15 @@ def test_a_name_in_lower_case_has_words(tmp_path: Path) -> None:
     sentences = [Sentence(split, user, "jean-luc picard met Bank of England", mentions) for split, user in owners]
     words = {"jean-luc", "picard", "bank", "england"}
     assert entity_words(write_corpus(sentences, tmp_path / "c", name="c")) == words
+
+
+def test_preprocessed_text_has_the_words_of_its_entities_before(tmp_path: Path) -> None:
+    mention = (Mention(0, 6, "PERSON"),)
+    sentences = [Sentence("train", user, "Kent's letter.", mention) for user in "ab"]
+    paper = Preprocessing.of_paper()
+    settings, rewrite = paper.manifest_settings(), paper.rewriter(Reading())
+    corpus = write_corpus(sentences, tmp_path / "c", name="c", settings=settings, rewrite=rewrite)
+    assert entity_words(corpus) == {"kent", "kents"}
 
 
 def test_cutting_loses_nothing_and_seed_0_is_a_seed() -> None:

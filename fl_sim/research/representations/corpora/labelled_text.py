@@ -31,6 +31,7 @@ from typing import Literal
 
 import numpy as np
 
+from fl_sim.data_prep.readers.prepared_corpus import is_preprocessed
 from fl_sim.data_prep.readers.raw_corpora import CLASSES as AG_CLASSES
 from fl_sim.data_prep.readers.raw_corpora import AgNewsReader
 from fl_sim.data_prep.records import CorpusError
@@ -177,10 +178,12 @@ def entity_words(corpus: Corpus) -> frozenset[str]:
     """Return every word of every mention in any split, in lower case and without punctuation marks at its ends.
 
     Words in lower case beside others with a capital (the "of" of "Bank of England") are left out: they identify no
-    entity.
+    entity. Those of preprocessed text, where "Kent's" became "kents", are of the entities' keys, too.
     """
     entity_vocabulary: set[str] = set()
     for split in corpus.splits:
+        if is_preprocessed(corpus):
+            entity_vocabulary.update(word for key in corpus.entities(split)["entity"] for word in key.split())
         texts = corpus.texts(split).to_pylist()
         mentions = corpus.mentions(split)
         columns = (mentions.column(name).to_pylist() for name in ("sentence", "start", "end"))
