@@ -25,6 +25,7 @@ True
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 import shutil
@@ -134,7 +135,13 @@ def read_model(folder: Path) -> Lineage:
     """
     base = _base_of_adapter(folder)
     own = _read_one(folder)
-    return own if base is None else merged(_read_one(base), own)
+    if base is None:
+        return own
+    below = _read_one(base)
+    for one, other in itertools.product((a.ledger for a in below.ancestors), (a.ledger for a in own.ancestors)):
+        if one.run == other.run and not (one.continues(other) or other.continues(one)):  # and no ledger counts both
+            raise LineageError(f"{base}: is the model of another copy of its run than {folder} was trained on")
+    return merged(below, own)
 
 
 def _read_one(folder: Path) -> Lineage:
