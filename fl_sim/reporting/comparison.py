@@ -27,7 +27,7 @@ from fl_sim.reporting.bootstrap import PairedDifference, Sums, are_same_users, p
 from fl_sim.reporting.held_out import interval, metric_words
 from fl_sim.reporting.recorded import measured_in_words, setting_in_words
 from fl_sim.reporting.report import text_of
-from fl_sim.reporting.run_facts import NO_GUARANTEE, PROVEN, STATES, RunFacts, pooled, read_facts
+from fl_sim.reporting.run_facts import NO_GUARANTEE, PROVEN, STATES, UNITS, RunFacts, pooled, read_facts
 from fl_sim.settings_origin import leaves
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 
@@ -74,9 +74,14 @@ class ComparedRun:
     def unit(self) -> str:
         """Return the unit of the run's ε in words, with the bound where it is stated and not enforced."""
         head, bounds = self.facts.headline, self.facts.bounds
-        if head.unit == "any":
+        if head.unit != "stated" or bounds is None:
             return head.unit_words
-        return f"{head.unit_words} of {bounds.entity_bound if bounds else None} sentences"
+        return f"{UNITS['stated']} of {bounds.entity_bound} sentences{self.facts.apart('stated')}"
+
+    @property
+    def public_list(self) -> str:
+        """Return the beginning of the digest of the run's list of public names; empty without a list."""
+        return self.facts.bounds.public_names[:8] if self.facts.bounds else ""
 
     def record(self) -> dict[str, object]:
         """Return the run as JSON values."""
@@ -278,6 +283,7 @@ def _notes_on_epsilon(runs: Sequence[ComparedRun]) -> Iterator[str]:
         "δ": {key: format_delta(head.delta) for key, head in heads.items()},
         "the protected unit": {run.key: run.unit() for run in proven},
         "what is known": {key: head.known or "not recorded" for key, head in heads.items()},
+        "the list of public names": {run.key: run.public_list for run in proven if run.public_list},
     }
     for subject, values in subjects.items():
         if len(set(values.values())) > 1:
@@ -362,6 +368,7 @@ def _privacy_lines(runs: Sequence[ComparedRun]) -> list[str]:
         epsilons = map(format_epsilon, (head.epsilon, head.epsilon_missed, head.epsilon_user))
         stated = f"an entity in ≤ {bounds.entity_bound if bounds else None}, stated"
         protected = {"any": "any entity", "user": "no entity"}.get(head.unit, stated)
+        protected += ", not public" if run.facts.apart(head.unit) else ""
         lines.append(
             f"  {run.key:<7}{'{:>9}{:>10}{:>10}'.format(*epsilons)}  {format_delta(head.delta):<8}"
             f"{head.known or '–':<10}{protected}"

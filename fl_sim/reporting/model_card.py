@@ -126,7 +126,8 @@ def note_on_texts(facts: RunFacts) -> TextsGuarantee:
     if facts.ledger.problem:
         raise LedgerError(facts.ledger.problem)
     epsilon = {unit: value for unit, value in facts.at_public_bounds.items() if not unit.endswith("_robust")}
-    words = ", ".join(f"ε {format_epsilon(value)} for {_UNITS[unit]}" for unit, value in epsilon.items())
+    said = {unit: _UNITS[unit] + facts.apart(unit) for unit in epsilon}
+    words = ", ".join(f"ε {format_epsilon(value)} for {said[unit]}" for unit, value in epsilon.items())
     note = _COVERED.format(epsilon=words, delta=format_delta(facts.delta)) if epsilon else NO_GUARANTEE_OF_TEXT
     return {
         "guarantee": bool(epsilon) and not facts.left_out,
@@ -197,7 +198,7 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
         what="text classifier" if classes else "language model",
         how=f"with differential privacy for {whom}" if guarantee else "**without any guarantee of privacy**",
         strategy=printable(facts.strategy),
-        epsilon=[(_UNITS[unit], format_epsilon(value)) for unit, value in public.items()],
+        epsilon=[(_UNITS[unit] + facts.apart(unit), format_epsilon(value)) for unit, value in public.items()],
         delta=format_delta(facts.delta),
         claimed=None if facts.epsilon_as_published is None else format_epsilon(facts.epsilon_as_published),
         basis=[text for text in basis if text],

@@ -341,13 +341,18 @@ class RunFacts(BaseModel):
         return Headline(
             state=self._state,
             unit=unit,
-            unit_words=UNITS[unit],
+            unit_words=UNITS[unit] + self.apart(unit),
             epsilon=shown.get(f"epsilon_{unit}"),
             epsilon_missed=shown.get(f"epsilon_{unit}_robust"),
             epsilon_user=shown.get("epsilon_user"),
             delta=self.delta,
             known=self.bounds.known if self.bounds else None,
         )
+
+    def apart(self, unit: str) -> str:
+        """Return which entities the ε of a unit leaves out: those on a list of public names, if there is one."""
+        listed = unit in ("any", "stated") and self.bounds is not None and self.bounds.public_names
+        return ", public names apart" if listed else ""
 
     @property
     def _state(self) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fl_sim.formats import format_delta, format_epsilon, one_line, printable, printable_lines, round_up
 from fl_sim.reporting.recorded import measured_in_words
+from fl_sim.reporting.report import public_names_note
 from fl_sim.reporting.run_facts import (
     FINISHED,
     LEFT_OUT,
@@ -54,7 +55,7 @@ class ListedRun:
         rounds_done, rounds: the last round, and the number planned.
         seconds: that the recorded rounds took.
         problem: why no ε of the run can be trusted.
-        notes: what the ε leave out: releases of a killed run, or what the initial model was trained on.
+        notes: what the ε leave out: releases of a killed run, what the initial model was trained on, public names.
     """
 
     name: str
@@ -102,6 +103,7 @@ class ListedRun:
             notes=(
                 *(() if facts.state in (FINISHED, RUNNING) else facts.ledger.notes),
                 *((LEFT_OUT,) if facts.left_out else ()),
+                *((listed,) if (listed := public_names_note(facts)) and head.state == PROVEN else ()),
             ),
         )
 

@@ -13,11 +13,13 @@ import pytest
 
 from fl_sim.cli.main import main
 from fl_sim.formats import percent_down, percent_up
+from fl_sim.reporting.comparison import compare_runs
 from fl_sim.reporting.model_card import note_on_texts
 from fl_sim.reporting.plots import present
 from fl_sim.reporting.recorded import Coverage, Share
 from fl_sim.reporting.report import full_report_text, report_text
 from fl_sim.reporting.run_facts import has_guarantee, read_facts
+from fl_sim.reporting.run_list import list_runs
 from fl_sim.storage.run_folder import ResultsError, RunFolder
 from fl_sim.strategies.ledger import LedgerError
 from tests.fl_sim.conftest import GUARANTEE, Capture, MakeRun, Printed, Refusal, add_releases, ended_with
@@ -214,6 +216,30 @@ def test_not_any_entity_is_covered_where_no_bound_is_enforced(make_run: MakeRun)
     stated = words_of(ended_with(unbounded, epsilon_stated=2.0))
     assert "An entity within the stated bound: one that the tagger finds, or a sentence" in stated
     assert "Any entity" not in stated
+
+
+def test_a_unit_leaves_out_the_names_on_a_public_list(make_run: MakeRun) -> None:
+    listed = {"public_entities": 12, "mentions_of_public_names": 0.021}
+    runs = [
+        make_run("uedp", name=name, rounds=1, result=listed | {"guarantee": GUARANTEE | {"public_names": digest * 32}})
+        for name, digest in (("one", "ab"), ("same", "ab"), ("other", "cd"))
+    ]
+    plain = make_run("uedp", name="plain", rounds=1)
+    assert read_facts(runs[0]).headline.unit_words == "any user + any entity, public names apart"
+    assert "for any user together with any entity, public names apart," in note_on_texts(read_facts(runs[0]))["note"]
+    text = compare_runs(runs[:2]).text()
+    assert text.count("any entity, not public\n") == 2
+    assert "not comparable" not in text
+    assert compare_runs(runs[1:]).notes == [
+        "ε are not comparable: the list of public names is abababab in A and cdcdcdcd in B."
+    ]
+    assert (
+        "the protected unit is any user + any entity, public names apart in A"
+        in compare_runs([runs[0], plain]).notes[0]
+    )
+    assert "not public" not in compare_runs([plain]).text()
+    said = list_runs([plain.path.parent]).text()
+    assert said.count("Not protected: entities on a list of public names (12, 2.1 % of the mentions).") == 3
 
 
 def test_settings_of_a_search_are_not_those_of_the_run(make_run: MakeRun) -> None:
