@@ -37,6 +37,7 @@ STARTING = "starting"
 """The state of a folder that a process holds for a run which has recorded nothing yet."""
 
 _MARKS = ("environment.json", "metrics.jsonl", LEDGER_FILE)  # a model of Hugging Face has a config.json, too
+_CHOSEN = "Settings chosen on this corpus: not covered by ε."
 _DEPTH = 3  # SWEEP/runs/point0000-seed0
 _WIDTH = 80
 _LONGEST_STRATEGY = 10
@@ -55,7 +56,8 @@ class ListedRun:
         rounds_done, rounds: the last round, and the number planned.
         seconds: that the recorded rounds took.
         problem: why no ε of the run can be trusted.
-        notes: what the ε leave out: releases of a killed run, what the initial model was trained on, public names.
+        notes: what the ε leave out: releases of a killed run, what the initial model was trained on, the choice of
+            settings, public names.
     """
 
     name: str
@@ -103,6 +105,7 @@ class ListedRun:
             notes=(
                 *(() if facts.state in (FINISHED, RUNNING) else facts.ledger.notes),
                 *((LEFT_OUT,) if facts.left_out else ()),
+                *((_CHOSEN,) if facts.settings_from_corpus and head.state == PROVEN else ()),
                 *((listed,) if (listed := public_names_note(facts)) and head.state == PROVEN else ()),
             ),
         )

@@ -330,7 +330,9 @@ def _warnings(config: RunConfig, plan: PrivacyPlan, bounds: EnforcedBounds, guar
             "outright could satisfy it."
         )
     if math.isinf(guarantees.after(plan.rounds)["epsilon_user"]):
-        yield f"no finite ε can be computed at δ = {plan.delta:g}: nothing is guaranteed (privacy.delta)."
+        already = math.isinf(guarantees.after(0)["epsilon_user"])  # whatever the run itself releases
+        whose, key = (" of the initial model", "model.name") if already else ("", "privacy.delta")
+        yield f"no finite ε{whose} can be computed at δ = {plan.delta:g}: nothing is guaranteed ({key})."
     listed = bounds.share_of_public_names
     if listed >= _MANY_PUBLIC:
         yield f"the public names are {listed:.0%} of the corpus's mentions: none of them is protected."

@@ -50,6 +50,13 @@ def test_a_run_says_how_it_ends_while_it_still_holds_its_folder(make_run: MakeRu
     assert said == ["2 of 2 rounds, interrupted; it can be resumed"]
 
 
+def test_settings_that_were_chosen_on_the_corpus_are_named(make_run: MakeRun) -> None:
+    run = make_run("uedp", rounds=1, result={"settings_from_corpus": True})
+    assert "Settings chosen on this corpus: not covered by ε." in fl_sim.list_runs([run.path]).text()
+    bare = make_run("noiseless", rounds=1, result={"settings_from_corpus": True})
+    assert "Settings chosen" not in fl_sim.list_runs([bare.path]).text()
+
+
 def test_a_killed_process_leaves_an_interrupted_run(make_run: MakeRun) -> None:
     run = make_run(rounds=2, finish=False)
     ready, held = os.pipe()

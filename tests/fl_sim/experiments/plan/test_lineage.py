@@ -184,6 +184,8 @@ def test_a_noiseless_start_leaves_no_guarantee(corpus: Path, tmp_path: Path) -> 
     plain = {"privacy.q_e": 0.5}
     result = child_of(bare.path, corpus, tmp_path / "child", **plain).result or {}
     assert {value for name, value in result.items() if name.startswith("epsilon_")} == {math.inf}
+    assert "no finite ε of the initial model can be computed at δ = 1e-05" in " ".join(result["warnings"])
+    assert "privacy.delta" not in " ".join(result["warnings"])
 
 
 @pytest.mark.nightly
