@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_sim.files import replace_private_file
-from fl_sim.formats import format_delta, format_epsilon, hanging, printable
+from fl_sim.formats import counted, format_delta, format_epsilon, hanging, printable
 from fl_sim.reporting.bootstrap import PairedDifference, Sums, are_same_users, paired_difference
 from fl_sim.reporting.held_out import interval, metric_words
 from fl_sim.reporting.recorded import measured_in_words, setting_in_words
@@ -73,10 +73,17 @@ class ComparedRun:
 
     def unit(self) -> str:
         """Return the unit of the run's ε in words, with the bound where it is stated and not enforced."""
-        head, bounds = self.facts.headline, self.facts.bounds
-        if head.unit != "stated" or bounds is None:
-            return head.unit_words
-        return f"{UNITS['stated']} of {bounds.entity_bound} sentences{self.facts.apart('stated')}"
+        words = self.facts.headline.unit_words
+        return f"{UNITS['stated']} of {self.stated}{self.facts.apart('stated')}" if self.stated else words
+
+    @property
+    def stated(self) -> str:
+        """Return the bound within which an entity must be where it is stated: "4 sentences of 2 users"; else empty."""
+        bounds = self.facts.bounds
+        if bounds is None or self.facts.headline.unit != "stated":
+            return ""
+        limits = {"sentence": bounds.entity_bound, "user": bounds.entity_users}
+        return " of ".join(counted(limit, noun) for noun, limit in limits.items() if limit is not None)
 
     @property
     def public_list(self) -> str:
@@ -361,13 +368,12 @@ _FORMS = {"perplexity": ("{:+,.1f}", "", 1.0), "error": ("{:+.1f}", " points", 1
 def _privacy_lines(runs: Sequence[ComparedRun]) -> list[str]:
     lines = [f"{'Privacy':<9}{'ε':>9}{'ε missed':>10}{'any user':>10}  {'δ':<8}{'known':<10}ε of any user with"]
     for run in runs:
-        head, bounds = run.facts.headline, run.facts.bounds
+        head = run.facts.headline
         if head.state != PROVEN:
             lines.append(f"  {run.key:<7}{'':>3}{STATES[head.state]}")
             continue
         epsilons = map(format_epsilon, (head.epsilon, head.epsilon_missed, head.epsilon_user))
-        stated = f"an entity in ≤ {bounds.entity_bound if bounds else None}, stated"
-        protected = {"any": "any entity", "user": "no entity"}.get(head.unit, stated)
+        protected = {"any": "any entity", "user": "no entity"}.get(head.unit, f"an entity in ≤ {run.stated}, stated")
         protected += ", not public" if run.facts.apart(head.unit) else ""
         lines.append(
             f"  {run.key:<7}{'{:>9}{:>10}{:>10}'.format(*epsilons)}  {format_delta(head.delta):<8}"

@@ -242,6 +242,23 @@ def test_a_unit_leaves_out_the_names_on_a_public_list(make_run: MakeRun) -> None
     assert said.count("Not protected: entities on a list of public names (12, 2.1 % of the mentions).") == 3
 
 
+def test_a_stated_bound_is_of_users_too(make_run: MakeRun) -> None:
+    """1.64 was beside 3.51 as one statement, of an entity in four sentences: of one user, and of four."""
+    bounds = GUARANTEE | {"known": "nothing", "user_sentences": None, "counts": "", "entity_bound": 4}
+    several = [
+        ended_with(
+            make_run("uedp", name=f"of-{users}", rounds=1, result={"guarantee": bounds | {"entity_users": users}}),
+            epsilon_any=math.inf,
+            epsilon_stated=15.02,
+        )
+        for users in (1, 4)
+    ]
+    compared = compare_runs(several)
+    assert "an entity in ≤ 4 sentences of 1 user, stated" in compared.text()
+    assert "within the stated bound of 4 sentences of 1 user in A and any user" in " ".join(compared.notes)
+    assert not compared.epsilon_comparable
+
+
 def test_settings_of_a_search_are_not_those_of_the_run(make_run: MakeRun) -> None:
     others = {"seed": 7, "noise_multiplier": 40.0, "population": 600, "delta": 0.1, "privacy": {"q_u": 0.25}}
     run = make_run("uedp", z=0.4, seed=3, result={"origin": others})
