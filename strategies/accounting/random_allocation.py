@@ -38,6 +38,7 @@ from fl_sim.strategies.accounting.losses import composition
 from fl_sim.strategies.accounting.losses.convolution import FFT_ROUND_OFF, combined
 from fl_sim.strategies.accounting.losses.dominating_pairs import Distribution, binomial_quantile, coarsened
 from fl_sim.strategies.accounting.losses.privacy_loss import (
+    EXPONENT_LIMIT,
     UNIT_ROUND_OFF,
     Floats,
     GaussianMixturePair,
@@ -53,6 +54,7 @@ _POINTS = 512  # grid points of a sum; a sum of two costs their square
 _PILOT = 1024  # bins from whose masses the grid points are chosen
 _FAINT = 1e-20  # mass at the lower end that needs no grid points of its own
 _FLATTEN = 0.15  # grid points follow the density to this power, so that the tails get their share
+_LEAST_SHIFT = 1e-12  # in standard deviations of the noise; doubles cannot resolve the ratios of a smaller one
 _BACKGROUND = 0.1  # share of the densest bin that every bin adds to its density
 
 
@@ -93,7 +95,7 @@ def allocation_atoms(
 
 def _single(noise_multiplier: float, tail: float) -> _Sum:
     """Return E = exp(x/z − 1/(2z²)), x standard normal, on a grid of x: its mass and mean in each interval are kept."""
-    shift = 1 / noise_multiplier
+    shift = max(1 / noise_multiplier, _LEAST_SHIFT)  # less noise holds for more
     x = np.linspace(ndtri(min(_FAINT, tail)), shift - ndtri(tail), _POINTS)
     values = np.concatenate([[0.0], np.exp(shift * x - shift**2 / 2)])
     masses, means = interval_masses(x), interval_masses(x - shift)
@@ -214,6 +216,8 @@ def cases(users: int, epoch_rounds: int, with_user: bool) -> list[Case]:
 
 def entity_epsilon_curve(epochs: HiddenEpochs, numbers: NDArray[np.int64], delta: float) -> Floats:
     """Return ε after each number of epochs, ascending, float64 (len(numbers),); inf where none is provable."""
+    if _overflows(epochs, composition.tail_share(delta, int(numbers[-1]))):
+        return np.full(len(numbers), np.inf)
     losses, windows = _losses(epochs, int(numbers[-1]), delta)
     both = [
         composition.epsilons(loss, numbers, delta, window, _GRID) for loss, window in zip(losses, windows, strict=True)
@@ -223,9 +227,17 @@ def entity_epsilon_curve(epochs: HiddenEpochs, numbers: NDArray[np.int64], delta
 
 def delta_at(epochs: HiddenEpochs, number: int, epsilon: float) -> float:
     """Return an upper bound on δ(ε) after ``number`` epochs, the larger of both directions."""
+    if _overflows(epochs, composition.tail_share(composition.DELTA_IN_SEARCH, number)):
+        return 1.0
     losses, windows = _losses(epochs, number, composition.DELTA_IN_SEARCH)
     pairs = zip(losses, windows, strict=True)
     return max(composition.delta_of_loss(loss, number, epsilon, window, _GRID) for loss, window in pairs)
+
+
+def _overflows(epochs: HiddenEpochs, tail: float) -> bool:
+    """Return whether doubles do not hold the likelihood ratios of the longest shift of a block."""
+    longest = max(block.shift for _, blocks in _blocks(epochs) for block in blocks) / epochs.noise_multiplier
+    return bool(longest**2 / 2 - longest * ndtri(min(_FAINT, tail)) > EXPONENT_LIMIT)
 
 
 def _losses(epochs: HiddenEpochs, most: int, delta: float) -> tuple[list[GridLoss], list[composition.Window]]:

@@ -340,3 +340,19 @@ def test_nothing_takes_its_rounds_for_independent_ones() -> None:
 
     with pytest.raises(PrivacyError, match="epoch_rounds is 20; allowed: none"):
         ProfileAccountant(allocated(1.0, 20), math.inf, 20, 1e-5)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("z", "users", "epoch_rounds"), [(0.2, 5, 20), (0.25, 5, 20), (0.35, 5, 1)])
+def test_ratios_beyond_all_doubles_leave_the_bound_that_reveals(z: float, users: int, epoch_rounds: int) -> None:
+    """The first was a traceback; of the others the ratios that underflow made ε no number."""
+    event = RoundEvent("user_level", z, q_u=1 / epoch_rounds, epoch_rounds=epoch_rounds)
+    adjacency = Adjacency(math.inf, ContributionBound(users, 1))
+    at = epsilon(event, adjacency, 2 * epoch_rounds, 1e-5)
+    assert 1e3 < at < math.inf
+    assert 0 < delta(event, adjacency, 2 * epoch_rounds, at) <= 1.1e-5
+
+
+@pytest.mark.filterwarnings("error")
+def test_noise_beside_which_a_user_vanishes_has_an_epsilon() -> None:
+    assert epsilon(RoundEvent("user_level", 1e300, q_u=0.05, epoch_rounds=20), Adjacency(), 20, 1e-5) == 0
