@@ -108,7 +108,7 @@ class Ancestor:
     ledger: Ledger
     corpus: str
     units: Mapping[str, ProtectedUnit]
-    states: tuple[str, ...] = ()
+    states: frozenset[str] = frozenset()
     apart_from: tuple[str, ...] = ()
 
 
@@ -237,7 +237,7 @@ def _read(folder: Path) -> tuple[Lineage, dict[str, str]]:
             ledger = _read_ledger(folder / head["run"], head)
             values = owner["runs"][ledger.run]
             units = _units(ledger, values["units"])
-            states, apart = tuple(values["states"]), tuple(values["apart_from"])
+            states, apart = frozenset(values["states"]), tuple(values["apart_from"])
             ancestors.append(Ancestor(ledger, values["corpus"], units, states, apart))
         return Lineage(tuple(ancestors), index["lost"], tuple(owner["lost_apart_from"])), index["weights"]
     except (KeyError, TypeError) as error:
@@ -268,7 +268,7 @@ def _write(folder: Path, lineage: Lineage, weights: Mapping[str, str]) -> None:
             replace_file(own / name, (ancestor.ledger.folder / name).read_bytes())
         _read_ledger(own, ancestor.ledger.head)
     runs = {
-        a.ledger.run: {"corpus": a.corpus, "units": a.units, "states": a.states, "apart_from": a.apart_from}
+        a.ledger.run: {"corpus": a.corpus, "units": a.units, "states": sorted(a.states), "apart_from": a.apart_from}
         for a in lineage.ancestors
     }
     # With the salt, the hash of this file in lineage.json does not tell which corpus it was.

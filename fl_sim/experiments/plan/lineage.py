@@ -18,7 +18,7 @@ A model that fl_sim never trained on a corpus is public by assumption.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,7 +60,7 @@ class Earlier:
     lineage: Lineage = PUBLIC
     fingerprint: str = ""
     disjoint: bool = False
-    states: tuple[str, ...] = ()
+    states: frozenset[str] = frozenset()
 
     @property
     def composed(self) -> tuple[Ancestor, ...]:
@@ -237,7 +237,7 @@ def _exposing(unit: ProtectedUnit) -> Exposed:
     return exposed
 
 
-def earlier_of(config: RunConfig, fingerprint: str, states: Collection[str] = ()) -> Earlier:
+def earlier_of(config: RunConfig, fingerprint: str, states: frozenset[str] = frozenset()) -> Earlier:
     """Return the earlier releases on which the initial model of a run rests; ``states`` is that of `Earlier`.
 
     Raises:
@@ -247,7 +247,7 @@ def earlier_of(config: RunConfig, fingerprint: str, states: Collection[str] = ()
     """
     folder = Path(config.model.name).expanduser()
     if is_registered(config.model.name) or not folder.is_dir():
-        return Earlier(fingerprint=fingerprint, states=tuple(sorted(states)))
+        return Earlier(fingerprint=fingerprint, states=states)
     disjoint = config.privacy.initial_model == DISJOINT
     try:
         lineage = model_files.read_model(folder)
@@ -257,7 +257,7 @@ def earlier_of(config: RunConfig, fingerprint: str, states: Collection[str] = ()
         if not disjoint:
             raise type(error)(f"{error}; {_ALLOWED}") from error
         lineage = Lineage(lost=True)
-    earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC, tuple(sorted(states)))
+    earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC, states)
     seed = None if config.privacy.secure_noise else config.seed
     if run_of_seed(seed, [*(a.ledger for a in lineage.ancestors), *model_files.readable_ledgers(folder)]):
         raise ConfigError(  # whatever is said of the corpora
@@ -283,7 +283,7 @@ def run_of_seed(seed: int | None, ledgers: Sequence[Ledger]) -> Ledger | None:
 
 
 def earlier_of_record(
-    folder: Path, fingerprint: str = "", initial_model: object = None, states: Collection[str] = ()
+    folder: Path, fingerprint: str = "", initial_model: object = None, states: frozenset[str] = frozenset()
 ) -> Earlier:
     """Return the earlier releases of a run that began before, as its own folder keeps them.
 
@@ -294,7 +294,7 @@ def earlier_of_record(
     """
     lineage = model_files.read_ancestors(folder)
     disjoint = initial_model == DISJOINT and lineage != PUBLIC
-    return Earlier(lineage, fingerprint, disjoint, tuple(sorted(states)))
+    return Earlier(lineage, fingerprint, disjoint, states)
 
 
 _ALLOWED = (

@@ -311,12 +311,12 @@ def test_a_stated_disjoint_start_does_not_compose(
             child_of(parent, corpus, tmp_path / "same", **disjoint)
         config = RunConfig.from_mapping({"model.name": f"{parent}/model", "seed": 1, **disjoint})
         with pytest.raises(ConfigError, match="was trained on this very corpus"):  # it has grown since
-            earlier_of(config, "grown", {Corpus.open(corpus).fingerprint})
+            earlier_of(config, "grown", frozenset({Corpus.open(corpus).fingerprint}))
         copy, _ = deidentify(Corpus.open(corpus), tmp_path / "copy")
         of_copy = run(copy.path, tmp_path / "of-copy", seed=3, **{"privacy.strategy": "noiseless"})
         config = RunConfig.from_mapping({"model.name": f"{of_copy.path}/model", "seed": 2, **disjoint})
         with pytest.raises(ConfigError, match="or on what was made of either"):
-            earlier_of(config, "another", {Corpus.open(corpus).fingerprint})
+            earlier_of(config, "another", frozenset({Corpus.open(corpus).fingerprint}))
     child = child_of(parent, elsewhere, tmp_path / "child", **disjoint)
     result = child.result or {}
     ((event, count),) = events_of(child.path).items()
