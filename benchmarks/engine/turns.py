@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -87,24 +87,15 @@ class Contender:
                 used += times.user + times.system
         return used
 
-    @contextlib.contextmanager
-    def watched_memory(self) -> Iterator[None]:
-        """Read the memory of all processes, again and again."""
-        stop = threading.Event()
-
-        def watch() -> None:
-            while True:
-                self.memory = max(self.memory, sum(pss(process.pid) for process in self._tree()))
-                if stop.wait(0.2):
-                    return
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            watcher.join()
+    def memory_of_a_round(self) -> float:
+        """Return the peak memory of all processes in a round, in MiB, which is read again and again."""
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            done, most = threads.submit(self.ask, 1), 0.0
+            while not done.done():
+                most = max(most, sum(pss(process.pid) for process in self._tree()))
+                time.sleep(0.2)
+            done.result()
+        return most
 
 
 def pss(process: int, kind: str = "Pss") -> float:
@@ -135,8 +126,7 @@ def start(name: str, script: str, spec: Mapping[str, Any], python: str = sys.exe
     contender = Contender(name, subprocess.Popen([python, str(SCRIPTS / script), json.dumps(spec)], **pipes), began)
     contender.wait()
     contender.ready, contender.ready_cpu = time.monotonic() - began, contender.cpu_seconds()
-    with contender.watched_memory():
-        contender.ask(1)
+    contender.memory = contender.memory_of_a_round()
     return contender
 
 
