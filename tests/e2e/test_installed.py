@@ -1,9 +1,10 @@
-"""An installed copy, from a wheel or editable, works in a directory with folders of the names of ours."""
+"""An installed copy, wheel or editable, beside folders of our names, without the text packages, and with each extra."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import fl_sim
 from tests import tiny
 from tests.conftest import REPOSITORY
 from tests.e2e.processes import printed_by
+from tests.extra_environments import python_with
 
 LINKS = ("clients", "conf", "data_prep", "strategies")
 FILES = ("LICENSE", "README.md", "THIRD_PARTY.md", "pyproject.toml", "setup.py")
@@ -191,3 +193,63 @@ def test_an_installed_copy_makes_a_project(wheel: Path, tmp_path: Path) -> None:
     result = json.loads(printed_by(program, "run", "run.toml", *words, "--json", "--quiet", folder=tmp_path / "chats"))
     assert result["rounds"] == 1
     assert result["epsilon_any"] <= 8.0
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from fl_sim.cli.main import main
+from tests.fl_sim.flower.apps import nodes_of, train
+
+folder = Path(sys.argv[1])
+_, strategy = train(folder / "run", nodes_of(3), rounds=2)
+print(f"{strategy.epsilon():.6f}")
+assert main(["account", "ledger", str(folder / "run"), "--json"]) == 0
+print("what needs the text packages:", file=sys.stderr)
+sys.exit(main(["run", "--corpus", "bundled"]))
+"""
+
+
+@pytest.mark.system
+def test_a_flower_app_is_private_and_accounted_for_and_what_needs_the_text_packages_says_so(tmp_path: Path) -> None:
+    python = python_with("", tmp_path / "environment", "pytest")
+    done = subprocess.run(
+        [python, "-c", PROGRAM, str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    epsilon, figures = done.stdout.split("\n", 1)
+    assert f'"epsilon_user": {epsilon[:4]}' in figures
+    refusal = done.stderr.partition("what needs the text packages:\n")[2]
+    assert re.fullmatch(r"fl-sim run: \w+ is not installed: pip install 'fl-sim\[text\]'\n", refusal), done.stderr
+
+
+RUN = "run bundled --rounds 1 --q-s 0.001 --engine inline --set evaluation.max_sentences=10 --quiet --out run"
+PREPARE = "--text-column text --user-column author --quiet --out corpus"
+STUDY = "method=federate", "privacy.epsilon=12", "data.name=toy-adult", "encoder.kind=mlp"
+CORPUS = "corpus/manifest.json"
+USES: dict[str, tuple[str, str]] = {
+    "text": (RUN, "run/model/model.safetensors"),
+    "representations": (f"represent run --set {' --set '.join(STUDY)} --out record.json", "record.json"),
+    "tensorboard": (f"{RUN} --track tensorboard", "run/tensorboard"),
+    "hf": (f"prepare hf --source raw --tagger rules {PREPARE}", CORPUS),
+    "pii": (f"prepare csv --source raw/a.csv --tagger presidio {PREPARE}", CORPUS),
+    "spacy-en": (f"prepare csv --source raw/a.csv --tagger spacy:en_core_web_sm {PREPARE}", CORPUS),
+    "lora": (f"{RUN} --model small-gpt2 --set model.lora_rank=2", "run/model/adapter_model.safetensors"),
+    "wandb": (f"{RUN} --track wandb", "run/wandb"),
+    "mlflow": (f"{RUN} --track mlflow", "run/mlflow/mlflow.db"),
+}
+"""A command line for each extra, and what it makes."""
+
+
+@pytest.mark.system
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("extra", USES)
+def test_an_extra_is_complete(extra: str, tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    rows = "".join(f"Ada calls +1 202 555 01{number}.,user {number % 9}\n" for number in range(40, 99))
+    (tmp_path / "raw" / "a.csv").write_text(f"text,author\n{rows}")
+    words, made = USES[extra]
+    printed_by(python_with(extra, tmp_path / "environment"), "-m", "fl_sim", *words.split(), folder=tmp_path)
+    assert (tmp_path / made).exists()
+    if made.endswith(".json"):
+        assert json.loads((tmp_path / made).read_text())

@@ -1,8 +1,12 @@
-"""Test the real rounds on many copies of a small federation: exactly the mechanism, and within its ε."""
+"""Test the real rounds on many copies of a small federation: within ε, and refuted where broken on purpose."""
 
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,10 +14,12 @@ from scipy import stats
 
 import fl_sim
 from fl_sim.auditing.audited_rounds import AuditedMechanism, mechanism_of, worst_case
-from fl_sim.auditing.cases import examine, own_case
+from fl_sim.auditing.cases import Finding, examine, own_case
 from fl_sim.auditing.worst_case_corpora import ENTITY, Scenario, build
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
+from fl_sim.strategies.primitives import sampling
+from tests.fl_sim.auditing.faults import _clips_off, fault
 
 DELTA = 1e-5
 SAMPLED = RoundEvent("uedp", 1.0, q_u=0.3, q_e=0.4, q_s=0.5, user_cap=3)
@@ -138,3 +144,41 @@ def test_an_audit_of_nobody_or_of_corpora_beyond_memory_is_refused() -> None:
         fl_sim.audit(noise_multiplier=1.0, user_sentences=0, entity=(0, 0), trials=8)
     with pytest.raises(PrivacyError, match="allowed: at most 10,000,000"):
         worst_case(RoundEvent("uedp", 1.0, q_s=1e-9), Adjacency())
+
+
+# Where each fault shows: the event (a sentence's clip is 1), whom it protects, how many other entities stand beside e'.
+SHOWS: dict[str, tuple[RoundEvent, Adjacency, int]] = {
+    "noise_halved": (RoundEvent("uedp", 1.0), Adjacency(1), 0),
+    "sentence_clip_off": (RoundEvent("uedp", 1.0, user_cap=10), Adjacency(0, ContributionBound(1, 1)), 0),
+    "user_clip_off": (RoundEvent("uedp", 1.0, user_cap=2), Adjacency(20), 0),
+    "clips_off": (RoundEvent("user_level", 1.0), Adjacency(1), 0),
+    "entities_sampled_per_user": (
+        RoundEvent("uedp", 0.1, q_e=0.1, user_cap=5), Adjacency(0, ContributionBound(20, 1)), 0,
+    ),
+    "any_entity_active": (RoundEvent("uedp", 0.5, q_e=0.1, user_cap=2), Adjacency(0, ContributionBound(2, 1)), 10),
+    "users_always_sampled": (RoundEvent("uedp", 0.5, q_u=0.1), Adjacency(1), 0),
+}  # fmt: skip
+
+
+def broken(name: str) -> AbstractContextManager[Any]:
+    """Break the mechanism; its clips where the audit's gradients are clipped."""
+    if name == "users_always_sampled":
+        return patch.object(sampling, "sample_users", lambda seed, number, users, q_u: np.arange(users))
+    radii = {"sentence_clip_off": (1.0,), "user_clip_off": (2.0,), "clips_off": ()}
+    return _clips_off(*radii[name]) if name in radii else fault(name)
+
+
+def examined(name: str, block: AbstractContextManager[Any]) -> Finding:
+    event, adjacency, companions = SHOWS[name]
+    case = own_case(name, event, adjacency, 1, 1e-5)
+    target = replace(case.target, scenario=replace(case.target.scenario, companions=companions))
+    with block:
+        return examine(replace(case, target=target), trials=4_000, seed=0, confidence=0.95)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", SHOWS)
+def test_the_whole_mechanism_passes_and_the_broken_one_is_caught(name: str) -> None:
+    assert examined(name, nullcontext()).holds
+    found = examined(name, broken(name))
+    assert not found.holds, found.record()

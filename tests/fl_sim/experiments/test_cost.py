@@ -1,7 +1,8 @@
-"""The forecast of a run counts the sentences that its rounds compute, and proposes less where it takes hours."""
+"""The forecast of a run counts the sentences that its rounds compute; the path of its gradients is told beforehand."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ import pytest
 
 import fl_sim
 from fl_sim.cli.main import main
+from fl_sim.clients.ghost_norms import NotCovered
+from fl_sim.clients.gradients import ghost_pass
 from fl_sim.clients.selection import select_for, thin
+from fl_sim.clients.training import gradient_path_of
 from fl_sim.config import EngineConfig, RunConfig
 from fl_sim.experiments import cost as forecasts
 from fl_sim.experiments.cost import (
@@ -24,9 +28,14 @@ from fl_sim.experiments.cost import (
     workers_of,
 )
 from fl_sim.experiments.plan.run_plan import Planned, plan_run
+from fl_sim.reporting.report import full_report_text
+from fl_sim.reporting.run_facts import read_facts
+from fl_sim.storage.run_folder import RunFolder
+from fl_sim.strategies.client_rules import ClippedGradients, LocalSteps
 from tests import tiny
 from tests.clients.models import models_to_try
 from tests.e2e import small_runs
+from tests.tiny import command_line
 
 Capture = pytest.CaptureFixture[str]
 
@@ -150,3 +159,56 @@ def test_a_piped_run_says_its_cost_and_its_rounds_in_lines(tmp_path: Path, capsy
     assert [line.partition(":")[0] for line in lines[1:]] == ["round 0 of 4", "round 1 of 4", "round 4 of 4"]
     assert "perplexity" in lines[1]
     assert "\x1b" not in "".join(lines)
+
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+
+def run(corpus: Path, out: Path, **changes: Any) -> RunFolder:
+    tiny = {"corpus.path": corpus, "out": out, "engine.name": "inline", "rounds": 1, "model.hidden": 8}
+    tiny |= {"model.layers": 1, "model.heads": 1} | {key.replace("__", "."): value for key, value in changes.items()}
+    assert main(["run", *command_line(tiny)]) == 0
+    return RunFolder.open(out)
+
+
+@pytest.mark.system
+def test_the_fast_path_is_named(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run(small, tmp_path / "out")
+    assert (folder.result or {})["gradients"] == {"path": "fast"}
+    assert "Gradients   fast path, many sentences in one pass" in full_report_text(read_facts(folder))
+    assert ", fast path" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.system
+def test_the_slow_path_says_why_and_how_long(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(model: object) -> None:
+        raise NotCovered("its experts are no layer")
+
+    monkeypatch.setattr(ghost_pass, "cover", refuse)
+    folder = run(small, tmp_path / "out")
+    recorded = (folder.result or {})["gradients"]
+    assert (recorded["path"], recorded["reason"]) == ("slow", "its experts are no layer")
+    assert read_facts(folder).record()["gradients"] == recorded
+    assert "slow path, one sentence at a time: its experts are no layer" in full_report_text(read_facts(folder))
+    errors = " ".join(capsys.readouterr().err.split())
+    assert errors.index("Gradients are computed one sentence at a time (its experts are no layer).") < errors.index(
+        ", slow path"
+    )
+    assert any("one sentence at a time" in line for line in json.loads(folder.result_file.read_text())["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "named"),
+    [
+        (ClippedGradients(q_e=1.0, q_s=1.0, user_clip=2.0, sentence_clip=1.0), True),
+        (ClippedGradients(q_e=1.0, q_s=1.0, user_clip=np.inf), False),
+        (LocalSteps(q_e=1.0, q_s=1.0, user_clip=1.0, epochs=1, batch_size=8), True),
+        (LocalSteps(q_e=1.0, q_s=1.0, user_clip=1.0, epochs=2, batch_size=8), False),
+        (LocalSteps(q_e=1.0, q_s=1.0, user_clip=1.0, epochs=1, batch_size=8, optimizer="adam"), False),
+    ],
+)
+def test_which_rules_need_gradients_of_sentences_or_users(rule: Any, named: bool) -> None:
+    path = gradient_path_of(models_to_try.small_gpt2(), rule)
+    assert (path is not None and path.name == "fast") == named

@@ -1,4 +1,4 @@
-"""The frame of the command line: which errors are bad input and which are bugs, and what is said of them."""
+"""The frame of the command line: what is bad input and what a bug, no name that a terminal obeys, and completion."""
 
 from __future__ import annotations
 
@@ -7,22 +7,30 @@ import errno
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.shell_completion import ShellComplete
 from pydantic import BaseModel, ValidationError
 
 from fl_sim.cli import main as cli
 from fl_sim.cli.commands import run_command
 from fl_sim.cli.flags import KEYS
-from fl_sim.cli.main import main
-from fl_sim.cli.verbs import VERBS
+from fl_sim.cli.main import SafeStream, main, safe_streams
+from fl_sim.cli.verbs import VERBS, fl_sim
 from fl_sim.config import ConfigError
-from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.records import CorpusError, Mention, Sentence
+from fl_sim.formats import printable, printable_lines, table_cell
+from fl_sim.search.sweep import Row, Table
 from fl_sim.storage.run_folder import ResultsError
+from tests import tiny
 from tests.fl_sim.conftest import Capture, Refusal
 
 
@@ -187,3 +195,125 @@ def test_nobody_reads_the_output() -> None:
         process.stdout.close()
         assert process.wait(timeout=60) == cli.EXIT_NO_READER
         assert process.stderr.read() == b""
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eadA[bold]|<b>\r\n\x7f"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_a_terminal_obeys_is_escaped() -> None:
+    assert printable_lines("Zoë שלום 👩\u200d🔬\tand\nmore") == "Zoë שלום 👩\u200d🔬\tand\nmore"
+    assert printable("two\nlines") == "two\\nlines"
+    for shown in (printable(HOSTILE), table_cell(HOSTILE)):
+        assert shown.isprintable()
+    assert "\\[bold]" in table_cell(HOSTILE)
+
+
+def test_a_terminal_gets_colours_and_moving_bars_and_nothing_else() -> None:
+    below = Terminal()
+    stream = SafeStream(below)
+    stream.write("\r\x1b[2K\x1b[1A\x1b[?25l\x1b[31mred\x1b[0m" + HOSTILE)
+    assert below.getvalue().startswith("\r\x1b[2K\x1b[1A\x1b[?25l\x1b[31mred\x1b[0m\\u001b]0;owned\\u0007\\u001b[2J")
+    assert not any(code in below.getvalue() for code in ("\x07", "\x9b", "\u202e", "\x7f", "\x1b]", "\x1b[2J"))
+
+
+def test_streams_are_as_they_were_afterwards() -> None:
+    before = sys.stdout, sys.stderr
+    with pytest.raises(RuntimeError), safe_streams():
+        raise RuntimeError
+    assert (sys.stdout, sys.stderr) == before
+
+
+def strings_of(value: Any) -> Iterator[str]:
+    """Yield all names and texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    items = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    for item in items:
+        yield from strings_of(item)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a corpus whose name, users, labels, classes and entities are hostile."""
+    sentences = [
+        Sentence(split, f"{HOSTILE}{n}", f"Ada{HOSTILE} left {n}.", (Mention(0, 20, HOSTILE),), HOSTILE)
+        for n in range(4)
+        for split in ("train", "test")
+    ]
+    return write_corpus(sentences, tmp_path_factory.mktemp("data") / "corpus", name=HOSTILE).path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("corpus stats {}", "corpus stats {} --json", "corpus identity {}"),
+        "entities corpus {} --z 4 --rounds 2 --show-names --json",
+    ],
+)
+def test_names_of_a_corpus(words: str, hostile: Path, capsys: Capture) -> None:
+    assert main(words.format(hostile).split()) == 0
+    out = capsys.readouterr().out
+    assert all(line.replace("\t", " ").isprintable() for line in out.split("\n"))
+    assert "owned" in out
+    assert "[bold]" in out
+    if "--json" in words:
+        assert "\x1b]0;owned\x07" in "".join(strings_of(json.loads(out)))  # it reads back as what it was
+
+
+@pytest.mark.system
+def test_names_of_runs(hostile: Path, tmp_path: Path, capsys: Capture) -> None:
+    named = tmp_path / "run\n\x1b[2JPrivacy ε 0.01 $\\frac$"
+    sizes = tiny.command_line(dict(tiny.MODEL))
+    words = ["run", "--engine", "inline", "--corpus", str(hostile), "--rounds", "1", "--out", str(named), *sizes]
+    assert main([*words, "--quiet"]) == 0
+    shutil.copytree(named, tmp_path / "again")  # equal labels are told apart by the folder's name
+    assert main(["report", str(named), str(tmp_path / "again"), "--picture", str(tmp_path / "both.png")]) == 0
+    assert main(["report", str(named)]) == 0
+    out = capsys.readouterr().out
+    assert all(line.isprintable() for line in out.split("\n"))
+    assert not any(line.startswith("Privacy ε 0.01") for line in out.split("\n"))
+
+
+def test_cells_of_a_sweeps_table() -> None:
+    row = Row(settings={"model.name": HOSTILE}, values=[], failed={HOSTILE: HOSTILE}, diverged={})
+    text = Table("perplexity", [row], {"note": ""}).text()
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
+CASES = [
+    ("", "re", {"report", "resume", "represent", "reproduce"}),
+    ("run", "--eng", {"--engine"}),
+    ("run --engine", "", {"ray", "inline"}),
+    ("run --set", "engine.num_", {"engine.num_cpus=", "engine.num_gpus="}),
+    ("run --strategy", "u", {"uedp", "user_level"}),
+    ("run --corpus", "b", {"bundled", "b/"}),
+    ("corpus", "sta", {"stats"}),
+    ("corpus stats", "b", {"bundled", "b/"}),
+    ("prepare", "js", {"jsonl"}),
+    ("prepare jsonl", "--so", {"--source"}),
+    ("report", "b", {"b/"}),
+    ("run", "ma", {"ma*"}),
+    ("audit mechanism --clipping", "", {"sentence", "automatic", "user"}),
+]
+
+
+@pytest.mark.parametrize(("words", "incomplete", "expected"), CASES, ids=[" ".join(case[:2]) for case in CASES])
+def test_what_is_completed(words: str, incomplete: str, expected: set[str]) -> None:
+    """A file or folder is left to the shell; ``b/`` stands for a folder and ``ma*`` for a file here."""
+    items = ShellComplete(fl_sim, {}, "fl-sim", "_FL_SIM_COMPLETE").get_completions(words.split(), incomplete)
+    kinds = {"plain": "", "dir": "/", "file": "*"}
+    assert {f"{item.value}{kinds[item.type]}" for item in items} == expected
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_a_shell_gets_its_script(shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setenv("_FL_SIM_COMPLETE", f"{shell}_source")
+    assert main([]) == 0
+    assert f"_FL_SIM_COMPLETE={shell}_complete" in capsys.readouterr().out

@@ -1,8 +1,11 @@
-"""Runs side by side: what is said of ε that are other statements, differences user by user, table, JSON, CSV, page."""
+"""Runs side by side: ε that are other statements, differences user by user, tables; and a run that is at work."""
 
 from __future__ import annotations
 
 import math
+import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,13 @@ import pandas as pd
 import pytest
 
 import fl_sim
+from fl_sim.cli.commands import report_command
 from fl_sim.cli.main import main
 from fl_sim.reporting.bootstrap import paired_difference
 from fl_sim.reporting.comparison import compare_runs
+from fl_sim.storage.run_claim import RunClaim
 from fl_sim.storage.run_folder import ResultsError, RunFolder, encode
-from tests.fl_sim.conftest import GUARANTEE, Capture, MakeRun, Printed, Refusal, cut_ledger
+from tests.fl_sim.conftest import GUARANTEE, Capture, MakeRun, Printed, Refusal, cut_ledger, metrics_row
 
 USERS = 40
 FIGURE = {"value": 2.4, "low": 2.3, "high": 2.5}
@@ -156,3 +161,76 @@ def test_bad_input_is_one_line(two: list[RunFolder], tmp_path: Path, refusal: Re
         assert said in refusal("report", first, *words)
     with pytest.raises(ResultsError, match="0 runs are given"):
         compare_runs([])
+
+
+REFRESH = '<meta http-equiv="refresh" content="5">'
+
+
+@pytest.fixture
+def at_work(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunFolder]:
+    """A run whose process does something between two looks at it, and ends after the last of these."""
+
+    def begin(*between: Callable[[], object]) -> RunFolder:
+        run = make_run("uedp", rounds=3, finish=False)
+        run.truncate_metrics(1)
+        claim, steps = RunClaim.hold(run.path), iter([*between])
+
+        def work(seconds: float) -> None:
+            for step in steps:
+                step()
+                return
+            for number in (2, 3):
+                run.append_metrics(metrics_row("uedp", number, 3))
+            claim.release()
+
+        monkeypatch.setattr(report_command.time, "sleep", work)
+        return run
+
+    return begin
+
+
+def test_a_page_loads_itself_again_until_the_run_has_ended(
+    at_work: Callable[..., RunFolder], tmp_path: Path, capsys: Capture
+) -> None:
+    page, pages = tmp_path / "page.html", []
+    run = at_work(lambda: pages.append(page.read_text()))
+    assert main(["report", "--watch", str(run.path), "--html", str(page), "--quiet"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("Run         uedp-1-0 (uedp): 3 of 3 rounds, interrupted;")
+    assert said.err == ""
+    assert len(pages) == 1
+    assert REFRESH in pages[0]
+    assert "1 of 3 rounds, running" in pages[0]
+    assert "refresh" not in re.sub(r"<style>.*?</style>", "", page.read_text(), flags=re.DOTALL)
+    assert "3 of 3 rounds, interrupted" in page.read_text()
+
+
+def test_the_terminal_shows_every_round_and_the_end_stays(
+    at_work: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    run = at_work(lambda: None)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert main(["report", "--watch", str(run.path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("1 of 3 rounds, running") < shown.rindex("3 of 3 rounds, interrupted")
+    assert shown.count("running") == 2  # drawn once for both looks, and once more as it gives way to the end
+
+
+def test_a_run_that_is_not_at_work_is_shown_at_once(make_run: MakeRun, tmp_path: Path, capsys: Capture) -> None:
+    run = str(make_run("uedp", rounds=2).path)
+    assert main(["report", run]) == 0
+    once = capsys.readouterr().out
+    assert main(["report", run, "--watch"]) == 0
+    assert capsys.readouterr().out == once
+    assert main(["report", str(tmp_path / "none"), "--watch"]) == 2
+    assert capsys.readouterr().err.endswith("none: there is no such folder\n")
+
+
+def test_a_run_that_has_written_nothing_yet_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    claim = RunClaim.claim(tmp_path / "new")
+    monkeypatch.setattr(report_command.time, "sleep", lambda seconds: claim.discard())
+    assert main(["report", "--watch", str(tmp_path / "new")]) == 2
+    assert "there is no such folder" in capsys.readouterr().err
