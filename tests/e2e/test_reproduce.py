@@ -200,12 +200,6 @@ def test_nothing_can_be_made_without_any_corpus(tmp_path: Path, data: Path, caps
     assert "left out: conll2003:" in capsys.readouterr().err
 
 
-def test_the_list_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "list"]) == 0
-    listed = capsys.readouterr().out
-    assert all(name in listed for name in ("fig2", "fig3a", "fig9", "table2"))
-
-
 @pytest.mark.nightly
 @pytest.mark.usefixtures("clean_commit")
 def test_attacks_on_the_runs_of_a_figure_are_recorded(

@@ -163,7 +163,6 @@ def of_another_model(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "words"),
     [
-        ("config.json", lambda path: path.write_text("{}"), "config.json|corrupt"),
         ("environment.json", Path.unlink, "environment.json|missing"),
         ("metrics.jsonl", lambda path: path.write_text('{"round": 0}\n'), "was recorded as"),
         ("checkpoint/latest.safetensors", truncate, "checkpoint|corrupt"),
@@ -179,14 +178,6 @@ def test_damaged_run_folders_cannot_be_resumed(
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     says(refusal("resume", str(run.path)), f"{run.path}|{words}")
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
-
-
-def test_a_model_folder_without_weights(corpus: Path, tmp_path: Path, refusal: Refusal) -> None:
-    model = finished_run(folder=tmp_path / "run").model_dir
-    (model / "model.safetensors").unlink()
-    arguments = ["--corpus", str(corpus), "--out", str(tmp_path / "out"), "--engine", "inline", "--model", str(model)]
-    says(refusal("run", *arguments), f"is not the file that its run wrote|{model}")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.nightly

@@ -145,12 +145,3 @@ def test_a_ledger_in_text_and_json(monkeypatch: pytest.MonkeyPatch, printed: Pri
     assert [(audit["folder"], audit["refuted"]) for audit in found] == [("a", ["noise"]), ("b", ["noise"])]
     assert main(["audit", "ledger", "a"]) == 1
     assert "REFUTED  0.95 of σ" in capsys.readouterr().out
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("no_plots")
-def test_canaries_in_a_real_training(printed: Printed) -> None:
-    report = printed("audit", "one-run", "--canaries", 40, "--rounds", 6, "--z", 0.3)
-    assert report["canaries"] == 40
-    assert report["attack_auc"] > 0.75
-    assert 0 < report["epsilon_lower"] < report["epsilon_proven"]

@@ -202,12 +202,12 @@ def test_the_verdict_is_in_words_and_says_what_fairness_costs(dpnr_table: dict[s
     assert shown.count("the accuracy changes by") == 4
 
 
-@pytest.mark.nightly
 def test_reproduce_knows_and_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert tuple(reproductions.REPRODUCTIONS) == reproduce_command.TABLES
     assert main.main(["reproduce", "list"]) == 0
     said = capsys.readouterr().out
-    assert all(found.title in said for found in reproductions.REPRODUCTIONS.values())
+    titles = (found.title for found in reproductions.REPRODUCTIONS.values())
+    assert all(name in said for name in ("fig2", "fig3a", "fig9", "table2", *titles))
 
 
 def test_a_record_of_another_layer_or_grid_has_another_name() -> None:
