@@ -9,20 +9,8 @@
 The client computes a vector x in R^k from its text, normalises it, adds Laplace noise and sends the sum. The mechanism
 M is ε-DP for a pair of texts if no output is more than e^ε times as likely on one as on the other. Laplace noise of
 scale b per coordinate gives ε = Δ/b, where Δ is the largest **L1** distance between two normalised vectors (Dwork et
-al. 2006):
-
-| normalisation | Δ | noise scale b at parameter ε | claimed | proven |
-|---|---|---|---|---|
-| ``dpnr``: min-max to [0, 1]^k (Lyu, He and Li 2020) | k | 1/ε | ε | kε |
-| ``dpnr-shared``: the same, one noise for all coordinates (DPNR's published code) | k | 1/ε | ε | ∞ |
-| ``l1``: x / ‖x‖₁ (FEDERATE's paper, and Noise) | 2 | 2/ε | ε | ε |
-| ``l2``: x / ‖x‖₂ (FEDERATE's published code) | 2√k | 2/ε | ε | √k·ε |
-
-docs/representations.md has the counterexamples to what was claimed. All bounds hold for **any** two texts, because they
-do not depend on the text.
-
-A vector that cannot be normalised (zero, constant under ``dpnr``, not finite) is sent as the zero vector plus noise.
-Its distance to every normalised vector is at most Δ, so the bound holds, and no text is visibly refused.
+al. 2006). docs/representations.md has b and both ε of every mechanism, the counterexamples to what was claimed, and
+what becomes of a vector that cannot be normalised. All bounds hold for **any** two texts: no text changes them.
 
 **Word dropout** at rate μ before the encoder (each word dropped independently with probability μ) amplifies privacy.
 If M is ε-DP for any two texts, then for texts that differ in the words at j given positions

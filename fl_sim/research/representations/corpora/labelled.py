@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_sim.data_prep.records import CorpusError
+from fl_sim.data_prep.store.textfiles import stored_file
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 SPLITS = (TRAIN, VALIDATION, TEST)
@@ -129,7 +130,7 @@ def cut(order: Integers, shares: Sequence[float]) -> list[Integers]:
 
 def corpus_file(source: Path, name: str) -> Path:
     """Return a file of a corpus's folder, as it is or packed; CorpusError if it is not there."""
-    file = next((path for end in ("", ".xz", ".gz") if (path := source / f"{name}{end}").is_file()), None)
+    file = stored_file(source, name)
     if file is None:
         raise CorpusError(f"{source}: no {name} (or .xz, .gz) in this folder")
     return file
