@@ -133,15 +133,14 @@ def read_model(folder: Path) -> Lineage:
     Raises:
         LineageError: the model was trained by fl_sim, and its lineage is missing or was changed, or the model was.
     """
-    base = _base_of_adapter(folder)
-    own = _read_one(folder)
-    if base is None:
-        return own
-    below = _read_one(base)
-    for one, other in itertools.product((a.ledger for a in below.ancestors), (a.ledger for a in own.ancestors)):
-        if one.run == other.run and not (one.continues(other) or other.continues(one)):  # and no ledger counts both
-            raise LineageError(f"{base}: is the model of another copy of its run than {folder} was trained on")
-    return merged(below, own)
+    lineage = _read_one(folder)
+    for base in _bases_of_adapter(folder):
+        below = _read_one(base)
+        for one, other in itertools.product((a.ledger for a in below.ancestors), (a.ledger for a in lineage.ancestors)):
+            if one.run == other.run and not (one.continues(other) or other.continues(one)):  # and no ledger counts both
+                raise LineageError(f"{base}: is the model of another copy of its run than {folder} was trained on")
+        lineage = merged(below, lineage)
+    return lineage
 
 
 def _read_one(folder: Path) -> Lineage:
@@ -306,11 +305,15 @@ def is_own_format(content: Mapping[str, object]) -> bool:
     return content.get("model_type") == AWD_LSTM or ARCHITECTURE_KEY in content
 
 
-def _base_of_adapter(folder: Path) -> Path | None:
-    """Return the folder of the frozen model under the adapter in ``folder``; None without an adapter or a folder."""
-    file = folder / "adapter_config.json"
-    name = _object(file).get("base_model_name_or_path") if file.is_file() else None
-    return Path(name) if isinstance(name, str) and name and Path(name).is_dir() else None
+def _bases_of_adapter(folder: Path) -> list[Path]:
+    """Return the folders of the frozen models under the adapter in ``folder``, from the uppermost down."""
+    below = [folder]
+    while (file := below[-1] / "adapter_config.json").is_file():
+        name = _object(file).get("base_model_name_or_path")
+        if not (isinstance(name, str) and name and Path(name).is_dir()) or Path(name) in below:
+            break
+        below.append(Path(name))
+    return below[1:]
 
 
 def _object(file: Path) -> dict[str, Any]:

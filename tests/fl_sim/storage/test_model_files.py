@@ -47,3 +47,18 @@ def test_of_an_adapter_and_its_base_the_longer_ledger_counts_and_none_that_went_
     _model(base, _released(tmp_path / "copy", 3))
     with pytest.raises(LineageError, match="another copy of its run"):
         read_model(adapter)
+
+
+def test_a_run_below_two_adapters_counts_with_the_rounds_that_it_ran_since(tmp_path: Path) -> None:
+    """The model is that of all three folders, and the lowest one's run was resumed."""
+    for name in ("below", "middle", "top"):
+        (tmp_path / name).mkdir()
+    base, middle = tmp_path / "base", tmp_path / "of-middle"
+    begun = _released(tmp_path / "below", 1, 2)
+    adapter = _model(middle, _released(tmp_path / "middle", 1), base)
+    top = _model(tmp_path / "of-top", _released(tmp_path / "top", 1), adapter)
+    _model(base, begun)
+    assert sorted(len(ancestor.ledger.entries) for ancestor in read_model(top).ancestors) == [1, 1, 2]
+    shutil.rmtree(base)
+    _model(base, _released(tmp_path / "below", 3))
+    assert sorted(len(ancestor.ledger.entries) for ancestor in read_model(top).ancestors) == [1, 1, 3]
