@@ -101,15 +101,21 @@ def check_there(name: str) -> None:
         from fl_sim.clients.models.packaged_gguf import SMOLLM2_WEIGHTS
 
         SMOLLM2_WEIGHTS.check_installed()
-    elif is_offline() and not Path(name).is_dir():
-        from huggingface_hub import try_to_load_from_cache
-        from huggingface_hub.errors import HFValidationError
+    elif is_offline() and folder_of(name) is None:
+        raise ModelError(f"cannot load model {name!r}: {_NOWHERE}; allowed: a model that ships, or its folder")
 
-        cached = None
-        with suppress(HFValidationError):  # of a name that is none of the hub's
-            cached = try_to_load_from_cache(name, "config.json")
-        if not isinstance(cached, str):
-            raise ModelError(f"cannot load model {name!r}: {_NOWHERE}; allowed: a model that ships, or its folder")
+
+def folder_of(name: str) -> Path | None:
+    """Return the folder of a model: a local one of that name, or else the hub's in the local cache; None if neither."""
+    if (folder := Path(name).expanduser()).is_dir():
+        return folder
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    with suppress(HFValidationError):  # of a name that is none of the hub's
+        if isinstance(config := try_to_load_from_cache(name, "config.json"), str):
+            return Path(config).parent
+    return None
 
 
 def _packaged_minilm() -> str:

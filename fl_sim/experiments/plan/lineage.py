@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_sim.clients.models.architectures.model_source import is_registered
+from fl_sim.clients.models.hub import folder_of
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.formats import format_epsilon
 from fl_sim.storage import model_files
@@ -189,7 +190,8 @@ class Earlier:
             ResultsError: another model has taken its place since the run began.
         """
         now = earlier_of(config, self.fingerprint, self.states).lineage
-        if [a.ledger.head for a in now.ancestors] != [a.ledger.head for a in self.lineage.ancestors]:
+        heads, known = ([a.ledger.head for a in lineage.ancestors] for lineage in (now, self.lineage))
+        if heads != known or now.lost != self.lineage.lost:  # lost: a model of the hub that was not here before
             raise ResultsError(
                 f"{config.model.name}: rests on other releases than when the run began; allowed: the model as it was, "
                 "or a new run"
@@ -245,8 +247,8 @@ def earlier_of(config: RunConfig, fingerprint: str, states: frozenset[str] = fro
             configuration does not state that the corpora are disjoint.
         ConfigError: the run would have the noise of an earlier run, or states that its own corpus is disjoint.
     """
-    folder = Path(config.model.name).expanduser()
-    if is_registered(config.model.name) or not folder.is_dir():
+    folder = None if is_registered(config.model.name) else folder_of(config.model.name)
+    if folder is None:
         return Earlier(fingerprint=fingerprint, states=states)
     disjoint = config.privacy.initial_model == DISJOINT
     try:

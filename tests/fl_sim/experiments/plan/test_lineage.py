@@ -385,6 +385,28 @@ def test_an_adapter_rests_on_what_trained_its_frozen_base(parent: Path, tmp_path
         model_files.read_model(adapter)
 
 
+def test_a_trained_model_that_comes_from_the_hub_is_not_taken_for_public(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    config = RunConfig.from_mapping({"model.name": "me/mine"})
+    before = earlier_of(config, "0a1b")
+    assert before.lineage == model_files.Lineage()  # nothing is here yet: the run reads it, and asks again
+    name = "0" * 40
+    (cached := tmp_path / "models--me--mine" / "snapshots" / name).mkdir(parents=True)
+    (refs := tmp_path / "models--me--mine" / "refs").mkdir()
+    (refs / "main").write_text(name)
+    (cached / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    before.check_model(config)
+    (cached / "config.json").write_text(json.dumps({"model_type": "gpt2", "fl_sim_trained": True}))
+    with pytest.raises(ResultsError, match="lineage: is missing"):
+        before.check_model(config)
+    stated = config.changed({"privacy.initial_model": "disjoint"})
+    with pytest.raises(ResultsError, match="rests on other releases"):
+        before.check_model(stated)
+    assert "no ε covers what it released before" in earlier_of(stated, "0a1b").warnings()[0]
+
+
 # --- what a child's folder keeps -------------------------------------------------------------------------------------
 
 
