@@ -56,6 +56,13 @@ class Selection:
         has = self.counts > 0
         return replace(self, users=self.users[has], counts=self.counts[has])
 
+    def only(self, kept: npt.NDArray[np.bool_]) -> Self:
+        """Return the selection with the sentences of the mask ``kept``, bool (K,), alone."""
+        owners = np.repeat(np.arange(len(self.users)), self.counts)
+        return replace(
+            self, sentences=self.sentences[kept], counts=np.bincount(owners[kept], minlength=len(self.users))
+        )
+
 
 @functools.singledispatch
 def select_for(rule: ClientRule, ownership: Ownership, user_runs: IntArray, round_seed: int) -> Selection:
@@ -83,10 +90,7 @@ def thin(selection: Selection, weights: Floats, round_seed: int) -> Selection:
     A sentence is then sampled with probability q_s·w(s): weights that limit what an entity or a user contributes hold
     under every client rule (docs/privacy-proofs.md, section 15).
     """
-    kept = sampling.thinned_sentences(round_seed, selection.sentences, weights[selection.sentences])
-    owners = np.repeat(np.arange(len(selection.users)), selection.counts)
-    counts = np.bincount(owners[kept], minlength=len(selection.users))
-    return replace(selection, sentences=selection.sentences[kept], counts=counts)
+    return selection.only(sampling.thinned_sentences(round_seed, selection.sentences, weights[selection.sentences]))
 
 
 def _sampled_sentence_range(
@@ -131,6 +135,10 @@ class WeightedSelection(Selection):
         # slots=True replaces the class, so super() without arguments would fail
         return replace(Selection.nonempty(self), user_weights=self.user_weights[self.counts > 0])
 
+    def only(self, kept: npt.NDArray[np.bool_]) -> Self:
+        """Return the selection with the sentences of the mask ``kept``, bool (K,), alone."""
+        return replace(Selection.only(self, kept), weights=self.weights[kept])
+
 
 @select_for.register
 def select_weighted(
@@ -139,15 +147,14 @@ def select_weighted(
     """Return the sentences with a sampled entity and, under f_E+, the sampled sentences without entities."""
     owned = select(ownership, user_runs, round_seed, 1.0, 1.0)
     weights = _sentence_weights(ownership, owned.sentences, round_seed, rule)
-    kept = weights > 0
-    owners = np.repeat(np.arange(len(owned.users)), owned.counts)
-    return WeightedSelection(
+    every = WeightedSelection(
         users=owned.users,
-        sentences=owned.sentences[kept],
-        counts=np.bincount(owners[kept], minlength=len(owned.users)),
-        weights=weights[kept],
+        sentences=owned.sentences,
+        counts=owned.counts,
+        weights=weights,
         user_weights=weights_of(ownership.sentences_per_user, rule.user_weight_cap)[owned.users],
     )
+    return every.only(weights > 0)
 
 
 def sentences_per_entity(ownership: Ownership) -> IntArray:

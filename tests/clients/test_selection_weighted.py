@@ -9,7 +9,7 @@ import pytest
 
 from fl_sim.clients.batches import Examples
 from fl_sim.clients.models.language_model import LanguageModel
-from fl_sim.clients.selection import WeightedSelection, select_for, sentences_per_entity
+from fl_sim.clients.selection import WeightedSelection, select_for, sentences_per_entity, thin
 from fl_sim.clients.training import bounded_sum
 from fl_sim.strategies.client_rules import WeightedGradients, weights_of
 from fl_sim.strategies.primitives import sampling, streams
@@ -61,6 +61,15 @@ def test_the_selection_is_the_definition(changes: dict) -> None:
         np.testing.assert_allclose(chosen.user_weights, w_u)
         seen |= set(expected)
     assert seen == ({0, 2, 3, 5, 6} if changes.get("extended") is False else set(range(8)))
+
+
+def test_a_sentence_that_is_thinned_out_leaves_every_other_its_weight() -> None:
+    chosen = select_for(RULE, CORPUS, EVERYBODY, 3)
+    assert isinstance(chosen, WeightedSelection)
+    thinned = thin(chosen, np.where(np.arange(len(ENTITIES_OF)) == chosen.sentences[0], 1e-9, 1.0), 3)
+    assert thinned.sentences.tolist() == chosen.sentences[1:].tolist()
+    assert thinned.weights.tolist() == chosen.weights[1:].tolist()
+    assert len(set(thinned.weights)) > 1
 
 
 @pytest.mark.parametrize("beta", [0.1, 1e6])
