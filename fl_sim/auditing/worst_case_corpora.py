@@ -13,12 +13,11 @@ coordinate of the model (docs/audit.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_sim.clients.selection import Selection
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 
@@ -119,13 +118,6 @@ def build(scenario: Scenario, copies: int, *, present: bool = True, bystanders: 
         copy_of_user=np.append(np.repeat(np.arange(copies), len(users)), np.full(bystanders, BYSTANDER)),
         copies=copies,
     )
-
-
-def only(selection: Selection, kept: NDArray[np.bool_]) -> Selection:
-    """Return the selection with those of its sentences that the mask ``kept``, bool (K,), marks."""
-    owner = np.repeat(np.arange(len(selection.users)), selection.counts)
-    counts = np.bincount(owner[kept], minlength=len(selection.users))
-    return replace(selection, sentences=selection.sentences[kept], counts=counts)
 
 
 def gradients(user_clip: float) -> NDArray[np.float32]:

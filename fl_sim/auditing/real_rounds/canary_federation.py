@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fl_sim.auditing.inline_rounds import Release, run_rounds
-from fl_sim.auditing.worst_case_corpora import BYSTANDER, CopiedCorpus, only
+from fl_sim.auditing.worst_case_corpora import BYSTANDER, CopiedCorpus
 from fl_sim.clients import training
 from fl_sim.clients.batches import Examples
 from fl_sim.clients.models.architectures.architecture import Architecture
@@ -224,7 +224,7 @@ def release_along_canaries(
         observe(release)
 
     def keep(selection: Selection) -> Selection:
-        return only(selection, kept[selection.sentences])
+        return selection.only(kept[selection.sentences])
 
     run_real_rounds(model, corpus.ownership, sentences, keep, plan, seed, read)
     return np.array(rows)

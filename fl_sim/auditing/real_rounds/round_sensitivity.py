@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from fl_sim.auditing.inline_rounds import Release
 from fl_sim.auditing.real_rounds.canary_cases import AWD_LSTM, LOCAL_STEPS, LORA, UNSAMPLED, USER_LEVEL, CanaryCase
 from fl_sim.auditing.real_rounds.canary_federation import run_real_rounds
-from fl_sim.auditing.worst_case_corpora import BACKGROUND, ENTITY, LONE, CopiedCorpus, Scenario, build, only
+from fl_sim.auditing.worst_case_corpora import BACKGROUND, ENTITY, LONE, CopiedCorpus, Scenario, build
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.selection import Selection
 from fl_sim.data_prep.store.corpus import Corpus
@@ -158,7 +158,7 @@ def measure_round(
         return selection
 
     def without(selection: Selection) -> Selection:
-        return only(selection, corpus.kinds[selection.sentences] == BACKGROUND)
+        return selection.only(corpus.kinds[selection.sentences] == BACKGROUND)
 
     for keep in (all_of, without):
         run_real_rounds(model, corpus.ownership, tokens, keep, plan, seed, releases.append)
