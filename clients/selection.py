@@ -57,7 +57,11 @@ class Selection:
         return replace(self, users=self.users[has], counts=self.counts[has])
 
     def only(self, kept: npt.NDArray[np.bool_]) -> Self:
-        """Return the selection with the sentences of the mask ``kept``, bool (K,), alone."""
+        """Return the selection with the sentences of the mask ``kept``, bool (K,), alone.
+
+        A subclass with more arrays of sentences selects from these, too: whatever stays beside other sentences than its
+        own lets one user change what another one sends.
+        """
         owners = np.repeat(np.arange(len(self.users)), self.counts)
         return replace(
             self, sentences=self.sentences[kept], counts=np.bincount(owners[kept], minlength=len(self.users))
