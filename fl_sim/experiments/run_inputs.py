@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,12 +26,15 @@ from fl_sim.settings_origin import MOST_SHARED, found_in
 from fl_sim.storage.open_run import NO_ANCHOR
 from fl_sim.storage.run_folder import MODEL_FOLDER
 from fl_sim.strategies.mechanism import Mechanism
+from fl_sim.strategies.registry import mechanism_from_record
 
 if TYPE_CHECKING:  # what reports and checks need of this module does without torch, which takes seconds to import
     from fl_sim.clients.models.language_model import LanguageModel
     from fl_sim.clients.tasks import Task
     from fl_sim.data_prep.store.ownership import Ownership
     from fl_sim.experiments.plan.run_plan import Planned
+
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,25 +57,43 @@ class RunInputs:
 
 
 def check_rule_of(mechanism: Mechanism) -> None:
-    """Check that nodes can rebuild and compute the client rule of a strategy, and that its β is that of the noise.
+    """Check that nodes can compute a strategy's client rule, and that rule, rates, noise and record bear its event out.
 
     Raises:
-        ConfigError: they cannot, so that every node would fail in every round; or vectors may be longer than the event
-            and the noise of the strategy assume.
+        ConfigError: every node would fail in every round; or ε, which follows from the event alone, may be too small.
     """
     from fl_sim.clients.training import check_client_rule
     from fl_sim.strategies.messages import MessageError
 
-    rule, bound = mechanism.client_rule(mechanism.clip_norm), mechanism.user_clip(mechanism.clip_norm)
+    clip, event = mechanism.clip_norm, mechanism.event()
+    rule, adaptive = mechanism.client_rule(clip), mechanism.adaptive
     try:
         check_client_rule(rule)
     except MessageError as error:
         raise ConfigError(f"privacy.strategy is {mechanism.strategy}, but its {error}") from error
-    if mechanism.event() is not None and rule.user_clip > bound:
+    if event is None:
+        return
+    if mechanism_from_record(mechanism.record()).event() != event:
         raise ConfigError(
-            f"privacy.strategy is {mechanism.strategy}, but its client rule has user_clip {rule.user_clip:g}; allowed: "
-            f"at most β, {bound:g}"
+            f"privacy.strategy is {mechanism.strategy}, whose record has another event; allowed: an event of numbers "
+            "and keys of [privacy] alone"
         )
+    room = 1.0 if adaptive is None else adaptive.update_weight  # what votes leave of β to an update
+    within_sentences = rule.user_clip / event.user_cap if event.clips_sentences else math.inf
+    stated = {
+        "client rule has user_clip": (rule.user_clip, room * mechanism.noise_std(clip) / event.noise_multiplier),
+        "client rule has sentence_clip": (rule.sentence_clip, within_sentences),
+        "client rule has q_e": (rule.q_e, event.q_e),
+        "client rule has q_s": (rule.q_s, event.q_s),
+        "cohorts have q_u": (mechanism.q_u, event.q_u),
+        "users vote as": (1.0 if rule.vote is None else rule.user_clip / rule.item_clip, mechanism.items_per_user),
+    }
+    for what, (value, most) in stated.items():
+        if value > most * (1 + _ROUNDING):
+            raise ConfigError(
+                f"privacy.strategy is {mechanism.strategy}, but its {what} {value:g}; allowed by its event and noise: "
+                f"at most {most:g}"
+            )
 
 
 def open_corpus(config: RunConfig, fingerprint: str | None = None) -> Corpus:

@@ -151,7 +151,7 @@ from dataclasses import dataclass
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients
 from fl_sim.strategies.mechanism import Mechanism
-from fl_sim.strategies.privacy_config import PrivacyConfig
+from fl_sim.strategies.privacy_config import GaussianSumConfig, PrivacyConfig
 class NoRule(Mechanism):
     pass
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +184,30 @@ class Longer(Mechanism):
     def event(self): return RoundEvent("user_level", self.noise_multiplier, q_u=self.q_u)
 class NoEvent(Longer):
     def event(self): return {"strategy": "user_level"}
+class Good(Mechanism):
+    Config = GaussianSumConfig
+    defaults = Mechanism.defaults | {"user_cap": 4.0}
+    items_per_user = 4.0
+    def client_rule(self, clip_norm): return ClippedGradients(**self.bounds(clip_norm), sentence_clip=clip_norm)
+    def event(self): return RoundEvent("uedp", self.noise_multiplier, self.q_u, self.q_e, self.q_s, self.user_cap)
+class Quieter(Good):
+    def noise_std(self, clip_norm): return super().noise_std(clip_norm) / 10
+class Unclipped(Good):
+    def client_rule(self, clip_norm): return ClippedGradients(**self.bounds(clip_norm))
+class MoreUsers(Good):
+    def event(self): return RoundEvent("uedp", self.noise_multiplier, self.q_u / 10, user_cap=self.user_cap)
+class MoreEntities(Good):
+    def event(self): return RoundEvent("uedp", self.noise_multiplier, self.q_u, q_e=0.5, user_cap=self.user_cap)
+class MoreSentences(Good):
+    def event(self): return RoundEvent("uedp", self.noise_multiplier, self.q_u, q_s=0.1, user_cap=self.user_cap)
+class MoreVotes(Good):
+    items_per_user = 1.0
+@dataclass(frozen=True, kw_only=True)
+class Unrecorded(Good):
+    louder: float = 10.0
+    @classmethod
+    def own_fields(cls, settings): return {"louder": 1.0}
+    def event(self): return RoundEvent("user_level", self.louder * self.noise_multiplier, q_u=self.q_u)
 number = 3
 """
 
@@ -200,7 +224,17 @@ number = 3
         ("bad:NoNodes", "is bad:NoNodes, but its client rule is a Unregistered; allowed: one registered with add_"),
         ("bad:NoPath", "is bad:NoPath, but its client rule is malformed or unknown"),
         ("bad:NoJson", "is bad:NoJson, but its client rule Holds cannot be sent"),
-        ("bad:Longer", "is bad:Longer, but its client rule has user_clip 10; allowed: at most β, 1"),
+        (
+            "bad:Longer",
+            "but its client rule has user_clip 10; allowed by its event and noise: at most 1",
+        ),
+        ("bad:Quieter", "but its client rule has user_clip 4; allowed by its event and noise: at most 0.4"),
+        ("bad:Unclipped", "but its client rule has sentence_clip inf; allowed by its event and noise: at most 1"),
+        ("bad:MoreUsers", "but its cohorts have q_u 1; allowed by its event and noise: at most 0.1"),
+        ("bad:MoreEntities", "but its client rule has q_e 1; allowed by its event and noise: at most 0.5"),
+        ("bad:MoreSentences", "but its client rule has q_s 1; allowed by its event and noise: at most 0.1"),
+        ("bad:MoreVotes", "but its users vote as 4; allowed by its event and noise: at most 1"),
+        ("bad:Unrecorded", "is bad:Unrecorded, whose record has another event"),
         ("bad:NoEvent", "is bad:NoEvent; allowed: one whose event is a RoundEvent or None, not a dict"),
         (
             "coordinate",
@@ -210,7 +244,8 @@ number = 3
 )
 def test_bad_strategies_are_refused(folder: Path, refusal: Refusal, name: str, words: str) -> None:
     (folder / "bad.py").write_text(BAD, encoding="utf-8")
-    (folder / "run.toml").write_text("rounds = 1\n", encoding="utf-8")
+    own = "[privacy]\nclip_quantile = 0.5\n" if name == "bad:MoreVotes" else ""
+    (folder / "run.toml").write_text(f"rounds = 1\n{own}", encoding="utf-8")
     assert re.search(words, refusal(*words_of("--strategy", name)))
     assert not (folder / "run").exists()
 
