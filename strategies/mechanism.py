@@ -301,7 +301,7 @@ class Mechanism(ABC):
         return adjacency
 
     def claims(self, rounds: int, delta: float) -> dict[str, npt.NDArray[np.float64]]:
-        """Return published but unproven claims of ε: by metric, ε after 0 to T rounds, float64 (T+1,)."""
+        """Return an unproven claim: under the name ``epsilon_as_published`` ε after 0 to T rounds, float64 (T+1,)."""
         return {}
 
     # --- for people and records ---------------------------------------------------------------------------------------

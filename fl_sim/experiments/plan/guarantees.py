@@ -41,6 +41,7 @@ from fl_sim.experiments.plan.lineage import Earlier
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
 from fl_sim.strategies.accounting.losses.composition import SHORT_CURVE
+from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
 from fl_sim.strategies.mechanism import Mechanism, PrivacyPlan
 from fl_sim.strategies.primitives import streams
 from fl_sim.strategies.privacy_config import PrivacyConfig
@@ -396,8 +397,9 @@ class EpsilonCurves:
                 curves[metric] = detected
                 continue
             curves[metric] = np.max([_curve(plan, earlier, name, unit) for name, unit in units.items()], axis=0)
-        # A claim is of one training; nobody claims anything of several together.
-        return cls(curves | ({} if earlier.composed else plan.mechanism.claims(plan.rounds, plan.delta)))
+        # A claim is of one training, nobody claims anything of several; under another name it would seem proven.
+        claims = {} if earlier.composed else plan.mechanism.claims(plan.rounds, plan.delta)
+        return cls(curves | {name: curve for name, curve in claims.items() if name == AS_PUBLISHED})
 
     def after(self, rounds: int) -> dict[str, float]:
         """Return every ε after ``rounds`` rounds, by name."""

@@ -16,6 +16,7 @@ from fl_sim.experiments.plan.guarantees import EnforcedBounds, EpsilonCurves
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.adjacency import ANY_NUMBER, Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import ProtectedUnit
+from fl_sim.strategies.accounting.paper_model import AS_PUBLISHED
 from fl_sim.strategies.mechanism import PrivacyPlan
 from fl_sim.strategies.uedp import UserEntityDP
 from tests.fl_sim.ownerships import ownership, village
@@ -149,6 +150,15 @@ def test_epsilon_begins_at_zero_and_never_falls() -> None:
             assert curve[0] == 0
             assert (np.diff(curve[np.isfinite(curve)]) >= 0).all()
             assert np.isfinite(curve).all() or np.isinf(curve[1:]).all()
+
+
+def test_a_strategys_claim_takes_the_place_of_no_proven_epsilon() -> None:
+    class Claims(UserEntityDP):
+        def claims(self, rounds: int, delta: float) -> dict[str, np.ndarray]:
+            return dict.fromkeys(("epsilon_user", "epsilon_stated", AS_PUBLISHED), np.zeros(rounds + 1))
+
+    parties, plan = protected(entity_bound=5), replace(PLAN, mechanism=Claims(**vars(MECHANISM)))
+    assert curves_of(parties, plan).after(30) == curves_of(parties).after(30) | {AS_PUBLISHED: 0.0}
 
 
 def test_without_a_bound_no_epsilon_holds_for_any_entity() -> None:
