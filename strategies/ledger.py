@@ -26,7 +26,7 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeGuard, get_args
 
@@ -40,7 +40,7 @@ from fl_sim.strategies.accounting.random_allocation import EpochEvent
 from fl_sim.strategies.mechanism import NUMBERS, Mechanism
 from fl_sim.strategies.primitives import streams
 from fl_sim.strategies.primitives.limits import SMALLEST_NOISE, require
-from fl_sim.strategies.registry import mechanism_from_record
+from fl_sim.strategies.registry import STRATEGIES, mechanism_from_record
 
 LEDGER_FILE = "ledger.jsonl"
 HEAD_FILE = "ledger.head.json"
@@ -110,18 +110,32 @@ class ReleaseRecord:
         return f"{streams.derived_seed(seed, 'ledger'):032x}"
 
     def record(self) -> dict[str, object]:
-        """The terms as an entry keeps them."""
+        """The terms as an entry keeps them; with the event of a strategy that does not ship, whose code may change."""
         own = {"mechanism": self.version, "noise": self.noise, "stream": self.stream}
-        return self.mechanism.record() | own | {"guarantee": self.guarantee.record()}
+        event = {} if self.mechanism.strategy in STRATEGIES.built_in else {"event": self._event()}
+        return self.mechanism.record() | own | {"guarantee": self.guarantee.record()} | event
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> ReleaseRecord:
-        """The inverse of :meth:`record`; raises as :func:`~fl_sim.strategies.registry.mechanism_from_record` does."""
+        """The inverse of :meth:`record`.
+
+        Raises as :func:`~fl_sim.strategies.registry.mechanism_from_record` does, and PrivacyError where the strategy
+        states another event now than when it released.
+        """
         own = ("mechanism", "noise", "stream", "guarantee")
         version, noise, stream, guarantee = (values[name] for name in own)
-        mechanism = mechanism_from_record({name: value for name, value in values.items() if name not in own})
+        mechanism = mechanism_from_record({name: values[name] for name in values.keys() - {*own, "event"}})
         bounds = Guarantee.from_record(guarantee)
-        return cls(mechanism=mechanism, version=version, noise=noise, stream=stream, guarantee=bounds)
+        terms = cls(mechanism=mechanism, version=version, noise=noise, stream=stream, guarantee=bounds)
+        if "event" in values and values["event"] != terms._event():
+            raise PrivacyError(
+                f"strategy {mechanism.strategy} states another event than when it released; allowed: its code of then"
+            )
+        return terms
+
+    def _event(self) -> dict[str, Any] | None:
+        event = self.mechanism.event()
+        return None if event is None else asdict(event)
 
 
 _KINDS: dict[str, tuple[type, ...]] = (
@@ -129,9 +143,10 @@ _KINDS: dict[str, tuple[type, ...]] = (
     | dict.fromkeys(("mechanism", "population"), (int,))
     | dict.fromkeys(("strategy", "noise", "stream"), (str,))
     | dict.fromkeys(("options", "guarantee"), (dict,))
-    | {"adaptive": (dict, type(None)), "round": (int,), "sum": (str,), "previous": (str,)}
+    | dict.fromkeys(("adaptive", "event"), (dict, type(None)))
+    | {"round": (int,), "sum": (str,), "previous": (str,)}
 )
-"""The keys of an entry's line, and the types of their values."""
+"""The keys of an entry's line, and the types of their values; strategies that ship have no ``event``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,7 +553,7 @@ def _checked(line: bytes, where: str) -> tuple[dict[str, Any], str]:
 
 
 def _entry(run: str, values: Mapping[str, Any], where: str) -> Entry:
-    if _KINDS.keys() != values.keys():
+    if not _KINDS.keys() - {"event"} <= values.keys() <= _KINDS.keys():
         raise LedgerError(f"{where}: is no entry of this version of fl-sim (other fields)")
     given: dict[str, Any] = {name: math.inf if value == "inf" else value for name, value in values.items()}
     wrong = sorted(name for name, value in given.items() if type(value) not in _KINDS[name])

@@ -43,6 +43,7 @@ from fl_sim.strategies.ledger import (
 )
 from fl_sim.strategies.messages import TrainReply, TrainRequest
 from fl_sim.strategies.primitives.adaptive_clip import AdaptiveClip
+from fl_sim.strategies.uedp import UserEntityDP
 from tests.strategies.accounting.oracles import all_of
 from tests.strategies.federation import TERMS, plan, run_rounds, zeros
 
@@ -132,6 +133,22 @@ def test_what_was_written_is_read(tmp_path: Path, terms: ReleaseRecord) -> None:
     assert {entry.terms for entry in again.entries} == {terms}
     assert (again.run, again.last_round, again.head) == (ledger.run, 3, ledger.head)
     assert ReleaseRecord.of(terms.mechanism, None if terms.noise == "secure" else 0) == terms
+
+
+class Own(UserEntityDP):
+    """A strategy that does not ship."""
+
+
+@pytest.mark.parametrize("now", [RoundEvent("uedp", 20.0, q_u=0.5, q_e=0.5, q_s=0.1, user_cap=5.0), None])
+def test_a_release_has_the_event_of_the_code_that_released_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: RoundEvent | None
+) -> None:
+    own = Own(**vars(MECHANISM) | {"strategy": f"{__name__}:Own"})
+    written(tmp_path, 2, ReleaseRecord.of(own, 0))
+    assert epsilon_of(Ledger.read(tmp_path).entries, BOTH, 1e-5) == epsilon(MECHANISM.event(), BOTH, 2, 1e-5)
+    monkeypatch.setattr(Own, "event", lambda self: now)
+    with pytest.raises(LedgerError, match=r"line 2: strategy .*:Own states another event than when it released"):
+        Ledger.read(tmp_path)
 
 
 # --- which rounds are recorded ---------------------------------------------------------------------------------------
