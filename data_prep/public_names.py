@@ -3,7 +3,7 @@
 Both matter where the mention graph is not known (``privacy.known``): no rule may look at who mentions whom, but a
 file that was made without the private corpus may say which names everybody writes ("London", "Linux") and how often. An
 entity on the list of public names needs no protection; an entity with weight w counts by w. Neither file may come from
-the private corpus, which nothing here can check.
+the private corpus; :func:`counted_on` tells it of weights that :func:`write_public_weights` wrote.
 
 >>> from fl_sim.data_prep.store.corpus import Corpus
 >>> corpus = Corpus.open("bundled")
@@ -127,10 +127,19 @@ def write_public_weights(corpus: Corpus, *, split: str = "train", entity_bound: 
     ]
     head = [
         f"# weights of names, from the public text of corpus {corpus.manifest.name}, split {split}",
-        f"# fingerprint {corpus.fingerprint}, entity bound {entity_bound}, expected sentences {sentences}",
+        f"# fingerprints {' '.join(sorted(corpus.fingerprints))}, entity bound {entity_bound}, expected sentences {sentences}",
     ]
     replace_file(out, "\n".join([*head, *rows, ""]).encode())
     return len(rows)
+
+
+def counted_on(source: str | Path, corpus: Corpus, split: str) -> bool:
+    """Return whether a file has weights that :func:`write_public_weights` counted on a split of ``corpus``.
+
+    A corpus that it is made of, or that is made of the same, is no other one.
+    """
+    head = read_bytes(Path(source)).partition(b", entity bound ")[0].decode(errors="replace")
+    return f", split {split}\n" in head and any(name in head for name in corpus.fingerprints)
 
 
 def _weights_by_key(path: Path, identity: Identity) -> dict[str, float]:

@@ -18,7 +18,7 @@ from fl_sim.clients.models.tokenizers import BUNDLED as BUNDLED_TOKENIZER
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.data_prep.declared_counts import CountsOfNodes, read_counts
-from fl_sim.data_prep.public_names import SHIPPED, PublicNames, entity_weights
+from fl_sim.data_prep.public_names import SHIPPED, PublicNames, counted_on, entity_weights
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan.guarantees import Declared
@@ -139,21 +139,28 @@ def check_splits(config: RunConfig, corpus: Corpus) -> None:
 
 
 def check_origin(config: RunConfig, corpus: Corpus) -> None:
-    """Check that settings that were tuned on public text were not tuned on the run's own corpus.
+    """Check that settings that were tuned on public text, and public weights, are not from the run's own corpus.
 
     Raises:
-        ConfigError: the corpus is the one that they were tuned on, or has several of its sentences, and the
-            configuration does not state that its settings are from this corpus.
+        ConfigError: the corpus is the one that they are from, or has several of its sentences, and the configuration
+            does not state that its settings are from this corpus.
     """
-    origin = config.tuned_on
-    if origin is None or config.privacy.settings_from_corpus:
+    privacy, split, origin = config.privacy, config.corpus.train_split, config.tuned_on
+    if privacy.settings_from_corpus:
         return
-    allowed = "allowed: settings tuned on other, public text, or privacy.settings_from_corpus = true"
+    allowed = "allowed: what is from other, public text, or privacy.settings_from_corpus = true"
+    if privacy.public_weights is not None and counted_on(privacy.public_weights, corpus, split):
+        raise ConfigError(
+            f"privacy.public_weights is {privacy.public_weights}, counted on the corpus of this run, or on one that is "
+            f"made of the same; {allowed}"
+        )
+    if origin is None:
+        return
     if corpus.fingerprints & {origin.fingerprint, *origin.made_of}:
         raise ConfigError(
             f"origin.corpus is {origin.corpus}, which is the corpus of this run, or is made of the same; {allowed}"
         )
-    shared = found_in(origin.sampled_sentences, map(str, corpus.texts(config.corpus.train_split)))
+    shared = found_in(origin.sampled_sentences, map(str, corpus.texts(split)))
     if shared > MOST_SHARED:
         raise ConfigError(
             f"origin.corpus is {origin.corpus}, and {shared} of the {len(origin.sampled_sentences)} sentences sampled "

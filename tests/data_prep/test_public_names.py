@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fl_sim.cli.main import main
+from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.corpus_writer import write_corpus
 from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.public_names import (
@@ -19,6 +20,7 @@ from fl_sim.data_prep.public_names import (
 )
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.corpus import Corpus
+from fl_sim.experiments.run_inputs import check_origin
 
 TEXT = "London met Ada"
 BOTH = (Mention(0, 6, "LOC"), Mention(11, 14, "PER"))
@@ -127,6 +129,20 @@ def test_weights_of_a_public_corpus(two_names: Corpus, tmp_path: Path, capsys: p
     assert entity_weights(two_names, "train", out).tolist() == [0.25, 1.0]
     assert main(words) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_weights_that_were_counted_on_the_corpus_of_a_run_are_refused(two_names: Corpus, tmp_path: Path) -> None:
+    met = [Sentence("train", user, TEXT, BOTH) for user in "ab"]
+    made = write_corpus(met, tmp_path / "made", name="made", settings=two_names.as_parent)
+    other = write_corpus([*met, *met], tmp_path / "other", name="other")
+    write_public_weights(made, entity_bound=1, sentences=1000, out=tmp_path / "weights.tsv")
+    config = RunConfig.from_mapping({"privacy.public_weights": tmp_path / "weights.tsv"})
+    check_origin(config, other)
+    for own in (made, two_names):
+        with pytest.raises(ConfigError, match="counted on the corpus of this run, or on one that is made of the same"):
+            check_origin(config, own)
+    check_origin(config.changed({"privacy.settings_from_corpus": True}), two_names)
+    check_origin(config.changed({"corpus.train_split": "another"}), two_names)
 
 
 @pytest.mark.parametrize(("bound", "sentences"), [(0, 5), (1, 0)])
