@@ -19,12 +19,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pydantic import BaseModel, ConfigDict, Field
 
 SAMPLED = 64
-"""Number of sentences of the public corpus whose hashes a file keeps."""
+"""Number of sentences of a public text whose hashes are kept with what was made on it."""
 
 MOST_SHARED = 3
-"""Sampled sentences that two different corpora may share: people repeat a few."""
+"""Sampled sentences that two different texts may share: people repeat a few."""
 
-_LEAST_CHARACTERS = 40  # shorter sentences are said by many
+_LEAST_LETTERS = 32  # shorter sentences are said by many
 _HASH_BYTES = 8
 
 
@@ -52,7 +52,7 @@ class Origin(BaseModel):
     Attributes:
         made_by: command and version.
         made_of: fingerprints of what the corpus was before sentences were appended, and of all that it was made of.
-        sampled_sentences: hashes of some of its sentences.
+        sentence_sample: hashes of some of its sentences.
         users: N of the private run for which it searched, as stated.
         sentences: expected sentences a round of that run, as stated or as on the public corpus.
         epsilon: the target of that run, at ``delta`` for ``unit``; None if it has no noise.
@@ -67,7 +67,7 @@ class Origin(BaseModel):
     corpus: str
     fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
     made_of: tuple[str, ...] = ()
-    sampled_sentences: tuple[str, ...] = ()
+    sentence_sample: tuple[str, ...] = ()
     seed: int = Field(ge=0)
     users: int = Field(ge=1)
     sentences: float = Field(gt=0)
@@ -100,13 +100,15 @@ def sentence_sample(texts: Iterable[str]) -> tuple[str, ...]:
 def found_in(sample: Iterable[str], texts: Iterable[str]) -> int:
     """Return how many sentences of a :func:`sentence_sample` are among ``texts``."""
     wanted = frozenset(sample)
-    return len(wanted & {value for value in _hashes(texts) if value in wanted})
+    return len({value for value in _hashes(texts) if value in wanted}) if wanted else 0
 
 
 def _hashes(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the hash of the letters and digits of each long text: case and punctuation are another preparation's."""
     for text in texts:
-        if len(text) >= _LEAST_CHARACTERS:
-            yield hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).hexdigest()
+        letters = "".join(filter(str.isalnum, text.casefold()))
+        if len(letters) >= _LEAST_LETTERS:
+            yield hashlib.blake2b(letters.encode(), digest_size=_HASH_BYTES).hexdigest()
 
 
 def leaves(tree: Mapping[str, object], section: str = "") -> Iterator[tuple[str, object]]:

@@ -73,7 +73,8 @@ def pretrain(
     from fl_sim.clients.models.pretraining import pretrain as train
     from fl_sim.data_prep.store.textfiles import decoded_lines
     from fl_sim.reporting.model_card import pretraining_card
-    from fl_sim.storage.model_files import CARD
+    from fl_sim.settings_origin import sentence_sample
+    from fl_sim.storage.model_files import CARD, PRETRAINING
     from fl_sim.storage.run_folder import replace_file
 
     folder = Path(out)
@@ -99,11 +100,12 @@ def pretrain(
         "sentences": len(sentences),
         "held_out_sentences": len(held_out),
         "text_sha256": text_sha256,
+        "sentence_sample": sentence_sample(lines),
         "model": spec.model_dump(mode="json"),
         "training": asdict(config),
     }
     trained.save(folder)
-    replace_file(folder / "pretraining.json", (json.dumps(record, indent=2) + "\n").encode())
+    replace_file(folder / PRETRAINING, (json.dumps(record, indent=2) + "\n").encode())
     kind = "causal" if model == SMALL_GPT2 else "own"
     card = pretraining_card(len(sentences), text_sha256, perplexity, kind)
     replace_file(folder / CARD, card.encode())

@@ -23,6 +23,7 @@ from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.experiments.plan.guarantees import Declared
 from fl_sim.settings_origin import MOST_SHARED, found_in
+from fl_sim.storage.model_files import pretraining_sample
 from fl_sim.storage.open_run import NO_ANCHOR
 from fl_sim.storage.run_folder import MODEL_FOLDER
 from fl_sim.strategies.mechanism import Mechanism
@@ -139,13 +140,19 @@ def check_splits(config: RunConfig, corpus: Corpus) -> None:
 
 
 def check_origin(config: RunConfig, corpus: Corpus) -> None:
-    """Check that settings that were tuned on public text, and public weights, are not from the run's own corpus.
+    """Check that a model and settings that were made on public text, and public weights, are not from the run's corpus.
 
     Raises:
-        ConfigError: the corpus is the one that they are from, or has several of its sentences, and the configuration
-            does not state that its settings are from this corpus.
+        ConfigError: the corpus is the one that they are from, or has several of its sentences. The configuration may
+            state that its settings are from this corpus, but an initial model of it releases it before the first round.
     """
     privacy, split, origin = config.privacy, config.corpus.train_split, config.tuned_on
+    pretrained_on = pretraining_sample(Path(config.model.name))
+    if (shared := found_in(pretrained_on, map(str, corpus.texts(split)))) > MOST_SHARED:
+        raise ConfigError(
+            f"model.name is {config.model.name}, and {shared} of the {len(pretrained_on)} sentences sampled from the "
+            "text that it was pretrained on are in the training split of this run; allowed: a model of other text"
+        )
     if privacy.settings_from_corpus:
         return
     allowed = "allowed: what is from other, public text, or privacy.settings_from_corpus = true"
@@ -160,10 +167,10 @@ def check_origin(config: RunConfig, corpus: Corpus) -> None:
         raise ConfigError(
             f"origin.corpus is {origin.corpus}, which is the corpus of this run, or is made of the same; {allowed}"
         )
-    shared = found_in(origin.sampled_sentences, map(str, corpus.texts(split)))
+    shared = found_in(origin.sentence_sample, map(str, corpus.texts(split)))
     if shared > MOST_SHARED:
         raise ConfigError(
-            f"origin.corpus is {origin.corpus}, and {shared} of the {len(origin.sampled_sentences)} sentences sampled "
+            f"origin.corpus is {origin.corpus}, and {shared} of the {len(origin.sentence_sample)} sentences sampled "
             f"from it are in the training split of this run; {allowed}"
         )
 

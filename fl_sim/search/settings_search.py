@@ -475,7 +475,7 @@ def tuned_settings(
         corpus=public.name,
         fingerprint=public.corpus.fingerprint,
         made_of=tuple(sorted(public.corpus.fingerprints - {public.corpus.fingerprint})),
-        sampled_sentences=sentence_sample(
+        sentence_sample=sentence_sample(
             str(text) for split in public.corpus.splits for text in public.corpus.texts(split)
         ),
         seed=search.seed,

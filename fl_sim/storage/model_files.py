@@ -156,6 +156,16 @@ def _read_one(folder: Path) -> Lineage:
     return lineage
 
 
+def pretraining_sample(folder: Path) -> tuple[str, ...]:
+    """Return the sample of the text that ``fl-sim corpus pretrain`` made the model in ``folder`` of; none of others.
+
+    Raises:
+        LineageError: its record is corrupt.
+    """
+    file = folder / PRETRAINING
+    return tuple(_object(file).get("sentence_sample", ())) if file.is_file() else ()
+
+
 def readable_ledgers(folder: Path) -> list[Ledger]:
     """Return the ledgers that are left in the lineage of the model in ``folder``, even if others are lost."""
     ledgers = []

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fl_sim.api.initial_models import pretrain
 from fl_sim.cli.main import main
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.corpus_writer import append_corpus, write_corpus
@@ -324,7 +325,7 @@ def tuned_on(corpus: Corpus, path: Path, **privacy: Any) -> RunConfig:
     sample = settings_search.sentence_sample(map(str, corpus.texts("train")))
     origin = {
         "made_by": "fl-sim plan trials", "corpus": "public", "fingerprint": corpus.fingerprint, "seed": 0, "users": 60,
-        "sampled_sentences": list(sample), "sentences": 5.0, "delta": 1e-5, "metric": "perplexity", "trials": [],
+        "sentence_sample": list(sample), "sentences": 5.0, "delta": 1e-5, "metric": "perplexity", "trials": [],
         "settings": {"rounds": 2}, "made_of": list(corpus.fingerprints - {corpus.fingerprint}),
     }  # fmt: skip
     Origin.model_validate(origin)
@@ -357,6 +358,18 @@ def test_a_run_on_the_text_that_settings_were_tuned_on_is_refused(tmp_path: Path
     append_corpus(public, [Sentence("train", "new", "One more.", ())], name="boats", joined_at=2)
     with pytest.raises(ConfigError, match="which is the corpus of this run"):
         check_origin(tuned_on(public, paths["boats"]), Corpus.open(paths["boats"]))
+
+
+def test_a_model_that_was_pretrained_on_the_text_of_a_run_is_refused(tmp_path: Path) -> None:
+    corpora = [write_corpus(long_sentences(word), tmp_path / word, name=word) for word in ("boats", "birds")]
+    text = tmp_path / "public.txt"
+    text.write_text("\n".join(sentence.text.upper() for sentence in long_sentences("boats")), encoding="utf-8")
+    sizes = {"hidden": 8, "layers": 1, "heads": 1, "max_tokens": 8}
+    pretrain([text], out=tmp_path / "model", epochs=1, batch_size=200, **sizes)
+    config = RunConfig.from_mapping({"model.name": tmp_path / "model", "privacy.settings_from_corpus": True})
+    with pytest.raises(ConfigError, match="of the 64 sentences sampled from the text that it was pretrained on are in"):
+        check_origin(config, corpora[0])
+    check_origin(config, corpora[1])
 
 
 @pytest.mark.system
