@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from statistics import mode
 
 from fl_sim.data_prep.readers.cleaning import Note, Reading
 from fl_sim.data_prep.readers.reader import RawCorpus
@@ -131,7 +132,7 @@ class IobReader:
             )
         numbered = rows[0][0] in ("0", "1") and all(_NUMBER.fullmatch(row[0]) for row in rows)
         token = int(numbered) if self.token_column is None else _index(self.token_column)
-        return _Layout(tabs, token, tag, numbered, has_documents)
+        return _Layout(tabs, token, tag, numbered, has_documents, mode(map(len, rows)))
 
 
 def iob_files(source: Path) -> dict[Path, str | None]:
@@ -180,13 +181,14 @@ def mentions_of_tags(tags: Sequence[str], spans: Sequence[tuple[int, int]]) -> t
 
 @dataclass(frozen=True)
 class _Layout:
-    """The columns of a file's tokens and tags, counted from 0."""
+    """The columns of a file's tokens and tags, counted from 0, and the number of columns of most lines."""
 
     tabs: bool = False
     token: int = 0
     tag: int = -1
     numbered: bool = False
     has_documents: bool = False
+    width: int = 0
 
 
 @dataclass
@@ -228,8 +230,9 @@ def _raw_sentences(path: Path, layout: _Layout, reading: Reading) -> Iterator[tu
             continue
         columns = _columns(text, layout.tabs)
         tag = _cell(columns, layout.tag)
-        if text[0] == "#" and (_COMMENT.match(text) or not _STRICT_TAG.fullmatch(tag)):
-            continue  # "# text = ..." is a comment, "# O" is the token #
+        whole = len(columns) == layout.width and not text.startswith("# ")
+        if text[0] == "#" and (_COMMENT.match(text) or not (whole or _STRICT_TAG.fullmatch(tag))):
+            continue  # "# text = ..." is a comment, "# O" is the token #, "#Oslo LOC" is one with a bad tag
         if layout.numbered and not columns[0].isdigit():
             continue  # "2-3" is a word whose parts follow, "8.1" is not in the text
         token = _cell(columns, layout.token)

@@ -56,8 +56,10 @@ def test_columns_may_be_named(columns: tuple[int, int], tmp_path: Path) -> None:
 
 
 def test_a_hash_may_be_a_token_or_open_a_comment(tmp_path: Path) -> None:
-    sentences, notes = read(tmp_path, "# sent_id = 7\n#\tO\n#tag\tO\nOslo\tB-LOC\n# a remark\n")
-    assert [sentence.text for sentence in sentences] == ["# #tag Oslo"]
+    tagged = "# sent_id = 7\n#\tO\n#tag\tO\nOslo\tB-LOC\n" + "in\tO\n" * 24
+    sentences, notes = read(tmp_path, f"{tagged}#Leeds\tLOC\n# a remark\n#end of document\n")
+    assert [sentence.text for sentence in sentences] == ["# #tag Oslo" + " in" * 24 + " #Leeds"]
+    assert [sentences[0].surface(mention) for mention in sentences[0].mentions] == ["Oslo", "#Leeds"]
     assert notes == {}
 
 
