@@ -29,7 +29,7 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING
@@ -196,9 +196,10 @@ class Reading:
         return plain
 
     def clean(self, rows: Iterable[Sentence], split_sentences: bool = False) -> Iterator[Sentence]:
-        """Yield clean sentences.
+        """Yield clean sentences, of users whose keys are plain (:meth:`user`).
 
-        Bad characters are replaced, blank texts dropped, too long sentences cut, white space at the ends stripped.
+        Bad characters are replaced, blank texts and rows without a user dropped, too long sentences cut, white space
+        at the ends stripped.
 
         Args:
             rows: texts as they are in the source.
@@ -219,8 +220,11 @@ class Reading:
     def _keep_text(self, rows: Iterable[Sentence]) -> Iterator[Sentence]:
         for row in rows:
             clean = row if row.text.isprintable() else self._replace_characters(row)  # which replaces none printable
-            if clean.text and not clean.text.isspace():
-                yield clean
+            user = self.user(row.user)
+            if not user:
+                self.note(Note.ROWS_WITHOUT_USER)
+            elif clean.text and not clean.text.isspace():
+                yield clean if user == clean.user else replace(clean, user=user)
             else:
                 self.note(Note.BLANK_TEXTS)
 

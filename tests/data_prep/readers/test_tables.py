@@ -160,3 +160,7 @@ def test_spellings_of_a_user_that_look_alike_are_one_user(tmp_path: Path) -> Non
         assert [sentence.user for sentence in read] == [*["Jos\u00e9"] * 6, "jose", "Jose", "Jose", "Jo Li", "Jo Li"]
         assert len({sentence.split for sentence in read[:6]}) == 1
         assert reading.notes == {Note.USER_SPELLINGS: 9, Note.ROWS_WITHOUT_USER: 2}
+        own = Reading()  # of a reader that gives users as they are
+        cleaned = own.clean(Sentence("train", user, "Hello.", ()) for user in spellings)
+        assert [sentence.user for sentence in cleaned] == [sentence.user for sentence in read]
+        assert own.notes == reading.notes
