@@ -22,6 +22,7 @@ from fl_sim.experiments.placement import check_request
 from fl_sim.experiments.plan.run_plan import check_settings
 from fl_sim.experiments.run_inputs import check_splits, check_text, with_absolute_paths
 from fl_sim.files import check_regular
+from fl_sim.storage.open_run import Anchor
 from fl_sim.storage.run_claim import RunClaim
 
 
@@ -39,6 +40,7 @@ def check_early(config: RunConfig) -> None:
         OBSERVERS.path(name)
     if config.out is not None:
         RunClaim.claim(Path(config.out).expanduser().absolute()).discard()
+    Anchor.of(config.anchor, False, "").check_new()
     for path in filter(None, (config.privacy.public_names, config.privacy.public_weights, config.privacy.counts)):
         if Path(path).exists():  # else it is a name, or the run says that it is absent
             check_regular(path)

@@ -8,6 +8,7 @@ True
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,12 @@ class Entities:
             within: Give the share of entities within this ε.
             show_names: Name the worst entities; the list is private.
             observer: Called with the number of ε that are computed, and that of all.
+
+        Raises:
+            ConfigError: ``within`` has no number.
         """
+        if any(math.isnan(epsilon) for epsilon in within):
+            raise ConfigError("within is nan; allowed: an ε")
         bounds, training = self.bounds, self.training
         epsilons = entity_report.bounded_entity_epsilons(bounds, training, self.population, observer)
         names = self.corpus.entities(self.split)["entity"].tolist() if show_names else None

@@ -45,6 +45,7 @@ from fl_sim.search.settings_search import (
     settings_under,
     tune,
 )
+from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.privacy_config import PrivacyConfig
 from fl_sim.strategies.registry import target_unit
 
@@ -92,6 +93,7 @@ def choose_settings(
     Raises:
         ConfigError: no settings meet the target, no bounds keep the mentions, N is missing, or search and training
             would take longer than ``minutes``.
+        ResultsError: ``trials`` holds something else.
     """
     began = time.monotonic()
     for name, value in (("--minutes", minutes), ("--tokens", tokens)):
@@ -101,8 +103,10 @@ def choose_settings(
     opened = Corpus.open(public, verify=True)
     users = _users(stated, opened)
     stated = stated.changed({"privacy.population": users.population})
-    of_trials, spent = _pace(stated, opened), 0.0
     kept = _kept(stated, trials, users)
+    if kept is None and (trials.is_file() or (trials.is_dir() and any(trials.iterdir()))):
+        raise ResultsError(f"{trials}: holds another search, or something else; allowed: a new folder")
+    of_trials, spent = _pace(stated, opened), 0.0
     if kept is None:
         rates, trades = _planned(stated, users, _affordable(stated, of_trials, minutes, tokens), keep_mentions)
         if trades:

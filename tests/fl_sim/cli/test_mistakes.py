@@ -42,6 +42,7 @@ MISTAKES = {
     "split": ([*RUN, "--set", "corpus.train_split=x"], "corpus.train_split is 'x'"),
     "set": ([*RUN, "--set", "rounds"], "'rounds' is not understood"),
     "full": ([*RUN, "--out", "full"], "exists and is not empty"),
+    "anchor": ([*RUN, "--anchor", "key.toml"], "anchor is "),
     "below a file": ([*RUN, "--out", "key.toml/out"], "is a file, or lies below one"),
     "cores": ([*RUN, "--set", "engine.num_cpus=4096"], "engine.num_cpus is 4096; allowed: at most"),
     "cores of a node": ([*RUN, "--set", "engine.cpus_per_node=4096"], "engine.cpus_per_node is 4096"),

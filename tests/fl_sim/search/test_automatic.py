@@ -19,7 +19,7 @@ from fl_sim.search.automatic import Automatic, choose_settings, public_text, rou
 from fl_sim.search.bounds import Candidate, keeping
 from fl_sim.search.planner import Goal, Proposal, Settings, Tradeoff
 from fl_sim.search.sweep import DONE, Ending
-from fl_sim.storage.run_folder import INTERRUPTED
+from fl_sim.storage.run_folder import INTERRUPTED, ResultsError
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.privacy_config import PrivacyConfig
 from tests import tiny
@@ -207,6 +207,16 @@ def test_bad_input_is_one_line(flags: list[str], words: str, tmp_path: Path, cap
     assert words in line
     assert line.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_taken_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(automatic, "_pace", None)
+    (tmp_path / "file").touch()
+    for taken in (tmp_path, tmp_path / "file"):
+        with pytest.raises(ResultsError, match="holds another search, or something else"):
+            choose_settings(RunConfig(), 1.0, taken)
 
 
 @pytest.mark.system
