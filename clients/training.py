@@ -129,12 +129,12 @@ class BoundedSum:
         self._votes += _sentence_votes(self._total.tally, self._rule)
 
     def add_users(self, sums: Iterable[UserSums], weights: npt.NDArray[np.float64] | None = None) -> None:
-        """Add Σ_u w_u·Π_β(sum_u), with ``weights`` w_u ≤ 1, float64 (U,); None for 1."""
+        """Add Σ_u w_u·Π_β(sum_u), with ``weights`` w_u, float64 (U,), of which none counts more than 1; None for 1."""
         for group in sums:
             bounded = [
                 _bound(norm, tally, self._rule) for norm, tally in zip(group.lengths, group.tallies, strict=True)
             ]
-            w = np.ones(len(bounded)) if weights is None else weights[list(group.users)]
+            w = np.ones(len(bounded)) if weights is None else np.clip(weights[list(group.users)], -1.0, 1.0)
             group.add([float(w_u) * user.share for w_u, user in zip(w, bounded, strict=True)], self._total.flat)
             for user, tally in zip(bounded, group.tallies, strict=True):
                 self._total.tally.add(replace(tally, clipped=user.clipped, nonfinite=user.nonfinite))

@@ -86,7 +86,8 @@ def test_every_user_of_a_group_is_scaled_by_the_factor_of_its_own_sum(model) -> 
         add=lambda factors, total: shares.extend(factors),
     )  # fmt: skip
     BoundedSum(model, gradient_rule(1.0, 2.0), None).add_users([group])
-    assert shares == [0.5, 1.0]
+    BoundedSum(model, gradient_rule(1.0, 2.0), None).add_users([group], np.array([3.0, -3.0]))
+    assert shares == [0.5, 1.0, 0.5, -1.0]
 
 
 def test_a_user_counts_beside_however_many_others(model) -> None:
