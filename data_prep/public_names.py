@@ -125,9 +125,10 @@ def write_public_weights(corpus: Corpus, *, split: str = "train", entity_bound: 
         for key, weight in zip(entities["entity"], weights.tolist(), strict=True)
         if weight < 1 and "\n" not in key
     ]
+    made_of = " ".join(sorted(corpus.fingerprints))
     head = [
         f"# weights of names, from the public text of corpus {corpus.manifest.name}, split {split}",
-        f"# fingerprints {' '.join(sorted(corpus.fingerprints))}, entity bound {entity_bound}, expected sentences {sentences}",
+        f"# fingerprints {made_of}, entity bound {entity_bound}, expected sentences {sentences}",
     ]
     replace_file(out, "\n".join([*head, *rows, ""]).encode())
     return len(rows)

@@ -57,6 +57,9 @@ TAGGERS = Registry(
 )
 """Taggers by name. A built-in name decides by itself what follows its colon: ``spacy:x`` is never an import path."""
 
+_TRIED = 32
+"""Texts by which a plug-in is tried."""
+
 _TEXTS = 256
 _AHEAD = 3
 """Batches per process that are read ahead."""
@@ -259,9 +262,18 @@ class PluginTagger:
         """Yield the plug-in's mentions of every text.
 
         Raises:
-            PluginError: it gives something else than mentions, or not those of every text.
+            PluginError: it gives something else than mentions, not those of every text, or among the first ones others
+                for a text when these come in reverse: the proof needs those of the text alone.
         """
-        expected, given = itertools.tee(texts)
+        texts = iter(texts)
+        first = list(itertools.islice(texts, _TRIED))
+        forward, backward = (list(self.tagger.tag(tried)) for tried in (first, first[::-1]))
+        if len(forward) == len(backward) == len(first) and forward != backward[::-1]:
+            raise PluginError(
+                f"tagger '{self.name}' finds other mentions when the same texts come in reverse; allowed: the mentions "
+                "of each text alone"
+            )
+        expected, given = itertools.tee(itertools.chain(first, texts))
         tagged = iter(self.tagger.tag(given))
         nothing = object()
         for number, _ in enumerate(expected):

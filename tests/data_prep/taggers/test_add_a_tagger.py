@@ -102,6 +102,12 @@ class TooFew(Good):
     def tag(self, texts): return [()]
 class TooMany(Good):
     def tag(self, texts): return [() for text in texts] + [()]
+class Remembers(Good):
+    known = set()
+    def tag(self, texts):
+        for text in texts:
+            yield (Mention(0, 3, "X"),) if text[:3] in self.known else ()
+            self.known.update(text.split())
 class Outside(Good):
     def tag(self, texts): return ((Mention(0, 1000, "X"),) for text in texts)
 """
@@ -117,6 +123,7 @@ class Outside(Good):
         ("bad:Pairs", "tagger 'bad:Pairs' yields ((0, 1),); allowed: a tuple of Mention a text"),
         ("bad:TooFew", "yields mentions of 1 texts; allowed: of every text, once"),
         ("bad:TooMany", "yields mentions of more texts; allowed: of every text, once"),
+        ("bad:Remembers", "tagger 'bad:Remembers' finds other mentions when the same texts come in reverse; allowed"),
         ("bad:Outside", "entity [0, 1000) of user 'ann' lies outside its text"),
     ],
 )
