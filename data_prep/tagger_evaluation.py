@@ -244,8 +244,8 @@ def check_same_tagger(measured: dict[str, str], corpus: Corpus, where: Path) -> 
                 f"{where}: another tagger was measured than marked this corpus; its {key!r} is {measured.get(key)!r}, "
                 f"the corpus has {used.get(key)!r}"
             )
-    if Identity.of_corpus(corpus.manifest.settings).steps != DEFAULT_IDENTITY.steps:
-        raise CorpusError(f"{where}: the corpus has another `identity` than figures; allowed: one with all steps")
+    if Identity.of_corpus(corpus.manifest.settings) != DEFAULT_IDENTITY:
+        raise CorpusError(f"{where}: the corpus has another `identity` than figures; allowed: the default one")
 
 
 def _prepared_gold(corpus: Corpus, split: str | None) -> GoldCorpus:
