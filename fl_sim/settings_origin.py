@@ -87,7 +87,9 @@ class Origin(BaseModel):
         """Return the origin in one sentence, for the report of a run with a configuration of nested mappings."""
         count = len(self.trials)
         trials = f"{count} trial{'' if count == 1 else 's'}, seed {self.seed}"
-        words = f"tuned on public text, {self.corpus} ({trials}, {self.made_by}), for {self.users:,} users"
+        from_corpus = dict(leaves(config)).get("privacy.settings_from_corpus")
+        text = "text that counts as private" if from_corpus else "public text"
+        words = f"tuned on {text}, {self.corpus} ({trials}, {self.made_by}), for {self.users:,} users"
         changed = self.changed_since(config)
         return f"{words}; changed since: {', '.join(changed)}" if changed else words
 

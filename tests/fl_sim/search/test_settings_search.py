@@ -245,7 +245,9 @@ def test_a_search_writes_the_best_settings_with_their_origin(public: Path, tmp_p
     assert origin.changed_since(config.model_dump()) == []
     changed = config.changed({"server.learning_rate": 0.5})
     assert origin.changed_since(changed.model_dump()) == ["server.learning_rate"]
-    assert "7 trials, seed 0" in origin.in_words(changed.model_dump())
+    assert "tuned on public text, tiny (7 trials, seed 0" in origin.in_words(changed.model_dump())
+    own = config.changed({"privacy.settings_from_corpus": True})
+    assert "tuned on text that counts as private, tiny" in origin.in_words(own.model_dump())
     assert released_settings(config) == released_settings(config.model_copy(update={"origin": {}}))
 
 
