@@ -236,6 +236,9 @@ LEFT_OUT = (
 )
 
 
+OF_A_SWEEP = "One of the runs of a sweep: its ε covers no choice among them, that of all in the sweep's table does."
+
+
 class MechanismSettings(BaseModel):
     """The settings of a run's mechanism, its population N and its seed; None where they are not recorded."""
 
@@ -529,7 +532,8 @@ def read_facts(run: RunFolder) -> RunFacts:
         "by_round": {str(name): list(column) for name, column in metrics.drop(columns=hidden).items()},
     }
     read = parsed(RunFacts, facts, run.result_file if result else run.config_file)
-    noticed = filter(None, [rejected_in_words(read.failed_nodes), run.truncated_tail, ledger.problem])
+    chosen = OF_A_SWEEP if guarantee and run.of_a_sweep else None
+    noticed = filter(None, [chosen, rejected_in_words(read.failed_nodes), run.truncated_tail, ledger.problem])
     read = read.model_copy(update={"warnings": [*read.warnings, *noticed, *ledger.notes]})
     if app:
         return read

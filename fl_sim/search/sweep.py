@@ -41,6 +41,7 @@ from fl_sim.storage.run_claim import tidy
 from fl_sim.storage.run_folder import (
     DIVERGED,
     INTERRUPTED,
+    SWEEP_FILE,
     ResultsError,
     RunFolder,
     check_free,
@@ -425,7 +426,7 @@ def run_sweep(
         ResultsError: ``out`` is not a folder of this sweep.
     """
     base = None if sweep.base is None else read_toml(sweep.base)  # its content, wherever it is; any metric may be read
-    claim_folder(out, "sweep.json", sweep.model_dump(mode="json", exclude={"metric"}) | {"base": base}, "sweep")
+    claim_folder(out, SWEEP_FILE, sweep.model_dump(mode="json", exclude={"metric"}) | {"base": base}, "sweep")
     points = {point.name: point for point in sweep.points()}
     ended: dict[str, Ending] = {}
     for ending in run_batch({name: sweep.config(point, out / "runs" / name) for name, point in points.items()}, jobs):

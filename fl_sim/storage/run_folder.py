@@ -73,6 +73,9 @@ MODEL_FOLDER = "model"
 CHECKPOINT_FOLDER = "checkpoint"
 """Folder of the last checkpoint in a run folder."""
 
+SWEEP_FILE = "sweep.json"
+"""What describes a sweep, in the folder that has its runs below it."""
+
 _HELD_OUT_USERS = "held_out_users.json"
 
 INTERRUPTED, DIVERGED = "interrupted", "diverged"
@@ -250,6 +253,11 @@ class RunFolder:
         """Return the fingerprint of the run's corpus; None if it has none, as the run of a Flower app."""
         value = self.section("corpus").get("fingerprint")
         return None if value is None else str(value)
+
+    @property
+    def of_a_sweep(self) -> bool:
+        """Whether the run is one of a sweep, and still in its folder."""
+        return (self.path.absolute().parent.parent / SWEEP_FILE).is_file()
 
     @property
     def finished(self) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.formats import percent_down, percent_up
 from fl_sim.reporting.comparison import compare_runs
-from fl_sim.reporting.model_card import note_on_texts
+from fl_sim.reporting.model_card import card_of, note_on_texts
 from fl_sim.reporting.plots import present
 from fl_sim.reporting.recorded import Coverage, Share
 from fl_sim.reporting.report import full_report_text, report_text
@@ -417,6 +417,16 @@ def test_an_epsilon_of_users_alone_hides_nothing_of_an_entity(make_run: MakeRun)
     said = " ".join(report_text(facts).split())
     assert "No entity is protected: what several users say of one is not hidden." in said
     assert "said with the protected entity" not in said
+
+
+def test_of_a_run_of_a_sweep_report_and_card_say_that_epsilon_covers_no_choice(tmp_path: Path, corpus: Path) -> None:
+    run = ended_with(released_run(tmp_path / "runs" / "point0000-seed0", corpus, 1), epsilon_any=9.0, epsilon_user=9.0)
+    words = "One of the runs of a sweep: its ε covers no choice among them"
+    for of_a_sweep in (False, True):
+        facts = read_facts(run)
+        for said in (report_text(facts), card_of(run, facts)):
+            assert (words in " ".join(said.split())) is of_a_sweep
+        (tmp_path / "sweep.json").touch()
 
 
 def test_what_epsilon_does_not_hold_for_is_said_of_a_killed_run(tmp_path: Path, corpus: Path) -> None:
