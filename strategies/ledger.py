@@ -25,7 +25,7 @@ import math
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeGuard, get_args
@@ -50,7 +50,7 @@ MECHANISM = 1
 NoiseSource = Literal["seeded", "secure"]
 
 _MOST_COMBINED = 3
-"""Runs up to which all combinations of protected units are composed."""
+"""Corpora up to which all combinations of protected units are composed."""
 
 
 class LedgerError(PrivacyError):
@@ -378,14 +378,14 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
     return _composed(entries, delta, exposed)
 
 
-def epsilon_of_any(entries: Sequence[Entry], delta: float) -> float:
+def epsilon_of_any(entries: Sequence[Entry], delta: float, corpora: Mapping[str, str] | None = None) -> float:
     """Return ε of any user with any entity of all ``entries`` together; inf if one enforced no bound on entities.
 
-    Entities on a list of public names are not protected; inf if the runs have different lists.
+    Entities on a list of public names are not protected; inf if the runs have different lists. An entity of which a
+    run's tagger marks no sentence at all is within no bound there, and not covered.
 
-    Runs may have found entities by different taggers: what is an entity in one may be a sentence without any in
-    another. So the largest ε over all combinations counts. An entity of which a run's tagger marks no sentence at all
-    is within no bound there, and not covered.
+    Args:
+        corpora: the fingerprint of each run's corpus; a run without one may be on any.
     """
     for entry in entries:
         event = entry.terms.mechanism.event()
@@ -393,23 +393,30 @@ def epsilon_of_any(entries: Sequence[Entry], delta: float) -> float:
             return math.inf
     if len(public_lists(entry.terms.guarantee for entry in entries)) > 1:
         return math.inf
-    runs = sorted({entry.run for entry in entries})
-    if len(runs) > _MOST_COMBINED:  # an entity that the tagger misses everywhere dominates both units
-        return _epsilon_of_units(entries, delta, dict.fromkeys(runs, 0), robust=True)
-    combinations = [dict(zip(runs, units, strict=True)) for units in itertools.product((0, 1), repeat=len(runs))]
-    return max(_epsilon_of_units(entries, delta, units) for units in combinations)
+    corpus_of = {entry.run: (corpora or {}).get(entry.run, entry.run) for entry in entries}
+
+    def epsilon_at(units: Mapping[str, int], *, robust: bool) -> float:
+        def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
+            unit = _units(entry, event)[units[corpus_of[entry.run]]]
+            return (event.robust() if unit.robust or robust else event), entry.exposed(unit.adjacency)
+
+        return _composed(entries, delta, exposed)
+
+    return max(epsilon_at(units, robust=robust) for units, robust in unit_choices(corpus_of.values()))
 
 
-def _epsilon_of_units(
-    entries: Sequence[Entry], delta: float, units: Mapping[str, int], *, robust: bool = False
-) -> float:
-    """Return ε of ``entries`` for the unit of each run, by its position in :meth:`Guarantee.units`."""
+def unit_choices(corpora: Iterable[str]) -> Iterator[tuple[dict[str, int], bool]]:
+    """Yield which of :meth:`Guarantee.units` to count on each corpus, and whether as if missed; the largest ε holds.
 
-    def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
-        unit = _units(entry, event)[units[entry.run]]
-        return (event.robust() if unit.robust or robust else event), entry.exposed(unit.adjacency)
-
-    return _composed(entries, delta, exposed)
+    Corpora may have entities of different taggers: what is an entity in one may be a sentence without any in another,
+    so that every combination counts. Of many corpora an entity that is missed everywhere dominates all combinations.
+    """
+    distinct = sorted(set(corpora))
+    if len(distinct) > _MOST_COMBINED:
+        yield dict.fromkeys(distinct, 0), True
+        return
+    for units in itertools.product((0, 1), repeat=len(distinct)):
+        yield dict(zip(distinct, units, strict=True)), False
 
 
 def _units(entry: Entry, event: accountant.RoundEvent) -> tuple[ProtectedUnit, ...]:

@@ -39,7 +39,7 @@ from fl_sim.auditing.worst_case_corpora import Scenario
 from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.experiments.plan.lineage import Earlier, earlier_of_record
-from fl_sim.experiments.privacy_spent import read_ledgers
+from fl_sim.experiments.privacy_spent import corpora_of, read_ledgers
 from fl_sim.experiments.run_record import Record, recorded_bounds
 from fl_sim.formats import format_epsilon, round_down
 from fl_sim.storage.checkpoint import Checkpoint
@@ -268,7 +268,7 @@ def _epsilon_any(run: RecordedRun) -> Iterator[Check]:
     if stated is None:
         return
     before = [entry for ancestor in run.earlier.composed for entry in ancestor.ledger.entries]
-    epsilon = epsilon_of_any([*before, *run.entries], _delta(run))
+    epsilon = epsilon_of_any([*before, *run.entries], _delta(run), corpora_of([run.ledger]))
     detail = f"any user with any entity: {format_epsilon(stated)}, recomputed {format_epsilon(epsilon)}"
     yield Check("epsilon_any", stated >= epsilon / (1 + _SAME_EPSILON), detail)
 

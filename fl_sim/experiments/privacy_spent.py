@@ -15,6 +15,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
@@ -26,7 +27,7 @@ from fl_sim.storage import model_files
 from fl_sim.storage.checkpoint import heads_of
 from fl_sim.storage.model_files import Lineage
 from fl_sim.storage.open_run import OpenRun
-from fl_sim.storage.run_folder import CHECKPOINT_FOLDER, RunFolder, check_is_folder
+from fl_sim.storage.run_folder import CHECKPOINT_FOLDER, ResultsError, RunFolder, check_is_folder
 from fl_sim.strategies.accounting.adjacency import Adjacency
 from fl_sim.strategies.accounting.attack_success import FALSE_POSITIVE_RATES, largest_true_positive_rate
 from fl_sim.strategies.accounting.guarantee import Known, most_known, public_lists
@@ -69,6 +70,17 @@ def read_ledgers(folders: Sequence[str | Path]) -> list[Ledger]:
     kept = longest([*ledgers, *(ancestor for ancestor in ancestors if ancestor.run in given)])
     others = longest([ancestor for ancestor in ancestors if ancestor.run not in given])
     return [*others, *sorted(kept, key=lambda ledger: ledger in ledgers)]
+
+
+def corpora_of(ledgers: Sequence[Ledger]) -> dict[str, str]:
+    """Return the fingerprint of each run's corpus, by the run's identity, as far as the folders of ledgers tell."""
+    corpora: dict[str, str] = {}
+    for folder, run in ((ledger.folder, ledger.run) for ledger in ledgers):
+        with suppress(ResultsError):
+            corpora[run] = RunFolder.open(folder).fingerprint or run
+        with suppress(ResultsError):
+            corpora |= {a.ledger.run: a.corpus for a in model_files.read_ancestors(folder).ancestors}
+    return corpora
 
 
 def are_of_apps(folders: Sequence[str | Path]) -> bool:
@@ -147,7 +159,7 @@ def account_for(
         "noiseless_releases": sum(entry.terms.mechanism.event() is None for entry in entries),
         **({} if joined_at is None else {"releases_robust": len(everything)}),
         "delta": delta,
-        "epsilon_any": epsilon_of_any(everything, delta),
+        "epsilon_any": epsilon_of_any(everything, delta, corpora_of(ledgers)),
         "known": most_known(guarantees),
         **({"public_names": len(lists)} if lists else {}),
         "epsilon_user": epsilon_of(entries, user, delta),

@@ -28,8 +28,8 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from fl_sim.auditing.lower_bounds import Claim, InverseTradeOff, curve_trade_off
 from fl_sim.experiments.plan.guarantees import EnforcedBounds
-from fl_sim.experiments.privacy_spent import read_ledgers
+from fl_sim.experiments.privacy_spent import corpora_of, read_ledgers
 from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting import accountant
 from fl_sim.strategies.accounting.accountant import RoundEvent
@@ -161,11 +161,13 @@ class LedgerProof:
         entries: the releases of the run, and of its ancestors on the same corpus.
         run: the identity of the run; entries of others are those of ancestors.
         guarantee: the bounds on contributions under which the run released.
+        corpora: the fingerprint of each run's corpus.
     """
 
     entries: tuple[Entry, ...]
     run: str
     guarantee: Guarantee
+    corpora: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: RunFolder) -> Self:
@@ -177,7 +179,7 @@ class LedgerProof:
         ledgers = read_ledgers([folder.path])
         own = ledgers[-1]
         guarantee = own.entries[-1].terms.guarantee if own.entries else Guarantee()
-        return cls(tuple(together(ledgers)), own.run, guarantee)
+        return cls(tuple(together(ledgers)), own.run, guarantee, corpora_of(ledgers))
 
     def of_user(self, sentences: float) -> ProvenRates:
         """Return the rates of a user with ``sentences`` sentences that take part; ``math.inf`` for any number."""
@@ -191,7 +193,7 @@ class LedgerProof:
             return ProvenRates(unit, _NOTHING)
         if reason := self._unproven():
             return ProvenRates(unit, (), reason)
-        return _proven(unit, [(delta, epsilon_of_any(self.entries, delta)) for delta in ALL_DELTAS])
+        return _proven(unit, [(delta, epsilon_of_any(self.entries, delta, self.corpora)) for delta in ALL_DELTAS])
 
     def of_entity(self, contribution: EntityContribution) -> ProvenRates:
         """Return the rates of an entity by its profile."""

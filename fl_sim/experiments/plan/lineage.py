@@ -36,7 +36,16 @@ from fl_sim.strategies.accounting import accountant, calibration
 from fl_sim.strategies.accounting.accountant import Part, RoundEvent
 from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
 from fl_sim.strategies.accounting.guarantee import KNOWN, Guarantee, ProtectedUnit, most_known
-from fl_sim.strategies.ledger import Entry, Exposed, Ledger, LedgerError, LedgerHead, ReleaseRecord, parts_of
+from fl_sim.strategies.ledger import (
+    Entry,
+    Exposed,
+    Ledger,
+    LedgerError,
+    LedgerHead,
+    ReleaseRecord,
+    parts_of,
+    unit_choices,
+)
 from fl_sim.strategies.mechanism import PrivacyPlan
 
 DISJOINT = "disjoint"
@@ -81,22 +90,32 @@ class Earlier:
         """Return ε of the earlier releases and each number of rounds of ``plan``, float64 (len(rounds),)."""
         if not self.composed:
             return plan.epsilon_curve(unit.adjacency, rounds, robust=unit.robust)
-        event, releases = plan.mechanism.event(), self._releases(metric)
-        if event is None or releases is None:
+        event, choices = plan.mechanism.event(), self._releases(metric)
+        if event is None or choices is None:
             return np.full(len(rounds), math.inf)
-        accounted = event.robust() if unit.robust else event
         adjacency = plan.mechanism.exposed(unit.adjacency)
-        return np.asarray(accountant.continued_epsilon_curve(releases, accounted, adjacency, rounds, plan.delta))
+        curves = [
+            accountant.continued_epsilon_curve(
+                releases, event.robust() if unit.robust or missed else event, adjacency, rounds, plan.delta
+            )
+            for releases, missed in choices
+        ]
+        return np.asarray(np.max(curves, axis=0))
 
     def epsilon_before(self, metric: str, delta: float) -> float:
         """Return ε of the earlier releases alone under ``metric``."""
-        releases = self._releases(metric)
-        return math.inf if releases is None else accountant.composed_epsilon(releases, delta)
+        choices = self._releases(metric)
+        return math.inf if choices is None else max(accountant.composed_epsilon(one, delta) for one, _ in choices)
 
     def epsilon_of(self, entries: Sequence[Entry], metric: str, unit: ProtectedUnit, delta: float) -> float:
         """Return ε at ``delta`` of the earlier releases and ``entries`` of this run together, for a metric's unit."""
-        earlier, own = self._releases(metric), parts_of(entries, _exposing(unit))
-        return math.inf if earlier is None or own is None else accountant.composed_epsilon([*earlier, *own], delta)
+        largest = 0.0
+        for releases, missed in self._releases(metric) or [(None, False)]:
+            own = parts_of(entries, _exposing(unit, missed=missed))
+            if releases is None or own is None:
+                return math.inf
+            largest = max(largest, accountant.composed_epsilon([*releases, *own], delta))
+        return largest
 
     def counts(self, last: int, most: int) -> npt.NDArray[np.int64]:
         """Return at most ``most`` numbers of rounds from 1 to ``last`` at which ε is computed, ascending."""
@@ -205,16 +224,25 @@ class Earlier:
         lost_apart = (*self.lineage.lost_apart_from, *apart) if self.lineage.lost else ()
         return Lineage((*before, own), self.lineage.lost, tuple(dict.fromkeys(lost_apart)))
 
-    def _releases(self, metric: str) -> list[Part] | None:
-        """Return the earlier releases under ``metric``; None if one of them has no guarantee or no such metric."""
-        releases: list[Part] = []
-        for ancestor in self.composed:
-            unit = _unit_of(ancestor, metric, same_corpus=ancestor.corpus == self.fingerprint)
-            parts = None if unit is None else parts_of(ancestor.ledger.entries, _exposing(unit))
-            if parts is None:
-                return None
-            releases += parts
-        return releases
+    def _releases(self, metric: str) -> list[tuple[list[Part], bool]] | None:
+        """Return the earlier releases under ``metric`` for every choice of units, and whether entities count as missed.
+
+        None if one of the releases has no guarantee, or none under the metric.
+        """
+        name, several, own = metric.partition(", unit ")
+        choices: list[tuple[list[Part], bool]] = []
+        for units, missed in unit_choices({self.fingerprint, *(a.corpus for a in self.composed)} if several else ()):
+            if not missed and units and units[self.fingerprint] != int(own):
+                continue
+            releases: list[Part] = []
+            for ancestor in self.composed:
+                unit = ancestor.units.get(f"{name}, unit {units[ancestor.corpus]}" if several else metric)
+                parts = None if unit is None else parts_of(ancestor.ledger.entries, _exposing(unit, missed=missed))
+                if parts is None:
+                    return None
+                releases += parts
+            choices.append((releases, missed))
+        return choices
 
 
 def _stated_by(guarantee: Guarantee) -> tuple[str, ...]:
@@ -230,11 +258,11 @@ def _most(guarantee: Guarantee, name: str) -> float:
     return math.inf if value is None else float(value)
 
 
-def _exposing(unit: ProtectedUnit) -> Exposed:
-    """Return the function that gives the event and the adjacency at which a release counts for ``unit``."""
+def _exposing(unit: ProtectedUnit, *, missed: bool) -> Exposed:
+    """Return the function that gives event and adjacency at which a release counts for a unit, ``missed`` or not."""
 
     def exposed(entry: Entry, event: RoundEvent) -> tuple[RoundEvent, Adjacency]:
-        return (event.robust() if unit.robust else event), entry.exposed(unit.adjacency)
+        return (event.robust() if unit.robust or missed else event), entry.exposed(unit.adjacency)
 
     return exposed
 
@@ -303,13 +331,3 @@ _ALLOWED = (
     "allowed: the model's folder as its run wrote it, or privacy.initial_model = 'disjoint' if the model is public or "
     "was trained on text that shares no user and no entity with this corpus"
 )
-
-
-def _unit_of(ancestor: Ancestor, metric: str, *, same_corpus: bool) -> ProtectedUnit | None:
-    """Return the protected unit of ``metric`` in an earlier run; None if that run did not have it.
-
-    On another corpus an entity of this run may have been a sentence without any: a missed entity dominates both.
-    """
-    several = ", unit " in metric and not same_corpus
-    unit = ancestor.units.get(f"{metric.partition(', unit ')[0]}, unit 0" if several else metric)
-    return replace(unit, robust=True) if unit is not None and several else unit

@@ -16,7 +16,7 @@ from fl_sim.storage.model_files import Ancestor, Lineage
 from fl_sim.strategies.accounting.accountant import Part, composed_epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import KNOWN, Guarantee, Known, ProtectedUnit
-from fl_sim.strategies.ledger import Ledger, LedgerError
+from fl_sim.strategies.ledger import Entry, Ledger, LedgerError, epsilon_of_any
 from tests.fl_sim.released_runs import GRAPH, ledger_of
 from tests.strategies.federation import plan
 
@@ -59,15 +59,32 @@ def own_part(unit: ProtectedUnit, count: int) -> Part:
 def test_all_earlier_runs_count_each_at_its_own_unit(
     ancestors: tuple[Ancestor, Ancestor], tmp_path: Path, unit: ProtectedUnit
 ) -> None:
-    """An entity of a run on another corpus may have been a sentence without any there: a missed one covers both."""
+    """An entity of a run on another corpus may have been a sentence without any there: the larger ε counts."""
     earlier = Earlier(Lineage(ancestors), HERE)
-    before = parts_of((replace(SMALLER, robust=True), SMALLER))
+    detected, before = (parts_of((of_first, SMALLER)) for of_first in (SMALLER, SENTENCE))
     expected = [composed_epsilon([*before, own_part(unit, count)], DELTA) for count in (1, 5)]
+    assert composed_epsilon(detected, DELTA) < composed_epsilon(before, DELTA)
     np.testing.assert_allclose(earlier.epsilon_curve(OWN, ANY, unit, [1, 5]), expected, rtol=1e-9)
     assert earlier.epsilon_before(ANY, DELTA) == pytest.approx(composed_epsilon(before, DELTA), rel=1e-9)
     entries = ledger_of(tmp_path / "own", OWN.mechanism, 5, seed=1).entries
     assert earlier.epsilon_of(entries, ANY, unit, DELTA) == pytest.approx(expected[1], rel=1e-9)
     assert earlier.heads == [ancestor.ledger.head for ancestor in ancestors]
+
+
+@pytest.mark.parametrize("corpora", ["aaaa", "abab", "abcd"])
+def test_a_run_and_the_ledgers_state_the_same_of_any_entity(corpora: str, tmp_path: Path) -> None:
+    ancestors = list[Ancestor]()
+    entries = list[Entry]()
+    for number, corpus in enumerate(corpora):
+        mechanism = (FIRST, replace(SECOND, q_e=0.02))[number % 2]
+        ledger = ledger_of(tmp_path / str(number), mechanism, 3, seed=number)
+        earlier, units = Earlier(Lineage(tuple(ancestors)), corpus), units_of(GRAPH, {}, mechanism)
+        stated = [earlier.epsilon_of(ledger.entries, name, unit, DELTA) for name, unit in units["epsilon_any"].items()]
+        own_units = {name: unit for several in units.values() for name, unit in several.items()}
+        ancestors.append(Ancestor(ledger, corpus, own_units))
+        entries += ledger.entries
+        of_runs = {ancestor.ledger.run: ancestor.corpus for ancestor in ancestors}
+        assert max(stated) == pytest.approx(epsilon_of_any(entries, DELTA, of_runs), rel=1e-9)
 
 
 def test_an_earlier_line_says_itself_whether_sentences_have_weights(tmp_path: Path) -> None:
