@@ -179,6 +179,12 @@ class RecordedRun:
         return self.ledger.entries
 
     @property
+    def stated(self) -> tuple[Entry, ...]:
+        """Return the releases that the result counts; a run that was interrupted and goes on has more."""
+        counted = None if self.folder.finished else (self.result.get("ledger") or {}).get("entries")
+        return self.entries[:counted]
+
+    @property
     def is_app(self) -> bool:
         """Return whether the run is that of a Flower app, which has no corpus."""
         return "app" in self.folder.config
@@ -256,7 +262,7 @@ def _epsilon(run: RecordedRun) -> Iterator[Check]:
     lower, units = list[str](), list(_units(run))
     for name, unit in units:
         metric = name.removeprefix("epsilon_") if run.is_app else name  # as the lineage names it
-        epsilon = run.earlier.epsilon_of(run.entries, metric, unit, _delta(run))
+        epsilon = run.earlier.epsilon_of(run.stated, metric, unit, _delta(run))
         if epsilon > run.result[name] * (1 + _SAME_EPSILON):
             lower.append(f"{name} {format_epsilon(run.result[name])}, recomputed {format_epsilon(epsilon)}")
     yield Check("epsilon", not lower, "; ".join(lower) or f"{len(units)} figures of result.json recomputed")
@@ -268,7 +274,7 @@ def _epsilon_any(run: RecordedRun) -> Iterator[Check]:
     if stated is None:
         return
     before = [entry for ancestor in run.earlier.composed for entry in ancestor.ledger.entries]
-    epsilon = epsilon_of_any([*before, *run.entries], _delta(run), corpora_of([run.ledger]))
+    epsilon = epsilon_of_any([*before, *run.stated], _delta(run), corpora_of([run.ledger]))
     detail = f"any user with any entity: {format_epsilon(stated)}, recomputed {format_epsilon(epsilon)}"
     yield Check("epsilon_any", stated >= epsilon / (1 + _SAME_EPSILON), detail)
 
@@ -369,7 +375,7 @@ def _simulated(run: RecordedRun, seed: int) -> Iterator[Check]:
     chosen = [(name, scenario) for name, unit in finite if (scenario := _scenario(unit)) is not None]
     for name, scenario in dict([*chosen[:1], *chosen[-2:]]).items():
         law = shift_distribution(as_run(run.mechanism, event), scenario)
-        least = delta_at_least(law, event.noise_multiplier, len(run.entries), run.result[name], seed)
+        least = delta_at_least(law, event.noise_multiplier, len(run.stated), run.result[name], seed)
         yield Check(
             f"simulated {name}",
             least <= _delta(run),

@@ -331,6 +331,17 @@ def test_every_epsilon_counts_the_releases_of_ancestors(tmp_path: Path) -> None:
         assert holds(check, recorded(ledger, **{name: alone[name]}))
 
 
+def test_the_result_of_an_interrupted_run_that_went_on_is_about_the_releases_before(tmp_path: Path) -> None:
+    ledger = released(tmp_path / "a", 3.0, 3.0)
+    first = ledger.entries[:1]
+    figures = {"epsilon_any": epsilon_of_any(first, 1e-5), "epsilon_user": epsilon_of(first, Adjacency(9), 1e-5)}
+    run = recorded(ledger, **figures)
+    went_on = replace(run, result=run.result | {"ledger": {"entries": 1}})
+    for check in (ledger_audit._epsilon, ledger_audit._epsilon_any):
+        assert holds(check, went_on)
+        assert not holds(check, run)
+
+
 @pytest.mark.parametrize(
     ("bound", "sentences"),
     [
