@@ -29,7 +29,7 @@ from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.canaries import read_canaries
 from fl_sim.formats import duration
 from fl_sim.reporting.run_facts import RunFacts, read_facts
-from fl_sim.storage.run_folder import RunFolder, numbers_of
+from fl_sim.storage.run_folder import RunFolder
 
 Attack = Callable[[AttackedRun, Options, Observer], UserAttack | CanaryAttack | NameAttack]
 Progress = Callable[[str], AbstractContextManager[Observer]]
@@ -71,9 +71,8 @@ class RunLeakage:
 
     @property
     def epsilon(self) -> dict[str, float]:
-        """Return the ε of the run's result by their names, the one that leads first."""
-        figures = numbers_of(self.folder.result or {})
-        return {name: figures[name] for name in _EPSILONS if name in figures}
+        """Return the run's ε by their names, the one that leads first; none that its ledger does not support."""
+        return {name: self.facts.epsilon[name] for name in _EPSILONS if name in self.facts.epsilon}
 
     @property
     def attacks(self) -> dict[str, UserAttack | CanaryAttack | NameAttack | str]:

@@ -103,7 +103,8 @@ def _shown_epsilon(run: RunLeakage) -> Shown:
     if epsilon is None:
         return Shown("–", "no ε is recorded")
     delta = whole_delta(run.config.privacy.delta)
-    words = f"no guarantee for {UNITS[unit]}" if epsilon == math.inf else f"{UNITS[unit]}, {delta}"
+    whom = UNITS[unit] + run.facts.apart(unit)
+    words = f"no guarantee for {whom}" if epsilon == math.inf else f"{whom}, {delta}"
     return Shown(f"ε {format_epsilon(epsilon)}", words)
 
 

@@ -24,8 +24,8 @@ def leak_text(found: Leakage) -> str:
     lines: list[str] = []
     for run in found.runs:
         privacy, rounds = run.config.privacy, run.folder.last_round
-        figures = [f"{name.replace('epsilon', 'ε')} {format_epsilon(value)}" for name, value in run.epsilon.items()]
-        epsilon = ", ".join(figures).replace("_", " ")
+        units = ((name.removeprefix("epsilon_"), value) for name, value in run.epsilon.items())
+        epsilon = ", ".join(f"ε {unit} {format_epsilon(value)}{run.facts.apart(unit)}" for unit, value in units)
         guarantee = f"; {epsilon} at δ = {format_delta(privacy.delta)}" if epsilon else ""
         raw = "; attacked with raw text" if run.raw_text else ""
         lines += [f"{printable(run.folder.path)}: {privacy.strategy}, {rounds} rounds{guarantee}{raw}", ""]

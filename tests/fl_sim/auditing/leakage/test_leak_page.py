@@ -46,10 +46,15 @@ def attack(area: float, bound: float | None) -> UserAttack:
 
 def run(name: str, strategy: str, **given: Any) -> RunLeakage:
     """The folder has no more than is shown."""
-    utility = given.pop("utility", UTILITY)
-    folder = SimpleNamespace(path=Path("runs") / name, last_round=3, result=given.pop("epsilon", {}))
+    utility, apart = given.pop("utility", UTILITY), given.pop("apart", "")
+    folder = SimpleNamespace(path=Path("runs") / name, last_round=3)
     config = SimpleNamespace(privacy=SimpleNamespace(strategy=strategy, delta=1e-5))
-    facts = SimpleNamespace(utility=utility, seconds=given.pop("run_seconds", 59.0))
+    facts = SimpleNamespace(
+        utility=utility,
+        seconds=given.pop("run_seconds", 59.0),
+        epsilon=given.pop("epsilon", {}),
+        apart=lambda unit: apart if unit == "any" else "",
+    )
     known: dict[str, Any] = {"raw_text": False, "known": "counts", "left_out": {}, "seconds": {}}
     return RunLeakage(folder, config, facts, **known | given)  # type: ignore[arg-type]
 
@@ -191,6 +196,14 @@ def test_what_was_not_tried_has_its_reason() -> None:
 def test_a_run_is_named_by_what_protects_it() -> None:
     infinite = {"epsilon_any": math.inf, "epsilon_user": 1.0}
     assert label_of(run("x", "user_level", epsilon=infinite, raw_text=True)) == "x: user-level DP, names removed, ε ∞"
+
+
+def test_public_names_are_left_out_of_the_leading_epsilon_in_words() -> None:
+    found = Leakage(
+        (run("x", "uedp", epsilon={"epsilon_any": 2.0, "epsilon_user": 1.0}, apart=", some apart"),), Options()
+    )
+    assert "any user + any entity, some apart, δ" in leak_page(found)
+    assert "; ε any 2.00, some apart, ε user 1.00 at δ = 1e-5" in leak_text(found)
 
 
 def test_one_mention_has_no_interval_and_nothing_is_concluded_from_it() -> None:
