@@ -74,7 +74,7 @@ Entity = tuple[str, str]
 
 _EDGES = " \t\r\n.,;:!?\"'`´‘’“”„«»()[]{}<>*_~…-–—"
 _TYPOGRAPHIC = str.maketrans(
-    {**dict.fromkeys("‘’‛ʼ´`", "'"), **dict.fromkeys("“”„‟", '"'), **dict.fromkeys("‐‑‒–—−", "-")}
+    {**dict.fromkeys("‘’‛ʼʻ′´`", "'"), **dict.fromkeys("“”„‟", '"'), **dict.fromkeys("‐‑‒–—−", "-")}
 )
 # Unicode's Default_Ignorable_Code_Point, without those of category Cf.
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]")
