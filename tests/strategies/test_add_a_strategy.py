@@ -147,7 +147,7 @@ def test_without_an_event_no_epsilon_can_be_met(folder: Path, refusal: Refusal, 
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 BAD = """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.client_rules import ClientRule, ClippedGradients
 from fl_sim.strategies.mechanism import Mechanism
@@ -208,6 +208,10 @@ class Unrecorded(Good):
     @classmethod
     def own_fields(cls, settings): return {"louder": 1.0}
     def event(self): return RoundEvent("user_level", self.louder * self.noise_multiplier, q_u=self.q_u)
+class OfTheCorpus(Good):
+    @classmethod
+    def from_settings(cls, settings):
+        return replace(super().from_settings(settings), clip_norm=settings.corpus.sentences)
 number = 3
 """
 
@@ -234,6 +238,10 @@ number = 3
         ("bad:MoreEntities", "but its client rule has q_e 1; allowed by its event and noise: at most 0.5"),
         ("bad:MoreSentences", "but its client rule has q_s 1; allowed by its event and noise: at most 0.1"),
         ("bad:MoreVotes", "but its users vote as 4; allowed by its event and noise: at most 1"),
+        (
+            "bad:OfTheCorpus",
+            "is bad:OfTheCorpus; allowed: settings that depend on no counts of the corpus, or",
+        ),
         ("bad:Unrecorded", "is bad:Unrecorded, whose record has another event"),
         ("bad:NoEvent", "is bad:NoEvent; allowed: one whose event is a RoundEvent or None, not a dict"),
         (

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
+import numpy as np
 from pydantic import BaseModel
 
 from fl_sim.clients.models.architectures.model_source import source_of
@@ -23,7 +24,7 @@ from fl_sim.formats import format_epsilon, format_number
 from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 from fl_sim.strategies.accounting.guarantee import Guarantee
-from fl_sim.strategies.mechanism import CorpusCounts, PrivacyPlan, Settings
+from fl_sim.strategies.mechanism import CorpusCounts, Mechanism, PrivacyPlan, Settings
 from fl_sim.strategies.primitives.limits import SMALLEST_NOISE, require
 from fl_sim.strategies.privacy_config import GaussianSumConfig, PrivacyConfig
 from fl_sim.strategies.registry import built_in_strategies, load_strategy, target_unit
@@ -79,6 +80,9 @@ def _unread(config: RunConfig) -> Iterator[tuple[str, tuple[str, ...], str]]:
 def _is_changed(values: BaseModel, name: str) -> bool:
     return bool(getattr(values, name) != getattr(type(values)(), name))
 
+
+_OTHER = CorpusCounts(np.ones(1, np.int64), np.ones(1, np.int64), sentences=1, sentences_without_entity=0)
+"""Counts of another corpus: a strategy must not build its mechanism from them."""
 
 _MANY_PUBLIC = 0.5  # share of mentions from which on a list of public names is worth a warning
 
@@ -206,6 +210,11 @@ def untuned_plan(config: RunConfig, ownership: Ownership, population: int | None
     )
     try:
         mechanism = load_strategy(privacy.strategy).from_settings(settings)
+        if not privacy.settings_from_corpus:
+            other = load_strategy(privacy.strategy).from_settings(replace(settings, corpus=_OTHER))
+            from_corpus = _public_settings(mechanism) != _public_settings(other)
+            allowed = "settings that depend on no counts of the corpus, or settings_from_corpus = true"
+            require(not from_corpus, "strategy", privacy.strategy, allowed)
         event = mechanism.event()
         of_round, kind = event is None or isinstance(event, RoundEvent), type(event).__name__
         require(of_round, "strategy", privacy.strategy, f"one whose event is a RoundEvent or None, not a {kind}")
@@ -215,6 +224,13 @@ def untuned_plan(config: RunConfig, ownership: Ownership, population: int | None
         return PrivacyPlan(mechanism=mechanism, rounds=config.rounds, delta=privacy.delta)
     except PrivacyError as error:
         raise ConfigError(f"privacy.{error}") from error
+
+
+def _public_settings(mechanism: Mechanism) -> tuple[object, ...]:
+    """Return what a round shows of a mechanism."""
+    clip = mechanism.clip_norm
+    shown = mechanism.record(), mechanism.event(), mechanism.client_rule(clip)
+    return *shown, mechanism.noise_std(clip), mechanism.denominator
 
 
 def _check_bounds(privacy: PrivacyConfig, plan: PrivacyPlan, guarantee: Guarantee) -> None:
