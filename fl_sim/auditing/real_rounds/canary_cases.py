@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from fl_sim.auditing.lower_bounds import CURVE_DELTAS, check_confidence
 from fl_sim.auditing.real_rounds.canary_audit import (
     CanaryAudit,
@@ -25,7 +23,7 @@ from fl_sim.auditing.real_rounds.canary_federation import canary_model, release_
 from fl_sim.auditing.worst_case_corpora import Scenario, build
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.data_prep.store.corpus import Corpus
-from fl_sim.formats import aligned
+from fl_sim.formats import aligned, round_down, round_up
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound, PrivacyError
 from fl_sim.strategies.mechanism import LocalTrainingConfig, Mechanism, PrivacyPlan
 from fl_sim.strategies.primitives import streams
@@ -142,19 +140,22 @@ def _claim(name: str, case: CanaryCase, plan: PrivacyPlan) -> CanaryClaim:
 
 
 def table_of(audits: Sequence[CanaryAudit]) -> str:
-    """Return the audits as a table for a terminal, a line each."""
+    """Return the audits as a table for a terminal, a line each; every bound is rounded to its safe side."""
 
-    def shown(value: float) -> str:
-        return f"{value:.3g}" if np.isfinite(value) else "–"
+    def shown(value: float, rounded: Callable[[float, int], str]) -> str:
+        return rounded(value, 3) if math.isfinite(value) else "–"
 
     head = ["case", "proven ε", "ε ≥", "fitted ε ≥", "noise z", "z ≤", "shift", "shift ≥", "refuted"]
     rows = [
         [
             audit.claim.name,
-            *map(shown, (audit.claim.proven[0][1], audit.epsilon_lower)),
-            shown(audit.epsilon_fitted) + ("" if audit.claim.is_fixed else "*"),
-            *map(shown, (audit.claim.noise_multiplier, audit.noise_at_most)),
-            *map(shown, (mean_shift(audit.claim.law), audit.shift_at_least)),
+            shown(audit.claim.proven[0][1], round_up),
+            shown(audit.epsilon_lower, round_down),
+            shown(audit.epsilon_fitted, round_down) + ("" if audit.claim.is_fixed else "*"),
+            shown(audit.claim.noise_multiplier, round_up),
+            shown(audit.noise_at_most, round_up),
+            f"{mean_shift(audit.claim.law):.3g}",
+            shown(audit.shift_at_least, round_down),
             ", ".join(audit.refuted) or "–",
         ]
         for audit in audits

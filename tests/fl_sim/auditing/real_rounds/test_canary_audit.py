@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,6 +81,12 @@ def test_each_test_sees_its_fault() -> None:
     assert "noise" in simulated(0, noise=3.0).refuted
     assert "shift" in simulated(0, shift=3.0).refuted
     assert {"epsilon", "curve", "fit", "noise"} <= set(simulated(0, noise=0.02).refuted)
+
+
+def test_the_table_rounds_every_bound_to_its_safe_side() -> None:
+    bounds = {"epsilon_lower": 1.9799, "epsilon_fitted": 1.8699, "noise_at_most": 4.0611, "shift_at_least": 0.8679}
+    line = table_of([replace(simulated(0), **bounds)]).splitlines()[1]
+    assert line.split() == ["simulated", "2", "1.97", "1.86", "4", "4.07", "1", "0.867", "–"]
 
 
 def test_an_impossible_confidence_is_refused() -> None:
