@@ -213,11 +213,10 @@ def _claims(found: Measured) -> Iterator[Finding]:
             yield Finding("same-cohort", "note", "The same users train in every round and under every seed.", {})
         shown = found.attacked()
         if stated is not None and shown is not None and shown > stated:
-            words = (
-                f"{format_epsilon(stated)} is stated, and an attack shows at least {format_lower_bound(shown)}: a "
-                "later round has a larger effect or less noise than the first, which was measured."
-            )
-            yield Finding("attack-above-claim", "breaks", words, {"stated": stated, "attack": shown})
+            words = f"{format_epsilon(stated)} is stated, and an attack shows at least {format_lower_bound(shown)}"
+            if found.gaussian:  # else nothing is proven of the first round
+                words += ": a later round has a larger effect or less noise than the first, which was measured"
+            yield Finding("attack-above-claim", "breaks", f"{words}.", {"stated": stated, "attack": shown})
         return
     least, numbers = found.epsilon(), {"stated": stated, "seen": found.epsilon()}
     least_words = f"{format_epsilon(stated)} is stated, {format_epsilon(least)} is proven for what was seen"

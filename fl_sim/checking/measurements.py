@@ -173,11 +173,11 @@ class Measured:
         """Return the lower bound on ε that the attack shows; None without an attack."""
         if self.scores is None:
             return None
-        scores = Scores(*self.scores)
-        bound = epsilon_lower_bound(scores, self.stated.delta, CONFIDENCE)
-        if self.sampling != "all" or not math.isfinite(self.mu) or not self.gaussian:
-            return bound
-        return max(bound, gaussian_lower_bound(scores, self.stated.delta, CONFIDENCE))
+        bounds = [epsilon_lower_bound]
+        if self.sampling == "all" and math.isfinite(self.mu) and self.gaussian:
+            bounds.append(gaussian_lower_bound)
+        each = 1 - (1 - CONFIDENCE) / len(bounds)  # the larger of two fails as often as either
+        return max(bound(Scores(*self.scores), self.stated.delta, each) for bound in bounds)
 
 
 def epsilon_of(mu: float, rate: float, rounds: int, delta: float) -> float:
