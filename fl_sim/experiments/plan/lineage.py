@@ -109,10 +109,13 @@ class Earlier:
 
     def epsilon_of(self, entries: Sequence[Entry], metric: str, unit: ProtectedUnit, delta: float) -> float:
         """Return ε at ``delta`` of the earlier releases and ``entries`` of this run together, for a metric's unit."""
+        choices = self._releases(metric)
+        if choices is None:
+            return math.inf
         largest = 0.0
-        for releases, missed in self._releases(metric) or [(None, False)]:
+        for releases, missed in choices:
             own = parts_of(entries, _exposing(unit, missed=missed))
-            if releases is None or own is None:
+            if own is None:
                 return math.inf
             largest = max(largest, accountant.composed_epsilon([*releases, *own], delta))
         return largest
