@@ -313,14 +313,15 @@ def attack_canaries(run: AttackedRun, options: Options, observer: Observer = lam
     key = (planted, options.seed, options.secrets)
     initial = run.before.once(key, lambda: exposures_under(run.before.model, 1))
     guarantee = run.bounds.guarantee
+    is_marked = not run.has_raw_text and all(c.name is not None for c in planted.canaries if c.owner == "entity")
     bounds: dict[tuple[Owner, int], ProvenRates] = {}
     for owner, repetitions in sorted({(canary.owner, canary.repetitions) for canary in exposures.canaries}):
         if owner == "user":
             proven = run.proof.of_user(float(min(repetitions, guarantee.user.user_sentences)))
-        elif run.has_raw_text:
-            proven = ProvenRates(f"an entity in {repetitions:,} sentences", (), NOT_MARKED)
-        else:
+        elif is_marked:
             proven = run.proof.of_entity(entity_contribution(guarantee, repetitions))
+        else:
+            proven = ProvenRates(f"an entity in {repetitions:,} sentences", (), NOT_MARKED)
         bounds[owner, repetitions] = proven
     starts = initial.means()
     groups = tuple(

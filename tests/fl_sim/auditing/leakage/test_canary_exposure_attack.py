@@ -21,7 +21,7 @@ from fl_sim.auditing.leakage.name_ranking import attack_names
 from fl_sim.auditing.leakage.proven_rates import LedgerProof
 from fl_sim.clients.models.language_model import LanguageModel, load_model
 from fl_sim.clients.tasks import Classification
-from fl_sim.data_prep.canaries import CanarySettings, PlantedCanaries, read_canaries
+from fl_sim.data_prep.canaries import CanarySettings, PlantedCanaries, SecretLaw, draw_canaries, read_canaries
 from fl_sim.data_prep.prepare import prepare
 from fl_sim.data_prep.readers.prepared_corpus import PreparedReader
 from fl_sim.data_prep.store.corpus import Corpus
@@ -94,6 +94,26 @@ def test_nothing_is_proven_for_a_name_that_the_runs_own_text_may_not_mark(
     run.has_raw_text = True
     bounds = attack_canaries(run, OPTIONS).bounds
     assert {owner for (owner, _), bound in bounds.items() if bound.is_proven} == {"user"}
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_nothing_is_proven_for_a_name_that_was_removed_from_the_runs_text(
+    marked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = draw_canaries(CanarySettings(28)).canaries
+    canaries = tuple(one if marked else one.model_copy(update={"name": None}) for one in drawn)
+    known = PlantedCanaries(seed=0, law=SecretLaw(), canaries=canaries)
+    exposures = (CanaryExposure(c.number, c.owner, c.repetitions, c.included, 1, 0.0, 0.0) for c in canaries)
+    found = CanaryExposures(tuple(exposures), drawn=60, possible=1000, seed=0)
+    monkeypatch.setattr(canary_exposure, "read_canaries", lambda corpus: known)
+    monkeypatch.setattr(canary_exposure, "canary_exposures", lambda *arguments, **named: found)
+    corpus: Any = SimpleNamespace(
+        has_canaries=True, manifest=SimpleNamespace(splits={"train": SimpleNamespace(users=9)})
+    )
+    model: Any = SimpleNamespace(task=SimpleNamespace(classes=()))
+    bounds = attack_canaries(attacked(corpus, model, population=9), OPTIONS).bounds
+    proven = {owner for (owner, _), bound in bounds.items() if bound.is_proven}
+    assert proven == ({"user", "entity"} if marked else {"user"})
 
 
 def test_every_test_has_its_share_of_the_failure_and_the_largest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
