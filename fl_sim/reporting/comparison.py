@@ -124,7 +124,7 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What must not be compared, one sentence each."""
-        return [*_notes_on_epsilon(self.runs), *_notes_on_utility(self.runs)]
+        return [*_notes_on_epsilon(self.runs), *_notes_on_missed(self.runs), *_notes_on_utility(self.runs)]
 
     @property
     def epsilon_comparable(self) -> bool:
@@ -297,6 +297,14 @@ def _notes_on_epsilon(runs: Sequence[ComparedRun]) -> Iterator[str]:
             yield f"ε are not comparable: {subject} is {by_value(values, ' and ')}."
     if len({run.fingerprint for run in proven}) > 1:
         yield "ε protect different people: the runs have different corpora."
+
+
+def _notes_on_missed(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    """Yield that the ε with missed mentions count other numbers of them."""
+    bounds = {run.key: run.facts.bounds for run in runs if run.facts.headline.epsilon_missed is not None}
+    missed = {key: str(bound.missed_mentions) for key, bound in bounds.items() if bound is not None}
+    if len(set(missed.values())) > 1:
+        yield f"“ε missed” are not comparable: the number of missed mentions is {by_value(missed, ' and ')}."
 
 
 def _notes_on_utility(runs: Sequence[ComparedRun]) -> Iterator[str]:

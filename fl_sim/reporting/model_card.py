@@ -19,6 +19,7 @@ from fl_sim.clients.models.model_names import MINILM, SMOLLM2
 from fl_sim.data_prep import SHIPPED_CORPORA
 from fl_sim.formats import format_delta, format_epsilon, format_number, printable
 from fl_sim.reporting.run_facts import (
+    CHOSEN,
     CLASSES_ARE_PUBLIC,
     LEFT_OUT,
     NO_GUARANTEE_WORDS,
@@ -130,11 +131,12 @@ def note_on_texts(facts: RunFacts) -> TextsGuarantee:
     said = {unit: _UNITS[unit] + facts.apart(unit) for unit in epsilon}
     words = ", ".join(f"ε {format_epsilon(value)} for {said[unit]}" for unit, value in epsilon.items())
     note = _COVERED.format(epsilon=words, delta=format_delta(facts.delta)) if epsilon else NO_GUARANTEE_OF_TEXT
+    besides = [LEFT_OUT] * facts.left_out + [CHOSEN] * bool(facts.settings_from_corpus) if epsilon else []
     return {
         "guarantee": bool(epsilon) and not facts.left_out,
         "delta": facts.delta,
         "epsilon": {f"epsilon_{unit}": value for unit, value in epsilon.items()},
-        "note": f"{note} {LEFT_OUT}" if epsilon and facts.left_out else note,
+        "note": " ".join([note, *besides]),
     }
 
 
@@ -193,6 +195,7 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
         "model_card.md",
         facts=facts,
         protects=facts.protects if of_entities or not guarantee else None,
+        CHOSEN=CHOSEN,
         LEFT_OUT=LEFT_OUT,
         OF_A_SWEEP=OF_A_SWEEP,
         INTERRUPTED=INTERRUPTED,

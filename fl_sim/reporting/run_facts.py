@@ -237,6 +237,7 @@ LEFT_OUT = (
 
 
 OF_A_SWEEP = "One of the runs of a sweep: its ε covers no choice among them, that of all in the sweep's table does."
+CHOSEN = "Settings chosen on this corpus: not covered by ε."
 
 
 class MechanismSettings(BaseModel):

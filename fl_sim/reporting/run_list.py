@@ -15,6 +15,7 @@ from fl_sim.formats import format_delta, format_epsilon, one_line, printable, pr
 from fl_sim.reporting.recorded import measured_in_words
 from fl_sim.reporting.report import public_names_note
 from fl_sim.reporting.run_facts import (
+    CHOSEN,
     FINISHED,
     LEFT_OUT,
     NO_GUARANTEE,
@@ -37,7 +38,6 @@ STARTING = "starting"
 """The state of a folder that a process holds for a run which has recorded nothing yet."""
 
 _MARKS = ("environment.json", "metrics.jsonl", LEDGER_FILE)  # a model of Hugging Face has a config.json, too
-_CHOSEN = "Settings chosen on this corpus: not covered by ε."
 _DEPTH = 3  # SWEEP/runs/point0000-seed0
 _WIDTH = 80
 _LONGEST_STRATEGY = 10
@@ -105,7 +105,7 @@ class ListedRun:
             notes=(
                 *(() if facts.state in (FINISHED, RUNNING) else facts.ledger.notes),
                 *((LEFT_OUT,) if facts.left_out else ()),
-                *((_CHOSEN,) if facts.settings_from_corpus and head.state == PROVEN else ()),
+                *((CHOSEN,) if facts.settings_from_corpus and head.state == PROVEN else ()),
                 *((listed,) if (listed := public_names_note(facts)) and head.state == PROVEN else ()),
             ),
         )

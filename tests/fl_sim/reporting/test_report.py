@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -216,6 +217,16 @@ def test_not_any_entity_is_covered_where_no_bound_is_enforced(make_run: MakeRun)
     stated = words_of(ended_with(unbounded, epsilon_stated=2.0))
     assert "An entity within the stated bound: one that the tagger finds, or a sentence" in stated
     assert "Any entity" not in stated
+
+
+def test_epsilon_with_other_numbers_of_missed_mentions_are_told_apart(make_run: MakeRun) -> None:
+    compared = compare_runs([make_run("uedp", name=name, rounds=1) for name in ("one", "other")])
+    first, other = compared.runs
+    bounds = replace(other.facts.bounds, missed_mentions=2)
+    runs = (first, replace(other, facts=other.facts.model_copy(update={"bounds": bounds})))
+    (note,) = replace(compared, runs=runs).notes
+    assert note == "“ε missed” are not comparable: the number of missed mentions is 4 in A and 2 in B."
+    assert replace(compared, runs=runs).epsilon_comparable
 
 
 def test_a_unit_leaves_out_the_names_on_a_public_list(make_run: MakeRun) -> None:

@@ -52,7 +52,8 @@ def test_a_run_says_how_it_ends_while_it_still_holds_its_folder(make_run: MakeRu
 
 def test_settings_that_were_chosen_on_the_corpus_are_named(make_run: MakeRun) -> None:
     run = make_run("uedp", rounds=1, result={"settings_from_corpus": True})
-    assert "Settings chosen on this corpus: not covered by ε." in fl_sim.list_runs([run.path]).text()
+    for said in (fl_sim.list_runs([run.path]).text(), fl_sim.open_run(run.path).note_on_texts()["note"]):
+        assert "Settings chosen on this corpus: not covered by ε." in said
     bare = make_run("noiseless", rounds=1, result={"settings_from_corpus": True})
     assert "Settings chosen" not in fl_sim.list_runs([bare.path]).text()
 
