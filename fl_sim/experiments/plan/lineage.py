@@ -18,7 +18,7 @@ A model that fl_sim never trained on a corpus is public by assumption.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +26,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_sim.clients.models.architectures.model_source import is_registered
-from fl_sim.clients.models.hub import folder_of
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.formats import format_epsilon
 from fl_sim.storage import model_files
@@ -70,7 +69,7 @@ class Earlier:
     lineage: Lineage = PUBLIC
     fingerprint: str = ""
     disjoint: bool = False
-    states: frozenset[str] = frozenset()
+    states: tuple[str, ...] = ()
 
     @property
     def composed(self) -> tuple[Ancestor, ...]:
@@ -109,16 +108,11 @@ class Earlier:
 
     def epsilon_of(self, entries: Sequence[Entry], metric: str, unit: ProtectedUnit, delta: float) -> float:
         """Return ε at ``delta`` of the earlier releases and ``entries`` of this run together, for a metric's unit."""
-        choices = self._releases(metric)
-        if choices is None:
-            return math.inf
-        largest = 0.0
-        for releases, missed in choices:
+        found = list[float]()
+        for releases, missed in self._releases(metric) or ():
             own = parts_of(entries, _exposing(unit, missed=missed))
-            if own is None:
-                return math.inf
-            largest = max(largest, accountant.composed_epsilon([*releases, *own], delta))
-        return largest
+            found.append(math.inf if own is None else accountant.composed_epsilon([*releases, *own], delta))
+        return max(found, default=math.inf)
 
     def counts(self, last: int, most: int) -> npt.NDArray[np.int64]:
         """Return at most ``most`` numbers of rounds from 1 to ``last`` at which ε is computed, ascending."""
@@ -212,8 +206,7 @@ class Earlier:
             ResultsError: another model has taken its place since the run began.
         """
         now = earlier_of(config, self.fingerprint, self.states).lineage
-        heads, known = ([a.ledger.head for a in lineage.ancestors] for lineage in (now, self.lineage))
-        if heads != known or now.lost != self.lineage.lost:  # lost: a model of the hub that was not here before
+        if [a.ledger.head for a in now.ancestors] != [a.ledger.head for a in self.lineage.ancestors]:
             raise ResultsError(
                 f"{config.model.name}: rests on other releases than when the run began; allowed: the model as it was, "
                 "or a new run"
@@ -270,7 +263,7 @@ def _exposing(unit: ProtectedUnit, *, missed: bool) -> Exposed:
     return exposed
 
 
-def earlier_of(config: RunConfig, fingerprint: str, states: frozenset[str] = frozenset()) -> Earlier:
+def earlier_of(config: RunConfig, fingerprint: str, states: Collection[str] = ()) -> Earlier:
     """Return the earlier releases on which the initial model of a run rests; ``states`` is that of `Earlier`.
 
     Raises:
@@ -278,9 +271,9 @@ def earlier_of(config: RunConfig, fingerprint: str, states: frozenset[str] = fro
             configuration does not state that the corpora are disjoint.
         ConfigError: the run would have the noise of an earlier run, or states that its own corpus is disjoint.
     """
-    folder = None if is_registered(config.model.name) else folder_of(config.model.name)
-    if folder is None:
-        return Earlier(fingerprint=fingerprint, states=states)
+    folder = Path(config.model.name).expanduser()
+    if is_registered(config.model.name) or not folder.is_dir():
+        return Earlier(fingerprint=fingerprint, states=tuple(sorted(states)))
     disjoint = config.privacy.initial_model == DISJOINT
     try:
         lineage = model_files.read_model(folder)
@@ -290,7 +283,7 @@ def earlier_of(config: RunConfig, fingerprint: str, states: frozenset[str] = fro
         if not disjoint:
             raise type(error)(f"{error}; {_ALLOWED}") from error
         lineage = Lineage(lost=True)
-    earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC, states)
+    earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC, tuple(sorted(states)))
     seed = None if config.privacy.secure_noise else config.seed
     if run_of_seed(seed, [*(a.ledger for a in lineage.ancestors), *model_files.readable_ledgers(folder)]):
         raise ConfigError(  # whatever is said of the corpora
@@ -316,7 +309,7 @@ def run_of_seed(seed: int | None, ledgers: Sequence[Ledger]) -> Ledger | None:
 
 
 def earlier_of_record(
-    folder: Path, fingerprint: str = "", initial_model: object = None, states: frozenset[str] = frozenset()
+    folder: Path, fingerprint: str = "", initial_model: object = None, states: Collection[str] = ()
 ) -> Earlier:
     """Return the earlier releases of a run that began before, as its own folder keeps them.
 
@@ -327,7 +320,7 @@ def earlier_of_record(
     """
     lineage = model_files.read_ancestors(folder)
     disjoint = initial_model == DISJOINT and lineage != PUBLIC
-    return Earlier(lineage, fingerprint, disjoint, states)
+    return Earlier(lineage, fingerprint, disjoint, tuple(sorted(states)))
 
 
 _ALLOWED = (
