@@ -33,6 +33,9 @@ _LOCAL_OPTIMIZERS: dict[str, type[torch.optim.SGD] | type[torch.optim.Adam]] = {
 }
 
 
+_AT_ONCE = 64  # sentences of a step; a batch may be all that a user has, and memory must not tell how many these are
+
+
 def is_one_step(counts: npt.NDArray[np.int64], rule: LocalSteps) -> npt.NDArray[np.bool_]:
     """Return which users, of so many sentences (U,), take a single step of SGD, a scaled gradient at θ; bool (U,)."""
     one_pass = rule.optimizer == "sgd" and rule.epochs == 1
@@ -149,7 +152,7 @@ def _gradients_of_step(
 ) -> tuple[float, list[torch.Tensor]]:
     """Return Σ l of the finite losses of a step's sentences, if it is finite, and the gradient of Σ share·l.
 
-    It is computed in parts if memory does not suffice.
+    It is computed ``_AT_ONCE`` sentences at a time, and in parts if memory does not suffice.
     """
     parameters = list(model.parameters.tensors.values())
     loss_sum, total = 0.0, list[torch.Tensor]()
@@ -168,7 +171,9 @@ def _gradients_of_step(
         of_part = float(torch.nan_to_num(losses.detach(), posinf=0.0, neginf=0.0).sum())
         loss_sum += of_part if math.isfinite(of_part) else 0.0  # else the server would refuse the sum of all users
 
-    in_parts(model, range(len(sentences)), add, lambda i: model.task.size(sentences[i]))
+    for start in range(0, len(sentences), _AT_ONCE):
+        rows = range(len(sentences))[start : start + _AT_ONCE]
+        in_parts(model, rows, add, lambda i: model.task.size(sentences[i]))
     return loss_sum, total
 
 

@@ -154,6 +154,26 @@ def test_local_training_is_torchs_and_begins_anew_for_every_user(model, optimize
     np.testing.assert_array_equal(model.get_vector(), theta)
 
 
+def test_a_local_step_of_all_that_a_user_has_takes_no_more_memory_than_one_of_64(
+    model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a user with enough sentences ends the node's process, and takes the updates of its other users along."""
+    sizes = []
+
+    def losses(model: LanguageModel, examples: list[Any], masks: int | None) -> torch.Tensor:
+        sizes.append(len(examples))
+        return sentence_losses(model, examples, masks)
+
+    monkeypatch.setattr("fl_sim.clients.local_steps.sentence_losses", losses)
+    many = Examples(random_split(150))
+    rule = LocalSteps(q_e=1.0, q_s=1.0, user_clip=math.inf, optimizer="adam", batch_size=10**6, learning_rate=0.01)
+    reply = bounded_sum(model, many, Selection(np.array([0]), np.arange(150), np.array([150])), rule, 0)
+    assert sizes == [64, 64, 22]
+    first_step = 0.01 * np.sign(descent(model, many.read(range(150))))
+    moved = np.abs(first_step) > 0
+    assert np.mean(np.abs(reply.vector - first_step)[moved] < 1e-3) > 0.99
+
+
 @pytest.mark.parametrize("beta", [0.01, 0.3, math.inf])
 def test_a_single_step_of_each_user_is_plain_sgd(model, beta: float) -> None:
     """Users of whom each takes one step share passes; each step is clipped on its own."""
