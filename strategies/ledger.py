@@ -143,8 +143,7 @@ _KINDS: dict[str, tuple[type, ...]] = (
     | dict.fromkeys(("mechanism", "population"), (int,))
     | dict.fromkeys(("strategy", "noise", "stream"), (str,))
     | dict.fromkeys(("options", "guarantee"), (dict,))
-    | dict.fromkeys(("adaptive", "event"), (dict, type(None)))
-    | {"round": (int,), "sum": (str,), "previous": (str,)}
+    | {"adaptive": (dict, type(None)), "event": (dict, type(None)), "round": (int,), "sum": (str,), "previous": (str,)}
 )
 """The keys of an entry's line, and the types of their values; strategies that ship have no ``event``."""
 

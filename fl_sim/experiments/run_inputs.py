@@ -148,7 +148,7 @@ def check_origin(config: RunConfig, corpus: Corpus) -> None:
     """
     privacy, split, origin = config.privacy, config.corpus.train_split, config.tuned_on
     pretrained_on = pretraining_sample(Path(config.model.name))
-    if (shared := found_in(pretrained_on, map(str, corpus.texts(split)))) > MOST_SHARED:
+    if pretrained_on and (shared := found_in(pretrained_on, map(str, corpus.texts(split)))) > MOST_SHARED:
         raise ConfigError(
             f"model.name is {config.model.name}, and {shared} of the {len(pretrained_on)} sentences sampled from the "
             "text that it was pretrained on are in the training split of this run; allowed: a model of other text"
