@@ -18,7 +18,7 @@ A model that fl_sim never trained on a corpus is public by assumption.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_sim.clients.models.architectures.model_source import is_registered
+from fl_sim.clients.models.hub import folder_of
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.formats import format_epsilon
 from fl_sim.storage import model_files
@@ -69,7 +70,7 @@ class Earlier:
     lineage: Lineage = PUBLIC
     fingerprint: str = ""
     disjoint: bool = False
-    states: tuple[str, ...] = ()
+    states: frozenset[str] = frozenset()
 
     @property
     def composed(self) -> tuple[Ancestor, ...]:
@@ -206,7 +207,8 @@ class Earlier:
             ResultsError: another model has taken its place since the run began.
         """
         now = earlier_of(config, self.fingerprint, self.states).lineage
-        if [a.ledger.head for a in now.ancestors] != [a.ledger.head for a in self.lineage.ancestors]:
+        heads, known = ([a.ledger.head for a in lineage.ancestors] for lineage in (now, self.lineage))
+        if heads != known or now.lost != self.lineage.lost:  # lost: a model of the hub that was not here before
             raise ResultsError(
                 f"{config.model.name}: rests on other releases than when the run began; allowed: the model as it was, "
                 "or a new run"
@@ -263,7 +265,7 @@ def _exposing(unit: ProtectedUnit, *, missed: bool) -> Exposed:
     return exposed
 
 
-def earlier_of(config: RunConfig, fingerprint: str, states: Collection[str] = ()) -> Earlier:
+def earlier_of(config: RunConfig, fingerprint: str, states: frozenset[str] = frozenset()) -> Earlier:
     """Return the earlier releases on which the initial model of a run rests; ``states`` is that of `Earlier`.
 
     Raises:
@@ -271,9 +273,9 @@ def earlier_of(config: RunConfig, fingerprint: str, states: Collection[str] = ()
             configuration does not state that the corpora are disjoint.
         ConfigError: the run would have the noise of an earlier run, or states that its own corpus is disjoint.
     """
-    folder = Path(config.model.name).expanduser()
-    if is_registered(config.model.name) or not folder.is_dir():
-        return Earlier(fingerprint=fingerprint, states=tuple(sorted(states)))
+    folder = None if is_registered(config.model.name) else folder_of(config.model.name)
+    if folder is None:
+        return Earlier(fingerprint=fingerprint, states=states)
     disjoint = config.privacy.initial_model == DISJOINT
     try:
         lineage = model_files.read_model(folder)
@@ -283,7 +285,7 @@ def earlier_of(config: RunConfig, fingerprint: str, states: Collection[str] = ()
         if not disjoint:
             raise type(error)(f"{error}; {_ALLOWED}") from error
         lineage = Lineage(lost=True)
-    earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC, tuple(sorted(states)))
+    earlier = Earlier(lineage, fingerprint, disjoint and lineage != PUBLIC, states)
     seed = None if config.privacy.secure_noise else config.seed
     if run_of_seed(seed, [*(a.ledger for a in lineage.ancestors), *model_files.readable_ledgers(folder)]):
         raise ConfigError(  # whatever is said of the corpora
@@ -309,7 +311,7 @@ def run_of_seed(seed: int | None, ledgers: Sequence[Ledger]) -> Ledger | None:
 
 
 def earlier_of_record(
-    folder: Path, fingerprint: str = "", initial_model: object = None, states: Collection[str] = ()
+    folder: Path, fingerprint: str = "", initial_model: object = None, states: frozenset[str] = frozenset()
 ) -> Earlier:
     """Return the earlier releases of a run that began before, as its own folder keeps them.
 
@@ -320,7 +322,7 @@ def earlier_of_record(
     """
     lineage = model_files.read_ancestors(folder)
     disjoint = initial_model == DISJOINT and lineage != PUBLIC
-    return Earlier(lineage, fingerprint, disjoint, tuple(sorted(states)))
+    return Earlier(lineage, fingerprint, disjoint, states)
 
 
 _ALLOWED = (
