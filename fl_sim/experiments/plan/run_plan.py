@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -229,8 +230,8 @@ def untuned_plan(config: RunConfig, ownership: Ownership, population: int | None
 def _public_settings(mechanism: Mechanism) -> tuple[object, ...]:
     """Return what a round shows of a mechanism."""
     clip = mechanism.clip_norm
-    shown = mechanism.record(), mechanism.event(), mechanism.client_rule(clip)
-    return *shown, mechanism.noise_std(clip), mechanism.denominator
+    rule = json.dumps(asdict(mechanism.client_rule(clip)), default=lambda field: type(field).__name__)
+    return mechanism.record(), mechanism.event(), rule, mechanism.noise_std(clip), mechanism.denominator
 
 
 def _check_bounds(privacy: PrivacyConfig, plan: PrivacyPlan, guarantee: Guarantee) -> None:
