@@ -127,7 +127,7 @@ def _read_frame(path: Path) -> pd.DataFrame:
 def _with_clean_text(path: Path, frame: pd.DataFrame, column: str, reading: Reading) -> pd.DataFrame:
     """Return the rows with their texts as `fl-sim prepare` cleans them; blank ones are left out, long ones cut."""
     texts = frame[column].astype(str).mask(_is_missing(frame[column]), "")
-    cleaned = [next(reading.clean([Sentence("", "", text, ())]), None) for text in texts]
+    cleaned = [next(reading.clean([Sentence("", "row", text, ())]), None) for text in texts]
     frame = frame[[text is not None for text in cleaned]].copy()
     frame[column] = [text.text for text in cleaned if text is not None]
     if frame.empty:
