@@ -129,7 +129,7 @@ class BoundedSum:
         self._votes += _sentence_votes(self._total.tally, self._rule)
 
     def add_users(self, sums: Iterable[UserSums], weights: npt.NDArray[np.float64] | None = None) -> None:
-        """Add Σ_u w_u·Π_β(sum_u), with ``weights`` w_u, float64 (U,), of which none counts more than 1; None for 1."""
+        """Add Σ_u w_u·Π_β(sum_u), with ``weights`` w_u cut to [-1, 1], float64 (U,); None for 1."""
         for group in sums:
             bounded = [
                 _bound(norm, tally, self._rule) for norm, tally in zip(group.lengths, group.tallies, strict=True)

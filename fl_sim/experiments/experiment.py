@@ -169,11 +169,11 @@ class Experiment:
         try:
             config = with_absolute_paths(config)
             corpus = open_corpus(config)
-            told = declared(config, corpus)
+            known = declared(config, corpus)
             check_origin(config, corpus)
             ownership, states = corpus.ownership(config.corpus.train_split), corpus.fingerprints
             earlier = earlier_of(config, corpus.fingerprint, states)
-            planned = plan_run(config, ownership, declared=told, earlier=earlier)
+            planned = plan_run(config, ownership, declared=known, earlier=earlier)
             check_rule_of(planned.plan.mechanism)
             run = run_record.begin(claim, config, planned, corpus)
             return cls(RunInputs(config, corpus, planned), run, when_planned, all_observers, open_text)
