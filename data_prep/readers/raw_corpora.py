@@ -26,7 +26,7 @@ from fl_sim.data_prep.readers.iob import OpenSentence
 from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.readers.tables import TableColumns, csv_records, read_table
 from fl_sim.data_prep.records import CorpusError, Sentence
-from fl_sim.data_prep.store.textfiles import decoded_lines, stored_file
+from fl_sim.data_prep.store.textfiles import decoded_lines, note_position, stored_file
 
 CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 AgText = Literal["title", "description", "title+description"]
@@ -87,7 +87,9 @@ class AgNewsReader:
     def _sentences(self, split: str, path: Path, reading: Reading) -> Iterator[Sentence]:
         items = list(self._items(path, reading))
         rng = np.random.default_rng(np.random.SeedSequence([self.seed, list(_AG_FILES).index(split)]))
-        for (text, target), user in zip(items, users_of_rows(len(items), rng).tolist(), strict=True):
+        size, users = path.stat().st_size, users_of_rows(len(items), rng).tolist()
+        for number, ((text, target), user) in enumerate(zip(items, users, strict=True)):
+            note_position(path, size * number // len(items))  # all rows are read before the first is tagged
             if self.max_users is None or user < self.max_users:
                 yield Sentence(split, f"{split}-{user + 1:05d}", text, (), target)
 

@@ -128,6 +128,8 @@ def fitting(parts: Sequence[str], room: int) -> str:
 class TimeLeft:
     """Estimate the time left by the pace of the later half of what is done, which a slow start does not move.
 
+    While nothing more is done it grows.
+
     >>> left = TimeLeft()
     >>> for now, done in ((0.0, 0), (60.0, 1), (64.0, 2), (68.0, 3)):
     ...     left.see(now, done)
@@ -138,10 +140,11 @@ class TimeLeft:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, float]] = deque()  # (time, done), the first at half of what was seen or before
         self._first: float | None = None  # what was done before
+        self._now = 0.0
 
     def see(self, now: float, done: float) -> None:
         """Take in that ``done`` is done at a time in seconds."""
-        seen = self._seen
+        seen, self._now = self._seen, now
         if seen and done <= seen[-1][1]:
             return
         if len(seen) > 2 and now - seen[-2][0] < (now - seen[0][0]) / _POINTS:
@@ -155,8 +158,8 @@ class TimeLeft:
         """Return the time left in words; nothing if it is not known, or none is."""
         if len(self._seen) < 2 or total is None or done >= total:
             return ""
-        (began, before), (now, last) = self._seen[0], self._seen[-1]
-        return f"about {duration((now - began) / (last - before) * (total - done))} left"
+        (began, before), (_, last) = self._seen[0], self._seen[-1]
+        return f"about {duration((self._now - began) / (last - before) * (total - done))} left"
 
 
 def say(words: str, quiet: bool = False) -> None:

@@ -14,6 +14,7 @@ import pytest
 from fl_sim.data_prep.readers.cleaning import Note
 from fl_sim.data_prep.readers.raw_corpora import AgNewsReader, Conll2003Reader, users_of_rows
 from fl_sim.data_prep.records import CorpusError, Sentence
+from fl_sim.data_prep.store.textfiles import bytes_read
 
 CONLL = """-DOCSTART- -X- O O
 
@@ -139,6 +140,15 @@ def test_users_have_the_sizes_of_the_paper() -> None:
     assert abs(sizes[:-1].std() - 2) < 0.1
     assert sizes.min() >= 1
     assert abs(np.corrcoef(users, np.arange(len(users)))[0, 1]) < 0.02  # rows of a user stand anywhere
+
+
+def test_progress_follows_the_rows_that_are_passed_on(tmp_path: Path) -> None:
+    (path := tmp_path / "train.csv").write_text(ORIGINAL * 25, encoding="utf-8")
+    corpus = AgNewsReader(tmp_path).read()
+    read = [bytes_read(path) / path.stat().st_size for _ in corpus.sentences()]
+    assert read == sorted(read)
+    assert read[0] == 0.0, "although all rows are read before the first is passed on"
+    assert read[-1] == pytest.approx(1.0, abs=0.05)
 
 
 def test_the_division_depends_on_the_seed_alone_and_few_users_are_the_first_of_all(tmp_path: Path) -> None:

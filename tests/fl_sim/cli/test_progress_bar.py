@@ -68,6 +68,13 @@ def test_the_time_left_holds_for_steps_of_uneven_length(resumed_at: int) -> None
     assert left.in_words(resumed_at + 400, resumed_at + 1400) == "about 32 min left"  # 1,900 s
 
 
+def test_the_time_left_grows_while_nothing_is_done() -> None:
+    left = progress_bar.TimeLeft()
+    for now, done in ((0.0, 0), (10.0, 80), (40.0, 80)):
+        left.see(now, done)
+    assert left.in_words(80, 100) == "about 10 s left", "20 of 100 at 80 in 40 s; the pace of the first 10 s says 2.5"
+
+
 def test_a_minute_of_silence_begins_with_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
     times, waits = iter([0.0, 20.0, 30.0, 80.0, 81.0]), []
     lines, ended = progress_bar.Lines("runs", clock=lambda: next(times)), threading.Event()
