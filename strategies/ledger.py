@@ -370,11 +370,7 @@ def epsilon_of(entries: Sequence[Entry], adjacency: Adjacency, delta: float, *, 
 
     ``entries`` come in any order; a ``robust`` ε holds even if the entity was not detected (q_e := 1).
     """
-
-    def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
-        return (event.robust() if robust else event), entry.exposed(adjacency)
-
-    return _composed(entries, delta, exposed)
+    return _composed(entries, delta, lambda entry, event: ProtectedUnit(adjacency, robust))
 
 
 def epsilon_of_any(entries: Sequence[Entry], delta: float, corpora: Mapping[str, str] | None = None) -> float:
@@ -395,11 +391,10 @@ def epsilon_of_any(entries: Sequence[Entry], delta: float, corpora: Mapping[str,
     corpus_of = {entry.run: (corpora or {}).get(entry.run, entry.run) for entry in entries}
 
     def epsilon_at(units: Mapping[str, int], *, robust: bool) -> float:
-        def exposed(entry: Entry, event: accountant.RoundEvent) -> tuple[accountant.RoundEvent, Adjacency]:
-            unit = _units(entry, event)[units[corpus_of[entry.run]]]
-            return (event.robust() if unit.robust or robust else event), entry.exposed(unit.adjacency)
+        def unit_of(entry: Entry, event: accountant.RoundEvent) -> ProtectedUnit:
+            return _units(entry, event)[units[corpus_of[entry.run]]].counted(missed=robust)
 
-        return _composed(entries, delta, exposed)
+        return _composed(entries, delta, unit_of)
 
     return max(epsilon_at(units, robust=robust) for units, robust in unit_choices(corpus_of.values()))
 
@@ -423,16 +418,16 @@ def _units(entry: Entry, event: accountant.RoundEvent) -> tuple[ProtectedUnit, .
     return entry.terms.guarantee.units(clips_sentences=event.clips_sentences, population=population)
 
 
-Exposed = Callable[[Entry, accountant.RoundEvent], tuple[accountant.RoundEvent, Adjacency]]
-"""Give the event and the adjacency at which a release counts."""
+UnitOf = Callable[[Entry, accountant.RoundEvent], ProtectedUnit]
+"""Give the unit for which a release counts."""
 
 
-def _composed(entries: Sequence[Entry], delta: float, exposed: Exposed) -> float:
-    parts = parts_of(entries, exposed)
+def _composed(entries: Sequence[Entry], delta: float, unit_of: UnitOf) -> float:
+    parts = parts_of(entries, unit_of)
     return math.inf if parts is None else accountant.composed_epsilon(parts, delta)
 
 
-def parts_of(entries: Sequence[Entry], exposed: Exposed) -> list[accountant.Part] | None:
+def parts_of(entries: Sequence[Entry], unit_of: UnitOf) -> list[accountant.Part] | None:
     """Return the kinds of releases and their numbers for the accountant; None if a release had hardly any noise.
 
     Raises:
@@ -446,7 +441,8 @@ def parts_of(entries: Sequence[Entry], exposed: Exposed) -> list[accountant.Part
         if event is None or entry.terms.mechanism.noise_multiplier < SMALLEST_NOISE * math.sqrt(sums):
             return None
         event = replace(event, noise_multiplier=event.noise_multiplier / math.sqrt(sums))
-        accounted, adjacency = exposed(entry, event)
+        unit = unit_of(entry, event)
+        accounted, adjacency = (event.robust() if unit.robust else event), entry.exposed(unit.adjacency)
         if event.epoch_rounds is None:
             parts[accounted, adjacency] += 1
         else:

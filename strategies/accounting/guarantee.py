@@ -44,6 +44,10 @@ class ProtectedUnit:
     adjacency: Adjacency
     robust: bool
 
+    def counted(self, *, missed: bool) -> ProtectedUnit:
+        """Return the unit, its entity as if the tagger had ``missed`` it."""
+        return replace(self, robust=self.robust or missed)
+
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> ProtectedUnit:
         """Return the unit of its fields in JSON; raises as its parts do, and TypeError or KeyError for other fields."""

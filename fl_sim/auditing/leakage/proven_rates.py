@@ -44,7 +44,7 @@ from fl_sim.strategies.accounting.accountant import RoundEvent
 from fl_sim.strategies.accounting.adjacency import NO_ENTITY, Adjacency, ContributionBound
 from fl_sim.strategies.accounting.attack_success import DELTAS, largest_true_positive_rate
 from fl_sim.strategies.accounting.entity_profiles import ProfileAccountant
-from fl_sim.strategies.accounting.guarantee import Guarantee
+from fl_sim.strategies.accounting.guarantee import Guarantee, ProtectedUnit
 from fl_sim.strategies.ledger import Entry, epsilon_of_any, has_repeated_sums, parts_of, together
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
@@ -240,12 +240,11 @@ class LedgerProof:
         if adjacency.entity_bound.total and not bounded:
             return ProvenRates(unit, (), "the run starts from one that bounds no entity's contribution")
 
-        def exposed(entry: Entry, event: RoundEvent) -> tuple[RoundEvent, Adjacency]:
-            if entry.run == self.run:
-                return event, entry.exposed(adjacency)
-            return event.robust(), entry.exposed(_in_ancestor(entry, event, adjacency))
+        def unit_of(entry: Entry, event: RoundEvent) -> ProtectedUnit:
+            own = entry.run == self.run
+            return ProtectedUnit(adjacency if own else _in_ancestor(entry, event, adjacency), robust=not own)
 
-        parts = parts_of(self.entries, exposed)
+        parts = parts_of(self.entries, unit_of)
         if parts is None:
             return ProvenRates(unit, (), "a release had hardly any noise")
         return _proven(unit, [(delta, accountant.composed_epsilon(parts, delta)) for delta in ALL_DELTAS])

@@ -33,12 +33,11 @@ from fl_sim.storage import model_files
 from fl_sim.storage.model_files import Ancestor, Lineage, LineageError
 from fl_sim.storage.run_folder import ResultsError
 from fl_sim.strategies.accounting import accountant, calibration
-from fl_sim.strategies.accounting.accountant import Part, RoundEvent
-from fl_sim.strategies.accounting.adjacency import Adjacency, PrivacyError
+from fl_sim.strategies.accounting.accountant import Part
+from fl_sim.strategies.accounting.adjacency import PrivacyError
 from fl_sim.strategies.accounting.guarantee import KNOWN, Guarantee, ProtectedUnit, most_known
 from fl_sim.strategies.ledger import (
     Entry,
-    Exposed,
     Ledger,
     LedgerError,
     LedgerHead,
@@ -111,7 +110,7 @@ class Earlier:
         """Return ε at ``delta`` of the earlier releases and ``entries`` of this run together, for a metric's unit."""
         found = list[float]()
         for releases, missed in self._releases(metric) or ():
-            own = parts_of(entries, _exposing(unit, missed=missed))
+            own = _parts(entries, unit, missed=missed)
             found.append(math.inf if own is None else accountant.composed_epsilon([*releases, *own], delta))
         return max(found, default=math.inf)
 
@@ -235,7 +234,7 @@ class Earlier:
             releases: list[Part] = []
             for ancestor in self.composed:
                 unit = ancestor.units.get(f"{name}, unit {units[ancestor.corpus]}" if several else metric)
-                parts = None if unit is None else parts_of(ancestor.ledger.entries, _exposing(unit, missed=missed))
+                parts = None if unit is None else _parts(ancestor.ledger.entries, unit, missed=missed)
                 if parts is None:
                     return None
                 releases += parts
@@ -256,13 +255,9 @@ def _most(guarantee: Guarantee, name: str) -> float:
     return math.inf if value is None else float(value)
 
 
-def _exposing(unit: ProtectedUnit, *, missed: bool) -> Exposed:
-    """Return the function that gives event and adjacency at which a release counts for a unit, ``missed`` or not."""
-
-    def exposed(entry: Entry, event: RoundEvent) -> tuple[RoundEvent, Adjacency]:
-        return (event.robust() if unit.robust or missed else event), entry.exposed(unit.adjacency)
-
-    return exposed
+def _parts(entries: Sequence[Entry], unit: ProtectedUnit, *, missed: bool) -> list[Part] | None:
+    """Return what :func:`parts_of` returns for one unit, ``missed`` or not."""
+    return parts_of(entries, lambda entry, event: unit.counted(missed=missed))
 
 
 def earlier_of(config: RunConfig, fingerprint: str, states: frozenset[str] = frozenset()) -> Earlier:
