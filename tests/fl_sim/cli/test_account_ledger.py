@@ -7,7 +7,6 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ import pytest
 from fl_sim.cli.main import main
 from fl_sim.engines import simulation
 from fl_sim.formats import format_delta
-from fl_sim.storage.run_folder import RunFolder
 from fl_sim.strategies.accounting.accountant import epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.accounting.guarantee import Guarantee
@@ -25,12 +23,12 @@ from fl_sim.strategies.ledger import (
     Ledger,
     LedgerError,
     ReleaseRecord,
-    epsilon_of,
-    epsilon_of_any,
     together,
 )
+from fl_sim.strategies.mechanism import Mechanism
 from tests.e2e.small_runs import configuration, crashed, finished_run, small_corpus
 from tests.fl_sim.conftest import Capture, Printed, Refusal
+from tests.fl_sim.released_runs import ledger_of
 from tests.strategies.federation import plan
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -41,26 +39,17 @@ ASKED = [
     "--delta", "1e-5", "--user-sentences", "15",
     "--entity-users", "15", "--entity-sentences", "2", "--entity-total", "20",
 ]  # fmt: skip
+NO_BOUNDS = Guarantee()
 USER, BOTH = Adjacency(15), Adjacency(15, ContributionBound(15, 2, 20))
 
 
-@pytest.fixture
-def ledger_of(tmp_path: Path) -> Any:
-    """``ledger_of("name", terms, rounds)`` is a folder with nothing but a ledger in it."""
-
-    def make(name: str, terms: ReleaseRecord, rounds: int) -> Path:
-        folder = tmp_path / name
-        folder.mkdir()
-        ledger = Ledger.create(folder)
-        for number in range(1, rounds + 1):
-            ledger.record_release(terms, number)
-        return folder
-
-    return make
+def alone(folder: Path, seed: int, rounds: int, guarantee: Guarantee = NO_BOUNDS, mechanism: Mechanism = PLAN) -> Path:
+    """Make a folder with nothing but a ledger in it."""
+    return ledger_of(folder, mechanism, rounds, guarantee, seed).folder
 
 
-def test_joined_at(printed: Printed, ledger_of: Any) -> None:
-    folder = ledger_of("a", ReleaseRecord.of(PLAN, 0), 50)
+def test_joined_at(printed: Printed, tmp_path: Path) -> None:
+    folder = alone(tmp_path / "a", 0, 50)
     report = printed("account", "ledger", folder, "--joined-at", 41, *ASKED)
     assert (report["joined_at"], report["releases"], report["releases_robust"]) == (41, 10, 50)
     assert (report["user_sentences"], report["reach_users"], report["reach_total"]) == (15, 15, 20)
@@ -70,27 +59,10 @@ def test_joined_at(printed: Printed, ledger_of: Any) -> None:
     assert report["epsilon_user_entity_robust"] == epsilon(PLAN.event().robust(), BOTH, 50, 1e-5)
 
 
-@pytest.mark.system
-def test_the_headline_counts_all_releases_and_takes_as_known_what_any_of_them_does(
-    printed: Printed, ledger_of: Any
-) -> None:
-    """Mentions that the tagger missed before an entity joined are releases of it."""
-    bounds = {name: Guarantee(known=name, entity_bound=3, user_sentences=15) for name in ("counts", "graph")}
-    folders = {
-        name: ledger_of(name, ReleaseRecord.of(PLAN, seed, guarantee), 4)
-        for seed, (name, guarantee) in enumerate(bounds.items())
-    }
-    for name, folder in folders.items():
-        report = printed("account", "ledger", folder, "--joined-at", 3, *ASKED)
-        assert report["epsilon_any"] == epsilon_of_any(Ledger.read(folder).entries, 1e-5) < math.inf
-        assert report["known"] == name
-    assert printed("account", "ledger", *folders.values(), *ASKED)["known"] == "graph"
-
-
-def test_names_that_a_run_does_not_protect_are_told(printed: Printed, capsys: Capture, ledger_of: Any) -> None:
+def test_names_that_a_run_does_not_protect_are_told(printed: Printed, capsys: Capture, tmp_path: Path) -> None:
     bounds = Guarantee(known="counts", entity_bound=3, user_sentences=15)
     folders = [
-        str(ledger_of(name, ReleaseRecord.of(PLAN, seed, replace(bounds, public_names=names)), 2))
+        str(alone(tmp_path / name, seed, 2, replace(bounds, public_names=names)))
         for seed, (name, names) in enumerate({"a": "", "b": "x", "c": "y"}.items())
     ]
     assert main(["account", "ledger", *folders[:2], "--json", *ASKED]) == 0
@@ -102,9 +74,9 @@ def test_names_that_a_run_does_not_protect_are_told(printed: Printed, capsys: Ca
     assert (report["public_names"], report["epsilon_any"]) == (2, "inf")
 
 
-def test_noiseless_releases_are_infinite_and_said_so(capsys: Capture, ledger_of: Any) -> None:
-    bare = ReleaseRecord.of(plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0).mechanism, 1)
-    folders = [str(ledger_of(name, terms, 3)) for name, terms in {"a": ReleaseRecord.of(PLAN, 0), "b": bare}.items()]
+def test_noiseless_releases_are_infinite_and_said_so(capsys: Capture, tmp_path: Path) -> None:
+    bare = plan(strategy="noiseless", clip_norm=math.inf, noise_multiplier=0.0).mechanism
+    folders = [str(alone(tmp_path / "a", 0, 3)), str(alone(tmp_path / "b", 1, 3, mechanism=bare))]
     assert main(["account", "ledger", *folders, "--json", *ASKED]) == 0
     output = capsys.readouterr()
     report = json.loads(output.out)
@@ -114,10 +86,10 @@ def test_noiseless_releases_are_infinite_and_said_so(capsys: Capture, ledger_of:
 
 
 @pytest.mark.system
-def test_delta_is_that_of_the_run_or_1e_5(capsys: Capture, tmp_path: Path, ledger_of: Any) -> None:
+def test_delta_is_that_of_the_run_or_1e_5(capsys: Capture, tmp_path: Path) -> None:
     corpus = small_corpus(tmp_path / "corpus")
     simulation.run(configuration(corpus, tmp_path / "run", privacy__delta=1e-4, rounds=1))
-    ledger = ledger_of("a", ReleaseRecord.of(PLAN, 7), 3)
+    ledger = alone(tmp_path / "a", 7, 3)
     lines = {
         f"ledger {tmp_path / 'run'}": (1e-4, "that of the run"),
         f"ledger {tmp_path / 'run'} {ledger}": (1e-5, "the default"),
@@ -148,12 +120,12 @@ def test_delta_is_that_of_the_run_or_1e_5(capsys: Capture, tmp_path: Path, ledge
         ("ledger {cut} --delta 1e-5", "ledger.jsonl, line 3: is cut off"),
     ],
 )
-def test_bad_input_is_one_line(refusal: Refusal, tmp_path: Path, ledger_of: Any, flags: str, message: str) -> None:
+def test_bad_input_is_one_line(refusal: Refusal, tmp_path: Path, flags: str, message: str) -> None:
     folders = {
-        "a": ledger_of("a", ReleaseRecord.of(PLAN, 0), 3),
-        "b": ledger_of("b", ReleaseRecord.of(PLAN, 1), 3),
-        "same_seed": ledger_of("same_seed", ReleaseRecord.of(LOUDER, 0), 3),
-        "cut": ledger_of("cut", ReleaseRecord.of(PLAN, 0), 3),
+        "a": alone(tmp_path / "a", 0, 3),
+        "b": alone(tmp_path / "b", 1, 3),
+        "same_seed": alone(tmp_path / "same_seed", 0, 3, mechanism=LOUDER),
+        "cut": alone(tmp_path / "cut", 0, 3),
         "empty": tmp_path / "empty",
     }
     folders["empty"].mkdir()
@@ -165,36 +137,12 @@ def test_bad_input_is_one_line(refusal: Refusal, tmp_path: Path, ledger_of: Any,
 # --- real runs -------------------------------------------------------------------------------------------------------
 
 
-def adjacencies(run: RunFolder) -> dict[str, tuple[Adjacency, bool]]:
-    """Whom each ε of a result protects, and whether it is the robust one."""
-    result = run.result or {}
-    sentences = float(result["user_sentences"])
-    found = {"epsilon_user": (Adjacency(sentences), False), "epsilon_user_unbounded": (Adjacency(), False)}
-    for name, entity_bound in result["reach"].items():
-        both = Adjacency(sentences, ContributionBound(**entity_bound))
-        found |= {f"epsilon_user_entity_{name}": (both, False), f"epsilon_user_entity_robust_{name}": (both, True)}
-    return found
-
-
-def assert_result_says_what_the_ledger_says(run: RunFolder, releases: int) -> None:
-    ledger, result = Ledger.read(run.path), run.result or {}
-    assert len(ledger.entries) == result["releases"] == releases
-    assert result["ledger"] == ledger.head
-    for name, (adjacency, robust) in adjacencies(run).items():
-        assert result[name] == pytest.approx(epsilon_of(ledger.entries, adjacency, 1e-5, robust=robust), rel=1e-3)
-    (guarantee,) = {entry.terms.guarantee for entry in ledger.entries}
-    assert guarantee.record() == result["guarantee"]
-    units = guarantee.units(clips_sentences=True, population=6)
-    of_units = [epsilon_of(ledger.entries, unit.adjacency, 1e-5, robust=unit.robust) for unit in units]
-    assert result["epsilon_any"] == pytest.approx(max(of_units, default=math.inf), rel=1e-3)
-
-
 @pytest.mark.system
 def test_a_crashed_secure_run_pays_for_the_rounds_that_it_does_again(small: Path, tmp_path: Path) -> None:
     once = simulation.run(configuration(small, tmp_path / "once", rounds=4, privacy__q_s=0.5))
     resumed = simulation.resume(crashed(small, tmp_path / "crashed", privacy__secure_noise=True))
     assert [entry.round for entry in Ledger.read(resumed.path).entries] == [1, 2, 3, 1, 2, 3, 4]
-    assert_result_says_what_the_ledger_says(resumed, releases=7)
+    assert (resumed.result or {})["releases"] == 7
     metrics = resumed.metrics()
     assert metrics["releases"].tolist() == [0, 2, 4, 6, 7]
     assert metrics["epsilon_user"].iloc[-1] == (resumed.result or {})["epsilon_user"]
