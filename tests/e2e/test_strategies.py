@@ -1,4 +1,4 @@
-"""Every option of a strategy through a whole run: failed nodes, noise, ε from the ledger alone, what is said of it."""
+"""Every option of a strategy through a whole run: ε from the ledger alone, what is saved and what is said of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from fl_sim.clients.training import bounded_sum
 from fl_sim.experiments.privacy_spent import read_ledgers
 from fl_sim.reporting.report import report_text
 from fl_sim.reporting.run_facts import read_facts
@@ -30,41 +29,6 @@ def test_epsilon_of_the_ledger_alone_is_that_of_the_run(run: Run, option: str) -
         ("epsilon_user_entity_robust_p95", Adjacency(user, entity_bound), True),
     ):
         assert epsilon_of(ledger.entries, adjacency, 1e-5, robust=robust) == pytest.approx(result[name], rel=1e-6)
-
-
-@pytest.mark.sample(2)
-@pytest.mark.system
-@pytest.mark.parametrize("option", ["published", "published as coded", "adaptive sentences", "adaptive users"])
-def test_an_empty_cohort_and_failed_nodes_release_noise(run: Run, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[object] = []
-
-    def fail_first(*arguments: object) -> object:
-        calls.append(arguments)
-        if len(calls) == 1:
-            raise MemoryError
-        return bounded_sum(*arguments)
-
-    empty = run("empty", rounds=1, **PLAIN, **(OPTIONS[option] | {"privacy__q_u": 1e-9})).metrics().iloc[-1]
-    assert (empty["cohort_users"], empty["update_norm"]) == (0, 0)
-    assert empty["noise_norm"] > 0
-    whole = run("whole", rounds=1, engine__nodes=2, **PLAIN, **OPTIONS[option])
-    monkeypatch.setattr("fl_sim.clients.client_app.bounded_sum", fail_first)
-    failed = run("failed", rounds=1, engine__nodes=2, **PLAIN, **OPTIONS[option])
-    rows = [folder.metrics().iloc[-1] for folder in (whole, failed)]
-    assert [row["failed_nodes"] for row in rows] == [0, 1]
-    assert rows[0]["noise_norm"] == rows[1]["noise_norm"] > 0
-    assert not np.array_equal(model_of(whole), model_of(failed))
-
-
-@pytest.mark.system
-def test_the_noise_on_the_model_is_as_the_paper_states(run: Run) -> None:
-    """Check σ = z·(q_u|U| + 1)·β / D on the model's step, and σ² as coded."""
-    settings = PUBLISHED | {"privacy__noise_multiplier": 50.0, "privacy__entity_weights": 8.0}
-    settings |= {"privacy__extended_weights": 5.0, "server__optimizer": "sgd", "server__learning_rate": 1.0}
-    sigma = 50 * (0.7 * 6 + 1) * 0.1 / (0.7 * 6 * (0.5 * 8 + 0.8 * 5))
-    for noise, std in (("as-stated", sigma), ("as-coded", sigma**2)):
-        row = run(noise, rounds=1, privacy__noise=noise, **settings).metrics().iloc[-1]
-        assert row["noise_norm"] / math.sqrt(69_360) == pytest.approx(std, rel=0.02)
 
 
 @pytest.mark.system

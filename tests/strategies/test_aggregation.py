@@ -149,6 +149,11 @@ def test_a_bad_reply_counts_as_zero_and_the_others_still_count(misbehave: Callab
     assert strategy.tally.failed_nodes == 1
 
 
+def test_contributions_that_were_not_finite_are_counted_over_nodes() -> None:
+    _, strategy = run_rounds(plan(), nodes=5, answer=lambda request, users: replace(ones(request, users), nonfinite=1))
+    assert strategy.tally.metrics()["nonfinite"] == 5
+
+
 @pytest.mark.parametrize(("length", "failed"), [(1.0, 0), (1.01, 3), (1.3, 3)])
 def test_a_sum_is_at_most_as_long_as_the_clips_of_its_users_together(length: float, failed: int) -> None:
     def answer(request: TrainRequest, users: np.ndarray) -> TrainReply:

@@ -36,31 +36,18 @@ def says(line: str, words: str) -> None:
 ARGUMENTS = [
     # flags and keys
     ("--z 2 --set privacy.noise_multiplier=3", "privacy.noise_multiplier is 3 and 2"),
-    # rates, noise, clips
-    ("--q-u 0", "privacy.q_u is 0|in [1e-15, 1]"),
-    ("--clip-norm 0", "privacy.clip_norm is 0|a number in [1e-12,"),
-    ("--target-epsilon 0", "privacy.target_epsilon is 0|above 0"),
     # bounds, and what may not be read off the corpus
-    ("--set privacy.known=all", "privacy.known is 'all'|counts, graph, nothing"),
     ("--set privacy.known=graph --set privacy.entity_users=3 --set privacy.entity_bound=unbounded",
      "privacy.entity_users is 3|entity_bound"),
-    ("--strategy user_level --set privacy.entity_bound=3",
-     "privacy.entity_bound is 3 under user_level|a clip on every sentence"),
-    ("--set privacy.clipping=user", "privacy.entity_bound is 10 under uedp|a clip on every sentence|known = graph"),
     ("--set privacy.counts={tmp}/nothing", "{tmp}/nothing|cannot be read|No such file|a file"),
-    ("--set privacy.counts={file}", "{file}|its content: invalid JSON|what fl-sim corpus counts writes"),
     ("--strategy noiseless --epsilon-budget 2", "privacy.epsilon_budget is 2|noiseless"),
     # engine
-    ("--engine cloud", "engine.name is 'cloud'|ray, inline"),
     ("--set engine.address=auto --set engine.num_cpus=2", "engine.num_cpus is 2|engine.address is 'auto'"),
     # model
-    ("--model {tmp}/nothing", "{tmp}/nothing|no such local folder"),
-    ("--model {tmp}", "cannot load model|{tmp}"),
     ("--set task=classification --set model.tune=head --set model.lora_rank=2",
      "model.lora_rank is 2 and model.tune is 'head'"),
     # corpus
     ("--set task=classification", "task is 'classification' and corpus.path is"),
-    ("--corpus {tmp}", "{tmp}|manifest.json|fl-sim prepare"),
     ("--corpus=", "corpus.path is ''|not empty"),
     ("--set corpus.held_out_split=train", "corpus.held_out_split is 'train'|another split"),
     # output
@@ -135,9 +122,6 @@ def flip(path: Path) -> None:
     ("name", "damage", "words"),
     [
         ("manifest.json", Path.unlink, "manifest.json|fl-sim prepare"),
-        ("manifest.json", lambda path: path.write_bytes(b"{"), "manifest"),
-        ("train.sentences.parquet", Path.unlink, "missing"),
-        ("train.sentences.parquet", truncate, "bytes"),
         ("train.sentences.parquet", flip, "checksum"),
         ("train.users.parquet", flip, "checksum"),
     ],

@@ -1,34 +1,28 @@
-"""A run whose model is no longer finite stops and says so; a gradient or a loss that is not counts as zero."""
+"""A run whose model is no longer finite stops and says so."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-import fl_sim.clients.gradients.clipped_sums
-import fl_sim.clients.local_steps
 from fl_sim.api.runs import open_run
 from fl_sim.cli.main import main
-from fl_sim.clients.batches import Batch, Example
 from fl_sim.clients.models.frozen_head import has_finite_scores
 from fl_sim.clients.models.language_model import LanguageModel, load_model
-from fl_sim.clients.models.losses import loss_gradients, sentence_losses
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.clients.tasks import Classification, HeldOut
 from fl_sim.engines import simulation
 from fl_sim.experiments import evaluation
 from fl_sim.storage.run_folder import DIVERGED, ResultsError, RunFolder
 from fl_sim.strategies.ledger import Ledger
-from tests.e2e.small_runs import QUICK_TO_LOAD, Crash, Run, configuration, crash_after, model_of, settings
+from tests.e2e.small_runs import QUICK_TO_LOAD, Crash, configuration, crash_after, settings
 from tests.tiny import command_line
 
 TOO_FAST = {"server__learning_rate": 1e300, **QUICK_TO_LOAD}
@@ -142,55 +136,3 @@ def test_pretraining_that_diverges_leaves_no_model(tmp_path: Path, capsys: Captu
     assert main(["corpus", "pretrain", str(text), "--out", str(out), *tiny, "--learning-rate", "1e35"]) == 2
     assert "fl-sim corpus pretrain: --learning-rate is 1e+35, at which the model diverged" in capsys.readouterr().err
     assert not out.exists()
-
-
-ILL = 5
-"""Every fifth sentence makes the model overflow."""
-
-RATES: dict[str, dict[str, float]] = {"uedp": {"privacy__q_s": 1.0, "privacy__q_e": 1.0}, "user_level": {}}
-
-
-def is_ill(examples: Sequence[Example]) -> bool:
-    return any(example.number % ILL == 0 for example in examples)
-
-
-@pytest.mark.sample(1)
-@pytest.mark.usefixtures("no_plots")
-@pytest.mark.parametrize("wrong", [math.nan, -math.inf])
-@pytest.mark.parametrize("strategy", ["uedp", "user_level"])
-def test_non_finite_gradients_count_as_zero_and_are_reported(
-    strategy: str, wrong: float, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_batch = LanguageModel.batch
-    ill_batches = []
-
-    def batch(model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None) -> Batch:
-        made = make_batch(model, examples, mask_seed)
-        if is_ill(examples):
-            ill_batches.append(made)
-        return made
-
-    def gradients(model: LanguageModel, batch: Batch) -> Any:
-        loss, gradient = loss_gradients(model, batch)
-        is_in = any(batch is ill for ill in ill_batches)
-        return (wrong, {name: g * wrong for name, g in gradient.items()}) if is_in else (loss, gradient)
-
-    def losses(model: LanguageModel, examples: Sequence[Example], mask_seed: int | None = None) -> torch.Tensor:
-        values = sentence_losses(model, examples, mask_seed)
-        return values * wrong if is_ill(examples) else values
-
-    monkeypatch.setattr(fl_sim.clients.gradients.clipped_sums, "covered_layers", lambda model: None)
-    settings = {"privacy__strategy": strategy, "privacy__q_u": 1.0, **RATES[strategy]}
-    healthy = run("healthy", **settings)
-    monkeypatch.setattr(LanguageModel, "batch", batch)
-    monkeypatch.setattr(fl_sim.clients.gradients.clipped_sums, "loss_gradients", gradients)
-    monkeypatch.setattr(fl_sim.clients.local_steps, "sentence_losses", losses)
-    ill = run("ill", **settings)
-    assert np.isfinite(model_of(ill)).all()
-    sick, well = ill.metrics().iloc[1:], healthy.metrics().iloc[1:]
-    assert (sick["nonfinite"] > 0).all()
-    assert (well["nonfinite"] == 0).all()
-    assert np.isfinite(sick["train_loss"]).all()
-    assert (sick["failed_nodes"] == 0).all()
-    same = ["noise_norm", "cohort_users", "cohort_sentences", "epsilon_user", "epsilon_user_entity_max"]
-    assert sick[same].equals(well[same])
