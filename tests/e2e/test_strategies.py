@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
 from fl_sim.experiments.privacy_spent import read_ledgers
-from fl_sim.reporting.report import report_text
-from fl_sim.reporting.run_facts import read_facts
 from fl_sim.strategies.accounting.adjacency import Adjacency, ContributionBound
 from fl_sim.strategies.ledger import epsilon_of
-from tests.e2e.small_runs import OPTIONS, PLAIN, PUBLISHED, Run, model_of
+from tests.e2e.small_runs import OPTIONS, PLAIN, Run, model_of
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -42,20 +38,3 @@ def test_the_average_is_saved_and_evaluated(run: Run) -> None:
     losses = [folder.metrics()["loss"] for folder in (plain, averaged)]
     assert losses[0][1] == losses[1][1]
     assert losses[0][4] != losses[1][4]
-
-
-# --- the published algorithm's claim ------------------------------------------------------------------------------
-
-
-@pytest.mark.system
-def test_the_claim_stands_in_the_record_beside_what_is_proven(run: Run) -> None:
-    folder = run("run", rounds=3, **PUBLISHED)
-    result, metrics = folder.result or {}, folder.metrics()
-    assert result["epsilon_as_published"] == metrics["epsilon_as_published"].iloc[-1] > 0
-    assert math.isfinite(result["epsilon_user"])
-    assert "epsilon_as_published" not in read_facts(folder).record()["epsilon"]
-    assert read_facts(folder).record()["epsilon_as_published"] == result["epsilon_as_published"]
-    text = report_text(read_facts(folder))
-    assert "a claim, no guarantee" in text
-    assert text.index("any user ") < text.index("as published")
-    assert "epsilon_as_published is what the paper's accountant says" in " ".join(text.split())

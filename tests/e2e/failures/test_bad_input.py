@@ -7,11 +7,7 @@ without importing torch in tests/fl_sim/cli/test_mistakes.py.
 
 from __future__ import annotations
 
-import os
 import shutil
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -162,20 +158,3 @@ def test_damaged_run_folders_cannot_be_resumed(
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     says(refusal("resume", str(run.path)), f"{run.path}|{words}")
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
-
-
-@pytest.mark.nightly
-def test_a_hub_that_does_not_answer_is_given_up_soon(corpus: Path, tmp_path: Path) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        offline = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": nobody, "http_proxy": "", "HTTP_PROXY": ""}
-        words = ["run", "--model", "nobody/no-such-model", "--corpus", str(corpus), "--out", str(tmp_path / "out")]
-        done = subprocess.run(
-            [sys.executable, "-m", "fl_sim", *words, "--engine", "inline", "--quiet"],
-            env=os.environ | offline, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "nobody/no-such-model" in done.stderr
-    assert not (tmp_path / "out").exists()

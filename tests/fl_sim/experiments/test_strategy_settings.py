@@ -73,6 +73,7 @@ def test_the_published_plan_has_the_papers_settings_and_the_corpus_weights(owner
     assert (terms.estimator, terms.noise) == ("f_e_plus", "as-stated")
     assert (terms.user_weights, terms.entity_weights, terms.extended_weights) == (tiny.USERS, len(tiny.NAMES), plain)
     assert (terms.sentences, terms.sensitive_sentences) == (2 * plain, plain)
+    assert "epsilon_as_published is what the paper's accountant says" in plan.describe().warnings[0]
     rule = plan.client_rule(0.1)
     assert isinstance(rule, WeightedGradients)
     assert (rule.batch_size, rule.learning_rate) == (None, 1.0)  # all of a user's sentences in one step, η = 1

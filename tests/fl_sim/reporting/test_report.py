@@ -129,6 +129,15 @@ def test_a_private_strategy_without_a_finite_epsilon_promises_nothing() -> None:
     assert has_guarantee(None, claimed | {"epsilon_user": 0.007})
 
 
+def test_a_published_claim_stands_below_what_is_proven(make_run: MakeRun) -> None:
+    facts = read_facts(ended_with(make_run("uedp"), epsilon_as_published=0.46))
+    assert "epsilon_as_published" not in facts.record()["epsilon"]
+    assert facts.record()["epsilon_as_published"] == 0.46
+    text = report_text(facts)
+    assert "a claim, no guarantee" in text
+    assert text.index("any user ") < text.index("as published")
+
+
 def test_warnings_and_a_half_written_line_are_shown(make_run: MakeRun) -> None:
     run = make_run("uedp", result={"warnings": ["δ is 0.01, at least 1/N = 0.001: it permits naming a user"]})
     os.truncate(run.metrics_file, run.metrics_file.stat().st_size - 4)

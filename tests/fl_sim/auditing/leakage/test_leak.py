@@ -124,17 +124,6 @@ def test_the_text_shows_names_only_where_asked(runs: Path, capsys: Capture) -> N
 
 
 @pytest.mark.nightly
-def test_the_page_says_what_is_beyond_its_bound(runs: Path, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    words = ["leak", str(runs / "honest"), str(runs / "noise_off"), "--quiet", "--html", str(page)]
-    assert main(words) == 1
-    text = page.read_text(encoding="utf-8")
-    assert f"{runs / 'noise_off'}: users is beyond its bound" in text
-    assert "user-level DP, ε" in text
-    assert page.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.nightly
 def test_a_split_that_is_not_by_chance_is_not_tested(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model with which the run began already tells the splits apart."""
     run, likelihoods = AttackedRun.open(runs / "noise_off"), membership.log_likelihoods

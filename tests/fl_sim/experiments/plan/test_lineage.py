@@ -151,7 +151,6 @@ def test_a_target_and_a_budget_count_both_trainings(parent: Path, corpus: Path, 
 
 
 @pytest.mark.system
-@pytest.mark.system
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_model_that_is_exchanged_before_it_is_read_is_refused(
     killed: bool, parent: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
