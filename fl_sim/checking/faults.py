@@ -98,7 +98,7 @@ def _no_noise(found: Measured) -> Iterator[Finding]:
         words = "The noise is the same under every seed: whoever runs the code knows it, and subtracts it."
         yield Finding("fixed-seed", "breaks", words, {})
     elif not any(found.noise.values()):
-        words = "Two runs with other seeds release the same model, up to rounding: there is no noise."
+        words = "Two runs with other seeds release the same model, up to rounding: nothing is added to updates."
         yield Finding("no-noise", "breaks", words, {})
     elif found.fresh is False:
         words = "Two rounds add the same noise, so their difference has none."

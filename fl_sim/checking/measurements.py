@@ -21,7 +21,7 @@ from fl_sim.auditing.lower_bounds import Scores, epsilon_lower_bound, gaussian_e
 from fl_sim.checking.app_folder import AppFolder, CheckError
 from fl_sim.checking.app_process import AppProcess
 from fl_sim.checking.observed_app import PRIVATE_TEXT
-from fl_sim.checking.stated import Stated, stated_by
+from fl_sim.checking.stated import Stated, names_privacy, stated_by
 from fl_sim.checking.trials import Answer, Arrays, Seen, Trial, Unit, flat, signs
 from fl_sim.strategies.accounting.accountant import RoundEvent, epsilon
 from fl_sim.strategies.accounting.adjacency import Adjacency
@@ -44,6 +44,7 @@ _LONELY = 60  # trials after which the attacked user may train alone
 _NOISE_DRAWS = 2000  # coordinates of noise from which a standard deviation is estimated
 _MOST_ARRAYS = 12
 _PAIRS = 30  # of trials where noise does not cancel
+_OTHER_NOISE = (1, 2, 3)  # draws that all change a metric which noise protects
 _ATTACKS = 100
 _ATTACKED_ROUNDS = 10
 _PLAIN = 20.0  # an effect of so many standard deviations is seen in a few trials
@@ -275,6 +276,7 @@ class _Series:
         self._neighbours(found)
         self._say("faults of a user")
         self._one_user(found)
+        self._beginning(found)
         if math.isfinite(found.mu) and found.mu > 0:
             self._say("attack")
             self._attack(found)
@@ -533,24 +535,46 @@ class _Series:
             found.failure = "moves"
 
     def _weights(self, found: Measured, trial: Trial, other: Trial, effect: float) -> None:
-        own = self._run(self._trial())
-        heavy = self._run(self._trial(weight=1e3))
+        own, heavy = (self._run(self._trial(weight=weight)) for weight in (1.0, 1e3))
         weights = [value for each in own.replies.values() for name, value in each.items() if name != "update norm"]
-        changed = {
-            name
-            for before, after in zip(own.metrics, heavy.metrics, strict=False)
-            for name in after
-            if before.get(name) != after[name]
-        }
+        pushed = self._run(self._trial(attacked=Answer("push", scale=self._long)))
+        noisy = {name for noise in _OTHER_NOISE for name in _changed(own, self._run(self._trial(noise=noise)))}
+        changed = (_changed(own, heavy) | _changed(own, pushed)) - noisy | self._logged()
         measured = {name for metrics in self._whole.metrics for name in metrics if name.startswith("evaluate ")}
         leaving = {name.partition("[")[0] for name in changed | measured}  # of a list the name
-        found.metrics = sorted(name for name in leaving if not any(word in name.lower() for word in ("eps", "delta")))
+        found.metrics = sorted(name for name in leaving if not names_privacy(name.removeprefix("evaluate ")))
         if all(weight == 1 for weight in weights):
             return
         if heavy.error is not None:
             found.failure = "ends"
             return
         found.heavier = _length(self._difference(replace(trial, weight=1e3), other, found)) / effect
+
+    def _logged(self) -> set[str]:
+        """Return "lines of the log" if some follow from a user's metrics, and not from the models."""
+        own, again, heavy = (self._run(self._trial(rounds=2, weight=weight)) for weight in (1.0, 1.0, 1e3))
+        if any(not np.array_equal(flat(one), flat(other)) for one, other in zip(own.steps, heavy.steps, strict=False)):
+            return set()
+        lines = zip(*(seen.log.splitlines() for seen in (own, again, heavy)), strict=False)
+        return {"lines of the log" for line, repeated, other in lines if line == repeated != other}
+
+    def _beginning(self, found: Measured) -> None:
+        """See whether nodes' answers make the initial model another one without a user.
+
+        The older API may take it from any one node.
+        """
+        if not (asked := self._whole.asked):
+            return
+        found.unseen.append(f"What nodes answer to {', '.join(sorted(asked))} may leave beside the models.")
+        trials = [self._trial(rounds=0, absent=absent) for absent in (False, False, True)]
+        here, again, away = (flat(self._run(trial).start) for trial in trials)
+        if (
+            self._may_be_away
+            and "get_parameters" not in asked
+            and np.array_equal(here, again)
+            and here.size == away.size
+        ):
+            found.effect["the initial model"] = float(np.linalg.norm(here - away))
 
     def _attack(self, found: Measured) -> None:
         """Score trials with and without the user by the direction of its effect."""
@@ -620,6 +644,12 @@ class _Series:
     def _step(self, trial: Trial) -> Arrays:
         steps = self._run(trial).steps
         return steps[0] if steps else {}
+
+
+def _changed(seen: Seen, other: Seen) -> set[str]:
+    """Return the names of metrics that differ in two trials."""
+    pairs = zip(seen.metrics, other.metrics, strict=False)
+    return {name for before, after in pairs for name in after if before.get(name) != after[name]}
 
 
 def _sampling_of(runs: Sequence[Sequence[Sequence[Unit]]], nodes: int, many_users: bool) -> tuple[Sampling, float]:

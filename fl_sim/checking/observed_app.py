@@ -162,7 +162,7 @@ class _Stage:
         self.seen.mods = [_settings(mod) for mod in app._mods]
         self.sent: Arrays = {}
         self.trained: dict[Unit, Arrays] = {}
-        self.strategy: Any = None
+        self.strategies: list[Any] = []
         self.ended = False
         self._average: Any = None
         self._round = 0
@@ -185,8 +185,9 @@ class _Stage:
         self.seen.replies = {}
 
     def look_for_strategy(self) -> None:
-        """Watch the strategy that is at work, once there is one."""
-        if self.strategy is None and (strategy := _strategy_on_stack()) is not None:
+        """Watch the strategy that is at work, and each that starts after it."""
+        strategy = _strategy_on_stack(at_hand=not self.strategies)
+        if strategy is not None and all(strategy is not known for known in self.strategies):
             self._watch(strategy)
 
     def answer(self, function: Any, message: Message, context: Context) -> Message:
@@ -197,7 +198,9 @@ class _Stage:
             return Message(self.app.measured[unit[0]], reply_to=message)
         if kind != "train" or not message.content.array_records:
             reply = function(message, context)
-            if kind == "evaluate" and not reply.has_error():
+            if kind != "evaluate":
+                self.seen.asked.add(message.metadata.message_type)
+            elif not reply.has_error():
                 self.app.measured[unit[0]] = reply.content
             return reply
         self.seen.cohorts[-1].append(unit)
@@ -240,7 +243,8 @@ class _Stage:
         self.app.own[unit] = self.seen.own[unit] = (update, beside)
 
     def _watch(self, strategy: Any) -> None:
-        self.strategy, measure = strategy, strategy.aggregate_evaluate
+        self.strategies.append(strategy)
+        measure = strategy.aggregate_evaluate
         step = "aggregate_train" if isinstance(strategy, Strategy) else "aggregate_fit"
         aggregate = getattr(strategy, step)
 
@@ -252,8 +256,8 @@ class _Stage:
             if self.trial.rounds == 0:
                 raise _Enough
             if self.trial.steady:
-                seed_all(self.trial.seed * 1000 + self._round)
-                self.entropy.restart(f"aggregate {self._round}")
+                seed_all(self.trial.seed * 1000 + self._round + self.trial.noise * 10**9)
+                self.entropy.restart(f"aggregate {self._round} {self.trial.noise}")
             arrays, metrics = aggregate(server_round, answered, *failures)
             self._released(arrays, metrics)
             return arrays, metrics
@@ -288,16 +292,15 @@ class _Stage:
             raise _Enough
 
     def finish(self) -> None:
-        """Read what can be read of the strategy at the end."""
-        if self.strategy is not None:
-            layers = list(_layers(self.strategy))
-            self.seen.strategy = [_settings(layer) for layer in layers]
-            for layer in layers:
-                with contextlib.suppress(Exception):
-                    if type(layer).__module__.startswith("fl_sim.flower"):
-                        self.seen.stated = float(layer.epsilon())
-                    elif getattr(layer, "accountant", None) is not None:
-                        self.seen.stated = float(layer.accountant.get_privacy_spent().epsilon)
+        """Read what can be read of the strategies at the end."""
+        layers = [layer for strategy in self.strategies for layer in _layers(strategy)]
+        self.seen.strategy = [_settings(layer) for layer in layers]
+        for layer in layers:
+            with contextlib.suppress(Exception):
+                if type(layer).__module__.startswith("fl_sim.flower"):
+                    self.seen.stated = float(layer.epsilon())
+                elif getattr(layer, "accountant", None) is not None:
+                    self.seen.stated = float(layer.accountant.get_privacy_spent().epsilon)
 
 
 class _WatchedGrid(InlineGrid):
@@ -310,7 +313,7 @@ class _WatchedGrid(InlineGrid):
 
     def get_node_ids(self) -> Iterable[int]:
         self._stage.look_for_strategy()
-        is_older = isinstance(self._stage.strategy, OlderStrategy)
+        is_older = any(isinstance(one, OlderStrategy) for one in self._stage.strategies)
         if is_older and threading.current_thread() is not threading.main_thread():
             raise RunNotRunningException  # ends the older API's thread, which asks every five seconds
         self._polls += not is_older
@@ -442,13 +445,13 @@ class _Output:
                 handler.setStream(file)
 
 
-def _strategy_on_stack() -> Any:
-    """Return the strategy that is sending a request: the one that started, or else one at hand."""
+def _strategy_on_stack(*, at_hand: bool) -> Any:
+    """Return the strategy that is sending a request: the one that started, or else, if wanted, one ``at_hand``."""
     found = None
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         if frame.f_code.co_name == "start" and isinstance(starting := frame.f_locals.get("self"), Strategy):
             return starting
-        for value in list(frame.f_locals.values()):
+        for value in list(frame.f_locals.values()) if at_hand else ():
             if isinstance(value, Strategy):
                 found = value
             elif isinstance(value, LegacyContext) and value.strategy is not None:

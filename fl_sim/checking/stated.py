@@ -98,7 +98,7 @@ def read_stated(log: str, metrics: Sequence[Mapping[str, float]], config: Mappin
     configured = [
         value
         for name, value in (config or {}).items()
-        if name.lower().replace("_", "-").rpartition(".")[2] in _DELTAS and isinstance(value, float) and 0 < value < 1
+        if _names_delta(name) and isinstance(value, float) and 0 < value < 1
     ]
     deltas = deltas or configured or [delta for line in log.splitlines() for delta in _deltas(line)]
     unread = [] if last is not None else [line.strip() for line in log.splitlines() if _SPEAKS.search(line)]
@@ -134,6 +134,19 @@ def _is_wanted(line: str, start: int) -> bool:
     """Return whether an ε is a setting, such as a budget, and not what was spent of it."""
     around = line[max(0, start - 20) : start + 12]
     return _WANTED.search(around) is not None and _GONE.search(line[max(0, start - 30) : start]) is None
+
+
+def names_privacy(name: str) -> bool:
+    """Return whether a metric or setting has the name of an ε or a δ.
+
+    >>> [names_privacy(name) for name in ("epsilon_spent", "dp.delta", "train_steps", "loss_delta")]
+    [True, True, False, False]
+    """
+    return _names_epsilon(name) or _names_delta(name)
+
+
+def _names_delta(name: str) -> bool:
+    return name.lower().replace("_", "-").rpartition(".")[2] in _DELTAS
 
 
 def _names_epsilon(name: str) -> bool:

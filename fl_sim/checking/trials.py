@@ -53,6 +53,7 @@ class Trial:
         entropy: of what the operating system gives as randomness.
         rounds: after which the trial ends; 0 ends it before the first aggregation, None lets the app end.
         steady: seed again before every training and aggregation, so that two trials with one seed draw the same.
+        noise: changes what aggregations draw in a steady trial, and nothing else.
         real: the number of rounds in which nodes train, instead of answering with what they once returned.
         warm: run it in the process that later trials are forked from, so that they find loaded what it loaded.
         attacked, others: what the attacked user and all others answer.
@@ -65,6 +66,7 @@ class Trial:
     entropy: int = 0
     rounds: int | None = 1
     steady: bool = True
+    noise: int = 0
     real: int = 0
     warm: bool = False
     attacked: Answer = Answer()
@@ -82,6 +84,7 @@ class Seen:
         cohorts: the users who trained, by round.
         steps: how far each round moved the model, by array; of our own strategy the noisy average.
         start: the initial model.
+        asked: the types of messages, beside training and evaluation, that the app's own functions answered.
         metrics: what the server's strategy returned beside the model, by round, and what it measured on nodes.
         replies: of the last round: each user's metrics, and the norm of its update as it left the node.
         own: the update of each train function in this trial, and what it returned beside, for later trials.
@@ -97,6 +100,7 @@ class Seen:
     cohorts: list[list[Unit]] = field(default_factory=list)
     steps: list[Arrays] = field(default_factory=list)
     start: Arrays = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
     metrics: list[dict[str, float]] = field(default_factory=list)
     replies: dict[Unit, dict[str, float]] = field(default_factory=dict)
     own: dict[Unit, tuple[Arrays, RecordDict]] = field(default_factory=dict)

@@ -122,6 +122,62 @@ def test_weights_are_found_whatever_the_metric_is_called(tmp_path: Path) -> None
     assert "example-weights" in {finding.name for finding in check.findings}
 
 
+QUESTION = """
+    asked = [Message(RecordDict(), node, "query") for node in grid.get_node_ids()]
+    sizes = [reply.content["metrics"]["rows"] for reply in grid.send_and_receive(asked)]
+    zeros["bias"] = np.asarray(np.mean(sizes))
+    initial = ArrayRecord("""
+ANSWER = """
+@app.query()
+def size(message: Message, context: Context) -> Message:
+    rows = 5 + int(context.node_config["partition-id"])
+    return Message(RecordDict({"metrics": MetricRecord({"rows": rows})}), reply_to=message)
+"""
+LAST = """initial, num_rounds=config["num-server-rounds"])
+    FedAvg(fraction_evaluate=0.0).start(grid, result.arrays, num_rounds=1)
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("file", "text", "replacement", "fault", "name"),
+    [
+        ("faulty_averages", '"train_loss": float', '"train_steps": float', "metrics-leave", "metrics-leave"),
+        (
+            "faulty_averages",
+            'return {"train_loss"',
+            'return print(losses) or {} and {"train_loss"',
+            "metrics-leave",
+            "metrics-leave",
+        ),
+        (
+            "private_average",
+            "        return {}",
+            "        return {'norm': float(sum(abs(self.update(one)['bias']) for one in self.replies))}",
+            "",
+            "metrics-leave",
+        ),
+        ("server_app", 'initial, num_rounds=config["num-server-rounds"])\n', LAST, "", "noise-stops"),
+        ("server_app", "\n    initial = ArrayRecord(", QUESTION, "", "array-without-noise"),
+    ],
+)
+def test_what_leaves_in_another_way_is_found(
+    file: str, text: str, replacement: str, fault: str, name: str, tmp_path: Path
+) -> None:
+    app = changed(tmp_path / "app", '"""Train."""')
+    part = app / f"faults/{file}.py"
+    assert text in part.read_text()
+    names = "from flwr.app import Message, RecordDict\nfrom flwr.serverapp.strategy import FedAvg\n"
+    started = (
+        part.read_text().replace(text, replacement).replace("    strategy(config)", "    result = strategy(config)")
+    )
+    part.write_text(names + started)
+    client = app / "faults/client_app.py"
+    client.write_text(client.read_text() + ANSWER)
+    check = fl_sim.check(app, run_config=f"fault='{fault}'")
+    assert name in {finding.name for finding in check.findings}
+
+
 @pytest.mark.system
 def test_an_app_may_start_processes_as_data_loaders_do(tmp_path: Path) -> None:
     line = "import multiprocessing; made = multiprocessing.get_context('fork').Process(target=int); made.start()"
