@@ -128,7 +128,6 @@ class LoadedApp:
         stage.finish()
         stage.seen.log, stage.seen.node_log = output.texts()
         stage.seen.seconds = time.monotonic() - began
-        stage.seen.opacus = "opacus" in sys.modules
         return stage.seen
 
     def _loaded(self, name: str, kind: type) -> Any:
@@ -165,6 +164,7 @@ class _Stage:
         self.strategies: list[Any] = []
         self.ended = False
         self._average: Any = None
+        self._make_private: Any = None
         self._round = 0
 
         def noisy_average(strategy: BoundedSumStrategy, *arguments: Any) -> Any:
@@ -229,6 +229,7 @@ class _Stage:
 
     def _train(self, function: Any, message: Message, context: Context, unit: Unit, sent: Arrays) -> None:
         """Let the app's own function train, and keep what it returned."""
+        self._watch_opacus()
         try:
             reply = function(message, context)
         except Exception as error:
@@ -241,6 +242,19 @@ class _Stage:
         update = {name: _difference(value, sent[name]) for name, value in _arrays(records[0][1]).items()}
         beside = RecordDict({**reply.content, records[0][0]: ArrayRecord()})
         self.app.own[unit] = self.seen.own[unit] = (update, beside)
+
+    def _watch_opacus(self) -> None:
+        """Note whether a node trains with Opacus: an app that imports it may but use its accountant."""
+        kind: Any = getattr(sys.modules.get("opacus.optimizers"), "DPOptimizer", None)
+        if kind is None or self._make_private is not None:
+            return
+        make = self._make_private = kind.__init__
+
+        def noted(optimizer: Any, *arguments: Any, **named: Any) -> None:
+            self.seen.opacus = True
+            make(optimizer, *arguments, **named)
+
+        kind.__init__ = noted
 
     def _watch(self, strategy: Any) -> None:
         self.strategies.append(strategy)

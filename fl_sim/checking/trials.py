@@ -94,7 +94,7 @@ class Seen:
         stated: ε that known objects state at the end of the trial.
         error: why it ended early: ``absent``, ``waits``, ``stopped`` or ``node``, and words.
         waits_for: the number of nodes for which the app waits.
-        opacus: the app has Opacus loaded.
+        opacus: a node trained with an optimizer of Opacus.
     """
 
     cohorts: list[list[Unit]] = field(default_factory=list)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -176,6 +177,20 @@ def test_what_leaves_in_another_way_is_found(
     client.write_text(client.read_text() + ANSWER)
     check = fl_sim.check(app, run_config=f"fault='{fault}'")
     assert name in {finding.name for finding in check.findings}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("line", "severity"), [("import opacus.optimizers", "breaks"), ("DPOptimizer()", "note")])
+def test_a_node_that_trains_with_opacus_states_the_epsilon_of_an_example(
+    line: str, severity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimizers = types.ModuleType("opacus.optimizers")
+    optimizers.DPOptimizer = type("DPOptimizer", (), {"__init__": lambda self: None})
+    for name, module in {"opacus": types.ModuleType("opacus"), "opacus.optimizers": optimizers}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    app = changed(tmp_path / "app", f"from opacus.optimizers import DPOptimizer; {line}")
+    check = fl_sim.check(app, run_config="fault='noise-stops'")
+    assert {finding.severity for finding in check.findings} == {severity}
 
 
 @pytest.mark.system
