@@ -1,7 +1,5 @@
 """Read a Flower app's folder: its components and configuration; and tell whether the folder changed.
 
->>> flattened({"rounds": 3, "model": {"hidden": 8}})
-{'rounds': 3, 'model.hidden': 8}
 >>> read_words("rounds=5 name='a b' model.hidden=4")
 {'rounds': 5, 'name': 'a b', 'model.hidden': 4}
 """
@@ -14,9 +12,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from fl_sim.files import naming
+from fl_sim.settings_origin import leaves
 
 if TYPE_CHECKING:
     from flwr.app import UserConfig
@@ -66,7 +65,8 @@ class AppFolder:
         for part in ("serverapp", "clientapp"):
             if not _OBJECT.fullmatch(str(components.get(part, ""))):
                 raise CheckError(f'{file}: [tool.flwr.app.components] names no {part}; allowed: "module:object"')
-        config, wanted = flattened(flower["app"].get("config", {})), read_words(run_config)
+        config = cast("UserConfig", dict(leaves(flower["app"].get("config", {}))))
+        wanted = read_words(run_config)
         if unknown := sorted(set(wanted) - set(config)):
             known = ", ".join(sorted(config)) or "none"
             raise CheckError(f"`run_config` has {unknown[0]!r}, which the app does not; allowed: {known}")
@@ -83,14 +83,6 @@ class AppFolder:
                 if state.st_size <= _LARGEST:
                     total.update(file.read_bytes())
         return total.hexdigest()
-
-
-def flattened(table: Mapping[str, Any], before: str = "") -> UserConfig:
-    """Return a table of TOML with the names of its parts joined by dots."""
-    flat: UserConfig = {}
-    for name, value in table.items():
-        flat |= flattened(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
-    return flat
 
 
 def read_words(words: str) -> UserConfig:

@@ -1,8 +1,7 @@
 """Run trials of an app in this process: its ServerApp on nodes that answer as a trial says.
 
-What is watched: requests, replies, what the strategy's ``aggregate_train`` gets and returns, metrics, and what is
-printed and logged. Nothing of the app's code is changed: Flower hands every function that an app registers to
-``make_ffn``, where answers are put in below all mods, and the strategy is found on the stack when it sends a request.
+Nothing of the app's code is changed: Flower hands every function that an app registers to ``make_ffn``, where answers
+are put in below all mods, and the strategies are found on the stack when they send requests.
 
 >>> cause_of(FileNotFoundError(2, "No such file", "rows.csv"), Path("app"), "stopped")
 ('absent', 'it needs rows.csv, which is not there')

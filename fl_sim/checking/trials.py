@@ -1,8 +1,6 @@
 """Describe one trial of an app, what was seen in it, and the updates with which nodes answer.
 
-A trial is a run of the ServerApp on nodes in the same process. A node answers with what its own train function once
-returned, or with a long update along fixed signs, with NaN or infinity, or with an exception. So two trials differ in
-what one user does and in nothing else.
+A trial is a run of the ServerApp on nodes in the same process; two of them differ in what one user does alone.
 
 >>> push = Answer("push", scale=-3.0)
 >>> model = {"w": np.zeros(4, np.float32), "steps": np.array(7)}

@@ -1,7 +1,6 @@
 """The engine of a run: Flower's simulation engine on Ray, or inline in this process.
 
-Both use the same ServerApp, Strategy and ClientApp and the same Flower messages. The inline grid calls the ClientApp
-directly where Flower's engine would send it the message.
+Both use the same ServerApp, Strategy, ClientApp and messages.
 
 >>> app = ServerApp()
 >>> @app.main()

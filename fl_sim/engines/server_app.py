@@ -1,8 +1,7 @@
 """The Flower ServerApp: a run's experiment on the grid that Flower provides.
 
 ``flwr run`` starts :data:`app`, configured by Flower's run config (docs/flower.md); ``fl-sim run`` starts
-:func:`make_server_app` with a prepared experiment. Both use the same
-:class:`~fl_sim.experiments.experiment.Experiment`, Strategy and ClientApp.
+:func:`make_server_app` with a prepared experiment.
 
 >>> read_run_config({"rounds": 5, "out": ""}, nodes=2).rounds
 5
