@@ -151,7 +151,7 @@ class Note(StrEnum):
     BLANK_ENTITIES = "blank_entities", "marked entities of control characters alone, dropped"
     ROWS_WITHOUT_USER = "rows_without_user", "rows without a user dropped"
     USER_SPELLINGS = "user_spellings", "rows whose user's key had decomposed or invisible characters, made plain"
-    REPEATED_IDS = "repeated_ids", "rows dropped because the user had a row of their id"
+    REPEATED_IDS = "repeated_ids", "rows dropped that repeat an earlier one, its id included"
     LINES_WITHOUT_TAG = "lines_without_tag", "lines without a tag, read as untagged tokens"
     LINES_WITHOUT_TOKEN = "lines_without_token", "lines without a token dropped"
     ROWS_WITHOUT_THAT_FIELD = "rows_without_that_field", "rows dropped because they lack the field asked for"

@@ -46,7 +46,7 @@ class TableColumns:
         user_column: The user whose text it is.
         entities_column: Gold entities: a list of {start, end, label} in characters of the text, as JSON in a text file.
         target_column: The row's class.
-        id_column: The row's id; a row whose id came before from the same user is dropped and counted.
+        id_column: The row's id; a row that came before, with the same id and text, is dropped and counted.
         split_column: The row's split: train, validation, test, …; by default users are held out by a hash.
         test_fraction: The share of users held out (split test).
         seed: The seed of the hash that holds them out, which looks at the user's key alone.
@@ -173,7 +173,7 @@ def _dialect(path: Path) -> dict[str, Any]:
 def sentences_of(rows: Iterable[Row], columns: TableColumns, reading: Reading) -> Iterator[Sentence]:
     """Yield the checked sentences of ``rows``.
 
-    Rows without a user and rows with the id of an earlier row are dropped and counted; an absent text is blank.
+    Rows without a user and repeated rows are dropped and counted; an absent text is blank.
     """
     return reading.clean(_uncut_sentences(rows, columns, reading), columns.split_sentences)
 
@@ -207,13 +207,13 @@ def require_columns(columns: list[str], present: list[str], where: str) -> None:
 
 def _uncut_sentences(rows: Iterable[Row], columns: TableColumns, reading: Reading) -> Iterator[Sentence]:
     """Yield every row as one sentence, however long."""
-    ids: set[bytes] = set()
+    known: set[bytes] = set()
     for where, values in rows:
         user = reading.user(_identifier(where, values, columns.user_column) or "")
         if not user:
             reading.note(Note.ROWS_WITHOUT_USER)
             continue
-        if columns.id_column is not None and _is_repeated(_identifier(where, values, columns.id_column), user, ids):
+        if _is_repeated(where, values, columns, known):
             reading.note(Note.REPEATED_IDS)
             continue
         reading.rows += 1
@@ -366,16 +366,17 @@ def _identifier(where: str, values: dict[str, object], column: str) -> str | Non
     raise CorpusError(f"{where}: column {column!r} must be text or a whole number, not {_kind(value)}")
 
 
-def _is_repeated(identifier: str | None, user: str, ids: set[bytes]) -> bool:
-    """Return whether ``ids`` has the user's ``identifier``, and add it; they are kept as 64-bit hashes.
+def _is_repeated(where: str, values: dict[str, object], columns: TableColumns, known: set[bytes]) -> bool:
+    """Return whether a row with an id is among the ``known`` ones, kept as 64-bit hashes, and add it.
 
-    What another user wrote decides nothing: else one user's absence would let another's row in.
+    One of another user or text decides nothing: else the absence of a user or an entity would let it in.
     """
-    if identifier is None:
+    if columns.id_column is None or _identifier(where, values, columns.id_column) is None:
         return False
-    known = len(ids)
-    ids.add(hashlib.blake2b(f"{user}\0{identifier}".encode("utf-8", "surrogatepass"), digest_size=8).digest())
-    return len(ids) == known
+    before = len(known)
+    row = json.dumps([values[name] for name in columns.columns], default=str)
+    known.add(hashlib.blake2b(row.encode(), digest_size=8).digest())
+    return len(known) == before
 
 
 def _mentions(where: str, value: Any, column: str, reading: Reading) -> tuple[Mention, ...]:

@@ -90,7 +90,7 @@ def test_long_sentences_are_cut_at_white_space_and_never_in_an_entity(whole: Sen
 
 BAD_ROWS = [
     {"id": 1, "user": "a", "text": "Ann\x00 slept in Oslo."},
-    {"id": 1, "user": "a", "text": "Again."},
+    {"id": 1, "user": "a", "text": "Ann\x00 slept in Oslo."},
     {"id": 2, "user": "", "text": "Nobody's."},
     {"id": 3, "user": None, "text": "Nobody's."},
     {"id": 4, "user": "b\ud800", "text": "Bo woke \udfff up in Oslo."},
@@ -100,21 +100,21 @@ BAD_ROWS = [
 ]
 
 
-def test_whether_a_row_repeats_an_id_depends_on_its_own_user_alone(tmp_path: Path) -> None:
-    rows = [
-        {"id": number, "user": user, "text": f"Ann slept in Oslo {user}{number}."}
-        for user in "abc"
-        for number in (0, 1, 1)
-    ]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = ["--text-column", "text", "--user-column", "user", "--id-column", "id", "--test-fraction", "0"]
-    words = ["jsonl", "--source", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "out"), "--tagger", "rules"]
-    assert main(["prepare", *words, *given]) == 0
-    corpus = Corpus.open(tmp_path / "out")
-    assert sorted(corpus.texts("train").to_pylist()) == [
-        f"Ann slept in Oslo {user}{number}." for user in "abc" for number in (0, 1)
-    ]
-    assert corpus.manifest.notes[Note.REPEATED_IDS] == 3
+def test_no_row_comes_in_where_a_user_and_an_entity_are_taken_out_of_the_source(tmp_path: Path) -> None:
+    """As by an id whose message was edited. Rows that repeat another one are dropped."""
+
+    def read(rows: list[dict[str, str]]) -> list[Sentence]:
+        source = tmp_path / "rows.jsonl"
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        raw = JsonlReader(source=source, text_column="text", user_column="user", id_column="id").read()
+        sentences = list(raw.sentences())
+        assert raw.reading.notes[Note.REPEATED_IDS] == len(sentences) == len(rows) / 2
+        return sentences
+
+    messages = [("0", "Ann slept."), ("0", "She slept."), ("1", "Bo woke.")]
+    rows = [{"user": user, "id": one, "text": text} for user in "ab" for one, text in messages] * 2
+    without = read([row for row in rows if row["user"] != "a" and "Ann" not in row["text"]])
+    assert without == [sentence for sentence in read(rows) if sentence.user != "a" and "Ann" not in sentence.text]
 
 
 def test_bad_rows_end_in_the_manifest_and_on_the_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
