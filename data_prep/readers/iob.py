@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mode
 
 from fl_sim.data_prep.readers.cleaning import Note, Reading
-from fl_sim.data_prep.readers.reader import RawCorpus
+from fl_sim.data_prep.readers.reader import BY_PLACE, RawCorpus
 from fl_sim.data_prep.readers.tables import TRAIN, check_fraction, split_by_hash
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 from fl_sim.data_prep.store.textfiles import check_record, decoded_lines
@@ -88,7 +88,7 @@ class IobReader:
             for path, split in files.items():
                 yield from self.sentences_of(path, split, reading)
 
-        settings = {name: value for name, value in asdict(self).items() if name != "source"}
+        settings = {name: value for name, value in asdict(self).items() if name != "source"} | {"warnings": [BY_PLACE]}
         return RawCorpus.from_files(
             "iob", self.source.name.split(".")[0], read, list(files), settings=settings, has_gold=True
         )

@@ -27,8 +27,9 @@ from fl_sim.data_prep.store.layout import table_file
 _PREPROCESSING = tuple(field.name for field in fields(Preprocessing))
 
 FEWER = (
-    "At most {most:,} users were kept, those with the smallest hashes: where one is taken out of the source, another "
-    "comes in. So ε is of a user who is taken out of this corpus; of one of the source it is that of two users."
+    "At most {most:,} users were kept, those with the smallest hashes: where one is taken out of the source, or loses "
+    "every sentence with an entity that is, another comes in. So ε is of a user and an entity that are taken out of this "
+    "corpus; of a user of the source it is that of two users."
 )
 
 

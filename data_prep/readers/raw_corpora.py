@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fl_sim.data_prep.readers.cleaning import Note, Reading
 from fl_sim.data_prep.readers.iob import OpenSentence
-from fl_sim.data_prep.readers.reader import RawCorpus
+from fl_sim.data_prep.readers.reader import BY_PLACE, RawCorpus
 from fl_sim.data_prep.readers.tables import TableColumns, csv_records, read_table
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.textfiles import decoded_lines, note_position, stored_file
@@ -69,7 +69,7 @@ class AgNewsReader:
             for split, path in files.items():
                 yield from reading.clean(self._sentences(split, path, reading))
 
-        settings = {"text": self.text, "max_users": self.max_users, "seed": self.seed}
+        settings = {"text": self.text, "max_users": self.max_users, "seed": self.seed, "warnings": [BY_PLACE]}
         return RawCorpus.from_files("ag-news", "ag_news", read, files.values(), settings=settings)
 
     def _files(self) -> dict[str, Path]:

@@ -23,6 +23,12 @@ from fl_sim.plugins import PluginError, Registry
 
 Part = TypeVar("Part")
 
+BY_PLACE = (
+    "Whose a sentence is depends on its place in the source: where one is taken out, others come to other users, or are "
+    "held out. So ε is of a user and an entity that are taken out of this corpus, and says nothing of the source's."
+)
+"""The warning of a corpus whose source names no users."""
+
 
 @dataclass(frozen=True)
 class RawCorpus:

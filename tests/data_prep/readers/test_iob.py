@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fl_sim.data_prep.readers.cleaning import Note
 from fl_sim.data_prep.readers.iob import IobReader, iob_files, mentions_of_tags
+from fl_sim.data_prep.readers.reader import BY_PLACE
 from fl_sim.data_prep.records import CorpusError, Mention, Sentence
 
 
@@ -139,6 +140,17 @@ def test_documents_or_runs_of_sentences_are_users(tmp_path: Path) -> None:
     assert [sentence.user[-4:] for sentence in sentences] == ["0001", "0002", "0003"]
     sentences, _ = read(tmp_path, one * 31)
     assert Counter(sentence.user[-4:] for sentence in sentences) == {"0001": 15, "0002": 15, "0003": 1}
+
+
+def test_a_corpus_says_that_users_go_by_the_place_of_their_sentences(tmp_path: Path) -> None:
+    def users(texts: list[str]) -> dict[str, tuple[str, str]]:
+        sentences, _ = read(tmp_path, "".join(f"{text}\tO\n\n" for text in texts), test_fraction=0.5)
+        return {sentence.text: (sentence.split, sentence.user) for sentence in sentences}
+
+    texts = [f"s{number}" for number in range(300)]
+    before, after = users(texts), users(texts[1:])
+    assert {before[text][0] for text in texts[1:] if before[text] != after[text]} == {"train", "test"}
+    assert IobReader(tmp_path / "file.conll").read().settings["warnings"] == [BY_PLACE]
 
 
 def test_file_names_tell_the_splits_only_if_they_say_train(tmp_path: Path) -> None:

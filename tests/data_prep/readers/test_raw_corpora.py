@@ -13,6 +13,7 @@ import pytest
 
 from fl_sim.data_prep.readers.cleaning import Note
 from fl_sim.data_prep.readers.raw_corpora import AgNewsReader, Conll2003Reader, users_of_rows
+from fl_sim.data_prep.readers.reader import BY_PLACE
 from fl_sim.data_prep.records import CorpusError, Sentence
 from fl_sim.data_prep.store.textfiles import bytes_read
 
@@ -162,6 +163,7 @@ def test_the_division_depends_on_the_seed_alone_and_few_users_are_the_first_of_a
     few = {s.text: s.user for s in ag(tmp_path, max_users=3) if s.split == "train"}
     assert set(few.values()) == {"train-00001", "train-00002", "train-00003"}
     assert few == {text: user for text, user in everybody.items() if user in few.values()}
+    assert AgNewsReader(tmp_path).read().settings["warnings"] == [BY_PLACE]
 
 
 @pytest.mark.parametrize(
