@@ -72,9 +72,9 @@ class NameIndex:
 Entity = tuple[str, str]
 """An entity of a sentence: its key, and the label of the mention."""
 
-_EDGES = " \t\r\n.,;:!?\"'`´‘’“”„«»()[]{}<>*_~…-–—"
+_EDGES = " \t\r\n.,;:!?\"'`´()[]{}<>*_~-"
 _TYPOGRAPHIC = str.maketrans(
-    {**dict.fromkeys("‘’‛ʼʻ′´`", "'"), **dict.fromkeys("“”„‟", '"'), **dict.fromkeys("‐‑‒–—−", "-")}
+    {**dict.fromkeys("‘’‛ʼʻ′`", "'"), **dict.fromkeys("“”„‟", '"'), **dict.fromkeys("‐‑‒–—−", "-")}
 )
 # Unicode's Default_Ignorable_Code_Point, without those of category Cf.
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]")
@@ -114,7 +114,8 @@ def _unicode(key: str) -> str:
     """Unify compatibility forms (NFKC), make quotes and dashes plain, drop invisible characters."""
     if key.isascii() and key.isprintable():
         return key.replace("`", "'")
-    return visible(unicodedata.normalize("NFKC", key.translate(_TYPOGRAPHIC)))  # NFKC makes a space and a mark of "´"
+    composed = unicodedata.normalize("NFKC", key.translate(_TYPOGRAPHIC))
+    return visible(composed.replace(" \u0301", "'"))  # what NFKC makes of "´", here or in the source
 
 
 def _case(key: str) -> str:
@@ -127,9 +128,15 @@ def _space(key: str) -> str:
     return " ".join(key.split())
 
 
+@functools.cache
+def punctuation() -> str:
+    """Return Unicode's punctuation without ASCII's; planes above the first two have none."""
+    return "".join(c for c in map(chr, range(0x80, 2 << 16)) if unicodedata.category(c)[0] == "P")
+
+
 def _punctuation(key: str) -> str:
-    """Drop punctuation at both ends."""
-    return key.strip(_EDGES)
+    """Drop punctuation at both ends, of any script; of ASCII's only what ends no name, as in C#."""
+    return key.strip(_EDGES if key.isascii() else _EDGES + punctuation())
 
 
 def _possessive(key: str) -> str:
@@ -151,10 +158,10 @@ def _determiner(key: str) -> str:
 def _title(key: str) -> str:
     """Drop titles and honorifics before a name: "Mr. Johnson" is "Johnson"; not in "President of France"."""
     first, _, rest = key.partition(" ")
-    if not rest or first.strip(_EDGES).casefold() not in _FIRST_OF_TITLES:
+    if not rest or _punctuation(first).casefold() not in _FIRST_OF_TITLES:
         return key
     words = key.split(" ")
-    plain = [word.strip(_EDGES).casefold() for word in words]
+    plain = [_punctuation(word).casefold() for word in words]
     titles = 0
     while titles < len(words):
         if tuple(plain[titles : titles + 2]) in _LONG_TITLES:
@@ -171,7 +178,7 @@ def _title(key: str) -> str:
 def _suffix(key: str) -> str:
     """Drop legal forms and the like after a name: "Acme & Co. Ltd" is "Acme", "King Jr." is "King"."""
     words = key.split(" ")
-    while len(words) > 1 and words[-1].replace(".", "").strip(_EDGES).casefold() in _SUFFIXES:
+    while len(words) > 1 and _punctuation(words[-1].replace(".", "")).casefold() in _SUFFIXES:
         words.pop()
         while words and words[-1].casefold() in _LEFT_HANGING:
             words.pop()
@@ -272,7 +279,7 @@ def _normaliser(steps: tuple[str, ...]) -> Callable[[str], str]:
             before = key
             for step in functions:
                 shorter = step(key)
-                if shorter.strip() and (shorter.strip(_EDGES) or not key.strip(_EDGES)):
+                if shorter != key and shorter.strip() and (_punctuation(shorter) or not _punctuation(key)):
                     key = shorter
             if key == before:
                 return key

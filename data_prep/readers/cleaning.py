@@ -34,7 +34,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING
 
-from fl_sim.data_prep.identity import visible
+from fl_sim.data_prep.identity import punctuation, visible
 from fl_sim.data_prep.records import Mention, Sentence, Settings
 from fl_sim.data_prep.store.textfiles import MAX_RECORD
 from fl_sim.data_prep.taggers.spacy_tagger import MOST_WORDS, without_plugins
@@ -261,7 +261,6 @@ def _cluster_start(text: str, end: int) -> int:
 
 Span = tuple[int, int]
 
-_PLANES_WITH_PUNCTUATION = 2  # the other planes have ideographs, tags and private characters
 _SIGMA, _SMALL_SIGMA = "Σ", "σ"
 
 
@@ -371,5 +370,4 @@ def _move(span: Span, bounds: list[int], new_spans: dict[int, Span]) -> Span:
 @cache
 def _punctuation() -> dict[int, None]:
     """Return the removed characters, as a table for :meth:`str.translate`."""
-    unicode = (code for code in range(_PLANES_WITH_PUNCTUATION << 16) if unicodedata.category(chr(code))[0] == "P")
-    return dict.fromkeys([*unicode, *map(ord, string.punctuation)])
+    return dict.fromkeys(map(ord, punctuation() + string.punctuation))
