@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 Settings = Mapping[str, object]
 """What shapes a corpus, as its manifest records it: JSON values by name."""
 
+OF_THIS_CORPUS = "So ε is of a user and an entity that are taken out of this corpus"
+"""Is part of each warning that ε says less, or nothing, of a user or an entity of the source; model cards repeat it."""
+
 
 class CorpusError(ValueError):
     """Text, a folder or a setting is bad; the message says in one line what to change."""

@@ -20,7 +20,7 @@ from fl_sim.data_prep.identity import Identity
 from fl_sim.data_prep.readers.cleaning import Preprocessing, Reading
 from fl_sim.data_prep.readers.reader import RawCorpus
 from fl_sim.data_prep.readers.tables import TRAIN
-from fl_sim.data_prep.records import CorpusError, Mention, Sentence, StoredEntities
+from fl_sim.data_prep.records import OF_THIS_CORPUS, CorpusError, Mention, Sentence, StoredEntities
 from fl_sim.data_prep.store.corpus import Corpus
 from fl_sim.data_prep.store.layout import table_file
 
@@ -28,8 +28,8 @@ _PREPROCESSING = tuple(field.name for field in fields(Preprocessing))
 
 FEWER = (
     "At most {most:,} users were kept, those with the smallest hashes: where one is taken out of the source, or loses "
-    "every sentence with an entity that is, another comes in. So ε is of a user and an entity that are taken out of this "
-    "corpus; of a user of the source it is that of two users."
+    f"every sentence with an entity that is, another comes in. {OF_THIS_CORPUS}; of a user of the source it is that of "
+    "two users."
 )
 
 

@@ -17,15 +17,15 @@ from typing import Any, Protocol, TypeVar, get_type_hints
 
 from fl_sim.data_prep.identity import DEFAULT_IDENTITY, Identity
 from fl_sim.data_prep.readers.cleaning import Preprocessing, Reading
-from fl_sim.data_prep.records import CorpusError, Sentence, Settings
+from fl_sim.data_prep.records import OF_THIS_CORPUS, CorpusError, Sentence, Settings
 from fl_sim.data_prep.store.manifest import plugin_record
 from fl_sim.plugins import PluginError, Registry
 
 Part = TypeVar("Part")
 
 BY_PLACE = (
-    "Whose a sentence is depends on its place in the source: where one is taken out, others come to other users, or are "
-    "held out. So ε is of a user and an entity that are taken out of this corpus, and says nothing of the source's."
+    "Whose a sentence is depends on its place in the source: where one is taken out, others come to other users, or "
+    f"are held out. {OF_THIS_CORPUS}, and says nothing of the source's."
 )
 """The warning of a corpus whose source names no users."""
 

@@ -17,6 +17,7 @@ from typing import Any, TypedDict
 from fl_sim.clients.models.architectures.model_source import is_registered
 from fl_sim.clients.models.model_names import MINILM, SMOLLM2
 from fl_sim.data_prep import SHIPPED_CORPORA
+from fl_sim.data_prep.records import OF_THIS_CORPUS
 from fl_sim.formats import format_delta, format_epsilon, format_number, printable
 from fl_sim.reporting.run_facts import (
     CHOSEN,
@@ -209,6 +210,7 @@ def card_of(run: RunFolder, facts: RunFacts) -> str:
         basis=[text for text in basis if text],
         mechanism=None if from_corpus else ", ".join(facts.mechanism_settings or ()),
         settings=run.section("run", "privacy"),
+        of_this_corpus=[warning for warning in facts.warnings if OF_THIS_CORPUS in warning],
         seeded_before=_rests_on_a_seed(run),
         sequence_of_models=SEQUENCE_OF_MODELS,
         public_inputs=PUBLIC_INPUTS.format(weights="" if facts.composed else "initial weights, "),

@@ -17,6 +17,8 @@ from fl_sim.clients.models.language_model import load_model
 from fl_sim.clients.models.model_spec import ModelSpec
 from fl_sim.config import ConfigError, RunConfig
 from fl_sim.data_prep.corpus_writer import write_corpus
+from fl_sim.data_prep.readers.prepared_corpus import FEWER
+from fl_sim.data_prep.readers.reader import BY_PLACE
 from fl_sim.data_prep.records import Mention, Sentence
 from fl_sim.engines import simulation
 from fl_sim.experiments.released_model import released_model
@@ -94,6 +96,13 @@ def test_a_card_without_an_epsilon_of_an_entity_promises_nothing_of_one(run: Run
     for wrong in ("said with the protected entity", "Any entity: each one", "users and entities", "one entity at once"):
         assert wrong in card_of(run, facts)
         assert wrong not in said
+
+
+def test_the_card_says_where_epsilon_is_not_of_the_source(run: RunFolder) -> None:
+    facts = read_facts(run)
+    said = card_of(run, facts.model_copy(update={"warnings": [BY_PLACE, FEWER.format(most=9), "δ is above 1/N"]}))
+    assert f"* {BY_PLACE}\n* {FEWER.format(most=9)}\n" in said
+    assert "δ is above 1/N" not in said
 
 
 def test_nothing_private_is_in_the_card(run: RunFolder, corpus: Path) -> None:
