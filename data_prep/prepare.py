@@ -67,8 +67,14 @@ class Origin:
         """Return the origin of the corpus that ``raw`` will become.
 
         Raises:
-            CorpusError, OSError: a source is no regular file, or goes beyond the limits (docs/corpora.md).
+            CorpusError, OSError: a source is no regular file, or goes beyond the limits (docs/corpora.md); or only some
+                of stored entities are to count, whose kinds are known from all sentences together.
         """
+        if raw.stores_entities and marking.gold and not marking.selection.everything:
+            raise CorpusError(
+                f"corpus {raw.name}: `entities` is {','.join(marking.selection.names)}, but the source's text is "
+                "preprocessed already; allowed: all, or the original text"
+            )
         for path in raw.sources.values():
             check_stored(path)
         files = {path: _stamp(path) for path in raw.sources.values()}

@@ -60,14 +60,8 @@ class Marking:
     selection: Selection = EVERYTHING
 
     def with_stored(self, sentence: Sentence) -> Sentence:
-        """Return the sentence with those of its stored entities that count, which are its own as its mentions are."""
-        stored = sentence.stored
-        if stored is None or (self.gold and self.selection.everything):
-            return sentence
-        if not self.gold:
-            return dataclasses.replace(sentence, stored=None)
-        kept = tuple((key, label) for key, label in stored.entities if self.selection.keeps(label))
-        return dataclasses.replace(sentence, stored=dataclasses.replace(stored, entities=kept))
+        """Return the sentence with its stored entities if its own mentions count, else without."""
+        return sentence if self.gold or sentence.stored is None else dataclasses.replace(sentence, stored=None)
 
     def mark(self, sentences: Iterable[Sentence]) -> Iterator[Sentence]:
         """Yield the same sentences in the same order, with the mentions that count in place of their own."""
