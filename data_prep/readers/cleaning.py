@@ -188,7 +188,7 @@ class Reading:
         Two spellings of a name that look alike are then one user; it is empty if nothing can be seen.
         """
         if value.isascii() and value.isprintable():
-            return value
+            return value.strip()
         key = self.key(value)
         spaced = re.sub(r"\s", " ", visible(unicodedata.normalize("NFC", key))).strip()
         plain = unicodedata.normalize("NFC", spaced)
