@@ -1,7 +1,6 @@
 """Files with the declared counts of a corpus: how often each user and each entity occurs at most.
 
-Where counts are known (``privacy.known = "counts"``), ε holds for two corpora that are trained with the same declared
-counts. A run declares those of its corpus, or those of a file (``privacy.counts``), which may be larger: a corpus from
+A run declares the counts of its corpus, or those of a file (``privacy.counts``), which may be larger: a corpus from
 which a user or a name is taken out is then trained on, and planned, as before.
 
 Text that nodes hold has a record, for a server that never sees it: counts by pseudonym, and no mention graph. It is a

@@ -7,10 +7,6 @@ Giving two entities the same key costs no privacy: both are protected together. 
 covers only the mentions under one of them. In doubt, surfaces are therefore merged, but never two whose letters differ
 by more than a word of the lists below.
 
-In a chat, who is mentioned writes, too: a user and an entity are the same person if the user's name has the entity's
-key. ε of *any user with any entity* then covers, for every such person, all that they wrote and all that mentions them
-(docs/privacy-proofs.md, section 15).
-
 >>> entity_key("Mr. Johnson's") == entity_key("JOHNSON")
 True
 >>> entity_key("the Acme & Co. Ltd")

@@ -173,7 +173,7 @@ class SourceDoubts:
         if repeated >= max(_LEAST, _REPEATED * number):
             warnings.append(
                 f"{repeated:,} of {number:,} sentences repeat an earlier one of the same user: is a part of the source "
-                "there twice? (`id_column` drops rows that came before with their id)"
+                "there twice? (`id_column` drops rows that came before in the same source)"
             )
         users, rows = len(self._users), self.raw.reading.rows
         alike = _alike(self._users | before) - _alike(before)

@@ -7,10 +7,8 @@ A character is replaced by one character, so the spans of entities stay valid.
 Sentences end where spaCy's sentencizer ends them on the tokens of spaCy's English tokenizer: after a full stop,
 question mark or the like and the punctuation that follows ("U.S." and "Mr." are tokens, so they end no sentence).
 
-Preprocessing is that of the UeDP paper: "we changed all words to lower-case and removed punctuation marks". It runs
-after tagging and identity, because taggers need capital letters and full stops, and an entity's key ("David's" is
-David) is that of the original name. Spans move with the text. Every character is treated by itself, so the text under a
-moved span is the preprocessed text under the old one.
+Preprocessing runs after tagging and identity. Every character is treated by itself, so the text under a span that moved
+is the preprocessed text under the old one.
 
 >>> text = "Mr. Byron left. Why?"
 >>> [text[start:end] for start, end in sentence_bounds(text)]
