@@ -24,7 +24,7 @@ from fl_sim.plugins import PluginError, Registry
 Part = TypeVar("Part")
 
 BY_PLACE = (
-    "Whose a sentence is depends on its place in the source: where one is taken out, others come to other users, or "
+    "Whose a sentence is may depend on its place in the source: where one is taken out, others come to other users, or "
     f"are held out. {OF_THIS_CORPUS}, and says nothing of the source's."
 )
 """The warning of a corpus whose source names no users."""
