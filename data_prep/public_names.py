@@ -28,6 +28,7 @@ from fl_sim.data_prep.records import CorpusError
 from fl_sim.data_prep.store.atomic import require_new_file
 from fl_sim.data_prep.store.ownership import Ownership
 from fl_sim.files import read_bytes, replace_file
+from fl_sim.settings_origin import MOST_SHARED, found_in, sentence_sample
 
 if TYPE_CHECKING:
     from fl_sim.data_prep.store.corpus import Corpus
@@ -125,10 +126,10 @@ def write_public_weights(corpus: Corpus, *, split: str = "train", entity_bound: 
         for key, weight in zip(entities["entity"], weights.tolist(), strict=True)
         if weight < 1 and "\n" not in key
     ]
-    made_of = " ".join(sorted(corpus.fingerprints))
+    made_of, sample = " ".join(sorted(corpus.fingerprints)), " ".join(sentence_sample(map(str, corpus.texts(split))))
     head = [
         f"# weights of names, from the public text of corpus {corpus.manifest.name}, split {split}",
-        f"# fingerprints {made_of}, entity bound {entity_bound}, expected sentences {sentences}",
+        f"# fingerprints {made_of}, entity bound {entity_bound}, expected sentences {sentences}, sample {sample}",
     ]
     replace_file(out, "\n".join([*head, *rows, ""]).encode())
     return len(rows)
@@ -137,10 +138,13 @@ def write_public_weights(corpus: Corpus, *, split: str = "train", entity_bound: 
 def counted_on(source: str | Path, corpus: Corpus, split: str) -> bool:
     """Return whether a file has weights that :func:`write_public_weights` counted on a split of ``corpus``.
 
-    A corpus that it is made of, or that is made of the same, is no other one.
+    A corpus that it is made of, or that is made of the same or has several of its sentences, is no other one.
     """
-    head = read_bytes(Path(source)).partition(b", entity bound ")[0].decode(errors="replace")
-    return f", split {split}\n" in head and any(name in head for name in corpus.fingerprints)
+    lines = read_bytes(Path(source)).decode(errors="replace").split("\n", 2)
+    head, _, sample = "\n".join(lines[:2]).partition(", sample ")
+    if f", split {split}\n" in head and any(name in head for name in corpus.fingerprints):
+        return True
+    return bool(sample) and found_in(sample.split(), map(str, corpus.texts(split))) > MOST_SHARED
 
 
 def _weights_by_key(path: Path, identity: Identity) -> dict[str, float]:

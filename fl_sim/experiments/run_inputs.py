@@ -159,7 +159,7 @@ def check_origin(config: RunConfig, corpus: Corpus) -> None:
     if privacy.public_weights is not None and counted_on(privacy.public_weights, corpus, split):
         raise ConfigError(
             f"privacy.public_weights is {privacy.public_weights}, counted on the corpus of this run, or on one that is "
-            f"made of the same; {allowed}"
+            f"made of the same or has several of its sentences; {allowed}"
         )
     if origin is None:
         return

@@ -141,6 +141,13 @@ def test_weights_that_were_counted_on_the_corpus_of_a_run_are_refused(two_names:
     for own in (made, two_names):
         with pytest.raises(ConfigError, match="counted on the corpus of this run, or on one that is made of the same"):
             check_origin(config, own)
+    long = [f"{TEXT} at the station of Leeds for the {nth}th time this year" for nth in range(4)]
+    for text in (str.upper, str.lower):  # the same text, prepared in two ways
+        said = [Sentence("train", user, text(one), BOTH) for user in "ab" for one in long]
+        once_more = write_corpus(said, tmp_path / text.__name__, name="long")
+    write_public_weights(Corpus.open(tmp_path / "upper"), entity_bound=1, sentences=9, out=tmp_path / "upper.tsv")
+    with pytest.raises(ConfigError, match="has several of its sentences"):
+        check_origin(config.changed({"privacy.public_weights": str(tmp_path / "upper.tsv")}), once_more)
     check_origin(config.changed({"privacy.settings_from_corpus": True}), two_names)
     check_origin(config.changed({"corpus.train_split": "another"}), two_names)
 
