@@ -1,9 +1,7 @@
 """Names that the owner declares from public text: names that are not sensitive, and public weights of names.
 
-Both matter where the mention graph is not known (``privacy.known``): no rule may look at who mentions whom, but a
-file that was made without the private corpus may say which names everybody writes ("London", "Linux") and how often. An
-entity on the list of public names needs no protection; an entity with weight w counts by w. Neither file may come from
-the private corpus; :func:`counted_on` tells it of weights that :func:`write_public_weights` wrote.
+Neither file may come from the private corpus (docs/privacy-proofs.md, section 15): :func:`counted_on` tells whether
+weights do that :func:`write_public_weights` wrote.
 
 >>> from fl_sim.data_prep.store.corpus import Corpus
 >>> corpus = Corpus.open("bundled")
