@@ -67,7 +67,7 @@ class NameIndex:
 Entity = tuple[str, str]
 """An entity of a sentence: its key, and the label of the mention."""
 
-_EDGES = " \t\r\n.,;:!?\"'`´()[]{}<>*_~-"
+_EDGES = " \t\r\n.,;:!?\"'`´()[]{}<>*_~-#@"
 _TYPOGRAPHIC = str.maketrans(
     {**dict.fromkeys("‘’‛ʼʻ′`", "'"), **dict.fromkeys("“”„‟", '"'), **dict.fromkeys("‐‑‒–—−", "-")}
 )
@@ -130,7 +130,7 @@ def punctuation() -> str:
 
 
 def _punctuation(key: str) -> str:
-    """Drop punctuation at both ends, of any script; of ASCII's only what ends no name, as in C#."""
+    """Drop punctuation at both ends, of any script; of ASCII's not what an address may end with."""
     return key.strip(_EDGES if key.isascii() else _EDGES + punctuation())
 
 

@@ -44,6 +44,8 @@ from tests.data_prep.marked import said
         ("O \u0301Neil", "o'neil"),
         ("¿O'Neil", "o'neil"),
         ("「北京」、", "北京"),
+        ("#Obama", "obama"),
+        ("@ voxd", "voxd"),
         ("مريم؟", "مريم"),
         ("O′Neil", "o'neil"),
         ("Hawaiʻi", "hawai'i"),
