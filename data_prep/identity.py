@@ -114,8 +114,8 @@ def _unicode(key: str) -> str:
 
 
 def _case(key: str) -> str:
-    """Fold case; "ß" becomes "ss"."""
-    return key.casefold()
+    """Fold case; "ß" becomes "ss", and all of Turkish's four i are one, as their case tells nothing elsewhere."""
+    return key.casefold().replace("i\u0307", "i").replace("ı", "i")
 
 
 def _space(key: str) -> str:
