@@ -6,7 +6,9 @@ to the sampled users' sentences, whatever the size of the corpus. A client rule 
 function with :func:`select_for`.
 
 The UeDP paper's algorithm (docs/strategies.md, ``published``) is such a rule: a sentence with entities is eligible iff
-ANY of them is sampled; its weight is the sum over its sampled entities. A sentence without any has q_s and w_s.
+ANY of them is sampled; its weight is the sum over its sampled entities. A sentence without entities is an extended
+entity of its own, sampled with probability q_s. Because one sampled entity suffices, q_e does not amplify privacy
+(docs/privacy-proofs.md, section 3).
 
 >>> ownership = Ownership(  # user 0 has sentences 0 and 1, user 1 has sentence 2; entity 0 is in sentences 0 and 2
 ...     user_offsets=np.array([0, 2, 3]), entity_offsets=np.array([0, 1, 1, 3]),

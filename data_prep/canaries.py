@@ -1,11 +1,19 @@
 """Canaries: secrets planted in a corpus to measure what a model remembers.
 
-docs/audit.md says what is planted, why corpora with a canary and without it are neighbours, limits included, and which
-N fits both. (A neutral sentence in the place of a canary would keep the number of users, too, but a canary would then
-replace another text of its user, which is two steps of adding or removing.)
+A secret is words drawn uniformly and independently from a public list that ships here, so the number of possible
+secrets |R| is known; no preprocessing changes the words. A canary is a sentence: public words and a secret. A canary of
+a *user* is said r times by a user of its own, and mentions nothing. A canary of an *entity* names a made-up person of
+its own and is said once by each of r users of its own. Each canary is in the corpus with probability ½, independently
+of the others: all of its sentences, and so its users, or none.
 
-Secrets, names and whether a canary is included are drawn from streams of their own, so none of them says anything about
-another, and whether one is included does not depend on how many canaries there are.
+docs/audit.md says why corpora with a canary and without it are neighbours, limits included, and which N fits both. An
+enrolled user without sentences sends nothing, as one who is not sampled. (A neutral sentence in the place of a canary
+would keep the number of users, too, but a canary would then replace another text of its user, which is two steps of
+adding or removing.)
+
+Canary i has the owner and the number of repetitions that follow from i, so that every combination has as many canaries
+as any other, up to one. Secrets, names and whether a canary is included are drawn from streams of their own, so none of
+them says anything about another, and whether one is included does not depend on how many canaries there are.
 
 >>> planted = draw_canaries(CanarySettings(number=28, seed=1))
 >>> planted.canaries[2].text(planted.law)

@@ -3,8 +3,9 @@
 Two mentions name the same entity if they have the same key. The key is a function of the mention's characters, so the
 entities of a sentence depend on that sentence alone, as docs/privacy.md, section 2, requires.
 
-In doubt, surfaces are merged (docs/corpora.md), but never two whose letters differ by more than a word of the lists
-below.
+Giving two entities the same key costs no privacy: both are protected together. Giving one entity two keys does: ε then
+covers only the mentions under one of them. In doubt, surfaces are therefore merged, but never two whose letters differ
+by more than a word of the lists below.
 
 >>> entity_key("Mr. Johnson's") == entity_key("JOHNSON")
 True

@@ -3,8 +3,11 @@
 A bound that is *set* and *enforced* is public, whereas one that is read off the corpus is private. The weight of a
 sentence multiplies its sampling rate: weight 0 leaves it out (docs/privacy-proofs.md, section 15).
 
-Weights *by counts* are a formula of the declared counts. *Greedy* weights are 0 or 1: sentences are visited in turn,
-those first that compete for fewer entities, and one is kept if its user and all its entities have room.
+Weights *by counts* keep every sentence a little: w(s) is a formula of the declared counts of its user and its entities,
+so that it is the same whatever else is in the corpus. *Greedy* weights are 0 or 1: sentences are visited in turn, and
+one is kept if its user and all its entities have room. Sentences that compete for fewer entities come first, which
+keeps more of them. They depend on the whole mention graph (who owns which sentence, and which entities it mentions), so
+they are the same on both corpora of a guarantee only where that graph is known.
 
 >>> import numpy as np
 >>> from fl_sim.data_prep.store.ownership import Ownership
