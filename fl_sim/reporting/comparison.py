@@ -382,7 +382,7 @@ def _privacy_lines(runs: Sequence[ComparedRun]) -> list[str]:
             continue
         epsilons = map(format_epsilon, (head.epsilon, head.epsilon_missed, head.epsilon_user))
         protected = {"any": "any entity", "user": "no entity"}.get(head.unit, f"an entity in ≤ {run.stated}, stated")
-        protected += ", not public" if run.facts.apart(head.unit) else ""
+        protected += ", not public" if run.public_list else ""
         lines.append(
             f"  {run.key:<7}{'{:>9}{:>10}{:>10}'.format(*epsilons)}  {format_delta(head.delta):<8}"
             f"{head.known or '–':<10}{protected}"

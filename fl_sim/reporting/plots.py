@@ -165,6 +165,7 @@ class Axis:
             flatten the small ones.
         zero: whether the axis begins at zero.
         guess: the value of guessing, drawn as a dotted line.
+        epsilon: whether values are ε, which is rounded up.
     """
 
     words: str
@@ -173,9 +174,12 @@ class Axis:
     log_from: float = math.inf
     zero: bool = False
     guess: float | None = None
+    epsilon: bool = False
 
     def show(self, value: float) -> str:
         """Return a value in words."""
+        if self.epsilon:
+            return format_epsilon(value)
         return f"{100 * value:.4g}%" if self.percent else f"{value:,.5g}"
 
 
@@ -512,10 +516,15 @@ _EPSILON = Axis("ε", log_from=10.0, zero=True)
 _ROUNDED = "Upper bounds; figures are rounded up."
 
 
+def _units_in_words(runs: Runs, unit: str | None) -> set[str]:
+    """Return whom ε of a unit (None: the one that leads in each run) protects in the runs."""
+    return {UNITS[name] + facts.apart(name) for facts in runs.values() for name in [unit or facts.headline.unit]}
+
+
 def epsilon_chart(runs: Runs, unit: str | None = None) -> Chart:
     """Return ε of a unit (None: the one that leads in each run) over the rounds."""
-    leading = {facts.headline.unit for facts in runs.values()} if unit is None else {unit}
-    words = f"ε of {UNITS[leading.pop()]}" if len(leading) == 1 else "ε of the unit that each run states"
+    leading = _units_in_words(runs, unit)
+    words = f"ε of {leading.pop()}" if len(leading) == 1 else "ε of the unit that each run states"
     lines = lines_of(runs, lambda facts: epsilon_points(facts, unit), lambda facts: _why_no_epsilon(facts, unit))
     return Chart(f"{words}{_at_delta(runs)}", ROUND, _EPSILON, _ROUNDED, lines)
 
@@ -526,8 +535,8 @@ def _units_chart(runs: Runs) -> Chart:
     curves = {unit: tuple(epsilon_points(facts, unit)) for unit in UNITS}
     plain = [unit for unit in UNITS if "robust" not in unit]
     lines = [
-        Line(f"{UNITS[unit]}: {format_epsilon(found[-1].y)}", plain.index(unit.replace("_robust", "")), found,
-             dashed="robust" in unit)
+        Line(f"{UNITS[unit]}{facts.apart(unit)}: {format_epsilon(found[-1].y)}",
+             plain.index(unit.replace("_robust", "")), found, dashed="robust" in unit)
         for unit, found in curves.items() if found
     ]  # fmt: skip
     lines.sort(key=lambda line: -line.points[-1].y)  # the legend follows the lines
@@ -573,8 +582,8 @@ def utility_chart(runs: Runs, unit: str | None = None) -> Chart:
             lines.append(Line(f"{reference.label}, above the picture", len(runs), ()))
         else:
             levels.append(reference)
-    leading = {facts.headline.unit for facts in runs.values()} if unit is None else {unit}
-    x = Axis(f"ε, {UNITS[leading.pop()]}" if len(leading) == 1 else "ε", log_from=10.0)
+    leading = _units_in_words(runs, unit)
+    x = Axis(f"ε, {leading.pop()}" if len(leading) == 1 else "ε", log_from=10.0, epsilon=True)
     caption = "One point a measured round; lower and further left is better."
     title = f"{kind.words.capitalize()} against ε{_at_delta(runs)}"
     return Chart(title, x, utility_axis(runs), caption, tuple(lines), levels=tuple(levels))

@@ -100,7 +100,7 @@ TAKES_AS_KNOWN = {
 ENTITIES = {
     "any": "Any entity: each one that {tagger} finds, and each sentence in which it finds none.",
     "stated": "An entity within the stated bound: one that {tagger} finds, or a sentence in which it finds none.",
-    "percentile": "No bound covers any entity: ε is of one that {tagger} finds, within a percentile of this corpus.",
+    "percentile": "No bound covers any entity: ε is of one that {tagger} finds, within a percentile of its corpus.",
 }
 """Which entities an ε is about, by the kind of bound that it rests on."""
 
@@ -354,9 +354,10 @@ class RunFacts(BaseModel):
         )
 
     def apart(self, unit: str) -> str:
-        """Return which entities the ε of a unit leaves out: those on a list of public names, if there is one."""
+        """Return what the words of a unit leave open: that each run has to keep its bound, and public names."""
+        every = " in each of its runs" if self.composed and unit.startswith(("stated", "user_entity")) else ""
         listed = unit in ("any", "stated") and self.bounds is not None and self.bounds.public_names
-        return ", public names apart" if listed else ""
+        return every + (", public names apart" if listed else "")
 
     @property
     def _state(self) -> str:
@@ -385,13 +386,19 @@ class RunFacts(BaseModel):
         return {unit: value for unit, value in values.items() if self.guarantee and math.isfinite(value)}
 
     def contributions(self) -> Iterator[ContributionFigures]:
-        """Yield ε at percentiles of contribution; nothing of a corpus in which no entity is mentioned."""
+        """Yield ε at percentiles of contribution; nothing of a corpus in which no entity is mentioned.
+
+        After earlier runs it is of an entity within the percentile in each of them: this corpus has no share of those.
+        """
         for name, words in QUANTILES.items():
             bound = (self.reach or {}).get(name)
             if self.app or (bound and bound.users == 0):
                 continue
             plain, robust = (self.epsilon.get(f"epsilon_user_entity{kind}_{name}") for kind in ("", "_robust"))
-            yield ContributionFigures(words, bound, plain, robust, (self.reach_coverage or {}).get(name))
+            share = (self.reach_coverage or {}).get(name)
+            if self.composed:
+                words, share = f"{words} in each run, here", None
+            yield ContributionFigures(words, bound, plain, robust, share)
 
     def app_figure(self) -> tuple[str, list[float]] | None:
         """Return the first figure that a Flower app measured: its name, and its values at the start and at the end."""

@@ -241,6 +241,12 @@ def test_long_runs_are_thinned_and_keep_their_last_round() -> None:
     assert rows[-1] == ["5,000", "5000"]
 
 
+def test_no_table_of_a_chart_rounds_epsilon_down(make_run: MakeRun) -> None:
+    """3.13 stood in the first column for an ε of 3.130056, beside 3.14 in the second."""
+    run = ended_with(make_run("uedp", rounds=2), epsilon_any=33.130056)
+    assert plots.utility_chart({"run": read_facts(run)}).table.rows[-1][0] == "33.14"
+
+
 def test_a_mark_lies_where_its_figure_is() -> None:
     rows = (Row("a", 0.25, 0.0, 0.5, ""), Row("b", 0.5, 0.0, 0.5, "", bound=1.0))
     text = Chart("x", Axis("share"), Axis(""), "", rows=rows).svg

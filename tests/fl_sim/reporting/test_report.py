@@ -16,7 +16,7 @@ from fl_sim.cli.main import main
 from fl_sim.formats import percent_down, percent_up
 from fl_sim.reporting.comparison import compare_runs
 from fl_sim.reporting.model_card import card_of, note_on_texts
-from fl_sim.reporting.plots import present
+from fl_sim.reporting.plots import epsilon_chart, present
 from fl_sim.reporting.recorded import Coverage, Share
 from fl_sim.reporting.report import full_report_text, report_text
 from fl_sim.reporting.run_facts import has_guarantee, read_facts
@@ -222,7 +222,7 @@ def test_settings_come_from_the_result_before_the_config(make_run: MakeRun) -> N
 def test_not_any_entity_is_covered_where_no_bound_is_enforced(make_run: MakeRun) -> None:
     unbounded = ended_with(make_run("uedp", rounds=2), epsilon_any=math.inf)
     assert "Any entity" not in words_of(unbounded)
-    assert "ε is of one that the tagger finds, within a percentile of this corpus." in words_of(unbounded)
+    assert "ε is of one that the tagger finds, within a percentile of its corpus." in words_of(unbounded)
     stated = words_of(ended_with(unbounded, epsilon_stated=2.0))
     assert "An entity within the stated bound: one that the tagger finds, or a sentence" in stated
     assert "Any entity" not in stated
@@ -258,8 +258,21 @@ def test_a_unit_leaves_out_the_names_on_a_public_list(make_run: MakeRun) -> None
         in compare_runs([runs[0], plain]).notes[0]
     )
     assert "not public" not in compare_runs([plain]).text()
+    assert "ε of any user + any entity, public names apart" in epsilon_chart({"one": read_facts(runs[0])}).title
     said = list_runs([plain.path.parent]).text()
     assert said.count("Not protected: entities on a list of public names (12, 2.1 % of the mentions).") == 3
+
+
+def test_after_earlier_runs_a_bound_that_nothing_enforces_is_of_each_of_them(make_run: MakeRun) -> None:
+    """An ε of 6.10 stood beside "covers 50 %" and a bound that an entity kept whose ε was 16.1: the earlier run's."""
+    head = {"run": "ab", "entries": 2, "last": "cd"}
+    bounds = GUARANTEE | {"known": "nothing", "user_sentences": None, "counts": ""}
+    before = {"initial_model": {"composed": [head], "left_out": 0, "disjoint": False}}
+    run = make_run("uedp", rounds=1, result={"guarantee": bounds} | before)
+    ended_with(run, epsilon_any=math.inf, epsilon_stated=15.02)
+    assert "median in each run, here: ≤ 1 user, ≤ 1 sentence" in words_of(run)
+    assert [found.share for found in read_facts(run).contributions()] == [None] * 3
+    assert "any user + an entity within the stated bound in each of its runs 15.02" in words_of(run)
 
 
 def test_a_stated_bound_is_of_users_too(make_run: MakeRun) -> None:
