@@ -355,7 +355,7 @@ class RunFacts(BaseModel):
 
     def apart(self, unit: str) -> str:
         """Return what the words of a unit leave open: that each run has to keep its bound, and public names."""
-        every = " in each of its runs" if self.composed and unit.startswith(("stated", "user_entity")) else ""
+        every = " in each of its runs" if self.composed and unit not in ("any", "user", "user_unbounded") else ""
         listed = unit in ("any", "stated") and self.bounds is not None and self.bounds.public_names
         return every + (", public names apart" if listed else "")
 
