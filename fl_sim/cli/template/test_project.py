@@ -10,7 +10,7 @@ import pytest
 from length_weighted import LengthWeighted, WeightedByLength
 from mailbox_reader import SIGNATURE, written_by_hand
 
-BOUNDS: dict[str, Any] = {"user_sentences": 8, "entity": (5, 5, 5)}
+BOUNDS: dict[str, Any] = {"known": "counts", "user_sentences": 8, "entity_bound": 5}
 PRIVACY: dict[str, Any] = {"q_s": 0.5, "q_e": 0.5, "user_cap": 2.0, "noise_multiplier": 2.0}
 LETTER = """\
 From {who}@mail.example Mon Jan  1 00:00:00 2024
@@ -77,10 +77,10 @@ def test_a_tiny_run_states_a_finite_epsilon(
         rounds=2, engine={"name": "inline"}, corpus={"path": str(corpus.path)}, out=tmp_path / "run",
         model={"hidden": 16, "layers": 1, "heads": 2, "max_tokens": 32},
         privacy={"strategy": "length_weighted:LengthWeighted", "full_length": 10, "delta": 1e-5}
-        | {"population": 100, "user_sentences": 8, "entity_bound": 5} | PRIVACY,
+        | {"population": 100} | PRIVACY | BOUNDS,
     )  # fmt: skip
     assert run.finished
     assert (run.metrics["failed_nodes"][1:] == 0).all()
     expected = fl_sim.account(rounds=2, delta=1e-5, **PRIVACY, **BOUNDS)
-    assert run.epsilon["epsilon_any"] == pytest.approx(expected["epsilon_user_entity"], rel=1e-3)
+    assert run.epsilon["epsilon_any"] == pytest.approx(expected["epsilon_any"], rel=1e-3)
     assert run.epsilon["epsilon_user"] == pytest.approx(expected["epsilon_user"], rel=1e-3)
