@@ -281,7 +281,7 @@ class RunFacts(BaseModel):
         composed: the number of earlier private trainings of the initial model, which ε includes.
         left_out: whether the initial model was trained on other text, which no ε includes.
         find_twin: looks for the noiseless twin (:attr:`without_privacy`).
-        by_round: columns of the metrics; those of ε only if it is proven.
+        by_round: columns of the metrics; those of ε only if it is proven, and with :attr:`epsilon` at the end.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -511,6 +511,8 @@ def read_facts(run: RunFolder) -> RunFacts:
         epsilon, recorded["attacker"] = {}, None
     guarantee = has_guarantee(mechanism, epsilon)
     hidden = [] if guarantee else [name for name in metrics if str(name).startswith("epsilon_")]
+    by_round = {str(name): list(column) for name, column in metrics.drop(columns=hidden).items()}
+    by_round |= {name: [*by_round[name][:-1], epsilon[name]] for name in epsilon.keys() & by_round.keys()}
     facts = {
         **recorded,
         "run": run.path.name,
@@ -537,7 +539,7 @@ def read_facts(run: RunFolder) -> RunFacts:
         "mechanism_settings": None if mechanism is None else tuple(mechanism.describe().settings),
         "composed": len(composed) if isinstance(composed, list) else 0,
         "left_out": bool(initial.get("left_out") or initial.get("disjoint")),
-        "by_round": {str(name): list(column) for name, column in metrics.drop(columns=hidden).items()},
+        "by_round": by_round,
     }
     read = parsed(RunFacts, facts, run.result_file if result else run.config_file)
     chosen = OF_A_SWEEP if guarantee and run.of_a_sweep else None

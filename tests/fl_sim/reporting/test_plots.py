@@ -247,6 +247,12 @@ def test_no_table_of_a_chart_rounds_epsilon_down(make_run: MakeRun) -> None:
     assert plots.utility_chart({"run": read_facts(run)}).table.rows[-1][0] == "33.14"
 
 
+def test_a_picture_ends_at_the_epsilon_of_all_releases(make_run: MakeRun) -> None:
+    """Killed in the last round that a budget allows, a run has more releases than rounds: 4.26 was drawn for 5.18."""
+    run = make_run("uedp", rounds=2, result={"epsilon_any": 33.5})
+    assert drawn(run, None).axes[0].lines[0].get_ydata()[-1] == read_facts(run).epsilon["epsilon_any"] == 33.5
+
+
 def test_a_mark_lies_where_its_figure_is() -> None:
     rows = (Row("a", 0.25, 0.0, 0.5, ""), Row("b", 0.5, 0.0, 0.5, "", bound=1.0))
     text = Chart("x", Axis("share"), Axis(""), "", rows=rows).svg
