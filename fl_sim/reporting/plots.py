@@ -604,10 +604,12 @@ def utility_axis(runs: Runs) -> Axis:
 
 
 def _at_delta(runs: Runs) -> str:
-    """Return δ in words; runs with different δ are not comparable."""
+    """Return δ in words, and what is known if that differs: runs that differ in one of them are not comparable."""
     deltas = sorted({facts.delta for facts in runs.values() if facts.guarantee and facts.delta is not None})
     words = f", δ = {' and '.join(map(format_delta, deltas))}" if deltas else ""
-    return f"{words} (not comparable)" if len(deltas) > 1 else words
+    known = sorted({facts.bounds.known for facts in runs.values() if facts.guarantee and facts.bounds})
+    words += f", {' and '.join(known)} known" if len(known) > 1 else ""
+    return f"{words} (not comparable)" if len(deltas) > 1 or len(known) > 1 else words
 
 
 def held_out_charts(runs: Runs) -> list[Chart]:

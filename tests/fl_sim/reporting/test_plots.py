@@ -21,7 +21,7 @@ from fl_sim.reporting.plots import Axis, Chart, Line, Point, Row
 from fl_sim.reporting.recorded import parsed
 from fl_sim.reporting.run_facts import read_facts
 from fl_sim.storage.run_folder import ResultsError, RunFolder
-from tests.fl_sim.conftest import Capture, MakeRun, Printed, Refusal, ended_with, rewritten
+from tests.fl_sim.conftest import GUARANTEE, Capture, MakeRun, Printed, Refusal, ended_with, rewritten
 from tests.fl_sim.reporting.test_without_privacy import twin_beside
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -172,6 +172,9 @@ def test_different_deltas_are_not_passed_off_as_comparable(make_run: MakeRun) ->
     runs = [make_run("uedp"), make_run("user_level", delta=1e-6)]
     title = drawn(runs, "round").axes[0].get_title(loc="left")
     assert title.endswith("δ = 1e-6 and 1e-5 (not comparable)")
+    graph = make_run("uedp", name="graph", result={"guarantee": GUARANTEE | {"known": "graph", "counts": ""}})
+    title = drawn([runs[0], graph], "round").axes[0].get_title(loc="left")
+    assert title.endswith("δ = 1e-5, counts and graph known (not comparable)")
 
 
 @pytest.mark.system
