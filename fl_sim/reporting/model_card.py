@@ -132,7 +132,8 @@ def note_on_texts(facts: RunFacts) -> TextsGuarantee:
     said = {unit: _UNITS[unit] + facts.apart(unit) for unit in epsilon}
     words = ", ".join(f"ε {format_epsilon(value)} for {said[unit]}" for unit, value in epsilon.items())
     note = _COVERED.format(epsilon=words, delta=format_delta(facts.delta)) if epsilon else NO_GUARANTEE_OF_TEXT
-    besides = [LEFT_OUT] * facts.left_out + [CHOSEN] * bool(facts.settings_from_corpus) if epsilon else []
+    limits = {LEFT_OUT: facts.left_out, CHOSEN: facts.settings_from_corpus, OF_A_SWEEP: OF_A_SWEEP in facts.warnings}
+    besides = [words for words, holds in limits.items() if holds and epsilon]
     return {
         "guarantee": bool(epsilon) and not facts.left_out,
         "delta": facts.delta,

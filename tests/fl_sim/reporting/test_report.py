@@ -452,12 +452,12 @@ def test_an_epsilon_of_users_alone_hides_nothing_of_an_entity(make_run: MakeRun)
     assert "said with the protected entity" not in said
 
 
-def test_of_a_run_of_a_sweep_report_and_card_say_that_epsilon_covers_no_choice(tmp_path: Path, corpus: Path) -> None:
+def test_all_views_of_a_run_of_a_sweep_say_that_epsilon_covers_no_choice(tmp_path: Path, corpus: Path) -> None:
     run = ended_with(released_run(tmp_path / "runs" / "point0000-seed0", corpus, 1), epsilon_any=9.0, epsilon_user=9.0)
     words = "One of the runs of a sweep: its ε covers no choice among them"
     for of_a_sweep in (False, True):
         facts = read_facts(run)
-        for said in (report_text(facts), card_of(run, facts)):
+        for said in (report_text(facts), card_of(run, facts), note_on_texts(facts)["note"]):
             assert (words in " ".join(said.split())) is of_a_sweep
         (tmp_path / "sweep.json").touch()
 
