@@ -509,8 +509,9 @@ def _joint_account(finished: Sequence[RunFolder], unfinished: Sequence[RunFolder
     left = f", {len(unfinished)} of them unfinished," if unfinished else ""
     note = warning + (
         f"Guarantee for the models of all {len(runs)} runs{left} and, as far as training text goes, the choice among "
-        f"them, at δ = {format_delta(delta)}: ε user {format_epsilon(account['epsilon_user'])}, with an entity at the "
-        f"95th percentile {format_epsilon(account['epsilon_user_entity'])}, robust "
+        f"them, at δ = {format_delta(delta)}, {account['known']} known: ε user "
+        f"{format_epsilon(account['epsilon_user'])}, with an entity at the 95th percentile "
+        f"{format_epsilon(account['epsilon_user_entity'])}, robust "
         f"{format_epsilon(account['epsilon_user_entity_robust'])}. The choice reads held-out scores, which no ε "
         "covers. To publish one run at its own ε, choose its settings on public data."
     )

@@ -69,6 +69,7 @@ def test_a_sweep_over_bounds_states_an_entity_that_every_run_covers(tmp_path: Pa
     for account in accounts:
         assert account["epsilon_user_entity"] == pytest.approx(widest, rel=1e-6)
     assert accounts[0]["epsilon_user_entity"] == accounts[1]["epsilon_user_entity"]
+    assert "at δ = 1e-5, graph known: ε user" in accounts[0]["note"]
 
 
 @pytest.mark.system
