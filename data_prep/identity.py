@@ -68,7 +68,9 @@ class NameIndex:
 Entity = tuple[str, str]
 """An entity of a sentence: its key, and the label of the mention."""
 
-_EDGES = " \t\r\n.,;:!?\"'`´()[]{}<>*_~-#@"
+_EDGES = " \t\r\n.,;:!?\"'`´()[]{}<>*_~-"
+_ADDRESS = re.compile(r"[#@]+ ?(?=[^\W\d_])")  # of #Obama and @Obama; # is the end of C# and the beginning of numbers
+_KEPT = "§•·"  # § begins a reference; bullets stay because six keys of the contracts that results/ records have them
 _TYPOGRAPHIC = str.maketrans(
     {**dict.fromkeys("‘’‛ʼʻ′`", "'"), **dict.fromkeys("“”„‟", '"'), **dict.fromkeys("‐‑‒–—−", "-")}
 )
@@ -131,8 +133,16 @@ def punctuation() -> str:
 
 
 def _punctuation(key: str) -> str:
-    """Drop punctuation at both ends, of any script; of ASCII's not what an address may end with."""
-    return key.strip(_EDGES if key.isascii() else _EDGES + punctuation())
+    """Drop punctuation at both ends, of any script, and the mark of an address; of ASCII's only what ends no name."""
+    key = key.strip(_EDGES if key.isascii() else _edges())
+    address = _ADDRESS.match(key)
+    return key[address.end() :] if address else key
+
+
+@functools.cache
+def _edges() -> str:
+    """Return what ends no name that is not ASCII."""
+    return _EDGES + "".join(set(punctuation()).difference(_KEPT))
 
 
 def _possessive(key: str) -> str:
