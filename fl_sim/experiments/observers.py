@@ -41,7 +41,10 @@ _LOCAL_SCHEMES = ("", "file", "sqlite")
 _SERVICES = ("databricks", "databricks-uc", "uc")
 """Tracking URIs of MLflow that look like a folder and are none."""
 
-_WARNING = "tracker {name} sends figures to {where}: losses and held-out metrics are private, not covered by ε"
+_WARNING = (
+    "tracker {name} sends figures and settings to {where}: losses, held-out metrics and the seed are private, not "
+    "covered by ε"
+)
 
 
 def check_installed(names: Sequence[str]) -> None:

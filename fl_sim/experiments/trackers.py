@@ -51,6 +51,7 @@ _NAMES = {
 """Names of what a run guarantees, of what a paper claims, and of the number of releases; the others are private."""
 
 _NOT_SENT = ("out", "anchor", "observers", "tracking", "origin")
+_ADDRESS = "engine.address"  # names a machine
 
 Notes = dict[str, str]
 
@@ -71,7 +72,7 @@ def settings(config: RunConfig) -> dict[str, object]:
     return {
         name: PurePath(value).name if isinstance(value, str) and PurePath(value).is_absolute() else value
         for name, value in leaves(tree)
-        if value is not None
+        if value is not None and name != _ADDRESS
     }
 
 

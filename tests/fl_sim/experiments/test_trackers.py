@@ -301,8 +301,12 @@ def test_a_run_warns_of_figures_that_leave_this_machine(
         monkeypatch.setenv(name, value)
     config = RunConfig.from_mapping({"observers": TRACKERS, **changes})
     (warning,) = observers.off_machine(config)
-    assert f"sends figures to {place}: losses and held-out metrics are private" in warning
+    assert f"sends figures and settings to {place}: losses, held-out metrics and the seed are private" in warning
     assert observers.off_machine(RunConfig.from_mapping({"observers": ["csv"], **changes})) == []
+
+
+def test_trackers_have_no_name_of_a_machine() -> None:
+    assert "gpu7" not in str(settings(RunConfig.from_mapping({"engine.address": "gpu7.example:6379"})))
 
 
 def test_wandb_is_offline_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
