@@ -95,16 +95,19 @@ def test_readme_is_short() -> None:
 
 
 def test_commands_that_are_named_exist() -> None:
-    """Code, configurations and pages name verbs of the command line, and sub-verbs of those that have some."""
+    """Code, configurations and pages name verbs of the command line, sub-verbs of those that have some, and flags."""
     wrong, named = [], set()
     for name, text in tracked_texts(".py", ".md", ".toml", ".ipynb"):
-        joined = re.sub(r'"\n\s*f?"', "", text)  # a string over several lines
-        for verb, sub in re.findall(r"`fl-sim ([a-z][a-z-]+)(?: ([a-z][a-z0-9-]+)(?![\w.]))?", joined):
+        joined = re.sub(r"\s+", " ", re.sub(r'"\n\s*f?"', "", text))  # over several lines
+        for verb, sub, rest in re.findall(r"`fl-sim ([a-z][a-z-]+)(?: ([a-z][a-z0-9-]+)(?![\w.]))?([^`]*)", joined):
             command = cli.get_command(click.Context(cli), verb)
             if sub and isinstance(command, click.Group):
                 command = command.get_command(click.Context(command), sub)
             named.add(verb)
-            wrong += [f"{name}: fl-sim {verb} {sub}"] if command is None else []
+            flags = set() if verb == "prepare" else set(re.findall(r" (--[a-z-]+)", rest))  # its readers have their own
+            known = {flag for parameter in command.params for flag in parameter.opts} if command else set()
+            if command is None or flags - known - {"--help"}:
+                wrong.append(f"{name}: fl-sim {verb} {sub}{rest}")
     assert wrong == []
     assert len(named) > 12
 
