@@ -11,7 +11,7 @@ docs/privacy-proofs.md, section 16.
 * A user with an entity: the allocation of all protected users is revealed. With M_r users who mention the entity in
   round r and the user in round I, round r shifts by at most 2·M_r + 1{I = r} clips, the epoch by the root of the sum of
   the squares.
-* A user with an entity of few users, where it is smaller (Theorem 6): only who shares a round is revealed, and for each
+* A user with an entity of few users, where it is smaller (Theorem 7): only who shares a round is revealed, and for each
   such group two disjoint sets of rounds, one with its round on the smaller corpus, the other with that on the larger. A
   set is random allocation over its rounds. A group of m users shifts by m clips, with the protected user by m + 1.
 
