@@ -259,7 +259,7 @@ def _conclusion(remembers: Sequence[bool]) -> str:
 
 
 def _intervals(title: str, rows: Sequence[Row], x: Axis) -> Chart:
-    words = "the most that ε allows any attack"
+    words = "the most that ε allows any attack on one unit, in or out"
     return Chart(title, x, Axis(""), "95 % intervals.", rows=tuple(rows), bound_words=words)
 
 

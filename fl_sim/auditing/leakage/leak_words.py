@@ -45,7 +45,8 @@ def leak_text(found: Leakage) -> str:
 _MEANING = (
     "TPR: share of members found, at a share of non-members taken for members; – for",
     "too few non-members. At most: what the ledger allows any attack on one unit, in",
-    "or out. An area of 0.5 is guessing.",
+    "or out; two splits differ by exchanges, for which the verdict allows more. An",
+    "area of 0.5 is guessing.",
 )
 
 
