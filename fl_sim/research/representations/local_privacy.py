@@ -44,7 +44,6 @@ import functools
 import math
 import os
 import re
-import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,7 +52,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fl_sim.data_prep.identity import visible
+from fl_sim.data_prep.identity import STEPS
 from fl_sim.formats import round_down, round_up
 from fl_sim.strategies.accounting.adjacency import PrivacyError
 
@@ -117,7 +116,7 @@ class WordDropout:
     Attributes:
         rate: μ in [0, 1].
         sensitive: words that are always dropped, such as the entities of an index, whatever their case and the marks
-            at or in a word: "Bush" drops “Bush’s”. Of an entry with white space each word is dropped.
+            at or in a word: "Bush" drops “Bush’s”, and "U.S." drops “US”. Of an entry with white space each word is dropped.
         tokens: how many tokens of the encoder, dropped independently of each other, may hold a word: 1 if words are
             dropped. None if there is no such number, and then no amplification.
     """
@@ -136,7 +135,7 @@ class WordDropout:
 
     @functools.cached_property
     def _listed(self) -> frozenset[tuple[str, ...]]:
-        return frozenset(_runs(word) for entry in self.sensitive for word in entry.split())
+        return frozenset(runs for entry in self.sensitive for word in entry.split() for runs in _spellings(word))
 
     @functools.cached_property
     def _longest(self) -> int:
@@ -145,9 +144,13 @@ class WordDropout:
     def _is_listed(self, word: str) -> bool:
         if not self._listed:
             return False
-        runs, longest = _runs(word), self._longest
-        ends = range(1, len(runs) + 1)
-        return any(runs[start:end] in self._listed for end in ends for start in range(max(0, end - longest), end))
+        longest = self._longest
+        return any(
+            runs[start:end] in self._listed
+            for runs in _spellings(word)
+            for end in range(1, len(runs) + 1)
+            for start in range(max(0, end - longest), end)
+        )
 
     def epsilon(self, epsilon: float, words: int = 1) -> float:
         """Return ε' for texts that differ in ``words`` words, none of which is always dropped (the worst case)."""
@@ -159,10 +162,11 @@ NO_DROPOUT = WordDropout()
 _RUN = re.compile(r"[^\W_]+")
 
 
-def _runs(word: str) -> tuple[str, ...]:
-    """Return the runs of letters and digits of a word, caseless; the word itself if it has none."""
-    plain = visible(unicodedata.normalize("NFKC", word)).casefold()
-    return tuple(_RUN.findall(plain)) or (plain,)
+def _spellings(word: str) -> set[tuple[str, ...]]:
+    """Return the runs of letters and digits of a word, spelt as entities are compared, with and without the points of
+    initials; the word itself if it has none."""
+    plain = STEPS["case"](STEPS["unicode"](word))
+    return {tuple(_RUN.findall(spelt)) or (spelt,) for spelt in (plain, STEPS["initials"](plain))}
 
 
 @dataclass(frozen=True)

@@ -350,6 +350,9 @@ def test_words_that_are_always_dropped_bring_no_amplification() -> None:
         ("Dr. Weiss", "Dr. Weiss dr WEISS, Weiß"),
         ("Jean-Luc", "Jean-Luc's (jean-luc) Jean_Luc"),
         ("Café", "cafe\u0301 CAFÉ"),
+        ("İzmir", "izmir IZMIR İZMİR"),
+        ("U.S.", "US (U.S.), u.s US-led U-S"),
+        ("US", "U.S."),
         ("§", "§"),
     ],
 )
