@@ -94,6 +94,21 @@ def test_no_row_but_those_of_training_decides_what_is_sent_of_others(tmp_path: P
     assert np.isfinite(data.test.table).all()
     frame["nick"] = [None] * 199 + ["zed"]
     assert (read(tmp_path, frame, "people.jsonl", split="part").test.table == data.test.table).all()
+    first = frame.iloc[[199, *range(199)]].reset_index(drop=True)  # a test row comes first, and has no age
+    lines = [row.drop("age" if number == 0 else []).to_json() for number, row in first.iterrows()]
+    (tmp_path / "first.jsonl").write_text("\n".join(lines))
+    columns = TableColumns.model_validate({**COLUMNS, "split": "part"})
+    ordered = read_own_table(tmp_path / "first.jsonl", 0, columns)
+    assert (ordered.train.table == data.train.table).all()
+
+
+def test_a_blank_text_moves_nobody_to_another_split(tmp_path: Path) -> None:
+    frame = said([f"text {number}" for number in range(200)])
+    plain = read(tmp_path, frame, text="said")
+    gone = plain.test.texts[7]
+    data = read(tmp_path, frame.replace({"said": {gone: "NA"}}), text="said")
+    assert (data.train.texts, data.validation.texts) == (plain.train.texts, plain.validation.texts)
+    assert data.test.texts == tuple(text for text in plain.test.texts if text != gone)
 
 
 def test_numbers_may_stand_for_categories(tmp_path: Path) -> None:

@@ -3,14 +3,15 @@
 A table is CSV, tab-separated values, JSON lines or Parquet. Every column but task, private attributes and split is a
 feature, unless ``features`` names some. A column whose every value is a number is numeric. Any other has categories,
 which become one column each. The values of the training rows alone decide that, and which columns there are, and their
-mean and deviation standardise a column: what a client sends must not depend on other clients' rows.
+mean and deviation standardise a column: what a client sends must not depend on other clients' rows. Columns of JSON
+lines, of which a row may lack some, are in alphabetical order.
 
 * A row without a task or a private value is left out. A number that is missing becomes the training rows' mean, and a
   missing category is a category of its own. A word among numbers, and a category that no training row has, count as
   missing (the latter is none). All of them are counted.
 * A private column of two values is one attribute, the second value in alphabetical order. One of more values is an
   attribute per value: it has this value or not.
-* Rows without a split column are divided by the experiment's seed.
+* Rows without a split column are divided by the experiment's seed, before any is left out.
 
 >>> import tempfile
 >>> rows = ["age,town,job,sex"] + [f"{20 + k},{'LRB'[k % 3]},{'ab'[k % 2]},{'fm'[k // 2 % 2]}" for k in range(80)]
@@ -27,7 +28,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -99,7 +100,8 @@ def read_own_table(path: Path, seed: int, columns: TableColumns) -> LabelledData
     counts = {"rows left out": len(frame) - len(kept)}
     if columns.text is not None:
         kept = _with_clean_text(path, kept, columns.text, reading)
-    data = _labelled(path, kept, columns, seed, "own table split", np.float64)
+    parts = _parts(path, kept, columns, seed, "own table split", len(frame))
+    data = _labelled(path, kept, columns, parts, np.float64)
     counts |= {**data.counts, **{Note(name).meaning: count for name, count in reading.notes.items()}}
     _check_splits(path, data, columns)
     return replace(data, counts={subject: count for subject, count in counts.items() if count})
@@ -120,7 +122,7 @@ def _read_frame(path: Path) -> pd.DataFrame:
     rows = [values for _, values in table_rows(kind, path, names)]
     if not rows:
         raise CorpusError(f"{path}: has no rows")
-    present = names or list(dict.fromkeys(name for row in rows for name in row))
+    present = names or sorted({name for row in rows for name in row})
     return pd.DataFrame(rows, columns=present, dtype=object)
 
 
@@ -153,15 +155,18 @@ def _check_columns(path: Path, columns: TableColumns, present: list[str]) -> Non
 
 
 def _labelled(
-    path: Path, frame: pd.DataFrame, columns: TableColumns, seed: int, purpose: str, precision: type[np.floating[Any]]
+    path: Path,
+    frame: pd.DataFrame,
+    columns: TableColumns,
+    parts: Mapping[str, Integers],
+    precision: type[np.floating[Any]],
 ) -> LabelledData:
     """Return the examples of rows with a class and all private values; ``counts`` has the missing values by column.
 
-    ``seed`` and ``purpose`` draw the order of rows, without a split column; columns are standardised in ``precision``.
+    ``parts`` are the rows of each split; columns are standardised in ``precision``.
     """
     classes, labels = _classes(path, columns.task, frame)
     attributes, private = _attributes(path, columns.private, frame)
-    parts = _parts(path, frame, columns, seed, purpose)
     for name, rows in parts.items():
         if not len(rows):
             raise CorpusError(f"{path}: the split {name} has no row; allowed: rows in all of {', '.join(SPLITS)}")
@@ -216,11 +221,18 @@ def _attributes(path: Path, columns: Sequence[str], frame: pd.DataFrame) -> tupl
     return tuple(named), held.astype(np.int64)
 
 
-def _parts(path: Path, frame: pd.DataFrame, columns: TableColumns, seed: int, purpose: str) -> dict[str, Integers]:
-    """Return the rows of each split, int64 (m,)."""
+def _parts(
+    path: Path, frame: pd.DataFrame, columns: TableColumns, seed: int, purpose: str, rows: int
+) -> dict[str, Integers]:
+    """Return the rows of ``frame`` in each split, int64 (m,).
+
+    Without a split column ``seed`` divides all ``rows`` of the file, those that were left out of ``frame`` too: whether
+    one client's text is blank must not move the others to another split.
+    """
     if columns.split is None:
         shares = (1 - columns.validation_share - columns.test_share, columns.validation_share, columns.test_share)
-        return dict(zip(SPLITS, cut(shuffled(len(frame), seed, purpose), shares), strict=True))
+        drawn = (frame.index.get_indexer(pd.Index(part)) for part in cut(shuffled(rows, seed, purpose), shares))
+        return {name: places[places >= 0] for name, places in zip(SPLITS, drawn, strict=True)}
     names = np.array([name.lower() for name in _texts(frame[columns.split])])
     unknown = sorted(set(names.tolist()) - set(SPLITS))
     if unknown:
@@ -340,7 +352,8 @@ def read_adult(source: Path, seed: int, columns: AdultColumns = "nine", split: A
         task="income", private=(ATTRIBUTE,), features=_FEATURES[columns], validation_share=validation_share,
         test_share=test_share,
     )  # fmt: skip
-    data = _labelled(source, frame, chosen, seed, "adult split", np.float32)
+    parts = _parts(source, frame, chosen, seed, "adult split", len(frame))
+    data = _labelled(source, frame, chosen, parts, np.float32)
     return replace(data, name="adult", attributes=(ATTRIBUTE,), counts={})
 
 
