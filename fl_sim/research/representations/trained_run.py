@@ -12,6 +12,8 @@ from pathlib import Path
 
 from fl_sim.config import ConfigError
 from fl_sim.experiments.privacy_spent import account_for, are_covered, read_ledgers
+from fl_sim.reporting.report import public_names_note
+from fl_sim.reporting.run_facts import LEFT_OUT, read_facts
 from fl_sim.research.representations.experiment_record import TrainingGuarantee
 from fl_sim.storage import model_files
 from fl_sim.storage.run_folder import MODEL_FOLDER, Result, RunFolder
@@ -23,7 +25,7 @@ _CONTRIBUTION_QUANTILES = ("median", "p95", "max")
 
 
 def guarantee_of_run(folder: Path) -> TrainingGuarantee:
-    """Return ε of all releases in the run's ledger.
+    """Return ε of all releases in the run's ledger, with what the run's report says that it does not cover.
 
     Raises:
         LedgerError: the ledger is missing or changed, or does not match the run's result.
@@ -41,7 +43,8 @@ def guarantee_of_run(folder: Path) -> TrainingGuarantee:
     }
     known = {name for name, r in entity_bounds.items() if covered and r.total}  # without entities no ε is of one
     unbounded = account_for(ledgers, Adjacency(), Adjacency(), plan.delta, None)
-    first = accounts[_CONTRIBUTION_QUANTILES[0]]
+    first, facts = accounts[_CONTRIBUTION_QUANTILES[0]], read_facts(RunFolder.open(folder))
+    notes = (LEFT_OUT if facts.left_out else None, public_names_note(facts), *facts.warnings)
     return {
         "covers": "the training data of the run",
         "run": ledgers[-1].run,
@@ -61,6 +64,7 @@ def guarantee_of_run(folder: Path) -> TrainingGuarantee:
             }
             for name, row in accounts.items()
         },
+        "warnings": [note for note in notes if note],
     }
 
 

@@ -14,6 +14,7 @@ import pytest
 from fl_sim.cli import main
 from fl_sim.config import ConfigError
 from fl_sim.experiments.privacy_spent import account_for, read_ledgers
+from fl_sim.reporting.run_facts import LEFT_OUT
 from fl_sim.research.representations.config import load_mapping
 from fl_sim.research.representations.experiment_record import summary
 from fl_sim.research.representations.representation_experiment import run
@@ -87,6 +88,20 @@ def test_a_run_on_text_without_entities_covers_none(trained: Path, tmp_path: Pat
 def test_a_run_without_a_guarantee_is_not_said_to_protect(small_persons: Path) -> None:
     said = summary(run(load_mapping(values(finished_run("noiseless").path, small_persons))))
     assert "(noiseless, small, 2 releases in its ledger) guarantees nothing for its own training data\n" in said
+
+
+def test_what_the_epsilon_of_training_does_not_cover_stands_under_it(
+    trained: Path, small_persons: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    result = json.loads((copy / "result.json").read_text())
+    told = {"warnings": ["settings chosen on this corpus"], "initial_model": {"left_out": True}, "public_entities": 3}
+    (copy / "result.json").write_text(json.dumps({**result, **told}))
+    record = run(load_mapping(values(copy, small_persons)))
+    left_out, listed, chosen = record["privacy_of_training"]["warnings"]
+    assert (left_out, chosen) == (LEFT_OUT, "settings chosen on this corpus")
+    assert listed.startswith("Not protected: entities on a list of public names (3,")
+    assert f"\n            Warning: {listed}\n" in summary(record)
 
 
 def test_a_run_without_its_own_ledger_is_refused(trained: Path, small_persons: Path, tmp_path: Path) -> None:
