@@ -116,7 +116,8 @@ class WordDropout:
     Attributes:
         rate: μ in [0, 1].
         sensitive: words that are always dropped, such as the entities of an index, whatever their case and the marks
-            at or in a word: "Bush" drops “Bush’s”, and "U.S." drops “US”. Of an entry with white space each word is dropped.
+            at or in a word: "Bush" drops “Bush’s”, and "U.S." drops “US”. Of an entry with white space each word is
+            dropped.
         tokens: how many tokens of the encoder, dropped independently of each other, may hold a word: 1 if words are
             dropped. None if there is no such number, and then no amplification.
     """

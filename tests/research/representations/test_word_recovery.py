@@ -19,6 +19,7 @@ from fl_sim.research.representations.studies.words_study import (
     attack_words,
     part_texts,
     recover_words,
+    train_word_vectors,
 )
 
 
@@ -66,6 +67,15 @@ def test_without_gensim_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "gensim", None)
     with pytest.raises(ConfigError, match=r"gensim is not installed; pip install 'fl-sim\[representations\]'"):
         attack_words(["a"], ["a"], WordAttack(), seed=0)
+
+
+def test_the_page_says_that_no_epsilon_covers_the_text_of_which_the_vectors_were_made() -> None:
+    texts = ["red green blue"] * 50 + ["one two three"] * 50
+    plain, other = (train_word_vectors(of, 0, 8, by_word=True) for of in (texts, ["red green red", *texts[1:]]))
+    moved = plain.vectors[plain.words.index("three")] != other.vectors[other.words.index("three")]
+    assert moved.any(), "a word that the changed sentence lacks"
+    page = words_study.as_markdown({"situations": {}, "seeds": [0]})
+    assert "beside a known model; the model was trained on the user's text, which no ε covers." in page
 
 
 def test_halves_are_disjoint_and_samples_overlap() -> None:

@@ -2,7 +2,9 @@
 
 A word is approximately recovered if it is among the five words of the attacker's model that are nearest to the captured
 vector by cosine similarity (Zouhri and Abecidan 2021, section 1.2). If the user's vectors passed a privacy layer, the
-attacker normalises its own as the layer does. ε is of one word's vector: a sentence of w words sends w of them.
+attacker normalises its own as the layer does. ε is of one word's vector beside a known model: a sentence of w words
+sends w of them. The model is trained on the user's text, so another sentence in it moves the vectors of all words, and
+no ε covers that.
 
 >>> user = WordVectors(("red", "green"), np.array([[1.0, 0.1], [0.0, 1.0]], dtype=np.float32))
 >>> attacker = WordVectors(("red", "blue"), np.array([[2.0, 0.0], [0.0, 3.0]], dtype=np.float32))
@@ -289,7 +291,10 @@ def _attack(task: str) -> Record:
 
 def as_markdown(table: Record) -> str:
     """Return the situations in Markdown, proven ε first, the study's figure above each table."""
-    lines = ["Shares of the user's words that the attacker recovers, in percent. ε is of one word's vector."]
+    lines = [
+        "Shares of the user's words that the attacker recovers, in percent. ε is of one word's vector beside a known "
+        "model; the model was trained on the user's text, which no ε covers."
+    ]
     for name, rows in table["situations"].items():
         parties, published = SITUATIONS[name]
         lines += ["", f"{name}: {parties}. The study, on other corpora, among the 5 nearest: {published}.", ""]
