@@ -100,7 +100,7 @@ class TrainingGuarantee(TypedDict):
 
     ``epsilon_user`` is for a user with at most ``user_sentences`` sentences, ``epsilon_user_unbounded`` for any user;
     ``entities`` has ε at the median, 95th percentile and maximum of the run's contribution bounds, ``warnings`` what
-    the run's report says that ε does not cover; records of before have none.
+    the run's report says that ε does not cover.
     """
 
     covers: str
@@ -114,7 +114,7 @@ class TrainingGuarantee(TypedDict):
     epsilon_user: float
     epsilon_user_unbounded: float
     entities: dict[str, EntityGuarantee]
-    warnings: NotRequired[list[str]]
+    warnings: list[str]
 
 
 class DataFacts(TypedDict):
@@ -212,7 +212,7 @@ def _training_lines(record: ExperimentRecord) -> list[str]:
         f"{run} protects its own training data, at δ = {training['delta']:g}:",
         f"            ε {user} of a user{within}; with an entity at the 95th percentile of contribution bounds {both}, "
         f"robust {robust}",
-        *(f"            Warning: {warning}" for warning in training.get("warnings", ())),
+        *(f"            Warning: {warning}" for warning in training["warnings"]),
     ]
 
 
