@@ -270,7 +270,7 @@ def test_a_tracker_that_cannot_write_does_not_stop_the_run(
     run = simulation.run(configured(corpus, tmp_path / "run", "mlflow", "csv", **changes))
     assert run.finished
     check_read("csv", run.path)
-    words = "tracker mlflow sends figures to nonsense://x: losses"
+    words = "tracker mlflow sends figures and settings to nonsense://x: losses"
     assert any(warning.startswith(words) for warning in (run.result or {})["warnings"])
     warned = [record.getMessage() for record in caplog.records if "is ignored from now on" in record.msg]
     assert [message.split()[1] for message in warned] == ["MLflowTracker"]
